@@ -1,0 +1,58 @@
+"""Errors that a user can meet, as one tree.
+
+WirewiseError
+├── InputError        a file, argument or tensor that cannot be used as given
+│   ├── GraphError    a graph, its features, its split or its partition
+│   └── TopologyError hosts, devices and links
+├── PlanError         a plan that does not fit its topology, group or problem
+├── CodecError        a message that cannot be encoded or decoded
+├── PeerError         a rank that died, fell silent or disagrees
+└── LabError          the network laboratory cannot be built or lost a host
+
+Every message says what was got, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CodecError",
+    "GraphError",
+    "InputError",
+    "LabError",
+    "PeerError",
+    "PlanError",
+    "TopologyError",
+    "WirewiseError",
+]
+
+
+class WirewiseError(Exception):
+    """Base of every error that wirewise raises on purpose."""
+
+
+class InputError(WirewiseError):
+    """A file, argument or tensor cannot be used as given."""
+
+
+class GraphError(InputError):
+    """A graph, its features, its split or its partition is malformed."""
+
+
+class TopologyError(InputError):
+    """A description of hosts, devices and links is malformed."""
+
+
+class PlanError(WirewiseError):
+    """A plan does not fit its topology, process group or problem."""
+
+
+class CodecError(WirewiseError):
+    """A message cannot be encoded or decoded."""
+
+
+class PeerError(WirewiseError):
+    """A rank died, fell silent or disagrees with the others."""
+
+
+class LabError(WirewiseError):
+    """The network laboratory cannot be built or lost a host."""

@@ -1,0 +1,89 @@
+"""The one counter-based random generator of wirewise.
+
+A random number is a pure function of *what it is for* (seed, epoch, stream, global row, column), never of the
+order in which it is drawn. So stochastic rounding and dropout are the same on one rank and on many, for any
+number of threads and for any batching of rows, and every kernel (torch, numba, Triton) draws the same bits.
+
+The generator is a 32-bit avalanche hash (`mix32`, the two-multiplication "lowbias32" function found by C. Wellons'
+hash prospector) of a keyed counter. One hash serves two columns with 16 bits each:
+
+    row_key(key, row)    = mix32(key ^ mix32(row_low ^ mix32(row_high + GOLDEN)))
+    half                 = ceil(width / 2)
+    hash(j)              = mix32(row_key + j * GOLDEN)           for j in [0, half)
+    column c <  half     : the low 16 bits of hash(c)
+    column c >= half     : the high 16 bits of hash(c - half)
+
+This module holds the scalar functions for numba kernels and the NumPy forms; it does not import torch.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["GOLDEN", "half_width", "mix32", "row_key", "row_keys", "stream_key", "uniform16"]
+
+GOLDEN = 0x9E3779B9
+_M1, _M2 = 0x7FEB352D, 0x846CA68B
+_MASK = 0xFFFFFFFF
+
+
+@numba.njit(inline="always", cache=True)
+def mix32(x: int) -> np.uint32:
+    """Hash one 32-bit word (numba: a ``uint32`` in, a ``uint32`` out)."""
+    x = np.uint32(x)
+    x = np.uint32(x ^ np.uint32(x >> np.uint32(16)))
+    x = np.uint32(x * np.uint32(_M1))
+    x = np.uint32(x ^ np.uint32(x >> np.uint32(15)))
+    x = np.uint32(x * np.uint32(_M2))
+    return np.uint32(x ^ np.uint32(x >> np.uint32(16)))
+
+
+@numba.njit(inline="always", cache=True)
+def row_key(key: int, row: int) -> np.uint32:
+    """Key of one row of a stream, inside numba kernels; `row` is a global row id below 2**63."""
+    low = np.uint32(row & 0xFFFFFFFF)
+    high = np.uint32((row >> 32) & 0xFFFFFFFF)
+    inner = mix32(np.uint32(low ^ mix32(np.uint32(high + np.uint32(GOLDEN)))))
+    return mix32(np.uint32(np.uint32(key) ^ inner))
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix32` of every element of a uint64 array that holds 32-bit values."""
+    x = x ^ (x >> np.uint64(16))
+    x = (x * np.uint64(_M1)) & np.uint64(_MASK)
+    x = x ^ (x >> np.uint64(15))
+    x = (x * np.uint64(_M2)) & np.uint64(_MASK)
+    return x ^ (x >> np.uint64(16))
+
+
+def stream_key(seed: int, *words: int) -> int:
+    """Fold a seed and any number of integers (epoch, layer, direction, ...) into one 32-bit stream key."""
+    key = 0
+    for word in (seed, *words):
+        for half in (word & _MASK, (word >> 32) & _MASK):
+            key = int(_mix(np.array([(key * 31 + half + GOLDEN) & _MASK], dtype=np.uint64))[0])
+    return key
+
+
+def row_keys(key: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Keys of many rows at once. Shape [n] in, [n] out."""
+    wide = np.asarray(rows).astype(np.uint64)
+    mask = np.uint64(_MASK)
+    high = _mix(((wide >> np.uint64(32)) + np.uint64(GOLDEN)) & mask)
+    return _mix(np.uint64(key) ^ _mix((wide & mask) ^ high)).astype(np.uint32)
+
+
+def half_width(width: int) -> int:
+    """Number of hashes that a row of `width` columns takes: one for each two columns."""
+    return (width + 1) // 2
+
+
+def uniform16(key: int, rows: NDArray[np.int64], width: int) -> NDArray[np.uint16]:
+    """The 16 random bits of every (row, column). Shapes: rows [n] -> [n, width]."""
+    half = half_width(width)
+    counter = (np.arange(half, dtype=np.uint64) * np.uint64(GOLDEN)) & np.uint64(_MASK)
+    words = _mix((row_keys(key, rows).astype(np.uint64)[:, None] + counter[None, :]) & np.uint64(_MASK))
+    both = np.concatenate([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=1)
+    return both[:, :width].astype(np.uint16)
