@@ -1,0 +1,105 @@
+"""What all plans share: JSON text, the check against a topology, a table for people.
+
+A plan is a frozen record with a tag, `family`. Its laws are conformance tests over every family in
+`PLANS`: `to_json` reads back equal, `check` raises and shows the faulty place, the simulator accepts it, and
+`table` and `summary` draw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import ClassVar, Protocol, Self
+
+import msgspec
+
+from wirewise.errors import PlanError
+
+__all__ = ["Plan", "TopologyLike", "explain", "matrix_picture"]
+
+
+class TopologyLike(Protocol):
+    """The part of a topology that a plan is checked against."""
+
+    @property
+    def hosts(self) -> Sized:
+        """Machines."""
+        ...
+
+    @property
+    def devices(self) -> Sized:
+        """Accelerators or processes, one a rank."""
+        ...
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="family"):
+    """A decision about a distributed job, as data."""
+
+    family: ClassVar[str] = ""
+    """Name of the family in `PLANS`; subclasses set it equal to their tag."""
+
+    world_size: int
+    """Ranks that the plan was made for."""
+    planner: str
+    """Name of the planner that made it."""
+    seed: int = 0
+
+    def to_json(self) -> str:
+        """The plan as JSON text; `from_json` and `loads` read it back equal."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read a plan of this family.
+
+        Raises:
+            PlanError: Not JSON, another family, or a wrong value; the message names the path inside the JSON.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise PlanError(explain(error, cls.family)) from error
+
+    def check(self, topology: TopologyLike) -> None:
+        """Raise if the plan is inconsistent or does not fit the topology.
+
+        Raises:
+            PlanError: The message shows the faulty place.
+        """
+        ranks = len(topology.devices) or len(topology.hosts)
+        if ranks != self.world_size:
+            raise PlanError(
+                f"plan {self.planner!r} was made for world size {self.world_size}, the topology has {ranks} "
+                f"ranks; make the plan again for {ranks} ranks or start {self.world_size}"
+            )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Column titles and rows that show the plan to people."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it is drawn")
+
+    def summary(self) -> str:
+        """The plan as an aligned text table under one headline."""
+        titles, rows = self.table()
+        widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
+        cells = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in [titles, *rows]]
+        headline = f"{self.family} plan by {self.planner!r} for {self.world_size} ranks"
+        return "\n".join([headline, *("  ".join(row) for row in cells)])
+
+
+def explain(error: msgspec.DecodeError, family: str) -> str:
+    """What msgspec found, with the path inside the JSON and what to do."""
+    return (
+        f"cannot read a {family or 'wirewise'} plan: {error}; expected a plan written by `plans.save`, "
+        "mend the named place or make the plan again"
+    )
+
+
+def matrix_picture(size: int, faulty: Sequence[tuple[int, int]]) -> str:
+    """A sender-by-receiver grid with the faulty channels crossed; only up to 16 ranks fit a terminal."""
+    if not 0 < size <= 16:
+        return ""
+    head = "sender\\receiver " + " ".join(f"{r:>2}" for r in range(size))
+    rows = [
+        f"{s:>15} " + " ".join(" X" if (s, r) in faulty else " -" if s == r else " ." for r in range(size))
+        for s in range(size)
+    ]
+    return "\n" + "\n".join([head, *rows])

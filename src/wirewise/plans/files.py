@@ -1,0 +1,80 @@
+"""Plan files, and the families that a file can hold."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.base import Plan, explain
+from wirewise.plans.bitwidth import BitWidthPlan
+
+__all__ = ["PLANS", "load", "loads", "save"]
+
+PLANS: dict[str, type[Plan]] = {"bitwidth": BitWidthPlan}
+"""Plan families by tag."""
+
+
+def loads(text: str | bytes) -> Plan:
+    """Read a plan of any family by its tag.
+
+    Raises:
+        PlanError: As `Plan.from_json`, or an unknown family.
+    """
+    try:
+        head: Any = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise PlanError(explain(error, "")) from error
+    family = head.get("family") if isinstance(head, dict) else None
+    if family not in PLANS:
+        raise PlanError(
+            f"unknown plan family {family!r} - at `$.family`; expected one of: {', '.join(sorted(PLANS))}"
+        )
+    return PLANS[family].from_json(text)
+
+
+def load(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        InputError: The file cannot be read.
+        PlanError: As `loads`; the message names the file too.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read plan file {os.fspath(path)!r}: {error.strerror}; check the path"
+        ) from error
+    try:
+        return loads(text)
+    except PlanError as error:
+        raise PlanError(f"{os.fspath(path)}: {error}") from error
+
+
+def save(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a plan file at once or not at all (temporary file, fsync, rename).
+
+    Raises:
+        InputError: The folder is missing, not writable or full; an older file at `path` is still whole.
+    """
+    target = Path(path)
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(plan.to_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(target)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write plan file {os.fspath(path)!r}: {error.strerror}; choose a folder that exists, "
+            "can be written and has room"
+        ) from error
