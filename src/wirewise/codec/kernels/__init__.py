@@ -1,0 +1,3 @@
+"""The quantizer in three implementations that write identical bytes: torch operations, numba, Triton."""
+
+__all__: list[str] = []
