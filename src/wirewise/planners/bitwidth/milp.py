@@ -1,0 +1,128 @@
+"""The same program handed to a general integer solver, to compare the exact solver with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost import ExchangeCosts
+from wirewise.errors import PlanError
+from wirewise.planners.bitwidth.problem import BitWidthProblem, make_plan
+from wirewise.planners.bitwidth.program import Program
+from wirewise.plans import BitWidthPlan
+
+__all__ = ["milp", "solve"]
+
+
+def solve(
+    program: Program, *, time_limit_s: float = 60.0, relative_gap: float = 1e-9
+) -> list[NDArray[np.uint8]]:
+    """Bits of the groups of each channel, by HiGHS.
+
+    One binary variable a group and bit width, one time a round; a row a group (one width each) and a row a
+    channel (its round lasts at least as long). Exponential in the worst case.
+
+    Raises:
+        PlanError: No solution within the time limit.
+    """
+    if program.decided:
+        return [np.full(len(g.weights), program.bits[-1], np.uint8) for g in program.groups]
+    from scipy import optimize
+
+    result = optimize.milp(
+        _prices(program),
+        constraints=_constraints(program),
+        integrality=_per_variable(program, 1.0, 0.0),
+        bounds=optimize.Bounds(0.0, _per_variable(program, 1.0, np.inf)),
+        options={"time_limit": time_limit_s, "mip_rel_gap": relative_gap},
+    )
+    if result.x is None:
+        raise PlanError(
+            f"HiGHS found no assignment within {time_limit_s} s: {result.message}; raise the limit, make "
+            "groups larger, or use the threshold planner, which is exact and needs milliseconds"
+        )
+    chosen, start, width = [], 0, len(program.bits)
+    for group in program.groups:
+        stop = start + len(group.weights) * width
+        level = np.asarray(result.x[start:stop]).reshape(-1, width).argmax(axis=1)
+        chosen.append(np.array(program.bits, dtype=np.uint8)[level])
+        start = stop
+    return chosen
+
+
+def _per_variable(program: Program, binary: float, seconds: float) -> NDArray[np.float64]:
+    count = sum(len(g.weights) for g in program.groups) * len(program.bits)
+    rounds = len(np.unique(program.rounds))
+    return np.concatenate([np.full(count, binary), np.full(rounds, seconds)])
+
+
+def _prices(program: Program) -> NDArray[np.float64]:
+    noise = [np.outer(g.weights, program.noise).ravel() * program.noise_price for g in program.groups]
+    return np.concatenate([*noise, np.full(len(np.unique(program.rounds)), _scaled(program)[1])])
+
+
+def _scaled(program: Program) -> tuple[float, float]:
+    """Unit of the time variables, and its price: times near 1 keep the solver's tolerances meaningful."""
+    unit = program.t_worst or 1.0
+    return unit, program.time_price * unit
+
+
+def _constraints(program: Program) -> list[object]:
+    from scipy import optimize, sparse
+
+    unit = _scaled(program)[0]
+    width, total = len(program.bits), sum(len(g.weights) for g in program.groups)
+    numbers = {r: i for i, r in enumerate(np.unique(program.rounds).tolist())}
+    columns = total * width + len(numbers)
+    one_each = sparse.csr_matrix(
+        (np.ones(total * width), (np.repeat(np.arange(total), width), np.arange(total * width))),
+        shape=(total, columns),
+    )
+    slower = sparse.lil_matrix((len(program.groups), columns))
+    start = 0
+    for i, group in enumerate(program.groups):
+        seconds = program.s_per_byte[i] * np.outer(group.priced_rows, program.row_bytes).ravel() / unit
+        slower[i, start : start + len(seconds)] = seconds
+        slower[i, total * width + numbers[int(program.rounds[i])]] = -1.0
+        start += len(seconds)
+    return [
+        optimize.LinearConstraint(one_each, 1.0, 1.0),
+        optimize.LinearConstraint(slower.tocsr(), -np.inf, -program.latency_s / unit),
+    ]
+
+
+def milp(
+    problem: BitWidthProblem,
+    costs: ExchangeCosts,
+    *,
+    lam: float = 0.5,
+    bits: Sequence[int] = (2, 4, 8),
+    group_size: int = 100,
+    normaliser: str = "max",
+    exact_bytes: bool = True,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+) -> BitWidthPlan:
+    """Bit widths by integer programming on HiGHS, exchange by exchange.
+
+    Raises:
+        PlanError: A weight or a knob cannot be used, or the solver ran out of time.
+    """
+    problem.validate()
+    found = {}
+    for exchange in problem.exchanges:
+        program = Program(
+            exchange,
+            costs.links,
+            lam=lam,
+            bits=bits,
+            group_size=group_size,
+            param_bytes=problem.param_bytes,
+            normaliser=normaliser,
+            exact_bytes=exact_bytes,
+        )
+        for ends, chosen in program.expand(solve(program, time_limit_s=time_limit_s)).items():
+            found[exchange.name, *ends] = chosen
+    return make_plan(problem, found, planner="milp", costs=costs, seed=seed)

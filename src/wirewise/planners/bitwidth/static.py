@@ -1,0 +1,58 @@
+"""Bits that do not look at the messages: the same everywhere, or drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wirewise import rng
+from wirewise.cost import ExchangeCosts
+from wirewise.errors import PlanError
+from wirewise.planners.bitwidth.problem import BitWidthProblem, make_plan
+from wirewise.plans import BITS, BitWidthPlan
+
+__all__ = ["random", "uniform"]
+
+
+def uniform(
+    problem: BitWidthProblem, costs: ExchangeCosts | None = None, *, bits: int = 8, seed: int = 0
+) -> BitWidthPlan:
+    """The same bits for every message.
+
+    Raises:
+        PlanError: `bits` is no width that messages can have.
+    """
+    problem.validate()
+    _check((bits,))
+    found = {key: np.full(n, bits, dtype=np.uint8) for key, n in problem.messages().items()}
+    return make_plan(problem, found, planner=f"uniform-{bits}", costs=costs, seed=seed)
+
+
+def random(
+    problem: BitWidthProblem,
+    costs: ExchangeCosts | None = None,
+    *,
+    bits: Sequence[int] = (2, 4, 8),
+    seed: int = 0,
+    epoch: int = 0,
+) -> BitWidthPlan:
+    """Every message draws one of `bits`, anew for each seed and epoch, the same on every rank that asks.
+
+    Raises:
+        PlanError: `bits` holds a width that messages cannot have.
+    """
+    problem.validate()
+    _check(bits)
+    choices = np.array(sorted(bits), dtype=np.uint8)
+    found = {}
+    for (name, sender, receiver), count in problem.messages().items():
+        key = rng.stream_key(seed, epoch, *name.encode(), sender, receiver)
+        drawn = rng.row_keys(key, np.arange(count)).astype(np.uint64)
+        found[name, sender, receiver] = choices[(drawn * np.uint64(len(choices))) >> np.uint64(32)]
+    return make_plan(problem, found, planner="random", costs=costs, seed=seed, epoch=epoch)
+
+
+def _check(bits: Sequence[int]) -> None:
+    if not bits or not set(bits) <= set(BITS):
+        raise PlanError(f"bits are {tuple(bits)}; expected widths of {BITS}")

@@ -1,0 +1,89 @@
+"""The exact solver: no integer programming, milliseconds instead of seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost import ExchangeCosts
+from wirewise.planners.bitwidth.frontier import Frontier, frontier
+from wirewise.planners.bitwidth.problem import BitWidthProblem, make_plan
+from wirewise.planners.bitwidth.program import Program
+from wirewise.plans import BitWidthPlan
+
+__all__ = ["solve", "threshold"]
+
+
+def solve(program: Program) -> list[NDArray[np.uint8]]:
+    """Bits of the groups of each channel that minimise the program.
+
+    The time of a round is the only coupling between channels, and rounds do not see each other. Given a
+    round's time Z, every channel spends what Z allows and has the variance of its frontier there. The
+    objective changes only where some channel can afford one more unit, so the best of these break-points is
+    the optimum.
+
+    Complexity: groups^2 a channel for its frontier, then sorting all break-points. Exact for groups of any
+    size (a short last group included) up to about 20 million group-unit cells, above within one message a
+    channel.
+    """
+    if program.decided:
+        return [np.full(len(g.weights), program.bits[-1], np.uint8) for g in program.groups]
+    curves = [
+        frontier(g.weights, g.priced_rows, program.row_bytes, program.noise, program.bits)
+        for g in program.groups
+    ]
+    chosen: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * len(curves)
+    for number in np.unique(program.rounds):
+        members = np.flatnonzero(program.rounds == number).tolist()
+        for member, point in zip(members, _solve_round(program, curves, members), strict=True):
+            chosen[member] = curves[member].bits(point)
+    return chosen
+
+
+def _solve_round(program: Program, curves: Sequence[Frontier], members: Sequence[int]) -> list[int]:
+    """Point on each member's frontier that minimises the round's share of the objective."""
+    times = [program.latency_s[m] + program.s_per_byte[m] * curves[m].size_bytes for m in members]
+    candidates = np.unique(np.concatenate(times))
+    candidates = candidates[candidates >= max(float(t[0]) for t in times)]
+    cost = program.time_price * candidates
+    for time, member in zip(times, members, strict=True):
+        affordable = np.searchsorted(time, candidates, side="right") - 1
+        cost = cost + program.noise_price * curves[member].noise[affordable]
+    limit = candidates[int(np.argmin(cost))]
+    return [int(np.searchsorted(time, limit, side="right")) - 1 for time in times]
+
+
+def threshold(
+    problem: BitWidthProblem,
+    costs: ExchangeCosts,
+    *,
+    lam: float = 0.5,
+    bits: Sequence[int] = (2, 4, 8),
+    group_size: int = 100,
+    normaliser: str = "max",
+    exact_bytes: bool = True,
+    seed: int = 0,
+) -> BitWidthPlan:
+    """Exact bit widths for the program of `Program`, exchange by exchange.
+
+    Raises:
+        PlanError: A weight or a knob cannot be used.
+    """
+    problem.validate()
+    found = {}
+    for exchange in problem.exchanges:
+        program = Program(
+            exchange,
+            costs.links,
+            lam=lam,
+            bits=bits,
+            group_size=group_size,
+            param_bytes=problem.param_bytes,
+            normaliser=normaliser,
+            exact_bytes=exact_bytes,
+        )
+        for ends, chosen in program.expand(solve(program)).items():
+            found[exchange.name, *ends] = chosen
+    return make_plan(problem, found, planner="threshold", costs=costs, seed=seed)
