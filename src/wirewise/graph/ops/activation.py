@@ -1,0 +1,193 @@
+"""LayerNorm, ReLU and dropout in one pass, with a dropout mask that any rank can draw again.
+
+The mask of a value depends on (key, global row, column) only, so training is the same on one rank and on many, and
+backward draws the mask again instead of storing it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from wirewise.errors import InputError
+from wirewise.graph.ops.backend import check_matrix, uses_numba
+from wirewise.graph.ops.counter import drop_threshold, keep_mask
+from wirewise.graph.ops.dense_kernels import drop_rows, norm_act_drop_backward, norm_act_drop_forward
+
+__all__ = ["counter_dropout", "norm_act_drop"]
+
+
+def norm_act_drop(
+    x: Float[Tensor, "n d"],
+    gain: Float[Tensor, " d"] | None = None,
+    bias: Float[Tensor, " d"] | None = None,
+    *,
+    p: float = 0.0,
+    key: int = 0,
+    rows: Int[Tensor, " n"] | None = None,
+    norm: bool = True,
+    relu: bool = True,
+    training: bool = True,
+    eps: float = 1e-5,
+    implementation: str = "auto",
+) -> Float[Tensor, "n d"]:
+    """dropout(relu(layer_norm(x))), fused forward and backward.
+
+    Saves x, and mean and inverse deviation of each row; both masks are computed again in backward.
+
+    Args:
+        x: Rows, float32 or float64.
+        gain: Scale of the LayerNorm; None: ones. Not used, and without a gradient, if `norm` is false.
+        bias: Shift of the LayerNorm; None: zeros. Likewise.
+        p: Probability of dropping a value, in steps of 2**-16; survivors are scaled by 1 / (1 - p).
+        key: 32-bit stream key, `wirewise.rng.stream_key(seed, epoch, layer)`.
+        rows: Global row numbers, int64; needed where p > 0 in training.
+        norm: Whether to normalise.
+        relu: Whether to cut at zero.
+        training: Whether to drop.
+        eps: Added to the variance.
+        implementation: "auto", "numba" or "torch".
+
+    Raises:
+        InputError: Shapes, precisions or a probability that cannot be used.
+    """
+    check_matrix(x, "x")
+    drops = training and drop_threshold(p) > 0
+    _check_rows(x, rows, drops)
+    for name, t in (("gain", gain), ("bias", bias)):
+        if norm and t is not None and (t.shape != x.shape[1:] or t.dtype != x.dtype):
+            raise InputError(f"got {name} {t.dtype} {tuple(t.shape)}; expected {x.dtype} [{x.shape[1]}]")
+    p = p if drops else 0.0
+    if not norm:
+        gain = bias = None
+    if not uses_numba(implementation, x):
+        return _torch(x, gain, bias, p, key, rows, norm, relu, eps)
+    result: Tensor = _NormActDrop.apply(x, gain, bias, p, key, rows, norm, relu, eps)
+    return result
+
+
+def counter_dropout(
+    x: Float[Tensor, "n d"],
+    p: float,
+    key: int,
+    rows: Int[Tensor, " n"],
+    *,
+    training: bool = True,
+    implementation: str = "auto",
+) -> Float[Tensor, "n d"]:
+    """Dropout alone, with the mask that `norm_act_drop` uses; for models that drop before they normalise."""
+    check_matrix(x, "x")
+    if not training or drop_threshold(p) == 0:
+        return x
+    _check_rows(x, rows, True)
+    if not uses_numba(implementation, x):
+        return x * keep_mask(key, rows, x.shape[1], p) * (1.0 / (1.0 - p))
+    result: Tensor = _Dropout.apply(x, p, key, rows)
+    return result
+
+
+def _check_rows(x: Tensor, rows: Tensor | None, needed: bool) -> None:
+    if needed and (rows is None or rows.shape != x.shape[:1] or rows.dtype != torch.int64):
+        got = "none" if rows is None else f"{rows.dtype} {tuple(rows.shape)}"
+        raise InputError(f"dropout needs the global number of each row, int64 [{len(x)}]; got {got}")
+
+
+def _torch(
+    x: Tensor,
+    gain: Tensor | None,
+    bias: Tensor | None,
+    p: float,
+    key: int,
+    rows: Tensor | None,
+    norm: bool,
+    relu: bool,
+    eps: float,
+) -> Tensor:
+    y = functional.layer_norm(x, x.shape[1:], gain, bias, eps) if norm else x
+    y = torch.relu(y) if relu else y
+    if p > 0 and rows is not None:
+        y = y * keep_mask(key, rows, x.shape[1], p) * (1.0 / (1.0 - p))
+    # Like the fused form, never the input itself.
+    return y.clone() if y is x else y
+
+
+def _scalars(x: Tensor, p: float, key: int) -> tuple[Any, Any, Any]:
+    """Key, threshold and survivor scale in the exact types of the kernels, so that each is compiled once a precision."""
+    real = np.float64 if x.dtype == torch.float64 else np.float32
+    return np.uint32(key & 0xFFFFFFFF), np.int32(drop_threshold(p)), real(1.0 / (1.0 - p))
+
+
+class _NormActDrop(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor | None,
+        bias: Tensor | None,
+        p: float,
+        key: int,
+        rows: Tensor | None,
+        norm: bool,
+        relu: bool,
+        eps: float,
+    ) -> Tensor:
+        x = x.contiguous()
+        rows = torch.empty(0, dtype=torch.int64) if rows is None else rows.contiguous()
+        mean, rstd = x.new_empty(2, len(x) if norm else 0)
+        out = torch.empty_like(x)
+        a, b = _affine(x, gain, bias)
+        floor = x.numpy().dtype.type(0.0 if relu else -np.inf)
+        key_, threshold, scale = _scalars(x, p, key)
+        norm_act_drop_forward(
+            x.numpy(), a, b, rows.numpy(), key_, threshold, scale, eps, norm, floor,
+            mean.numpy(), rstd.numpy(), out.numpy(),
+        )  # fmt: skip
+        ctx.save_for_backward(x, gain, bias, rows, mean, rstd)
+        ctx.scalars = key_, threshold, scale, norm, floor
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, bias, rows, mean, rstd = ctx.saved_tensors
+        grad, dx = grad.contiguous(), torch.empty_like(x)
+        totals = np.zeros((2, x.shape[1]))
+        a, b = _affine(x, gain, bias)
+        norm_act_drop_backward(
+            x.numpy(), a, b, rows.numpy(), *ctx.scalars, mean.numpy(), rstd.numpy(), grad.numpy(),
+            dx.numpy(), totals,
+        )  # fmt: skip
+        dgain, dbias = (torch.from_numpy(t).to(x.dtype) for t in totals)
+        wants = ctx.needs_input_grad
+        nothing = (None,) * 6
+        return dx, dgain if wants[1] else None, dbias if wants[2] else None, *nothing
+
+
+def _affine(x: Tensor, gain: Tensor | None, bias: Tensor | None) -> tuple[Any, Any]:
+    a = x.new_ones(x.shape[1]) if gain is None else gain.detach().contiguous()
+    b = x.new_zeros(x.shape[1]) if bias is None else bias.detach().contiguous()
+    return a.numpy(), b.numpy()
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, key: int, rows: Tensor) -> Tensor:
+        ctx.draw = p, key, rows.contiguous()
+        return _drop(x, *ctx.draw)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _drop(grad, *ctx.draw), None, None, None
+
+
+def _drop(x: Tensor, p: float, key: int, rows: Tensor) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    drop_rows(x.numpy(), rows.numpy(), *_scalars(x, p, key), out.numpy())
+    return out

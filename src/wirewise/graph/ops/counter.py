@@ -1,0 +1,46 @@
+"""The counter-based generator of `wirewise.rng` as torch operations, for any device."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.rng import GOLDEN, half_width
+
+__all__ = ["drop_threshold", "keep_mask", "uniform16"]
+
+_MASK = 0xFFFFFFFF
+_M1, _M2 = 0x7FEB352D, 0x846CA68B
+
+
+def _mix(x: Tensor) -> Tensor:
+    """`rng.mix32` of 32-bit values held in int64; products wrap at 64 bits, which leaves the low 32 right."""
+    x = x ^ (x >> 16)
+    x = (x * _M1) & _MASK
+    x = x ^ (x >> 15)
+    x = (x * _M2) & _MASK
+    return x ^ (x >> 16)
+
+
+def uniform16(key: int, rows: Int[Tensor, " n"], width: int) -> Int[Tensor, "n width"]:
+    """The 16 random bits of every (row, column), equal to `wirewise.rng.uniform16`; int64 on the device of `rows`."""
+    rows = rows.long()
+    high = _mix(((rows >> 32) + GOLDEN) & _MASK)
+    keys = _mix(_mix((rows & _MASK) ^ high) ^ key)
+    counter = (torch.arange(half_width(width), device=rows.device) * GOLDEN) & _MASK
+    words = _mix((keys[:, None] + counter[None, :]) & _MASK)
+    return torch.cat([words & 0xFFFF, words >> 16], dim=1)[:, :width]
+
+
+def drop_threshold(p: float) -> int:
+    """Values below it are dropped: p in units of 2**-16."""
+    if not 0.0 <= p < 1.0:
+        raise InputError(f"got dropout probability {p}; expected 0 <= p < 1")
+    return round(p * 65536)
+
+
+def keep_mask(key: int, rows: Int[Tensor, " n"], width: int, p: float) -> Bool[Tensor, "n width"]:
+    """Which values of each row survive dropout with probability p."""
+    return uniform16(key, rows, width) >= drop_threshold(p)

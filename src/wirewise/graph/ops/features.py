@@ -1,0 +1,122 @@
+"""The first layer on sparse input features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.graph.ops.aggregation import spmm
+from wirewise.graph.ops.backend import check_matrix, uses_numba
+from wirewise.graph.ops.csr import Csr, SparseRowsLike
+from wirewise.graph.ops.sparse_kernels import scatter_rows
+
+__all__ = ["aggregate_features", "sparse_linear"]
+
+
+def sparse_linear(
+    x: Csr,
+    weight: Float[Tensor, "out features"],
+    bias: Float[Tensor, " out"] | None = None,
+    *,
+    implementation: str = "auto",
+) -> Float[Tensor, "rows out"]:
+    """x @ weight.T + bias for sparse x, as `torch.nn.functional.linear`; gradients to weight and bias only.
+
+    Args:
+        x: Sparse features, [rows, features].
+        weight: Dense weight, float32 or float64.
+        bias: Added to every row.
+        implementation: "auto", "numba" or "torch".
+
+    Raises:
+        InputError: Not a `Csr`, or shapes that do not fit.
+    """
+    if not isinstance(x, Csr):
+        raise InputError(
+            f"got features of type {type(x).__name__}; expected a Csr: make it once by Csr.from_..."
+        )
+    check_matrix(weight, "weight")
+    if weight.shape[1] != x.num_columns:
+        raise InputError(
+            f"got weight {tuple(weight.shape)} for {x.num_columns} features; expected [out, features]"
+        )
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != weight.dtype):
+        raise InputError(
+            f"got bias {bias.dtype} {tuple(bias.shape)}; expected {weight.dtype} [{weight.shape[0]}]"
+        )
+    result: Tensor = _SparseLinear.apply(x, weight, bias, implementation)
+    return result
+
+
+def aggregate_features(
+    csr: Csr, x: SparseRowsLike | sp.sparray | sp.spmatrix, self_weight: Float[Tensor, " own"] | None = None
+) -> Csr:
+    """Sum sparse input features over in-neighbours once, so that the first layer needs no exchange and no sum.
+
+    Args:
+        csr: In-edges, [own, own + halo].
+        x: Features of own then halo rows, `SparseRows` or a SciPy matrix.
+        self_weight: Weight of the row itself, [own].
+
+    Returns:
+        Features summed over in-neighbours, [own, features], for `sparse_linear`.
+    """
+    features = _scipy(x)
+    if features.shape[0] != csr.num_columns:
+        raise InputError(
+            f"got features of {features.shape[0]} rows; expected {csr.num_columns}, one for each own and halo row"
+        )
+    matrix = csr.to_scipy()
+    total = matrix @ features
+    if self_weight is not None:
+        if self_weight.shape != (csr.num_rows,):
+            raise InputError(f"got self_weight {tuple(self_weight.shape)}; expected [{csr.num_rows}]")
+        scale = self_weight.detach().cpu().numpy().astype(matrix.dtype)
+        total = total + sp.diags_array(scale) @ features[: csr.num_rows]
+    return Csr.from_scipy(sp.csr_matrix(total).astype(matrix.dtype), device=csr.device)
+
+
+def _scipy(x: Any) -> sp.csr_matrix:
+    if sp.issparse(x):
+        return x.tocsr()
+    data = np.ones(len(x.indices), np.float32) if x.data is None else x.data
+    return sp.csr_matrix((data, x.indices, x.indptr), shape=(len(x.indptr) - 1, x.num_columns))
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Csr, weight: Tensor, bias: Tensor | None, implementation: str) -> Tensor:
+        ctx.x, ctx.implementation = x, implementation
+        out = weight.new_empty(x.num_rows, weight.shape[0])
+        return spmm(
+            x,
+            weight.detach().t().contiguous(),
+            out,
+            scale=None if bias is None else bias.new_ones(1),
+            base=None if bias is None else bias.detach()[None],
+            implementation=implementation,
+        )
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous()
+        weight = _weight_gradient(ctx.x, grad, ctx.implementation) if ctx.needs_input_grad[1] else None
+        return None, weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None
+
+
+def _weight_gradient(x: Csr, grad: Tensor, implementation: str) -> Tensor:
+    """grad^T x, [out, features]. The smaller of gradient and result is the one that is visited out of order."""
+    if uses_numba(implementation, grad) and x.num_columns <= x.num_rows:
+        out = grad.new_zeros(x.num_columns, grad.shape[1])
+        scatter_rows(*x.arrays(grad.dtype), grad.numpy(), out.numpy())
+    else:
+        out = grad.new_empty(x.num_columns, grad.shape[1])
+        spmm(x.transposed, grad, out, implementation=implementation)
+    return out.t().contiguous()
