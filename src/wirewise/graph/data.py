@@ -1,0 +1,277 @@
+"""A whole graph on one process: edges, features, labels and split, checked before anything is built on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import GraphError
+from wirewise.graph.structure import InEdges, in_edges, one_way_edge, symmetrized
+
+__all__ = ["NO_SPLIT", "SPLITS", "TEST", "TRAIN", "VALIDATION", "GraphData", "SparseRows"]
+
+TRAIN, VALIDATION, TEST, NO_SPLIT = 0, 1, 2, 255
+SPLITS = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "none": NO_SPLIT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseRows:
+    """Rows of a sparse matrix (CSR); `data` None means that every stored value is one."""
+
+    indptr: NDArray[np.int64]
+    """[rows + 1]: the values of row r are `indptr[r]` to `indptr[r + 1]`."""
+    indices: NDArray[np.int32]
+    """[values]: column of each value."""
+    data: NDArray[np.float32] | None
+    """[values], or None."""
+    num_columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self.indptr) - 1, self.num_columns
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return int(self.indptr.nbytes + self.indices.nbytes + (0 if self.data is None else self.data.nbytes))
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def rows(self, index: NDArray[Any]) -> SparseRows:
+        """The rows `index` (int [n]), in that order, as a new matrix of n rows."""
+        counts = np.diff(self.indptr)[index]
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        at = np.repeat(self.indptr[index] - indptr[:-1], counts) + np.arange(indptr[-1])
+        data = None if self.data is None else self.data[at]
+        return SparseRows(indptr=indptr, indices=self.indices[at], data=data, num_columns=self.num_columns)
+
+    def to_dense(self) -> NDArray[np.float32]:
+        """The same values as a dense float32 array; values that are stored twice are added."""
+        dense = np.zeros(self.shape, dtype=np.float32)
+        row = np.repeat(np.arange(len(self)), np.diff(self.indptr))
+        np.add.at(dense, (row, self.indices), np.float32(1) if self.data is None else self.data)
+        return dense
+
+    @classmethod
+    def from_dense(cls, x: NDArray[Any]) -> SparseRows:
+        """The non-zero values of a dense array; `data` is None when all of them are one."""
+        row, column = np.nonzero(x)
+        indptr = np.zeros(len(x) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(row, minlength=len(x)), out=indptr[1:])
+        values = np.asarray(x[row, column], dtype=np.float32)
+        data = None if bool(np.all(values == 1)) else values
+        return cls(indptr=indptr, indices=column.astype(np.int32), data=data, num_columns=x.shape[1])
+
+    def validate(self) -> None:
+        """Raise GraphError unless offsets, columns and values describe a matrix."""
+        steps = np.diff(self.indptr)
+        if len(self.indptr) == 0 or self.indptr[0] != 0 or bool((steps < 0).any()):
+            raise GraphError(
+                "x_indptr does not start at 0 or decreases; expected the row offsets of a CSR matrix"
+            )
+        if self.indptr[-1] != len(self.indices):
+            raise GraphError(
+                f"x_indptr ends at {self.indptr[-1]}, but x_indices has {len(self.indices)} values; expected equal "
+                "numbers, the file may be incomplete"
+            )
+        if self.data is not None and len(self.data) != len(self.indices):
+            raise GraphError(
+                f"x_data has {len(self.data)} values and x_indices {len(self.indices)}; expected as many"
+            )
+        wrong = np.flatnonzero((self.indices < 0) | (self.indices >= self.num_columns))
+        if len(wrong):
+            node = int(np.searchsorted(self.indptr, wrong[0], side="right")) - 1
+            raise GraphError(
+                f"x_indices of node {node} names column {self.indices[wrong[0]]}; expected 0 to "
+                f"{self.num_columns - 1} (num_features is {self.num_columns})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphData:
+    """A graph with features, labels and a split. N nodes, E edges, F features, C classes.
+
+    An edge (u, v) means that v aggregates from u. Where `directed` is False the edge list holds both directions.
+    Self loops and duplicates may be present and are dropped (duplicates: their weights added) when parts are made.
+    """
+
+    edge_index: NDArray[Any]
+    """int [2, E]: source and target of each edge."""
+    x: SparseRows | NDArray[np.float32]
+    """float32 [N, F], or sparse rows of that shape."""
+    y: NDArray[Any]
+    """int64 [N], -1 where unknown; or float32 [N, C] of zeros and ones for several labels a node."""
+    split: NDArray[np.uint8]
+    """[N]: 0 train, 1 validation, 2 test, 255 none."""
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+    directed: bool = False
+    edge_weight: NDArray[np.float32] | None = None
+    """[E], or None: every edge weighs one."""
+    name: str = "graph"
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return len(self.y)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of entries in the edge list; an undirected edge counts twice."""
+        return int(self.edge_index.shape[1])
+
+    @property
+    def num_features(self) -> int:
+        """Input width, F."""
+        return int(self.x.shape[1])
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether a node may carry several classes."""
+        return self.y.ndim == 2
+
+    def count(self, which: int) -> int:
+        """Nodes of one split value."""
+        return int(np.count_nonzero(self.split == which))
+
+    @cached_property
+    def in_edges(self) -> InEdges:
+        """Sorted in-neighbours of each node, without self loops and duplicates."""
+        return in_edges(self.edge_index, self.num_nodes, self.edge_weight)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of edges, features, labels and split: equal for equal graphs, whatever the order of the edge list."""
+        digest = hashlib.blake2b(digest_size=16)
+        x = self.x
+        features = [x.indptr, x.indices, x.data] if isinstance(x, SparseRows) else [x]
+        for array in [*self.in_edges, *features, self.y, self.split]:
+            if array is not None:
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        digest.update(f"{self.directed} {self.num_classes} {self.num_features}".encode())
+        return digest.hexdigest()
+
+    def undirected(self) -> GraphData:
+        """The same graph with every edge in both directions, once, and without self loops."""
+        edges, weight = symmetrized(self.edge_index, self.num_nodes, self.edge_weight)
+        return dataclasses.replace(self, edge_index=edges, edge_weight=weight, directed=False)
+
+    def dense_x(self) -> NDArray[np.float32]:
+        """Features as a dense array, [N, F]."""
+        return self.x.to_dense() if isinstance(self.x, SparseRows) else self.x
+
+    def validate(self) -> GraphData:
+        """Check everything that training relies on and return the graph itself.
+
+        Raises:
+            GraphError: Names the first edge, node, column or length that is wrong, and what was expected.
+        """
+        _check_edges(self)
+        _check_features(self)
+        _check_labels(self)
+        _check_split(self)
+        return self
+
+
+def _check_edges(data: GraphData) -> None:
+    edges, nodes = data.edge_index, data.num_nodes
+    if edges.ndim != 2 or edges.shape[0] != 2 or not np.issubdtype(edges.dtype, np.integer):
+        raise GraphError(
+            f"edge_index is {edges.dtype} {list(edges.shape)}; expected integers of shape [2, edges]"
+        )
+    wrong = np.flatnonzero(((edges < 0) | (edges >= nodes)).any(axis=0))
+    if len(wrong):
+        edge = int(wrong[0])
+        raise GraphError(
+            f"edge {edge} goes from node {edges[0, edge]} to node {edges[1, edge]}, but nodes are 0 to {nodes - 1}; "
+            f"{len(wrong)} of {edges.shape[1]} edges dangle, remove them or add the nodes"
+        )
+    weight = data.edge_weight
+    if weight is not None:
+        if weight.shape != (edges.shape[1],):
+            raise GraphError(f"edge_weight has shape {list(weight.shape)}; expected one weight for each edge")
+        bad = np.flatnonzero(~np.isfinite(weight))
+        if len(bad):
+            raise GraphError(f"edge_weight of edge {bad[0]} is {weight[bad[0]]}; expected finite numbers")
+    if not data.directed:
+        lonely = one_way_edge(data.in_edges)
+        if lonely is not None:
+            raise GraphError(
+                f"the graph is marked undirected, but edge {lonely[0]} -> {lonely[1]} has no reverse; call "
+                ".undirected() to add the missing directions, or set directed=True"
+            )
+
+
+def _check_features(data: GraphData) -> None:
+    x, nodes = data.x, data.num_nodes
+    if isinstance(x, SparseRows):
+        x.validate()
+    elif x.ndim != 2 or not np.issubdtype(x.dtype, np.floating):
+        raise GraphError(f"x is {x.dtype} {list(x.shape)}; expected floats of shape [nodes, features]")
+    if x.shape[0] != nodes:
+        raise GraphError(f"x has {x.shape[0]} rows and y has {nodes}; expected one row for each node in both")
+    if x.shape[1] < 1:
+        raise GraphError("x has no columns; expected at least one feature")
+    values = x.data if isinstance(x, SparseRows) else x
+    if values is None or bool(np.isfinite(values).all()):
+        return
+    at = int(np.flatnonzero(~np.isfinite(values))[0])
+    if isinstance(x, SparseRows):
+        node, column = int(np.searchsorted(x.indptr, at, side="right")) - 1, int(x.indices[at])
+    else:
+        node, column = divmod(at, x.shape[1])
+    raise GraphError(
+        f"x of node {node}, column {column} is {np.asarray(values).reshape(-1)[at]}; expected finite numbers, "
+        "replace missing values before training"
+    )
+
+
+def _check_labels(data: GraphData) -> None:
+    y = data.y
+    if data.class_names is not None and len(data.class_names) != data.num_classes:
+        raise GraphError(f"class_names has {len(data.class_names)} names for {data.num_classes} classes")
+    if data.multilabel:
+        if y.shape[1] != data.num_classes or not np.issubdtype(y.dtype, np.floating):
+            raise GraphError(f"y is {y.dtype} {list(y.shape)}; expected float32 [nodes, {data.num_classes}]")
+        wrong = np.argwhere((y != 0) & (y != 1))
+        if len(wrong):
+            node, column = wrong[0]
+            raise GraphError(f"y of node {node}, class {column} is {y[node, column]}; expected 0 or 1")
+        return
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        raise GraphError(
+            f"y is {y.dtype} {list(y.shape)}; expected integers [nodes], or float32 [nodes, classes]"
+        )
+    unlabelled = (
+        (y == -1) & (data.split == NO_SPLIT) if data.split.shape == y.shape else np.zeros(len(y), bool)
+    )
+    bad = np.flatnonzero(((y < 0) | (y >= data.num_classes)) & ~unlabelled)
+    if len(bad):
+        raise GraphError(
+            f"y of node {bad[0]} is {y[bad[0]]}; expected a class from 0 to {data.num_classes - 1} (or -1 for a node "
+            f"without a split, value {NO_SPLIT}); {len(bad)} nodes are wrong"
+        )
+
+
+def _check_split(data: GraphData) -> None:
+    split = data.split
+    if split.shape != (data.num_nodes,):
+        raise GraphError(
+            f"split has shape {list(split.shape)} and y {data.num_nodes} rows; expected one value a node"
+        )
+    bad = np.flatnonzero(~np.isin(split, list(SPLITS.values())))
+    if len(bad):
+        raise GraphError(
+            f"split of node {bad[0]} is {split[bad[0]]}; expected 0 (train), 1 (validation), 2 (test) or 255 (none)"
+        )
+    if data.count(TRAIN) == 0:
+        raise GraphError("no node has split 0 (train); expected at least one training node in the graph")

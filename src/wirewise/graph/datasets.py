@@ -1,0 +1,136 @@
+"""Graphs by name: shipped, downloaded by their maintainers' packages, generated, or a user's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wirewise.errors import GraphError
+from wirewise.graph.convert import from_ogb, from_pyg
+from wirewise.graph.data import GraphData
+from wirewise.graph.files import graph_of, read_arrays, read_graph
+from wirewise.graph.generate import BlockModel, block_model
+
+__all__ = ["DATASETS", "Dataset", "data_root", "load"]
+
+_DEBIAN = Path(__file__).parent / "data" / "debian-packages.npz"
+_OGB = ("ogbn-arxiv", "ogbn-products", "ogbn-proteins", "ogbn-papers100M")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """One entry of `DATASETS`."""
+
+    summary: str
+    source: str
+    """Where the data comes from."""
+    read: Callable[[], GraphData]
+
+
+def data_root() -> Path:
+    """Folder of downloaded sets: the environment variable WIREWISE_DATA, else `~/.cache/wirewise`."""
+    return Path(os.environ.get("WIREWISE_DATA") or Path.home() / ".cache" / "wirewise")
+
+
+def load(name: str, *, seed: int = 0) -> GraphData:
+    """A checked graph by name.
+
+    Args:
+        name: A key of `DATASETS`; "block" or "block:nodes=20000,classes=12,..." with the knobs of `BlockModel`;
+            or the path of an npz file (see `read_graph`).
+        seed: Of a generated graph whose name gives none.
+
+    Raises:
+        GraphError: Unknown name, a file that cannot be used, or an optional package that is missing.
+    """
+    if name in DATASETS:
+        return DATASETS[name].read()
+    if name == "block" or name.startswith("block:"):
+        return block_model(_knobs(name, seed)).validate()
+    if name.endswith(".npz") or Path(name).exists():
+        return read_graph(name)
+    raise GraphError(
+        f"dataset {name!r} is unknown; expected {', '.join(DATASETS)}, block:nodes=20000,..., or the path of an npz file"
+    )
+
+
+def _debian() -> GraphData:
+    return dataclasses.replace(read_graph(_DEBIAN), name="debian")
+
+
+def _debian_directed() -> GraphData:
+    return graph_of(read_arrays(_DEBIAN), "debian-directed").validate()
+
+
+def _planetoid(name: str) -> Callable[[], GraphData]:
+    def read() -> GraphData:
+        from torch_geometric.datasets import Planetoid
+
+        root = data_root() / "Planetoid"
+        try:
+            data = Planetoid(root=str(root), name=name)[0]
+        except (OSError, RuntimeError, ValueError) as error:
+            raise GraphError(
+                f"cannot read or download {name} under {root}: {error}; set WIREWISE_DATA to the folder that holds "
+                "Planetoid/, or try again with a network"
+            ) from error
+        return from_pyg(data, name=name.lower())
+
+    return read
+
+
+def _ogb(name: str) -> Callable[[], GraphData]:
+    def read() -> GraphData:
+        try:
+            from ogb.nodeproppred import NodePropPredDataset
+        except ImportError:
+            raise GraphError(
+                f"{name} needs the package ogb; install it with: pip install 'wirewise[ogb]'"
+            ) from None
+        try:
+            dataset: Any = NodePropPredDataset(name, root=str(data_root()))
+        except OSError as error:
+            raise GraphError(f"cannot read or download {name} under {data_root()}: {error}") from error
+        return from_ogb(dataset, name=name)
+
+    return read
+
+
+def _knobs(text: str, seed: int) -> BlockModel:
+    """Parse "block:nodes=20000,directed=true"."""
+    types = {field.name: type(field.default) for field in dataclasses.fields(BlockModel)}
+    knobs: dict[str, Any] = {"seed": seed}
+    for item in filter(None, text.partition(":")[2].split(",")):
+        key, _, value = item.partition("=")
+        if key not in types:
+            raise GraphError(f"{text!r} names the knob {key!r}; expected {', '.join(types)}")
+        try:
+            knobs[key] = value.lower() in ("1", "true", "yes") if types[key] is bool else types[key](value)
+        except ValueError:
+            raise GraphError(
+                f"{text!r} gives {key} the value {value!r}; expected {types[key].__name__}"
+            ) from None
+    return BlockModel(**knobs)
+
+
+DATASETS: dict[str, Dataset] = {
+    "debian": Dataset(
+        summary="Debian packages: 63,666 nodes, 58 sections as classes, dependencies used in both directions",
+        source="shipped",
+        read=_debian,
+    ),
+    "debian-directed": Dataset(
+        summary="the same, edges from dependent to dependency only", source="shipped", read=_debian_directed
+    ),
+    "cora": Dataset(summary="citations, 2,708 nodes, 7 classes", source="Planetoid", read=_planetoid("Cora")),
+    "citeseer": Dataset(
+        summary="citations, 3,327 nodes, 6 classes", source="Planetoid", read=_planetoid("CiteSeer")
+    ),
+    **{
+        name: Dataset(summary="Open Graph Benchmark node property set", source="ogb", read=_ogb(name))
+        for name in _OGB
+    },
+}

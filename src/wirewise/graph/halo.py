@@ -1,0 +1,107 @@
+"""Which rows each part needs from the others, and the split of its nodes into central and marginal.
+
+Part q needs row u when q owns a node with an edge from u and does not own u itself. That relation, a boolean
+[parts, nodes], is all there is: its row q, grouped by owner, is the halo of q; its entries owned by p are what p
+sends to q. Both ends list a pair's rows by ascending global id, so their orders agree without a word exchanged.
+Only in-edges are looked at, so directed graphs need no special case.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.graph.structure import InEdges
+
+__all__ = ["LocalEdges", "halo_of", "halo_volume", "local_edges", "needed_rows", "sends_of"]
+
+
+class LocalEdges(NamedTuple):
+    """In-edges of one part in local numbering: own rows (central, then marginal), then halo rows."""
+
+    own_ids: NDArray[np.int64]
+    num_central: int
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weight: NDArray[np.float32] | None
+
+
+def needed_rows(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> NDArray[np.bool_]:
+    """Bool [parts, nodes]: entry (q, u) says that part q needs row u of another part. O(edges)."""
+    needed = np.zeros((num_parts, len(assignment)), dtype=bool)
+    receiver = np.repeat(assignment, np.diff(edges.indptr))
+    cut = receiver != assignment[edges.indices]
+    needed[receiver[cut], edges.indices[cut]] = True
+    return needed
+
+
+def halo_of(
+    needed: NDArray[np.bool_], assignment: NDArray[Any], rank: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Halo ids of a part, by owner and then by id, and the offsets [parts + 1] of the owners' groups."""
+    ids = np.flatnonzero(needed[rank])
+    owner = assignment[ids]
+    order = np.argsort(owner, kind="stable")
+    return ids[order], _offsets(owner, len(needed))
+
+
+def sends_of(
+    needed: NDArray[np.bool_], own_ids: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Own row numbers that each other part needs, by part and then by global id, and offsets [parts + 1]."""
+    order = np.argsort(own_ids)
+    receiver, position = np.nonzero(needed[:, own_ids[order]])
+    return order[position].astype(np.int32), _offsets(receiver, len(needed))
+
+
+def halo_volume(needed: NDArray[np.bool_], assignment: NDArray[Any]) -> NDArray[np.int64]:
+    """Rows that part p sends to part q in one exchange, [parts (p), parts (q)]."""
+    parts = len(needed)
+    return np.stack([np.bincount(assignment[row], minlength=parts) for row in needed], axis=1)
+
+
+def local_edges(
+    edges: InEdges,
+    assignment: NDArray[Any],
+    rank: int,
+    halo_ids: NDArray[np.int64],
+    number: NDArray[np.int32],
+) -> LocalEdges:
+    """Renumber the in-edges of one part.
+
+    Args:
+        edges: In-edges of the whole graph.
+        assignment: Owner of each node, [nodes].
+        rank: The part.
+        halo_ids: Its halo, from `halo_of`.
+        number: Scratch, int32 [nodes], overwritten (shared by all parts of a graph).
+    """
+    own = np.flatnonzero(assignment == rank)
+    at, counts = _gather(edges.indptr, own)
+    remote = assignment[edges.indices[at]] != rank
+    marginal = np.zeros(len(own), dtype=bool)
+    marginal[np.repeat(np.arange(len(own)), counts)[remote]] = True
+    own = np.concatenate([own[~marginal], own[marginal]])
+    number[own] = np.arange(len(own), dtype=np.int32)
+    number[halo_ids] = np.arange(len(own), len(own) + len(halo_ids), dtype=np.int32)
+
+    at, counts = _gather(edges.indptr, own)
+    row = np.repeat(np.arange(len(own)), counts)
+    column = number[edges.indices[at]]
+    order = np.lexsort((column, row))
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    weight = None if edges.weight is None else edges.weight[at][order]
+    return LocalEdges(own, int((~marginal).sum()), indptr, column[order], weight)
+
+
+def _gather(indptr: NDArray[np.int64], rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the values of several CSR rows, one row after the other, and how many each row has."""
+    counts = np.diff(indptr)[rows]
+    starts = np.cumsum(counts) - counts
+    return np.repeat(indptr[rows] - starts, counts) + np.arange(counts.sum()), counts
+
+
+def _offsets(groups: NDArray[Any], num_groups: int) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=num_groups))]).astype(np.int64)

@@ -1,0 +1,384 @@
+"""One rank's piece of a partitioned graph, and the files in which the pieces travel.
+
+A partitioned graph is a folder of `part-0.npz`, `part-1.npz`, ... and `meta.json`. Parts are made and written one
+by one, and a training process reads its own only. `meta.json` is written last: a folder without it is incomplete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import GraphError
+from wirewise.graph import halo
+from wirewise.graph.data import TEST, TRAIN, VALIDATION, GraphData, SparseRows
+from wirewise.graph.files import atomic_file, make_folder, read_arrays
+from wirewise.graph.partition import check_assignment
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Part",
+    "PartsMeta",
+    "edge_weights",
+    "load_part",
+    "read_meta",
+    "save_parts",
+    "split_graph",
+]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The nodes that one rank owns, their in-edges, and the halo rows that those need."""
+
+    rank: int
+    num_parts: int
+    num_nodes: int
+    """Of the whole graph, as are the three counts below."""
+    num_features: int
+    num_classes: int
+    multilabel: bool
+    directed: bool
+    train_count: int
+    validation_count: int
+    test_count: int
+    num_own: int
+    num_central: int
+    num_halo: int
+    fingerprint: str
+    """Hash of graph and assignment: equal on all ranks of a job."""
+    own_ids: NDArray[np.int64]
+    """[own] global ids: central nodes (no in-neighbour elsewhere), then marginal; ascending inside each."""
+    halo_ids: NDArray[np.int64]
+    """[halo] global ids, by owning rank, ascending inside each."""
+    halo_offsets: NDArray[np.int64]
+    """[parts + 1]: halo rows owned by rank q are `halo_offsets[q]` to `halo_offsets[q + 1]`."""
+    send_index: NDArray[np.int32]
+    """[sends] own row numbers, by receiving rank, in the order of the receiver's halo rows."""
+    send_offsets: NDArray[np.int64]
+    """[parts + 1]."""
+    indptr: NDArray[np.int64]
+    """[own + 1] in-edges of own nodes."""
+    indices: NDArray[np.int32]
+    """[edges] sorted columns: below `num_own` an own row, else `num_own` plus a halo row. No self loops."""
+    edge_weight: NDArray[np.float32] | None
+    """[edges], or None: every edge weighs one."""
+    in_degree: NDArray[np.int64]
+    """[own + halo] degrees in the whole graph, self loops left out."""
+    out_degree: NDArray[np.int64]
+    x: SparseRows | NDArray[np.float32]
+    """[own + halo, features]: input features never change, so those of the halo are stored with the part."""
+    y: NDArray[Any]
+    """int64 [own] or float32 [own, classes]."""
+    split: NDArray[np.uint8]
+    """[own]: 0 train, 1 validation, 2 test, 255 none."""
+
+    @property
+    def num_edges(self) -> int:
+        """In-edges of own nodes."""
+        return len(self.indices)
+
+    @property
+    def num_send(self) -> int:
+        """Rows sent in one exchange."""
+        return len(self.send_index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(int(value.nbytes) for value in vars(self).values() if hasattr(value, "nbytes"))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `part-RANK.npz` atomically and return its path; `save_parts` writes a whole folder.
+
+        Raises:
+            GraphError: The folder or the disk does not take the file; no half-written file stays.
+        """
+        path = make_folder(folder) / _file_name(self.rank)
+        with atomic_file(path) as file:
+            np.savez(file, **_to_arrays(self))
+        return path
+
+    @classmethod
+    def load(cls, folder: str | Path, rank: int, num_parts: int | None = None) -> Part:
+        """Read the part of one rank.
+
+        Args:
+            folder: Written by `save_parts`.
+            rank: Whose part.
+            num_parts: World size of the job; the folder must hold that many parts. None: not checked.
+
+        Raises:
+            GraphError: The folder is incomplete, the file truncated, or from another graph or world size.
+        """
+        return load_part(folder, rank, num_parts)
+
+
+class PartsMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What `meta.json` says about a folder of parts."""
+
+    version: int
+    num_parts: int
+    fingerprint: str
+    graph: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    directed: bool
+    parts: list[dict[str, int]]
+    """For each rank: own, central, halo, send, edges, train, size_bytes."""
+
+
+def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | None = None) -> Iterator[Part]:
+    """The parts of a graph, made one at a time.
+
+    Args:
+        data: A valid graph.
+        assignment: Owner of each node, int [nodes].
+        num_parts: Number of parts; None: the largest owner plus one.
+
+    Raises:
+        GraphError: The assignment does not fit the graph, or a part would be empty.
+    """
+    assignment = check_assignment(assignment, data.num_nodes, num_parts)
+    num_parts = int(assignment.max()) + 1
+    needed = halo.needed_rows(data.in_edges, assignment, num_parts)
+    fingerprint = _fingerprint(data, assignment)
+    in_degree = np.diff(data.in_edges.indptr)
+    out_degree = np.bincount(data.in_edges.indices, minlength=data.num_nodes).astype(np.int64)
+    number = np.empty(data.num_nodes, dtype=np.int32)
+    for rank in range(num_parts):
+        halo_ids, halo_offsets = halo.halo_of(needed, assignment, rank)
+        local = halo.local_edges(data.in_edges, assignment, rank, halo_ids, number)
+        send_index, send_offsets = halo.sends_of(needed, local.own_ids)
+        rows = np.concatenate([local.own_ids, halo_ids])
+        x = (
+            data.x.rows(rows)
+            if isinstance(data.x, SparseRows)
+            else data.x[rows].astype(np.float32, copy=False)
+        )
+        yield Part(
+            rank=rank,
+            num_parts=num_parts,
+            num_nodes=data.num_nodes,
+            num_features=data.num_features,
+            num_classes=data.num_classes,
+            multilabel=data.multilabel,
+            directed=data.directed,
+            train_count=data.count(TRAIN),
+            validation_count=data.count(VALIDATION),
+            test_count=data.count(TEST),
+            num_own=len(local.own_ids),
+            num_central=local.num_central,
+            num_halo=len(halo_ids),
+            fingerprint=fingerprint,
+            own_ids=local.own_ids,
+            halo_ids=halo_ids,
+            halo_offsets=halo_offsets,
+            send_index=send_index,
+            send_offsets=send_offsets,
+            indptr=local.indptr,
+            indices=local.indices,
+            edge_weight=local.weight,
+            in_degree=in_degree[rows],
+            out_degree=out_degree[rows],
+            x=x,
+            y=data.y[local.own_ids],
+            split=data.split[local.own_ids],
+        )
+
+
+def _fingerprint(data: GraphData, assignment: NDArray[Any]) -> str:
+    digest = hashlib.blake2b(data.fingerprint.encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(assignment, dtype=np.int32).data)
+    return digest.hexdigest()
+
+
+def save_parts(
+    data: GraphData, assignment: NDArray[Any], folder: str | Path, *, num_parts: int | None = None
+) -> PartsMeta:
+    """Write all parts of a graph and then `meta.json`; at most one part is in memory besides the graph.
+
+    Raises:
+        GraphError: The assignment does not fit, or the disk does not take the files. Then the folder has no
+            `meta.json` and no half-written file.
+    """
+    folder = make_folder(folder)
+    _remove(folder / "meta.json")
+    counts = []
+    for part in split_graph(data, assignment, num_parts=num_parts):
+        path = part.save(folder)
+        counts.append(
+            {
+                "own": part.num_own,
+                "central": part.num_central,
+                "halo": part.num_halo,
+                "send": part.num_send,
+                "edges": part.num_edges,
+                "train": int(np.count_nonzero(part.split == TRAIN)),
+                "size_bytes": path.stat().st_size,
+            }
+        )
+        fingerprint = part.fingerprint
+    for stale in folder.glob("part-*.npz"):
+        if stale.name not in {_file_name(rank) for rank in range(len(counts))}:
+            _remove(stale)
+    meta = PartsMeta(
+        version=FORMAT_VERSION,
+        num_parts=len(counts),
+        fingerprint=fingerprint,
+        graph=data.name,
+        num_nodes=data.num_nodes,
+        num_edges=len(data.in_edges.indices),
+        num_features=data.num_features,
+        num_classes=data.num_classes,
+        directed=data.directed,
+        parts=counts,
+    )
+    with atomic_file(folder / "meta.json") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n")
+    return meta
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise GraphError(f"cannot replace {path}: {error.strerror}; choose another folder") from error
+
+
+def read_meta(folder: str | Path) -> PartsMeta:
+    """The description of a folder of parts, or GraphError where it is missing, malformed or of another version."""
+    path = Path(folder) / "meta.json"
+    try:
+        meta = msgspec.json.decode(path.read_bytes(), type=PartsMeta)
+    except FileNotFoundError:
+        raise GraphError(
+            f"{folder} has no meta.json; it is no complete folder of parts, write it again"
+        ) from None
+    except OSError as error:
+        raise GraphError(f"cannot read {path}: {error.strerror}; check its permissions") from error
+    except msgspec.DecodeError as error:
+        raise GraphError(f"{path} is malformed ({error}); write the parts again") from error
+    if meta.version != FORMAT_VERSION:
+        raise GraphError(
+            f"{path} has format {meta.version}; expected {FORMAT_VERSION}, write the parts again"
+        )
+    return meta
+
+
+def load_part(folder: str | Path, rank: int, num_parts: int | None = None) -> Part:
+    """Read the part of one rank; see `Part.load`."""
+    meta = read_meta(folder)
+    if num_parts is not None and num_parts != meta.num_parts:
+        raise GraphError(
+            f"{folder} holds {meta.num_parts} parts and the job has {num_parts} ranks; start {meta.num_parts} ranks or "
+            f"partition the graph into {num_parts} parts"
+        )
+    if not 0 <= rank < meta.num_parts:
+        raise GraphError(
+            f"rank {rank} asks for its part, but {folder} holds {meta.num_parts} parts (ranks 0 to "
+            f"{meta.num_parts - 1}); start {meta.num_parts} ranks or partition again"
+        )
+    path = Path(folder) / _file_name(rank)
+    expected_bytes = meta.parts[rank]["size_bytes"]
+    if path.exists() and path.stat().st_size != expected_bytes:
+        raise GraphError(
+            f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is truncated or "
+            "from another run, write the parts again"
+        )
+    part = _from_arrays(read_arrays(path), path)
+    for name, got, wanted in (
+        ("rank", part.rank, rank),
+        ("num_parts", part.num_parts, meta.num_parts),
+        ("fingerprint", part.fingerprint, meta.fingerprint),
+    ):
+        if got != wanted:
+            raise GraphError(f"{path} has {name} {got}; meta.json expects {wanted}, write the parts again")
+    return part
+
+
+def _file_name(rank: int) -> str:
+    return f"part-{rank}.npz"
+
+
+def _to_arrays(part: Part) -> dict[str, NDArray[Any]]:
+    arrays, scalars = {}, {}
+    for name, value in vars(part).items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+        elif isinstance(value, SparseRows):
+            arrays |= {"x_indptr": value.indptr, "x_indices": value.indices}
+            if value.data is not None:
+                arrays["x_data"] = value.data
+        elif value is not None:
+            scalars[name] = value
+    arrays["scalars"] = np.frombuffer(msgspec.json.encode(scalars), dtype=np.uint8)
+    return arrays
+
+
+def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
+    try:
+        values: dict[str, Any] = dict(msgspec.json.decode(arrays.pop("scalars").tobytes()))
+        if "x" not in arrays:
+            values["x"] = SparseRows(
+                indptr=arrays.pop("x_indptr"),
+                indices=arrays.pop("x_indices"),
+                data=arrays.pop("x_data", None),
+                num_columns=values["num_features"],
+            )
+        values = {"edge_weight": None} | values | arrays
+        return Part(**{field.name: values[field.name] for field in fields(Part)})
+    except (KeyError, msgspec.DecodeError) as error:
+        raise GraphError(
+            f"{path} is no part file ({error} missing or malformed); write the parts again"
+        ) from error
+
+
+def edge_weights(part: Part, kind: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights of a part's in-edges and of its own nodes' self loops, from the degrees of the whole graph.
+
+    So that aggregation over parts equals aggregation on one process, for directed graphs too. With d_out(u) and
+    d_in(v) counted without self loops:
+
+    - "gcn": ((d_out(u) + 1) (d_in(v) + 1))^-1/2, for the self loop with u = v;
+    - "mean": 1 / max(d_in(v), 1), self loop 0;
+    - "sum": 1, self loop 0.
+
+    Weights of the graph's own edges (`part.edge_weight`) multiply these; degrees stay counts.
+
+    Returns:
+        float32 [edges] in the order of `part.indices`, and float32 [own].
+
+    Raises:
+        GraphError: Unknown kind.
+    """
+    wide, self_wide = edge_weights64(part, kind)
+    return wide.astype(np.float32), self_wide.astype(np.float32)
+
+
+def edge_weights64(part: Part, kind: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`edge_weights` before it is rounded to float32."""
+    d_in = part.in_degree[: part.num_own].astype(np.float64)
+    per_node = np.zeros(part.num_own)
+    if kind == "gcn":
+        row = np.repeat(1 / np.sqrt(d_in + 1), np.diff(part.indptr))
+        weight = row / np.sqrt(part.out_degree[part.indices] + 1.0)
+        per_node = 1 / np.sqrt((part.out_degree[: part.num_own] + 1.0) * (d_in + 1))
+    elif kind == "mean":
+        weight = np.repeat(1 / np.maximum(d_in, 1), np.diff(part.indptr))
+    elif kind == "sum":
+        weight = np.ones(part.num_edges)
+    else:
+        raise GraphError(f"aggregation {kind!r} is unknown; expected gcn, mean or sum")
+    return weight if part.edge_weight is None else weight * part.edge_weight, per_node

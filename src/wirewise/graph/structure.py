@@ -1,0 +1,71 @@
+"""Edge lists as sorted in-neighbours: the form that partitions and halo tables are computed from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+__all__ = ["InEdges", "in_edges", "one_way_edge", "out_edges", "symmetrized"]
+
+
+class InEdges(NamedTuple):
+    """CSR by target: the sources of node v are `indices[indptr[v]:indptr[v + 1]]`, ascending, no self, no duplicates."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weight: NDArray[np.float32] | None
+
+
+def in_edges(edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None) -> InEdges:
+    """Sort an edge list [2, E] by target and source; drop self loops, add up duplicates. O(E) and a sort per node."""
+    source, target = edge_index
+    keep = source != target
+    values = np.ones(int(keep.sum()), np.float32) if weight is None else weight[keep].astype(np.float32)
+    matrix = sp.coo_matrix((values, (target[keep], source[keep])), shape=(num_nodes, num_nodes)).tocsr()
+    matrix.sum_duplicates()
+    merged = None if weight is None else matrix.data.astype(np.float32, copy=False)
+    return InEdges(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), merged)
+
+
+def out_edges(edges: InEdges) -> InEdges:
+    """The same edges by source: the targets of node u, ascending."""
+    nodes = len(edges.indptr) - 1
+    values = np.ones(len(edges.indices), np.float32) if edges.weight is None else edges.weight
+    turned = sp.csr_matrix((values, edges.indices, edges.indptr), shape=(nodes, nodes)).tocsc()
+    turned.sort_indices()
+    weight = None if edges.weight is None else turned.data
+    return InEdges(turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False), weight)
+
+
+def symmetrized(
+    edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
+    """Every edge in both directions, once, sorted by target; an edge keeps the larger weight of its directions."""
+    edges = in_edges(edge_index, num_nodes, weight)
+    target = np.repeat(np.arange(num_nodes, dtype=np.int32), np.diff(edges.indptr))
+    if edges.weight is None:
+        pairs = np.concatenate([[edges.indices, target], [target, edges.indices]], axis=1)
+        both = in_edges(pairs, num_nodes)
+        target = np.repeat(np.arange(num_nodes, dtype=np.int32), np.diff(both.indptr))
+        return np.stack([both.indices, target]), None
+    source = edges.indices.astype(np.int64)
+    key = np.concatenate([target * np.int64(num_nodes) + source, source * np.int64(num_nodes) + target])
+    order = np.argsort(key, kind="stable")
+    key, first = np.unique(key[order], return_index=True)
+    larger = np.maximum.reduceat(np.tile(edges.weight, 2)[order], first) if len(first) else edges.weight
+    return np.stack([key % num_nodes, key // num_nodes]).astype(np.int32), larger
+
+
+def one_way_edge(edges: InEdges) -> tuple[int, int] | None:
+    """An edge (source, target) whose reverse is missing, or None in a symmetric graph."""
+    turned = out_edges(edges)
+    if np.array_equal(turned.indptr, edges.indptr) and np.array_equal(turned.indices, edges.indices):
+        return None
+    nodes = len(edges.indptr) - 1
+    ones = np.ones(len(edges.indices), np.int8)
+    forward = sp.csr_matrix((ones, edges.indices, edges.indptr), shape=(nodes, nodes))
+    lonely = (forward - forward.T.tocsr() > 0).tocoo()
+    return int(lonely.col[0]), int(lonely.row[0])
