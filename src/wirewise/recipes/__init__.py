@@ -1,0 +1,1 @@
+"""Published systems as compositions of the parts: no algorithm lives here."""

@@ -1,0 +1,173 @@
+"""AdaQP: full-graph GNN training with adaptively quantized messages, next to the modes it is compared with.
+
+B. Wan, J. Zhao, C. Wu: Adaptive Message Quantization and Parallelization for Distributed Full-graph GNN Training,
+MLSys 2023. Composes `graph` (parts), `codec` (messages), `planners.bitwidth` (bits), `runtime.full_graph` (training)
+and `lab` (the network). `run` prepares the parts, starts one `full_graph_worker` a rank and returns what they
+measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import shlex
+import statistics
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from wirewise import graph, units
+from wirewise.recipes import launch
+from wirewise.recipes.job import Job, ModeOutcome, Outcome
+from wirewise.results import EpochRecord, ModeResult, RunResult
+
+__all__ = ["Progress", "run"]
+
+_SMOOTHING = 5
+"""Epochs of the moving average of the training loss; dropout makes single epochs noisy."""
+_WARM_UP = 2
+"""First epochs that are left out of the time per epoch: kernels load and buffers are laid out in them."""
+
+
+class Progress(Protocol):
+    """Who hears of a run while it runs."""
+
+    def start(self, modes: list[str], epochs: int) -> None:
+        """Training begins."""
+
+    def epoch(self, mode: str, record: EpochRecord) -> None:
+        """A mode finished an epoch."""
+
+    def note(self, text: str) -> None:
+        """Something to tell."""
+
+    def finish(self) -> None:
+        """Training ended."""
+
+
+def run(job: Job, folder: Path, progress: Progress) -> RunResult:
+    """Partition the graph, train it in every mode and return the measurements.
+
+    Args:
+        job: What to train and on which network.
+        folder: Existing folder that takes parts, events, logs and the result.
+        progress: Hears of every epoch.
+
+    Raises:
+        WirewiseError: The dataset, the network or a worker failed; the message says which.
+    """
+    facts = prepare_parts(job, folder, progress)
+    job, notes = launch.choose_network(job)
+    for note in notes:
+        progress.note(note)
+    progress.start(list(job.modes), job.epochs)
+    try:
+        outcome = launch.train(job, folder, progress.epoch)
+    finally:
+        progress.finish()
+    result = summarize(job, facts, outcome, notes)
+    launch.write_atomically(folder / "result.json", msgspec.json.format(msgspec.json.encode(result)))
+    return result
+
+
+def prepare_parts(job: Job, folder: Path, progress: Progress) -> dict[str, float]:
+    """Load the dataset, partition it and save one part a worker; returns facts of the partition."""
+    data = graph.load(job.dataset, seed=job.seed)
+    assignment = graph.partition(data, job.workers, method=job.partition, seed=job.seed)
+    progress.note(f"{data.name}: {data.num_nodes:,} nodes, {data.num_edges:,} edges in {job.workers} parts")
+    graph.save_parts(data, assignment, folder / "parts")
+    counts = graph.load_meta(folder / "parts").counts
+    return {
+        "nodes": data.num_nodes,
+        "edges": data.num_edges,
+        "features": data.num_features,
+        "classes": data.num_classes,
+        "halo_rows": sum(c.num_halo for c in counts),
+        "central_fraction": sum(c.num_central for c in counts) / data.num_nodes,
+    }
+
+
+def summarize(job: Job, facts: dict[str, float], outcome: Outcome, notes: list[str]) -> RunResult:
+    """Turn what the workers measured into the record that reports read."""
+    reference = job.modes[0]
+    target = smoothed_losses(outcome.modes[reference].records)[-1]
+    return RunResult(
+        dataset=job.dataset,
+        workers=job.workers,
+        hosts=job.hosts,
+        network=job.network,
+        link_bytes_per_s=units.parse_rate(job.link) if job.network == "lab" else None,
+        model=job.model,
+        hidden=job.hidden,
+        layers=job.layers,
+        seed=job.seed,
+        epochs=job.epochs,
+        graph=facts,
+        reference=reference,
+        modes={name: _mode_result(mode, target, outcome) for name, mode in outcome.modes.items()},
+        environment=_environment(),
+        notes=notes,
+    )
+
+
+def _mode_result(mode: ModeOutcome, target: float, outcome: Outcome) -> ModeResult:
+    times = [r.train_s for r in mode.records[_WARM_UP:] or mode.records]
+    low, median, high = np.percentile(times, [25, 50, 75])
+    return ModeResult(
+        epochs=mode.records,
+        epoch_s=float(median),
+        epoch_s_quartiles=(float(low), float(high)),
+        time_to_reference_loss_s=time_to_loss(mode.records, target),
+        final_loss=smoothed_losses(mode.records)[-1],
+        accuracy=mode.accuracy,
+        bytes_sent=sum(r.bytes_sent for r in mode.records),
+        kernel_bytes_sent=mode.kernel_bytes,
+        mean_bits=_mean_bits(mode.records),
+        peak_memory_bytes=outcome.peak_memory_bytes,
+        memory_model_bytes=outcome.memory_model_bytes,
+    )
+
+
+def smoothed_losses(records: list[EpochRecord]) -> list[float]:
+    """Mean training loss of each epoch and the few before it."""
+    losses = [r.loss for r in records]
+    return [statistics.fmean(losses[max(0, i - _SMOOTHING + 1) : i + 1]) for i in range(len(losses))]
+
+
+def time_to_loss(records: list[EpochRecord], target: float) -> float | None:
+    """Wall-clock seconds, evaluations included, until the smoothed loss was at most `target`; None: never."""
+    elapsed = 0.0
+    for record, loss in zip(records, smoothed_losses(records), strict=True):
+        elapsed += record.train_s + record.eval_s
+        if loss <= target:
+            return elapsed
+    return None
+
+
+def _mean_bits(records: list[EpochRecord]) -> float:
+    counts: dict[int, int] = {}
+    for record in records:
+        for exchange in record.bits.values():
+            for bits, count in exchange.items():
+                counts[bits] = counts.get(bits, 0) + count
+    return sum(b * n for b, n in counts.items()) / max(sum(counts.values()), 1)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": _processor(),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("wirewise", "torch", "numba", "numpy")},
+    }
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()

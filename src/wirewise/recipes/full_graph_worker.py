@@ -1,0 +1,134 @@
+"""One worker of a full-graph run: `torchrun ... -m wirewise.recipes.full_graph_worker JOB.json`.
+
+It reads its part, trains every mode in turns and lets rank 0 write what all ranks measured next to the job file:
+`events.jsonl` while training and `outcome.json` at the end.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from wirewise import graph
+from wirewise.lab import interface_bytes
+from wirewise.recipes.job import Job, ModeOutcome, Outcome, Event
+from wirewise.results import EpochRecord
+from wirewise.runtime import full_graph
+
+__all__ = ["main"]
+
+
+def main(path: str) -> None:
+    """Run the job of `path` as the rank that the environment names."""
+    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
+    folder = Path(path).parent
+    job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if job.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    timeout = datetime.timedelta(seconds=job.timeout_s)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+    try:
+        transport = full_graph.Transport(
+            dist.group.WORLD, timeout_s=job.timeout_s, store=dist.distributed_c10d._get_default_store()
+        )
+        _train(job, folder, transport, device)
+        transport.close()
+    finally:
+        dist.destroy_process_group()
+
+
+def _train(job: Job, folder: Path, transport: full_graph.Transport, device: torch.device) -> None:
+    before = full_graph.resident_bytes()
+    part = graph.load_part(folder / "parts", transport.rank, transport.world_size)
+    tensors = full_graph.PartTensors(part, device=device)
+    trainers = {
+        name: full_graph.Trainer(
+            tensors,
+            _model(job, part).to(device),
+            transport,
+            full_graph.mode(name),
+            full_graph.TrainerOptions(
+                learning_rate=job.learning_rate,
+                seed=job.seed,
+                evaluate_every=job.evaluate_every,
+                replan_every=job.replan_every,
+            ),
+            member=i,
+        )
+        for i, name in enumerate(job.modes)
+    }
+    with _Events(folder, transport.rank) as events:
+        trained = full_graph.train_in_turns(
+            trainers, job.epochs, turn=job.turn, heard=events.write, interface_bytes=_host_bytes
+        )
+    peak = [int(m) for m in transport.all_gather(torch.tensor([full_graph.peak_resident_bytes() - before]), "memory")]
+    model = [int(m) for m in transport.all_gather(torch.tensor([_memory_model(job, part)]), "memory")]
+    for trainer in trainers.values():
+        trainer.close()
+    if transport.rank == 0:
+        outcome = Outcome(
+            modes={
+                name: ModeOutcome(records=t.records, kernel_bytes=t.kernel_bytes, accuracy=max(t.best[1], 0.0))
+                for name, t in trained.items()
+            },
+            peak_memory_bytes=peak,
+            memory_model_bytes=model,
+        )
+        (folder / "outcome.json").write_bytes(msgspec.json.encode(outcome))
+
+
+def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
+    torch.manual_seed(job.seed)
+    return full_graph.FullGraphNet(
+        part.num_features,
+        job.hidden,
+        part.num_classes,
+        layers=job.layers,
+        convolution=job.model,
+        dropout=job.dropout,
+        norm=job.norm,
+    )
+
+
+def _memory_model(job: Job, part: graph.Part) -> int:
+    widths = [part.num_features, *[job.hidden] * (job.layers - 1), part.num_classes]
+    return graph.part_memory_bytes(part, widths) * 1
+
+
+def _host_bytes() -> int | None:
+    """Bytes that this host has sent; the first rank of a host answers for all of them."""
+    sent = interface_bytes()
+    if sent is None:
+        return None
+    return sent.tx_bytes if os.environ.get("LOCAL_RANK", "0") == "0" else 0
+
+
+class _Events:
+    """Rank 0's line-by-line news of finished epochs."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file: Any = (folder / "events.jsonl").open("ab") if rank == 0 else None
+
+    def __enter__(self) -> _Events:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, mode: str, record: EpochRecord) -> None:
+        if self._file is not None:
+            self._file.write(msgspec.json.encode(Event(mode=mode, record=record)) + b"\n")
+            self._file.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Carry plans out on torch process groups."""

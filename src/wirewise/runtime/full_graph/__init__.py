@@ -1,0 +1,39 @@
+"""Full-graph training over parts: halo exchange under any convolution, quantized, overlapped, checkpointed."""
+
+from wirewise.runtime.full_graph.clock import PHASES, Clock
+from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
+from wirewise.runtime.full_graph.lane import check_tables
+from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
+from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
+from wirewise.runtime.full_graph.memory import peak_resident_bytes, resident_bytes
+from wirewise.runtime.full_graph.modes import MODES, Mode, mode
+from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
+from wirewise.runtime.full_graph.reduce import GradientReducer
+from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions
+from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.full_graph.turns import Trained, train_in_turns
+
+__all__ = [
+    "CONVOLUTIONS",
+    "MODES",
+    "PHASES",
+    "Clock",
+    "FullGraphNet",
+    "GradientReducer",
+    "GraphConvolution",
+    "HaloExchange",
+    "LocalGraph",
+    "Mode",
+    "Neighbourhood",
+    "PartTensors",
+    "Ticket",
+    "Trained",
+    "Trainer",
+    "TrainerOptions",
+    "Transport",
+    "check_tables",
+    "mode",
+    "peak_resident_bytes",
+    "resident_bytes",
+    "train_in_turns",
+]

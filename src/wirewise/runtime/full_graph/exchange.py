@@ -1,0 +1,273 @@
+"""Halo rows for any convolution, forward and backward, with computing between sending and receiving.
+
+    x, ticket = exchange.start(x, layer)     # encode and send boundary rows
+    ...                                      # compute on own rows while bytes are on the wire
+    rows = exchange.finish(ticket)           # the halo rows, [num_halo, width]
+
+Autograd runs the same in reverse: the gradient of `rows` is sent to the owners as soon as it is known, the
+gradients of the own rows are computed while it travels, and what the peers returned is added at the end. Partial
+gradients travel towards the owners ("push"), which is right for directed graphs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.runtime.full_graph.clock import Clock
+from wirewise.runtime.full_graph.lane import Lane, Route
+from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.transport import Transport
+
+if TYPE_CHECKING:
+    from wirewise.graph import Part
+    from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
+
+__all__ = ["HaloExchange", "Ticket"]
+
+_LANES_PER_LAYER = 8
+_MAX_LAYERS = 32
+
+
+@dataclass
+class Ticket:
+    """An exchange that was started and must be finished."""
+
+    layer: int
+    width: int
+    token: Tensor
+    """Empty tensor that ties `finish` to `start` in the autograd graph."""
+
+
+class HaloExchange:
+    """Exchanges boundary rows between the parts of a graph.
+
+    Args:
+        part: This rank's part.
+        transport: Messages between the ranks.
+        mode: How rows travel.
+        seed: Seed of stochastic rounding and boundary sampling.
+        member: Number that differs between exchanges which share one process group.
+        device: Where the rows live.
+        dtype: Type of the rows; float64 rows travel as they are, whatever the mode (for exactness tests).
+        clock: Collects the time of the phases.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        transport: Transport,
+        mode: Mode,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        member: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        if part.num_parts != transport.world_size or part.rank != transport.rank:
+            raise InputError(
+                f"part {part.rank} of {part.num_parts} was given to rank {transport.rank} of "
+                f"{transport.world_size}; partition the graph for as many parts as there are ranks"
+            )
+        self.part, self.transport, self.mode = part, transport, mode
+        self.seed, self.member = seed, member
+        self.device, self.dtype = torch.device(device), dtype
+        self.clock = clock or Clock()
+        self.epoch = 0
+        self.training = True
+        self.tracing = mode.traced
+        self.evaluation_bits = 32 if mode.bits in (16, 32) else 8
+        self.lanes: dict[str, Lane] = {}
+        self.new_lane: Callable[[Lane], None] = Lane.set_static_bits
+        """Gives a new training lane its first bits."""
+        self.forward_route = self._forward_route()
+        self.backward_route = (
+            self._pull_route() if mode.backward == "pull" else self.forward_route.reversed(*self._halo_rows())
+        )
+
+    def _forward_route(self) -> Route:
+        part = self.part
+        rows, ids, counts = {}, {}, {}
+        for peer in self.transport.peers:
+            sent = part.send_index[part.send_offsets[peer] : part.send_offsets[peer + 1]].astype(np.int64)
+            rows[peer] = torch.from_numpy(sent).to(self.device)
+            ids[peer] = part.own_ids[sent]
+            counts[peer] = int(part.halo_offsets[peer + 1] - part.halo_offsets[peer])
+        return Route(rows, ids, counts, owner_sends=True)
+
+    def _pull_route(self) -> Route:
+        """Gradients of the outputs of marginal nodes go where the rows of these nodes went."""
+        first, route = self.part.num_central, self.forward_route
+        rows = {p: r - first for p, r in route.send_rows.items()}
+        if any(len(r) and int(r.min()) < 0 for r in rows.values()):
+            raise InputError(
+                "backward='pull' needs an undirected graph: a central node has a remote out-neighbour. "
+                "Use a mode with backward='push'"
+            )
+        return Route(rows, route.send_ids, route.receive_counts, owner_sends=True)
+
+    def _halo_rows(self) -> tuple[dict[int, Tensor], dict[int, np.ndarray]]:
+        rows, ids = {}, {}
+        for peer in self.transport.peers:
+            low, high = int(self.part.halo_offsets[peer]), int(self.part.halo_offsets[peer + 1])
+            rows[peer] = torch.arange(low, high, device=self.device)
+            ids[peer] = self.part.halo_ids[low:high]
+        return rows, ids
+
+    def lane(self, direction: str, layer: int, width: int) -> Lane:
+        """The lane of one layer in one direction ("forward", "backward" or "evaluate"), made on first use."""
+        bits = self.evaluation_bits
+        name = f"{direction}{layer}" if direction != "evaluate" else f"evaluate{layer}-{bits}"
+        if name not in self.lanes:
+            self.lanes[name] = self._new_lane(name, direction, layer, width)
+        lane = self.lanes[name]
+        if lane.width != width:
+            raise InputError(
+                f"{name} carried rows of width {lane.width} and now got width {width}; "
+                "give each convolution its own layer number"
+            )
+        return lane
+
+    def _new_lane(self, name: str, direction: str, layer: int, width: int) -> Lane:
+        if not 0 <= layer < _MAX_LAYERS:
+            raise InputError(f"layer {layer} is out of range; expected 0 to {_MAX_LAYERS - 1}")
+        kinds = {"forward": 0, "backward": 1, "evaluate": 2 + (self.evaluation_bits == 32)}
+        number = (self.member * _MAX_LAYERS + layer) * _LANES_PER_LAYER + kinds[direction]
+        mode = self.mode
+        if direction == "evaluate":
+            mode = Mode(name=mode.name, bits=self.evaluation_bits, stochastic=False)
+        lane = Lane(
+            name,
+            number,
+            width,
+            self.backward_route if direction == "backward" else self.forward_route,
+            self.transport,
+            mode,
+            self.clock,
+            seed=self.seed,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        if direction == "evaluate":
+            lane.set_static_bits()
+        else:
+            self.new_lane(lane)
+        return lane
+
+    def start(
+        self, x: Float[Tensor, "own d"], layer: int, *, hood: Neighbourhood | None = None
+    ) -> tuple[Float[Tensor, "own d"], Ticket]:
+        """Encode and send the boundary rows of `x`.
+
+        Use the returned `x` (not the given one) for everything computed on own rows: its gradient is complete
+        only when the partial gradients of the peers have been added.
+
+        Args:
+            x: Own rows, central first.
+            layer: Number of the convolution in the model.
+            hood: The aggregation that will `finish` this exchange; needed with backward="pull".
+
+        Raises:
+            CodecError: A message holds NaN or infinity.
+            PeerError: A peer is gone.
+        """
+        if x.shape[0] != self.part.num_own:
+            raise InputError(
+                f"layer {layer} got {x.shape[0]} rows; expected the {self.part.num_own} own rows of part "
+                f"{self.part.rank}, central rows first"
+            )
+        own, token = _Start.apply(x, self, layer, hood)
+        return own, Ticket(layer, x.shape[1], token)
+
+    def finish(self, ticket: Ticket) -> Float[Tensor, "halo d"]:
+        """The halo rows, [num_halo, width], in the order of `part.halo_ids`."""
+        if self.mode.backward == "pull":
+            raise InputError(
+                f"mode {self.mode.name} returns output gradients (pull), which needs a linear aggregation; "
+                "use the built-in layers or a mode with push"
+            )
+        return _Finish.apply(ticket.token, self, ticket)
+
+    def __call__(self, x: Float[Tensor, "own d"], layer: int) -> tuple[Tensor, Float[Tensor, "halo d"]]:
+        """Own rows and halo rows, without computing in between."""
+        own, ticket = self.start(x, layer)
+        return own, self.finish(ticket)
+
+    def forward_lane(self, layer: int, width: int) -> Lane:
+        """The lane that carries activations now: of training or of evaluation."""
+        return self.lane("forward" if self.training else "evaluate", layer, width)
+
+    def post_gradients(self, layer: int, grad: Float[Tensor, "rows d"]) -> None:
+        """Send gradients: of halo rows to their owners (push) or of outputs to the holders (pull)."""
+        lane = self.lane("backward", layer, grad.shape[1])
+        lane.post(grad, self.epoch, trace=self.tracing, wait=not self.mode.overlap)
+        self.clock.push("central")
+
+    def drain(self) -> None:
+        """Wait for everything in flight, so that nothing is left over for another exchange."""
+        for lane in self.lanes.values():
+            lane.drain()
+
+    def training_lanes(self) -> dict[str, Lane]:
+        """Lanes of training, by name."""
+        return {n: lane for n, lane in sorted(self.lanes.items()) if not n.startswith("evaluate")}
+
+
+class _Start(torch.autograd.Function):
+    """Send boundary rows; backward: add what the holders of the halo rows return."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, exchange: HaloExchange, layer: int, hood: Neighbourhood | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.exchange, ctx.layer, ctx.hood = exchange, layer, hood
+        lane = exchange.forward_lane(layer, x.shape[1])
+        tracing = exchange.tracing and exchange.training
+        lane.post(x.detach().contiguous(), exchange.epoch, trace=tracing, wait=not exchange.mode.overlap)
+        exchange.clock.push("central")
+        return x.view_as(x), x.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        exchange: HaloExchange = ctx.exchange
+        lane = exchange.lane("backward", ctx.layer, grad.shape[1])
+        grad = grad.clone(memory_format=torch.contiguous_format)
+        exchange.clock.pop()
+        pull = exchange.mode.backward == "pull"
+        for received in lane.collect():
+            if pull:
+                received.aggregate(ctx.hood.reversed_of(received.peer), grad[exchange.part.num_central :])
+            else:
+                received.add(exchange.forward_route.send_rows[received.peer], grad)
+        return grad, None, None, None
+
+
+class _Finish(torch.autograd.Function):
+    """Collect halo rows; backward: return their partial gradients to the owners."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, exchange: HaloExchange, ticket: Ticket) -> Tensor:
+        ctx.exchange, ctx.layer = exchange, ticket.layer
+        exchange.clock.pop()
+        lane = exchange.forward_lane(ticket.layer, ticket.width)
+        # Stale and skipped rows start as zeros.
+        make = torch.zeros if exchange.mode.stale or exchange.mode.skip_limit else torch.empty
+        halo = make(exchange.part.num_halo, ticket.width, dtype=exchange.dtype, device=exchange.device)
+        offsets = exchange.part.halo_offsets
+        for received in lane.collect():
+            received.write(halo[int(offsets[received.peer]) : int(offsets[received.peer + 1])])
+        return halo
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        exchange: HaloExchange = ctx.exchange
+        exchange.post_gradients(ctx.layer, grad.contiguous())
+        return grad.new_zeros(()), None, None

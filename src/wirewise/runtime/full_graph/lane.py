@@ -1,0 +1,393 @@
+"""One direction of one layer's exchange: which rows go to whom, in which bits, in which buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from wirewise import codec, rng
+from wirewise.errors import PeerError
+from wirewise.graph import ops
+from wirewise.runtime.full_graph.clock import Clock
+from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.transport import Pending, Transport
+
+__all__ = ["Lane", "Received", "Route"]
+
+
+@dataclass(frozen=True)
+class Route:
+    """Rows that one rank exchanges with its peers in one direction."""
+
+    send_rows: Mapping[int, Tensor]
+    """Row numbers of the sender's matrix for each receiving peer, int64 [n]."""
+    send_ids: Mapping[int, np.ndarray]
+    """Global node ids of these rows, int64 [n]; they key the stochastic rounding."""
+    receive_counts: Mapping[int, int]
+    """Rows that come from each peer."""
+    owner_sends: bool
+    """True when owners send to holders (forward); False when partial gradients return."""
+
+    def reversed(self, receive_rows: Mapping[int, Tensor], receive_ids: Mapping[int, np.ndarray]) -> Route:
+        """The same boundary, crossed the other way; `receive_rows` are the rows that this rank received into."""
+        counts = {peer: len(rows) for peer, rows in self.send_rows.items()}
+        return Route(receive_rows, receive_ids, counts, not self.owner_sends)
+
+
+@dataclass
+class Received:
+    """Rows of one peer, still as they came over the wire."""
+
+    peer: int
+    buffer: Tensor
+    layout: codec.MessageLayout | None
+    """None: the buffer holds the rows themselves (all fp32, or float64)."""
+    positions: Tensor | None
+    """Positions in the peer's full list, when only a sample was sent."""
+    scale: float
+    clock: Clock
+
+    def rows(self, count: int, width: int, dtype: torch.dtype) -> Float[Tensor, "n d"]:
+        """The decoded rows, [count, width]; rows that were not sampled are zero."""
+        with self.clock.phase("unpack"):
+            if self.layout is None:
+                rows = self.buffer.view(dtype).view(-1, width)
+            else:
+                rows = torch.empty(len(self.layout.bits), width, dtype=dtype, device=self.buffer.device)
+                codec.unpack(self.buffer, self.layout, rows)
+            if self.positions is None:
+                return rows
+            full = rows.new_zeros(count, width)
+            full[self.positions] = rows * self.scale
+            return full
+
+    def write(self, out: Float[Tensor, "n d"]) -> None:
+        """Decode into `out`, [n, width]."""
+        if self.layout is not None and self.positions is None:
+            with self.clock.phase("unpack"):
+                codec.unpack(self.buffer, self.layout, out)
+        else:
+            out.copy_(self.rows(len(out), out.shape[1], out.dtype))
+
+    def add(self, index: Tensor, out: Float[Tensor, "m d"]) -> None:
+        """Add row i to `out[index[i]]`; every index occurs once."""
+        if self.layout is not None and self.positions is None:
+            with self.clock.phase("unpack"):
+                codec.unpack_add(self.buffer, self.layout, index, out)
+        else:
+            rows = self.rows(len(index), out.shape[1], out.dtype)
+            with self.clock.phase("unpack"):
+                out.index_add_(0, index, rows)
+
+    def aggregate(self, csr: ops.Csr, out: Float[Tensor, "m d"]) -> None:
+        """Add `csr @ rows` to `out`; quantized rows are decoded on the fly and never stored."""
+        if self.layout is not None and self.positions is None:
+            with self.clock.phase("unpack"):
+                codec.unpack_aggregate(self.buffer, self.layout, csr.indptr, csr.indices, csr.weight, out)
+        else:
+            rows = self.rows(csr.num_columns, out.shape[1], out.dtype)
+            ops.aggregate_into(csr, rows, out, accumulate=True)
+
+
+@dataclass
+class _Slot:
+    """Buffers of one exchange in flight."""
+
+    send: dict[int, Tensor] = field(default_factory=dict)
+    receive: dict[int, Tensor] = field(default_factory=dict)
+    sent: dict[int, Tensor] = field(default_factory=dict)
+    """Positions of the rows sent to a peer in its full list, where only a sample travels."""
+    received: dict[int, Tensor] = field(default_factory=dict)
+    pending: Pending | None = None
+
+
+class Lane:
+    """Sends and receives the boundary rows of one layer in one direction, epoch after epoch.
+
+    Args:
+        name: Name of the exchange, "forward1".
+        number: Number that is unique among the lanes of all modes of the job; tags and random streams use it.
+        width: Columns of a row.
+        route: Who sends which rows to whom.
+        mode: Bits, staleness, sampling.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        width: int,
+        route: Route,
+        transport: Transport,
+        mode: Mode,
+        clock: Clock,
+        *,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.name, self.number, self.width, self.route = name, number, width, route
+        self.transport, self.mode, self.clock, self.seed = transport, mode, clock, seed
+        self.dtype, self.device = dtype, device
+        self.send_bits: dict[int, np.ndarray] = {}
+        self.receive_bits: dict[int, np.ndarray] = {}
+        self.send_layouts: dict[int, codec.MessageLayout | None] = {}
+        self.receive_layouts: dict[int, codec.MessageLayout | None] = {}
+        self.variance: dict[int, np.ndarray] = {p: np.zeros(len(r)) for p, r in route.send_rows.items()}
+        """Sum over traced epochs of width / 6 * (max - min)^2 for each message, by receiving peer."""
+        self.traced_epochs = 0
+        self.bytes_sent = 0
+        self.arrivals: list[tuple[int, int, float]] = []
+        """(peer, bytes, seconds) of received messages since the cost model last looked."""
+        self._slots = [_Slot() for _ in range(2 if mode.stale else 1)]
+        self._turn = 0
+        self._previous: _Slot | None = None
+        self._last: dict[int, Tensor] = {}
+        self._age: dict[int, int] = {}
+
+    def set_bits(self, send: Mapping[int, np.ndarray], receive: Mapping[int, np.ndarray]) -> None:
+        """Give every message its width (uint8 [n] by peer) and lay the buffers out anew."""
+        for slot in self._slots:
+            if slot.pending is not None:
+                slot.pending.wait_sends()
+        self.send_bits, self.receive_bits = dict(send), dict(receive)
+        self.send_layouts = {p: self._layout(b) for p, b in send.items()}
+        self.receive_layouts = {p: self._layout(b) for p, b in receive.items()}
+        for slot in self._slots:
+            slot.send = {p: self._buffer(x, len(send[p])) for p, x in self.send_layouts.items()}
+            slot.receive = {p: self._buffer(x, len(receive[p])) for p, x in self.receive_layouts.items()}
+
+    def set_static_bits(self) -> None:
+        """Give every message the mode's width, or 8 bits until a planner decides."""
+        bits = self.mode.bits if isinstance(self.mode.bits, int) else 8
+        self.set_bits(
+            {p: np.full(len(r), bits, np.uint8) for p, r in self.route.send_rows.items()},
+            {p: np.full(n, bits, np.uint8) for p, n in self.route.receive_counts.items()},
+        )
+
+    def _layout(self, bits: np.ndarray) -> codec.MessageLayout | None:
+        if self.dtype == torch.float64 or bool((bits == 32).all()):
+            return None
+        return codec.MessageLayout(bits, self.width, param_bytes=self.mode.param_bytes)
+
+    def _buffer(self, layout: codec.MessageLayout | None, rows: int) -> Tensor:
+        size = layout.size_bytes if layout is not None else rows * self.width * self.dtype.itemsize
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def post(self, x: Float[Tensor, "n d"], epoch: int, *, trace: bool, wait: bool = False) -> None:
+        """Encode and send the boundary rows of `x`; receives are posted first.
+
+        Args:
+            x: Rows of the sender, of which the route's are sent.
+            epoch: Keys the stochastic rounding and the boundary sample.
+            trace: Add the spread of every quantized message to `variance`.
+            wait: Return only when the rows of the peers have landed (no overlap).
+
+        Raises:
+            CodecError: A message holds NaN or infinity.
+            PeerError: A peer is gone.
+        """
+        slot = self._slots[self._turn]
+        self._turn = (self._turn + 1) % len(self._slots)
+        if slot.pending is not None:
+            slot.pending.wait_sends()
+        if self.mode.boundary_rate < 1.0:
+            slot.sent, slot.received = self._samples(epoch)
+        sending = self._sending(x, epoch)
+        what = f"{self.name} of epoch {epoch}"
+        receives = {p: self._part(slot.receive[p], slot.received.get(p)) for p in self._receiving(what, sending, epoch)}
+        slot.pending = self.transport.open(what, self._tag(epoch), receives)
+        for peer in self.transport.peers:
+            if peer in sending and len(self.route.send_rows[peer]):
+                self._send(slot, peer, x, epoch, trace)
+        self.bytes_sent += slot.pending.bytes_sent
+        self.traced_epochs += trace
+        self._current = slot
+        if wait and not self.mode.stale:
+            with self.clock.phase("wire"):
+                slot.pending.drain()
+
+    def _send(self, slot: _Slot, peer: int, x: Tensor, epoch: int, trace: bool) -> None:
+        positions = slot.sent.get(peer)
+        layout, rows, ids = self.send_layouts[peer], self.route.send_rows[peer], self.route.send_ids[peer]
+        buffer = self._part(slot.send[peer], positions)
+        with self.clock.phase("pack"):
+            if layout is None:
+                chosen = rows if positions is None else rows[positions]
+                torch.index_select(x, 0, chosen, out=buffer.view(self.dtype).view(-1, self.width))
+            else:
+                ranges = torch.empty(len(rows), dtype=torch.float32, device=x.device) if trace else None
+                key = rng.stream_key(self.seed, epoch, self.number, self.transport.rank, peer)
+                codec.pack(
+                    x, rows, layout, buffer, key=key, rows=ids, stochastic=self.mode.stochastic, ranges=ranges
+                )
+                if ranges is not None:
+                    spread = ranges.cpu().numpy().astype(np.float64)
+                    self.variance[peer] += self.width / 6.0 * spread * spread
+        assert slot.pending is not None
+        slot.pending.send(peer, buffer)
+
+    def collect(self) -> Iterator[Received]:
+        """Rows of the peers, in order of arrival; with `stale` those of the previous epoch.
+
+        Raises:
+            PeerError: A peer closed its connection or sent nothing within the timeout.
+        """
+        slot: _Slot | None = self._current
+        if self.mode.stale:
+            slot, self._previous = self._previous, slot
+        if slot is None:
+            return
+        assert slot.pending is not None
+        landed = slot.pending.arrivals()
+        seen = set()
+        while True:
+            with self.clock.phase("wire"):
+                peer = next(landed, None)
+            if peer is None:
+                break
+            seen.add(peer)
+            yield self._received(slot, peer)
+        self._note_arrivals(slot.pending)
+        # Blocks that their owners did not send again are still in the buffer.
+        for peer in self._last_received() - seen:
+            yield self._received(slot, peer)
+
+    def _received(self, slot: _Slot, peer: int) -> Received:
+        positions = slot.received.get(peer)
+        scale = 1.0 / self.mode.boundary_rate
+        buffer = self._part(slot.receive[peer], positions)
+        return Received(peer, buffer, self.receive_layouts[peer], positions, scale, self.clock)
+
+    def _note_arrivals(self, pending: Pending) -> None:
+        for peer, seconds in pending.arrival_s.items():
+            layout = self.receive_layouts[peer]
+            size = layout.size_bytes if layout else self.route.receive_counts[peer] * self.width * 4
+            self.arrivals.append((peer, size, seconds))
+
+    def drain(self) -> None:
+        """Wait for everything that is in flight; what has landed is still used by the next epoch."""
+        for slot in self._slots:
+            if slot.pending is not None:
+                slot.pending.drain()
+                slot.pending.wait_sends()
+
+    def state_dict(self) -> dict[str, object]:
+        """What the next epoch depends on: bits, traces and rows received but not used yet."""
+        self.drain()
+        late = self._previous
+        return {
+            "send_bits": self.send_bits,
+            "receive_bits": self.receive_bits,
+            "variance": self.variance,
+            "traced_epochs": self.traced_epochs,
+            "late": None if late is None else {p: b.clone() for p, b in late.receive.items()},
+            "last": self._last,
+            "age": self._age,
+            "held": {p: b.clone() for p, b in self._slots[0].receive.items()} if self.mode.skip_limit else {},
+        }
+
+    def load_state_dict(self, state: Mapping) -> None:
+        """Continue from `state_dict`."""
+        self.set_bits(state["send_bits"], state["receive_bits"])
+        self.variance, self.traced_epochs = state["variance"], state["traced_epochs"]
+        self._last, self._age = state["last"], state["age"]
+        for peer, held in state["held"].items():
+            self._slots[0].receive[peer].copy_(held)
+        if state["late"] is not None:
+            slot = self._slots[self._turn]
+            self._turn = (self._turn + 1) % len(self._slots)
+            for peer, rows in state["late"].items():
+                slot.receive[peer].copy_(rows)
+            slot.pending = self.transport.open(f"{self.name}, restored", 0, {})
+            slot.pending.land(state["late"])
+            self._previous = slot
+
+    def _tag(self, epoch: int) -> int:
+        return ((epoch % 4096) * 1024 + self.number % 1024) * 2
+
+    def _part(self, buffer: Tensor, positions: Tensor | None) -> Tensor:
+        """The front of a buffer that a sample of its rows fills."""
+        if positions is None:
+            return buffer
+        return buffer[: len(positions) * self.width * self.dtype.itemsize]
+
+    def _samples(self, epoch: int) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """Positions sent to and received from each peer: owner and holder draw the same without talking."""
+        rank, rate = self.transport.rank, self.mode.boundary_rate
+
+        def draw(peer: int, count: int, peer_owns: bool) -> Tensor:
+            owner, holder = (peer, rank) if peer_owns else (rank, peer)
+            key = rng.stream_key(self.seed, epoch, 0xB0, owner, holder)
+            order = np.argsort(rng.uniform16(key, np.arange(count), 1)[:, 0], kind="stable")
+            return torch.from_numpy(np.sort(order[: round(rate * count)])).to(self.device)
+
+        sends, receives = self.route.send_rows, self.route.receive_counts
+        owns = not self.route.owner_sends
+        return (
+            {p: draw(p, len(rows), owns) for p, rows in sends.items()},
+            {p: draw(p, count, not owns) for p, count in receives.items()},
+        )
+
+    def _sending(self, x: Tensor, epoch: int) -> set[int]:
+        """Peers that get rows in this epoch; all of them unless unchanged blocks are skipped."""
+        if not self.mode.skip_limit or not self.route.owner_sends:
+            return set(self.route.send_rows)
+        chosen = set()
+        for peer, rows in self.route.send_rows.items():
+            block = x[rows]
+            last, age = self._last.get(peer), self._age.get(peer, 0)
+            if last is not None and age < self.mode.skip_limit:
+                drift = float((block - last).norm() / last.norm().clamp_min(1e-12))
+                if drift <= self.mode.skip_drift:
+                    self._age[peer] = age + 1
+                    continue
+            self._last[peer], self._age[peer] = block.clone(), 0
+            chosen.add(peer)
+        return chosen
+
+    def _receiving(self, what: str, sending: set[int], epoch: int) -> list[int]:
+        """Peers whose rows will come; with skipping they say so in one byte each first."""
+        peers = [p for p, n in self.route.receive_counts.items() if n]
+        if not self.mode.skip_limit or not self.route.owner_sends:
+            return peers
+        said = {p: torch.tensor([p in sending], dtype=torch.uint8) for p in self.route.send_rows}
+        heard = {p: torch.zeros(1, dtype=torch.uint8) for p in peers}
+        said = {p: f for p, f in said.items() if len(self.route.send_rows[p])}
+        with self.clock.phase("wire"):
+            self.transport.exchange(what + " (flags)", self._tag(epoch) + 1, said, heard)
+        return [p for p in peers if heard[p]]
+
+    def _last_received(self) -> set[int]:
+        if not self.mode.skip_limit or not self.route.owner_sends:
+            return set()
+        return {p for p, n in self.route.receive_counts.items() if n}
+
+
+def check_tables(lanes: Mapping[str, Lane], transport: Transport) -> None:
+    """Compare the bit tables of both ends of every channel by checksum.
+
+    Raises:
+        PeerError: Two ranks hold different tables for a channel.
+    """
+    import zlib
+
+    for number, (name, lane) in enumerate(sorted(lanes.items())):
+        mine = {p: _checksum(zlib.crc32(b.tobytes())) for p, b in lane.send_bits.items()}
+        theirs = {p: torch.zeros(1, dtype=torch.int64) for p in lane.receive_bits}
+        transport.exchange(f"tables of {name}", 7 + 8 * number, mine, theirs)
+        for peer, checksum in theirs.items():
+            if int(checksum) != zlib.crc32(lane.receive_bits[peer].tobytes()):
+                raise PeerError(
+                    f"rank {transport.rank} and rank {peer} hold different bit tables for {name}; "
+                    "both must apply the same plan: load it from one file on every rank"
+                )
+
+
+def _checksum(value: int) -> Tensor:
+    return torch.tensor([value], dtype=torch.int64)

@@ -1,0 +1,104 @@
+"""What a model sees of its part: inputs, neighbourhoods and the exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from wirewise import rng
+from wirewise.graph import Part, SparseRows, ops
+from wirewise.runtime.full_graph.exchange import HaloExchange
+from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
+
+__all__ = ["LocalGraph", "PartTensors"]
+
+_DROPOUT = 0xD0
+
+
+class PartTensors:
+    """Tensors of one part that all modes of a job share.
+
+    The features of the halo are stored with the part, so the first aggregation is done once, here, and the first
+    layer sends nothing in any epoch.
+    """
+
+    def __init__(self, part: Part, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"):
+        self.part, self.dtype, self.device = part, dtype, torch.device(device)
+        self.ids = torch.from_numpy(part.own_ids).to(device)
+        self.y = torch.from_numpy(np.asarray(part.y)).to(device)
+        split = torch.from_numpy(part.split.astype(np.int64)).to(device)
+        self.split_rows = {name: (split == i).nonzero()[:, 0] for i, name in enumerate(SPLITS)}
+        self._hoods: dict[str, Neighbourhood] = {}
+        self._inputs: dict[str, Any] = {}
+
+    def hood(self, kind: str) -> Neighbourhood:
+        """The aggregation of one kind ("gcn", "mean", "sum"), built once."""
+        if kind not in self._hoods:
+            self._hoods[kind] = Neighbourhood(self.part, kind, dtype=self.dtype, device=self.device)
+        return self._hoods[kind]
+
+    def features(self) -> Any:
+        """Input features of own and halo rows: a dense tensor or sparse rows for `ops.sparse_linear`."""
+        return self._input("raw", lambda x: x)
+
+    def own_features(self) -> Any:
+        """Input features of own rows."""
+        return self._input("own", lambda x: x[: self.part.num_own])
+
+    def aggregated_features(self, kind: str) -> Any:
+        """Input features summed over in-neighbours, [own, F]."""
+        return self._input(kind, self.hood(kind).aggregate_inputs)
+
+    def _input(self, key: str, make: Any) -> Any:
+        if key not in self._inputs:
+            x = self.part.x
+            real = np.float64 if self.dtype == torch.float64 else np.float32
+            if isinstance(x, SparseRows):
+                data = np.ones(len(x.indices), real) if x.data is None else x.data.astype(real)
+                csr = sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape)
+                self._inputs[key] = ops.Csr.from_scipy(sp.csr_matrix(make(csr)), device=self.device)
+            else:
+                dense = np.ascontiguousarray(make(x.astype(real)))
+                self._inputs[key] = torch.from_numpy(dense).to(self.device)
+        return self._inputs[key]
+
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class LocalGraph:
+    """A part as one mode of a job trains on it."""
+
+    tensors: PartTensors
+    exchange: HaloExchange
+    seed: int = 0
+    _keys: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def part(self) -> Part:
+        """The part itself."""
+        return self.tensors.part
+
+    @property
+    def training(self) -> bool:
+        """Whether dropout and quantization noise are on."""
+        return self.exchange.training
+
+    def dropout_key(self, layer: int) -> int:
+        """Key of the dropout mask of one layer in this epoch; a mask depends on seed, epoch, layer, node, column."""
+        key = (self.exchange.epoch, layer)
+        if key not in self._keys:
+            self._keys = {key: rng.stream_key(self.seed, self.exchange.epoch, _DROPOUT, layer)}
+        return self._keys[key]
+
+    def inputs_linear(self, x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x @ weight.T + bias for dense or sparse input features; weight is [out, F]."""
+        if isinstance(x, Tensor):
+            return torch.nn.functional.linear(x, weight, bias)
+        return ops.sparse_linear(x, weight, bias)

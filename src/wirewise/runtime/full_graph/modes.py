@@ -1,0 +1,78 @@
+"""The ways in which one trainer can exchange halo rows, as data.
+
+Each published system is a combination of four choices: which bits a message gets, whether computing goes on while
+bytes are on the wire, how old received rows may be, and which share of the boundary is sent at all.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from wirewise.errors import InputError
+
+__all__ = ["MODES", "Mode", "mode"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """How halo rows travel."""
+
+    name: str
+    bits: int | str = 32
+    """A width for every message (32 fp32, 16 bf16, 8, 4, 2, 1), "random", or "planned"."""
+    planner: str = "auto"
+    """Planner of `planners.bitwidth` that decides planned bits."""
+    overlap: bool = False
+    """Compute on own rows while messages are on the wire."""
+    backward: str = "push"
+    """"push": partial gradients of halo rows return to their owners. "pull": output gradients are sent and the
+    owner sums them over the reversed graph (undirected graphs only)."""
+    param_bytes: int = 6
+    """Bytes of zero point and step a quantized row: 6 (fp32, bf16) or 4 (bf16, bf16)."""
+    stale: bool = False
+    """Use the rows of the previous epoch (zeros at first) and hide the whole exchange."""
+    boundary_rate: float = 1.0
+    """Share of each boundary list that is sent in an epoch, rescaled by its inverse."""
+    skip_drift: float = 0.0
+    """Do not send a boundary block whose relative change since it was last sent is at most this."""
+    skip_limit: int = 0
+    """Epochs that a skipped block may age."""
+    stochastic: bool = True
+    """Stochastic rounding; otherwise to nearest."""
+
+    @property
+    def traced(self) -> bool:
+        """Whether value ranges of messages must be recorded for a planner."""
+        return self.bits == "planned"
+
+
+MODES: dict[str, Mode] = {
+    "fp32": Mode(name="fp32"),
+    "bf16": Mode(name="bf16", bits=16),
+    "random": Mode(name="random", bits="random", overlap=True),
+    "adaqp": Mode(name="adaqp", bits="planned", overlap=True),
+    "adaqp-q": Mode(name="adaqp-q", bits="planned"),
+    "adaqp-p": Mode(name="adaqp-p", overlap=True),
+    "adaqp-paper": Mode(
+        name="adaqp-paper", bits="planned", planner="paper", overlap=True, backward="pull", param_bytes=4
+    ),
+    "pipegcn": Mode(name="pipegcn", stale=True, overlap=True),
+    "bns": Mode(name="bns", boundary_rate=0.1),
+    "sancus": Mode(name="sancus", skip_drift=0.05, skip_limit=4),
+}
+"""Modes by name; `uniform-B` for B in 1, 2, 4, 8, 16, 32 is understood by `mode` as well."""
+
+
+def mode(name: str) -> Mode:
+    """Look a mode up by name.
+
+    Raises:
+        InputError: No mode has that name.
+    """
+    if match := re.fullmatch(r"uniform-(1|2|4|8|16|32)", name):
+        return replace(Mode(name=name, overlap=True), bits=int(match[1]))
+    if name not in MODES:
+        known = ", ".join([*MODES, "uniform-8", "uniform-4", "uniform-2", "uniform-1"])
+        raise InputError(f"unknown mode {name!r}; expected one of: {known}")
+    return MODES[name]

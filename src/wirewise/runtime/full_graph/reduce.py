@@ -1,0 +1,96 @@
+"""Sum of gradients over ranks, in buckets that travel while back-propagation still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from wirewise.runtime.full_graph.transport import Transport
+
+__all__ = ["GradientReducer"]
+
+
+class GradientReducer:
+    """All-reduces the gradients of `parameters` by sum, bucket by bucket.
+
+    Gradients are views of flat buckets in reverse parameter order, so nothing is copied. A bucket starts to travel
+    when its last gradient is ready and every earlier bucket has started: all ranks start them in one order, also
+    when a rank has no use for some parameter. One extra number rides in the last bucket: the loss.
+
+    Args:
+        bucket_bytes: A bucket is closed when it holds at least so many bytes.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], transport: Transport, *, bucket_bytes: int = 1 << 18):
+        self.transport = transport
+        self._parameters = [p for p in reversed(list(parameters)) if p.requires_grad]
+        self._flat: list[Tensor] = []
+        self._bucket_of: dict[nn.Parameter, int] = {}
+        self._missing: list[int] = []
+        self._expected: list[int] = []
+        self._works: list[dist.Work] = []
+        for group in self._groups(bucket_bytes):
+            self._add_bucket(group)
+        self._handles = [p.register_post_accumulate_grad_hook(self._ready) for p in self._parameters]
+
+    def _groups(self, bucket_bytes: int) -> list[list[nn.Parameter]]:
+        groups: list[list[nn.Parameter]] = [[]]
+        size = 0
+        for parameter in self._parameters:
+            if size >= bucket_bytes or (groups[-1] and groups[-1][0].dtype != parameter.dtype):
+                groups.append([])
+                size = 0
+            groups[-1].append(parameter)
+            size += parameter.numel() * parameter.element_size()
+        return groups
+
+    def _add_bucket(self, group: list[nn.Parameter]) -> None:
+        # One spare element: the last bucket's carries the loss.
+        flat = torch.zeros(sum(p.numel() for p in group) + 1, dtype=group[0].dtype, device=group[0].device)
+        start = 0
+        for parameter in group:
+            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+            self._bucket_of[parameter] = len(self._flat)
+        self._flat.append(flat)
+        self._expected.append(len(group))
+
+    def begin(self, loss: Tensor) -> None:
+        """Clear the gradients before back-propagation; `loss` is this rank's share of the loss."""
+        for flat in self._flat:
+            flat.zero_()
+        self._flat[-1][-1] = loss.detach()
+        self._missing = list(self._expected)
+        self._works = []
+
+    def _ready(self, parameter: nn.Parameter) -> None:
+        self._missing[self._bucket_of[parameter]] -= 1
+        if self.transport.world_size == 1:
+            return
+        while len(self._works) < len(self._flat) and self._missing[len(self._works)] == 0:
+            self._launch()
+
+    def _launch(self) -> None:
+        flat = self._flat[len(self._works)]
+        self.transport.guard(lambda: self._works.append(self.transport.group.allreduce([flat])), "all-reduce")
+
+    def finish(self) -> float:
+        """Wait for all buckets; returns the loss summed over ranks.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        if self.transport.world_size > 1:
+            while len(self._works) < len(self._flat):
+                self._launch()
+            for work in self._works:
+                self.transport.guard(lambda w=work: w.wait(self.transport.timeout), "the gradient all-reduce")
+        return float(self._flat[-1][-1])
+
+    def close(self) -> None:
+        """Remove the hooks from the parameters."""
+        for handle in self._handles:
+            handle.remove()

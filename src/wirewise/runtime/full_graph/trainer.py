@@ -1,0 +1,251 @@
+"""Full-graph training of one model in one mode, epoch by epoch."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from wirewise.errors import InputError
+from wirewise.results import EpochRecord
+from wirewise.runtime.full_graph.bits import BitController
+from wirewise.runtime.full_graph.clock import PHASES, Clock
+from wirewise.runtime.full_graph.exchange import HaloExchange
+from wirewise.runtime.full_graph.local import SPLITS, LocalGraph, PartTensors
+from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.reduce import GradientReducer
+from wirewise.runtime.full_graph.transport import Transport
+
+__all__ = ["Trainer", "TrainerOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions:
+    """Choices that do not depend on the mode."""
+
+    learning_rate: float = 0.01
+    weight_decay: float = 0.0
+    seed: int = 0
+    evaluate_every: int = 5
+    """Epochs between evaluations; 0 means at the end only."""
+    replan_every: int = 20
+    """Epochs between decisions on bits, after the first one."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate is {self.learning_rate}; expected a number above 0")
+        if self.evaluate_every < 0 or self.replan_every < 1:
+            raise InputError(
+                f"evaluate_every is {self.evaluate_every} and replan_every is {self.replan_every}; "
+                "expected at least 0 and 1"
+            )
+
+
+class Trainer:
+    """Trains `model` on the parts of a graph, one per rank.
+
+    The loss is the mean over all training nodes of the whole graph, so one rank and many ranks compute the same
+    gradients. Single-label graphs use cross-entropy, multi-label graphs binary cross-entropy.
+
+    Args:
+        tensors: This rank's part.
+        model: Called with a `LocalGraph`, returns logits of the own nodes, [own, classes].
+        transport: Messages between the ranks.
+        mode: How halo rows travel.
+        options: Learning rate, seed and so on.
+        member: Number that differs between trainers which share one process group.
+    """
+
+    def __init__(
+        self,
+        tensors: PartTensors,
+        model: nn.Module,
+        transport: Transport,
+        mode: Mode,
+        options: TrainerOptions | None = None,
+        *,
+        member: int = 0,
+        optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
+    ) -> None:
+        self.tensors, self.model, self.transport, self.mode = tensors, model, transport, mode
+        self.options = options = options or TrainerOptions()
+        self.clock = Clock()
+        self.exchange = HaloExchange(
+            tensors.part,
+            transport,
+            mode,
+            seed=options.seed,
+            device=tensors.device,
+            dtype=tensors.dtype,
+            member=member,
+            clock=self.clock,
+        )
+        self.graph = LocalGraph(tensors, self.exchange, options.seed)
+        self.bits = BitController(self.exchange, tensors, replan_every=options.replan_every)
+        self._broadcast()
+        make = optimizer or (
+            lambda p: torch.optim.Adam(p, lr=options.learning_rate, weight_decay=options.weight_decay)
+        )
+        self.optimizer = make(model.parameters())
+        self.reducer = GradientReducer(model.parameters(), transport)
+        self.epoch = 0
+        self._pending: list[_Measured] = []
+
+    def _broadcast(self) -> None:
+        """Start every rank from the parameters of rank 0."""
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            if self.transport.rank:
+                tensor.detach().zero_()
+            self.transport.all_reduce(tensor.detach(), "broadcast of the parameters")
+
+    def train_epoch(self) -> float:
+        """Train one epoch and return the mean loss over all training nodes.
+
+        Raises:
+            PeerError: A rank died or fell silent.
+            CodecError: A message holds NaN or infinity.
+        """
+        started = time.perf_counter()
+        sent = self._bytes_sent()
+        with self.clock.phase("plan"):
+            self.bits.before_epoch(self.epoch)
+        self.model.train()
+        self.exchange.training, self.exchange.epoch = True, self.epoch
+        with self.clock.phase("marginal"):
+            loss = self._loss(self.model(self.graph))
+            self.reducer.begin(loss)
+            loss.backward()
+        with self.clock.phase("reduce"):
+            total = self.reducer.finish()
+        with self.clock.phase("other"):
+            self.optimizer.step()
+        self.bits.after_epoch(self.epoch)
+        seconds = time.perf_counter() - started
+        self._pending.append(
+            _Measured(self.epoch, total, seconds, self.clock.take(), self._bytes_sent() - sent, self.bits.counts())
+        )
+        self.epoch += 1
+        return total
+
+    def _bytes_sent(self) -> int:
+        return sum(lane.bytes_sent for lane in self.exchange.training_lanes().values())
+
+    def _loss(self, logits: Tensor) -> Tensor:
+        """This rank's share of the mean loss; zero, but part of the graph, without training nodes."""
+        rows, part = self.tensors.split_rows["train"], self.tensors.part
+        chosen, y = logits[rows], self.tensors.y[rows]
+        if len(rows) == 0:
+            return logits.sum() * 0.0
+        if part.multilabel:
+            summed = F.binary_cross_entropy_with_logits(chosen, y.to(chosen.dtype), reduction="sum")
+            return summed / (part.train_count * part.num_classes)
+        return F.cross_entropy(chosen, y, reduction="sum") / part.train_count
+
+    @torch.no_grad()
+    def logits(self, *, bits: int | None = None) -> Tensor:
+        """Logits of the own nodes without dropout; `bits` overrides the width of evaluation messages."""
+        self.model.eval()
+        self.exchange.drain()
+        normal = self.exchange.evaluation_bits
+        self.exchange.training = False
+        self.exchange.evaluation_bits = bits or normal
+        try:
+            with self.clock.phase("other"):
+                return self.model(self.graph)
+        finally:
+            self.exchange.evaluation_bits = normal
+            self.exchange.training = True
+
+    def evaluate(self, *, bits: int | None = None) -> dict[str, float]:
+        """Accuracy (micro-F1 for multi-label graphs) by split over the whole graph; also noted in the record."""
+        started = time.perf_counter()
+        counts = _hits(self.logits(bits=bits), self.tensors)
+        self.transport.all_reduce(counts, "evaluation")
+        scores = {name: float(2 * c[0] / c[1].clamp_min(1)) for name, c in zip(SPLITS, counts, strict=True)}
+        self.clock.take()
+        if self._pending:
+            self._pending[-1].accuracy = scores
+            self._pending[-1].eval_s += time.perf_counter() - started
+        return scores
+
+    def drain(self) -> None:
+        """Wait for messages that are still in flight (stale modes), within the time of the last epoch."""
+        started = time.perf_counter()
+        self.exchange.drain()
+        if self._pending:
+            self._pending[-1].seconds += time.perf_counter() - started
+
+    def due(self) -> bool:
+        """Whether an evaluation is due after the epoch just trained."""
+        every = self.options.evaluate_every
+        return every > 0 and self.epoch % every == 0
+
+    def records(self) -> list[EpochRecord]:
+        """Records of the epochs since the last call, the same on every rank (a collective call)."""
+        measured, self._pending = self._pending, []
+        if not measured:
+            return []
+        table = torch.tensor([m.numbers() for m in measured], dtype=torch.float64)
+        ranks = torch.stack(self.transport.all_gather(table, "records"))
+        bits = self.bits.gather_counts([m.bits for m in measured])
+        return [m.record(ranks[:, i], bits[i]) for i, m in enumerate(measured)]
+
+    def peak_memory_bytes(self) -> int:
+        """Peak resident set of this process so far."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def close(self) -> None:
+        """Finish what is in flight."""
+        self.exchange.drain()
+        self.reducer.close()
+
+
+@dataclass
+class _Measured:
+    """What one rank knows of one epoch."""
+
+    epoch: int
+    loss: float
+    seconds: float
+    phases: dict[str, float]
+    bytes_sent: int
+    bits: dict[str, dict[int, int]]
+    eval_s: float = 0.0
+    accuracy: dict[str, float] | None = None
+
+    def numbers(self) -> list[float]:
+        return [self.seconds, self.eval_s, float(self.bytes_sent), *(self.phases.get(p, 0.0) for p in PHASES)]
+
+    def record(self, ranks: Tensor, bits: dict[str, dict[int, int]]) -> EpochRecord:
+        phases = ranks[:, 3:].mean(dim=0)
+        return EpochRecord(
+            epoch=self.epoch,
+            loss=self.loss,
+            train_s=float(ranks[:, 0].max()),
+            eval_s=float(ranks[:, 1].max()),
+            phases={p: float(s) for p, s in zip(PHASES, phases, strict=True)},
+            bytes_sent=int(ranks[:, 2].sum()),
+            bits=bits,
+            accuracy=self.accuracy or {},
+        )
+
+
+def _hits(logits: Tensor, tensors: PartTensors) -> Tensor:
+    """For each split twice-true-positives and their bound: 2 TP / (2 TP + FP + FN) is accuracy or micro-F1."""
+    counts = torch.zeros(len(SPLITS), 2, dtype=torch.float64)
+    for i, name in enumerate(SPLITS):
+        rows = tensors.split_rows[name]
+        if tensors.part.multilabel:
+            guess, truth = logits[rows] > 0, tensors.y[rows] > 0
+            counts[i, 0] = float((guess & truth).sum())
+            counts[i, 1] = float(guess.sum() + truth.sum())
+        else:
+            counts[i, 0] = float((logits[rows].argmax(dim=1) == tensors.y[rows]).sum())
+            counts[i, 1] = 2.0 * len(rows)
+    return counts

@@ -1,0 +1,239 @@
+"""Point-to-point messages between ranks, collected in the order in which they arrive.
+
+gloo's receives cannot be polled, so one daemon thread for each peer waits for its message and reports the
+arrival; NCCL's run on a stream and are waited for in ring order. A peer that dies or falls silent becomes a
+`PeerError` on every rank, and the ranks agree through the store on *which* peer it was.
+"""
+
+from __future__ import annotations
+
+import datetime
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+
+from wirewise.errors import PeerError
+
+__all__ = ["Pending", "Transport"]
+
+_GRACE_S = 3.0
+
+
+class Transport:
+    """Messages between the ranks of one process group.
+
+    Args:
+        group: A torch process group (gloo or NCCL), or a bare `ProcessGroupGloo`.
+        timeout_s: Seconds to wait for any one message before the peer counts as silent.
+        store: A torch store that all ranks share; with it an error names the rank that failed first.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, *, timeout_s: float = 120.0, store: dist.Store | None = None):
+        self.group = group
+        self.rank: int = group.rank()
+        self.world_size: int = group.size()
+        self.timeout = datetime.timedelta(seconds=timeout_s)
+        self.timeout_s = timeout_s
+        self.store = store
+        self.on_device = "nccl" in str(group.name()).lower()
+        self.peers = [(self.rank + r) % self.world_size for r in range(1, self.world_size)]
+        self._jobs: dict[int, queue.SimpleQueue] = {}
+
+    def open(self, what: str, tag: int, receives: Mapping[int, torch.Tensor]) -> Pending:
+        """Start an exchange: receives are posted at once, sends follow by `Pending.send`.
+
+        Args:
+            what: Name of the exchange for error messages ("forward1 of epoch 12").
+            tag: Number that no other exchange in flight uses.
+            receives: Buffer for each peer that will send; empty buffers are passed over.
+        """
+        return Pending(self, what, tag, receives)
+
+    def exchange(self, what: str, tag: int, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]):
+        """Send and receive one message for each peer and wait for all of them."""
+        pending = self.open(what, tag, receives)
+        for peer in self.peers:
+            if peer in sends:
+                pending.send(peer, sends[peer])
+        for _ in pending.arrivals():
+            pass
+        pending.wait_sends()
+
+    def all_reduce(self, tensor: torch.Tensor, what: str, op: dist.ReduceOp | None = None) -> None:
+        """Reduce `tensor` in place over all ranks (sum by default) and wait."""
+        if self.world_size == 1:
+            return
+        options = dist.AllreduceOptions()
+        options.reduceOp = op if op is not None else dist.ReduceOp.SUM
+        self.guard(lambda: self.group.allreduce([tensor], options).wait(self.timeout), what)
+
+    def all_gather(self, tensor: torch.Tensor, what: str) -> list[torch.Tensor]:
+        """Tensors of equal shape from all ranks, in rank order."""
+        if self.world_size == 1:
+            return [tensor]
+        out = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        self.guard(lambda: self.group.allgather([out], [tensor]).wait(self.timeout), what)
+        return out
+
+    def guard(self, action: Callable[[], object], what: str, peer: int | None = None) -> None:
+        """Run a blocking call of torch and turn its failure into a `PeerError` that names the peer."""
+        try:
+            action()
+        except PeerError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            raise self.failure(what, peer, str(error)) from error
+
+    def waiter(self, peer: int) -> queue.SimpleQueue:
+        """Queue of the daemon thread that waits for messages from `peer`."""
+        if peer not in self._jobs:
+            jobs: queue.SimpleQueue = queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(jobs,), name=f"wirewise-wait-{peer}", daemon=True).start()
+            self._jobs[peer] = jobs
+        return self._jobs[peer]
+
+    def close(self) -> None:
+        """End the waiting threads."""
+        for jobs in self._jobs.values():
+            jobs.put(None)
+        self._jobs.clear()
+
+    def failure(self, what: str, peer: int | None, cause: str) -> PeerError:
+        """Describe a failed wait, naming the rank that failed first where the store can tell."""
+        first = self._first_failed(peer)
+        silent = "imed out" in cause or "timeout" in cause.lower()
+        who = f"rank {first}" if first is not None else "a peer"
+        if first is not None and peer is not None and first != peer:
+            how = f"{who} failed first and rank {peer} stopped after it"
+        elif silent:
+            how = f"{who} sent nothing for {self.timeout_s:g} s"
+        else:
+            how = f"{who} closed its connection"
+        short = re.sub(r"\[[^\]]*/gloo/[^\]]*\]\s*", "", cause).splitlines()[0][:160] if cause else ""
+        return PeerError(
+            f"rank {self.rank} waited in {what}: {how} (it died, hangs or lost its network). "
+            f"Look at the log of {who}; then start again from the last checkpoint. [{short}]"
+        )
+
+    def _first_failed(self, peer: int | None) -> int | None:
+        """Follow the chain of who-waited-for-whom in the store to a rank that blames nobody."""
+        if self.store is None:
+            return peer
+        try:
+            self.store.set(f"wirewise/blame/{self.rank}", str(-1 if peer is None else peer))
+            seen = {self.rank}
+            suspect = peer
+            deadline = time.monotonic() + _GRACE_S
+            while time.monotonic() < deadline:
+                if suspect is None:
+                    suspect = next((b for r in self.peers if (b := self._blame(r)) not in (None, self.rank)), None)
+                if suspect is not None and suspect not in seen and (after := self._blame(suspect)) is not None:
+                    seen.add(suspect)
+                    suspect = after if after not in seen else suspect
+                    continue
+                time.sleep(0.1)
+            return suspect
+        except (RuntimeError, ValueError):
+            return peer if peer is not None else 0
+
+    def _blame(self, rank: int) -> int | None:
+        key = f"wirewise/blame/{rank}"
+        if self.store is None or not self.store.check([key]):
+            return None
+        blamed = int(self.store.get(key))
+        return blamed if blamed >= 0 else None
+
+
+def _serve(jobs: queue.SimpleQueue) -> None:
+    while (job := jobs.get()) is not None:
+        work, timeout, peer, arrived = job
+        try:
+            work.wait(timeout)
+            arrived.put((peer, time.perf_counter(), None))
+        except (RuntimeError, ValueError) as error:
+            arrived.put((peer, time.perf_counter(), str(error)))
+        # Drop the references: a buffer must not live on because its thread is idle.
+        del job, work, arrived
+
+
+class Pending:
+    """One exchange in flight."""
+
+    def __init__(self, transport: Transport, what: str, tag: int, receives: Mapping[int, torch.Tensor]):
+        self.transport, self.what, self.tag = transport, what, tag
+        self.opened_s = time.perf_counter()
+        self.arrival_s: dict[int, float] = {}
+        """Seconds from opening to arrival, for each peer that has arrived."""
+        self.bytes_sent = 0
+        self._arrived: queue.SimpleQueue = queue.SimpleQueue()
+        self._sends: list[tuple[int, dist.Work, torch.Tensor]] = []
+        self._works: list[tuple[int, dist.Work]] = []
+        self._open: set[int] = set()
+        self._landed: list[int] = []
+        for peer in reversed(transport.peers):
+            buffer = receives.get(peer)
+            if buffer is None or buffer.numel() == 0:
+                continue
+            work = transport.group.recv([buffer], peer, tag)
+            self._open.add(peer)
+            if transport.on_device:
+                self._works.append((peer, work))
+            else:
+                transport.waiter(peer).put((work, transport.timeout, peer, self._arrived))
+
+    def send(self, peer: int, buffer: torch.Tensor) -> None:
+        """Post one message; `buffer` must stay unchanged until `wait_sends`."""
+        if buffer.numel() == 0:
+            return
+        self.bytes_sent += buffer.numel() * buffer.element_size()
+        self.transport.guard(
+            lambda: self._sends.append((peer, self.transport.group.send([buffer], peer, self.tag), buffer)),
+            self.what,
+            peer,
+        )
+
+    def arrivals(self) -> Iterator[int]:
+        """Peers in the order in which their messages land.
+
+        Raises:
+            PeerError: A peer closed its connection or sent nothing within the timeout.
+        """
+        while self._landed:
+            yield self._landed.pop(0)
+        while self._open:
+            if self.transport.on_device:
+                peer, work = self._works.pop()
+                self.transport.guard(work.wait, self.what, peer)
+                at = time.perf_counter()
+            else:
+                peer, at, error = self._next_arrival()
+                if error is not None:
+                    raise self.transport.failure(self.what, peer, error)
+            self._open.discard(peer)
+            self.arrival_s[peer] = at - self.opened_s
+            yield peer
+
+    def drain(self) -> None:
+        """Wait until every message has landed; `arrivals` still reports each of them once."""
+        self._landed = list(self.arrivals())
+
+    def land(self, peers: Iterable[int]) -> None:
+        """Declare messages as arrived (rows restored from a checkpoint)."""
+        self._landed = list(peers)
+
+    def _next_arrival(self) -> tuple[int, float, str | None]:
+        try:
+            return self._arrived.get(timeout=self.transport.timeout_s + _GRACE_S)
+        except queue.Empty:
+            return min(self._open), time.perf_counter(), "timed out"
+
+    def wait_sends(self) -> None:
+        """Wait until every posted buffer may be written again."""
+        for peer, work, _ in self._sends:
+            self.transport.guard(lambda w=work: w.wait(self.transport.timeout), self.what, peer)
+        self._sends.clear()

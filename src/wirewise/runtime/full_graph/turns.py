@@ -1,0 +1,94 @@
+"""Several trainers in one process group that take turns, so that their times can be compared.
+
+Noise of a machine comes in stretches of seconds. When every mode trains a few epochs and hands over, each stretch
+hits all modes, and medians and ratios mean something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from wirewise.results import EpochRecord
+from wirewise.runtime.full_graph.trainer import Trainer
+
+__all__ = ["Trained", "train_in_turns"]
+
+
+@dataclass
+class Trained:
+    """What one mode's training measured."""
+
+    records: list[EpochRecord] = field(default_factory=list)
+    kernel_bytes: int | None = None
+    """Bytes that the hosts' interfaces sent during the mode's turns, over all hosts."""
+    best: tuple[float, float] = (-1.0, 0.0)
+    """Best validation score and the test score at it."""
+
+
+def train_in_turns(
+    trainers: Mapping[str, Trainer],
+    epochs: int,
+    *,
+    turn: int,
+    heard: Callable[[str, EpochRecord], None],
+    interface_bytes: Callable[[], int | None],
+    after_turn: Callable[[str, Trainer], None] | None = None,
+) -> dict[str, Trained]:
+    """Train every mode for `epochs` epochs, `turn` epochs at a time; the order of the modes flips every round.
+
+    Args:
+        trainers: One trainer a mode, built in the same order on every rank.
+        heard: Called on every rank with each finished epoch, after the turn that it belongs to.
+        interface_bytes: Bytes that this host has sent so far, None where nothing counts them.
+        after_turn: Called after each turn, to save a checkpoint for example.
+
+    Raises:
+        PeerError: A rank died or fell silent.
+    """
+    trained = {name: Trained() for name in trainers}
+    names = list(trainers)
+    while any(trainers[n].epoch < epochs for n in names):
+        for name in names:
+            count = min(turn, epochs - trainers[name].epoch)
+            if count > 0:
+                _take_turn(name, trainers[name], trained[name], count, epochs, heard, interface_bytes)
+                if after_turn is not None:
+                    after_turn(name, trainers[name])
+        names.reverse()
+    return trained
+
+
+def _take_turn(
+    name: str,
+    trainer: Trainer,
+    trained: Trained,
+    count: int,
+    epochs: int,
+    heard: Callable[[str, EpochRecord], None],
+    interface_bytes: Callable[[], int | None],
+) -> None:
+    transport = trainer.transport
+    transport.all_reduce(torch.zeros(1, device=trainer.tensors.device), "start of a turn")
+    before = interface_bytes()
+    sent = 0 if before is None else -before
+    for _ in range(count):
+        trainer.train_epoch()
+        last = trainer.epoch == epochs
+        if trainer.due() or last:
+            pause = interface_bytes() or 0
+            scores = trainer.evaluate(bits=32 if last else None)
+            sent -= (interface_bytes() or 0) - pause
+            if scores["validation"] > trained.best[0]:
+                trained.best = (scores["validation"], scores["test"])
+    trainer.drain()
+    after = interface_bytes()
+    if before is not None and after is not None:
+        total = torch.tensor([float(sent + after)], dtype=torch.float64)
+        transport.all_reduce(total, "bytes of a turn")
+        trained.kernel_bytes = (trained.kernel_bytes or 0) + int(total)
+    for record in trainer.records():
+        trained.records.append(record)
+        heard(name, record)
