@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from wirewise.cost import ExchangeCosts, LinkTable
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth.frontier import hull
-from wirewise.planners.bitwidth.problem import BitWidthProblem, ExchangeProblem, Key, make_plan, noise_factor
+from wirewise.planners.bitwidth.problem import (
+    BitWidthProblem,
+    ExchangeProblem,
+    Key,
+    make_plan,
+    noise_factor,
+    own_channels,
+)
 from wirewise.plans import BitWidthPlan
 
 __all__ = ["distributed", "plan_own_channels"]
@@ -216,7 +223,7 @@ def distributed(
 
     def own(rank: int, exchange: Callable[[Vector], list[Vector]]) -> dict[Key, NDArray[np.uint8]]:
         def allreduce(vector: Vector) -> Vector:
-            return np.sum(exchange(vector), axis=0)
+            return np.asarray(np.sum(exchange(vector), axis=0))
 
         part = own_channels(problem, rank)
         return plan_own_channels(
@@ -227,14 +234,3 @@ def distributed(
     for result in run_ranks(problem.world_size, own):
         found.update(result)
     return make_plan(problem, found, planner="distributed", costs=costs, seed=seed)
-
-
-def own_channels(problem: BitWidthProblem, rank: int) -> BitWidthProblem:
-    """The part of a whole problem that one rank knows."""
-    exchanges = [
-        ExchangeProblem(name=e.name, width=e.width, channels=[c for c in e.channels if c.sender == rank])
-        for e in problem.exchanges
-    ]
-    return BitWidthProblem(
-        exchanges=exchanges, world_size=problem.world_size, param_bytes=problem.param_bytes
-    )

@@ -29,7 +29,7 @@ def solve(
     """
     if program.decided:
         return [np.full(len(g.weights), program.bits[-1], np.uint8) for g in program.groups]
-    from scipy import optimize
+    from scipy import optimize  # type: ignore[import-untyped,unused-ignore]
 
     result = optimize.milp(
         _prices(program),

@@ -1,4 +1,4 @@
-"""The assigner of AdaQP as published: groups, three widths, one integer program an exchange, uniform at first."""
+"""The assigner of AdaQP as published: groups, three widths, one integer program an exchange."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def paper(
     solver: str = "threshold",
     seed: int = 0,
 ) -> BitWidthPlan:
-    """AdaQP's assignment (section 4 and released code): objective and prices as there, defects of pricing included.
+    """AdaQP's assignment (section 4 and released code), with its objective and its prices.
 
     T_u adds up each round's fastest channel, a short group is charged as a full one, and the parameters of
     rows are not charged. Weights are the caller's; the released code squares the sum of the coefficients

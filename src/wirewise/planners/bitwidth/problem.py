@@ -25,9 +25,12 @@ __all__ = [
     "BitWidthProblem",
     "ChannelProblem",
     "ExchangeProblem",
+    "Key",
     "boundary_scores",
     "make_plan",
     "noise_factor",
+    "own_channels",
+    "sigma_of",
 ]
 
 Vector = NDArray[np.float64]
@@ -82,11 +85,11 @@ class ExchangeProblem:
         return np.array([row_bytes(b, self.width, param_bytes) for b in bits], dtype=np.int64)
 
     def weight_moments(self) -> Vector:
-        """[count, sum, sum of squares] of the logarithms of the positive weights."""
-        moments = np.zeros(3)
+        """[count, sum, sum of squares] of the logs of the positive weights, and the sum of the weights."""
+        moments = np.zeros(4)
         for channel in self.channels:
             logs = np.log(channel.weights[channel.weights > 0])
-            moments += [len(logs), logs.sum(), (logs * logs).sum()]
+            moments += [len(logs), logs.sum(), (logs * logs).sum(), channel.weights.sum()]
         return moments
 
     def weight_sigma(self) -> float:
@@ -95,8 +98,8 @@ class ExchangeProblem:
 
 
 def sigma_of(moments: Vector) -> float:
-    """Standard deviation from [count, sum, sum of squares]."""
-    count, total, squares = moments.tolist()
+    """Standard deviation from [count, sum, sum of squares, ...]."""
+    count, total, squares = moments[:3].tolist()
     return float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else 0.0
 
 
@@ -134,6 +137,17 @@ class BitWidthProblem:
     def messages(self) -> dict[Key, int]:
         """Messages of every channel."""
         return {(e.name, c.sender, c.receiver): len(c.weights) for e in self.exchanges for c in e.channels}
+
+
+def own_channels(problem: BitWidthProblem, rank: int) -> BitWidthProblem:
+    """The part of a whole problem that one rank knows."""
+    exchanges = [
+        ExchangeProblem(name=e.name, width=e.width, channels=[c for c in e.channels if c.sender == rank])
+        for e in problem.exchanges
+    ]
+    return BitWidthProblem(
+        exchanges=exchanges, world_size=problem.world_size, param_bytes=problem.param_bytes
+    )
 
 
 def _check_values(values: Vector | None, count: int, where: str) -> None:

@@ -1,0 +1,321 @@
+"""Bits that expose least time at no more noise than a static width, decided by all ranks without a master.
+
+Objective: least exposed seconds of an exchange, codec time included (`cost.exposed_s`), subject to
+
+- accuracy: the weighted variance of an exchange is at most that of uniform `accuracy_bits`;
+- direction: in a layer, the mean forward bits are at least the mean backward bits, because forward noise
+passes
+  nonlinearities and turns into bias while backward noise does not.
+
+Among the choices within `slack` of the least time, the one with the least noise. Wire time that computing
+hides costs nothing, so it is spent on accuracy; on a fast network float32 or bfloat16 win because encoding
+costs more than it saves; on a slow one the fewest bytes within the noise budget win. Static widths are
+among the candidates, so the predicted time never exceeds that of the best static width that keeps the
+budget by more than `slack`.
+
+Each rank condenses its own channels to menus of about sixty points (`Menu`), one all-gather shares them,
+and every rank runs the same search on the same numbers. Weights never leave their rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost import CodecCost, ExchangeCosts
+from wirewise.errors import PlanError
+from wirewise.planners.bitwidth.balance import Arena, Choice
+from wirewise.planners.bitwidth.menu import Menu, menu_points
+from wirewise.planners.bitwidth.problem import (
+    BitWidthProblem,
+    ExchangeProblem,
+    Key,
+    make_plan,
+    noise_factor,
+    own_channels,
+    sigma_of,
+)
+from wirewise.plans import BITS, BitWidthPlan
+
+__all__ = ["AutoDecision", "auto", "plan_channels"]
+
+Vector = NDArray[np.float64]
+AllGather = Callable[[Vector], Sequence[Vector]]
+"""Sends a float64 vector, returns those of all ranks in rank order; all have one length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoDecision:
+    """What one rank sends, and what all ranks expect of it."""
+
+    bits: dict[tuple[str, int], NDArray[np.uint8]]
+    """Bits of each message of this rank by (exchange, receiver), uint8 [n]."""
+    exposed_s: dict[str, float]
+    """Predicted exposed seconds of each exchange, codec included, on the slowest rank."""
+    static_exposed_s: dict[int, float]
+    """The same, over all exchanges, for every static width, whatever its noise."""
+    noise_share: dict[str, float]
+    """Weighted variance as a share of the budget, over all ranks."""
+    mean_bits: dict[str, float]
+    weight_sigma: dict[str, float]
+    """Log standard deviation of the weights; below about 1.2 adaptive bits gain little."""
+
+
+def plan_channels(
+    problem: BitWidthProblem,
+    costs: ExchangeCosts,
+    *,
+    rank: int,
+    allgather: AllGather,
+    accuracy_bits: int = 4,
+    bits: Sequence[int] = BITS,
+    slack: float = 0.02,
+) -> AutoDecision:
+    """Decide the bits of every message that this rank sends.
+
+    All ranks call it together, with the same exchanges in the same order and the same costs
+    (`ExchangeCosts.share`).
+
+    Args:
+        problem: This rank's channels only.
+        costs: Links, codec and hidden seconds, equal on all ranks.
+        rank: This rank.
+        allgather: All-gather of equal-sized vectors; one call.
+        accuracy_bits: The static width whose noise is the budget.
+        bits: Allowed widths.
+        slack: Time that may be given up for less noise.
+
+    Raises:
+        PlanError: A channel of another rank, weights or knobs that cannot be used, or costs of another
+            world size.
+    """
+    allowed = _check_knobs(problem, costs, rank, accuracy_bits, bits)
+    table, menus = _condense(problem, allowed)
+    gathered = [np.asarray(t, dtype=np.float64) for t in allgather(table)]
+    if any(len(t) != len(table) for t in gathered):
+        raise PlanError(
+            f"ranks shared menus of {sorted({len(t) for t in gathered})} numbers; all ranks must plan the "
+            "same exchanges with the same widths and the same allowed bits"
+        )
+    shared = _Shared(problem, allowed, gathered, costs, accuracy_bits)
+    chosen = shared.decide(slack)
+    own = {
+        (name, receiver): menu.message_bits(shared.point(chosen, name, rank, receiver))
+        for (name, receiver), menu in menus.items()
+    }
+    return shared.report(own, chosen)
+
+
+def _check_knobs(
+    problem: BitWidthProblem, costs: ExchangeCosts, rank: int, accuracy_bits: int, bits: Sequence[int]
+) -> tuple[int, ...]:
+    problem.validate()
+    if not bits or not set(bits) <= set(BITS) or accuracy_bits not in BITS or max(bits) < accuracy_bits:
+        raise PlanError(
+            f"bits are {tuple(bits)}, accuracy_bits is {accuracy_bits}; expected widths of {BITS}, the "
+            "largest at least accuracy_bits"
+        )
+    if costs.links.world_size != problem.world_size:
+        raise PlanError(
+            f"costs are those of {costs.links.world_size} ranks, the problem has {problem.world_size}; "
+            "measure the links of this job"
+        )
+    for e in problem.exchanges:
+        for c in e.channels:
+            if c.sender != rank:
+                raise PlanError(
+                    f"{e.name} {c.sender} -> {c.receiver} was given to rank {rank}; give own channels"
+                )
+    return tuple(sorted(set(bits)))
+
+
+def _condense(problem: BitWidthProblem, bits: tuple[int, ...]) -> tuple[Vector, dict[tuple[str, int], Menu]]:
+    """This rank's menus, and all of them as one vector: moments, then counts and noise by receiver."""
+    parts, menus = [], {}
+    for e in problem.exchanges:
+        size = e.sizes(bits, problem.param_bytes)
+        block = np.zeros((problem.world_size, menu_points(size, bits), len(bits) + 1))
+        for c in e.channels:
+            menu = menus[e.name, c.receiver] = Menu.of(c, size, bits)
+            block[c.receiver, :, :-1], block[c.receiver, :, -1] = menu.counts, menu.noise
+        parts += [e.weight_moments(), block.ravel()]
+    return np.concatenate(parts) if parts else np.zeros(0), menus
+
+
+class _Shared:
+    """What all ranks know after the all-gather, and the decision that follows from it."""
+
+    def __init__(
+        self,
+        problem: BitWidthProblem,
+        bits: tuple[int, ...],
+        gathered: Sequence[Vector],
+        costs: ExchangeCosts,
+        accuracy_bits: int,
+    ) -> None:
+        self.bits, self.names = bits, [e.name for e in problem.exchanges]
+        self.arenas: dict[str, Arena] = {}
+        self.budgets: dict[str, float] = {}
+        self.messages: dict[str, int] = {}
+        self.sigma: dict[str, float] = {}
+        self.channels: dict[str, list[tuple[int, int]]] = {}
+        start = 0
+        for e in problem.exchanges:
+            size = e.sizes(bits, problem.param_bytes)
+            shape = (problem.world_size, menu_points(size, bits), len(bits) + 1)
+            stop = start + 4 + int(np.prod(shape))
+            moments = np.sum([t[start : start + 4] for t in gathered], axis=0)
+            blocks = np.stack([t[start + 4 : stop].reshape(shape) for t in gathered])
+            self._add(e, size, moments, blocks, costs, accuracy_bits)
+            start = stop
+
+    def _add(
+        self,
+        exchange: ExchangeProblem,
+        size: NDArray[np.int64],
+        moments: Vector,
+        blocks: Vector,
+        costs: ExchangeCosts,
+        accuracy_bits: int,
+    ) -> None:
+        name, bits = exchange.name, np.array(self.bits)
+        sender, receiver = np.nonzero(blocks[:, :, 0, :-1].sum(axis=-1))
+        counts, noise = blocks[sender, receiver, :, :-1], blocks[sender, receiver, :, -1]
+        if moments[0] == 0:
+            # Nothing was traced: all messages are taken as equal, or one bit would look lossless.
+            noise = counts @ np.array([noise_factor(b) for b in self.bits])
+        pack, unpack = (_rates(costs.codec, exchange.width, self.bits, i) for i in (0, 1))
+        self.arenas[name] = Arena(
+            sender=sender.astype(np.int64),
+            receiver=receiver.astype(np.int64),
+            size=counts @ size.astype(np.float64),
+            noise=np.ascontiguousarray(noise),
+            pack_s=counts @ pack,
+            unpack_s=counts @ unpack,
+            bit_sum=counts @ bits.astype(np.float64),
+            links=costs.links,
+            hidden_s=costs.hidden(name),
+        )
+        at = self.bits.index(accuracy_bits) if accuracy_bits in self.bits else None
+        weight = moments[3] if moments[0] else counts[:, 0].sum()
+        unseen = weight * noise_factor(accuracy_bits)
+        self.budgets[name] = float(unseen if at is None else noise[:, at].sum())
+        self.messages[name] = int(counts[:, 0].sum())
+        self.sigma[name] = sigma_of(moments)
+        self.channels[name] = list(zip(sender.tolist(), receiver.tolist(), strict=True))
+
+    def point(self, chosen: Mapping[str, Choice], name: str, sender: int, receiver: int) -> int:
+        """Point of one channel; a channel without messages has no choice."""
+        if (sender, receiver) not in self.channels[name]:
+            return 0
+        return int(chosen[name].points[self.channels[name].index((sender, receiver))])
+
+    def decide(self, slack: float) -> dict[str, Choice]:
+        """A choice for every exchange; the two directions of a layer together."""
+        chosen = {name: self._search(name, slack) for name in self.names}
+        for backward in self.names:
+            forward = backward.replace("backward", "forward")
+            if forward != backward and forward in chosen:
+                chosen[forward], chosen[backward] = self._order(forward, backward, chosen, slack)
+        return chosen
+
+    def _search(self, name: str, slack: float, floor: float = 0.0, limit: float = np.inf) -> Choice:
+        """Search with the mean bits between `floor` and `limit`."""
+        count = self.messages[name]
+        if not count:
+            return Choice(np.zeros(0, np.int64), 0.0, 0.0, 0.0, True)
+        return self.arenas[name].search(
+            self.budgets[name], bit_floor=floor * count, bit_limit=limit * count, slack=slack
+        )
+
+    def _mean(self, name: str, choice: Choice) -> float:
+        return choice.bit_sum / max(self.messages[name], 1)
+
+    def _order(
+        self, forward: str, backward: str, chosen: Mapping[str, Choice], slack: float
+    ) -> tuple[Choice, Choice]:
+        """Make forward bits cover backward bits: lower the backward, raise the forward, or meet at a width.
+
+        Whatever static width is best for the pair, one of the options contains it, so the law costs no more
+        than the best static width does.
+        """
+        f, b = chosen[forward], chosen[backward]
+        high, low = self._mean(backward, b), self._mean(forward, f)
+        if low >= high or not self.messages[forward] or not self.messages[backward]:
+            return f, b
+        options = [
+            (f, self._search(backward, slack, limit=low)),
+            (self._search(forward, slack, floor=high), b),
+        ]
+        for width in self.bits:
+            if low < width < high:
+                pair = self._search(forward, slack, floor=width), self._search(backward, slack, limit=width)
+                options.append(pair)
+        usable = [o for o in options if o[0].feasible and o[1].feasible]
+        fastest = min(o[0].exposed_s + o[1].exposed_s for o in usable)
+        near = [o for o in usable if o[0].exposed_s + o[1].exposed_s <= fastest * (1 + slack)]
+        budgets = self.budgets[forward] or 1.0, self.budgets[backward] or 1.0
+        return min(near, key=lambda o: o[0].noise / budgets[0] + o[1].noise / budgets[1])
+
+    def report(
+        self, own: dict[tuple[str, int], NDArray[np.uint8]], chosen: Mapping[str, Choice]
+    ) -> AutoDecision:
+        """The decision with its predictions."""
+        static = {
+            b: sum(
+                a.evaluate(np.full(len(a.sender), i, np.int64)).exposed_s
+                for a in self.arenas.values()
+                if len(a.sender)
+            )
+            for i, b in enumerate(self.bits)
+        }
+        return AutoDecision(
+            bits=own,
+            exposed_s={n: c.exposed_s for n, c in chosen.items()},
+            static_exposed_s=static,
+            noise_share={n: c.noise / (self.budgets[n] or 1.0) for n, c in chosen.items()},
+            mean_bits={n: self._mean(n, c) for n, c in chosen.items()},
+            weight_sigma=self.sigma,
+        )
+
+
+def _rates(codec: CodecCost, width: int, bits: Iterable[int], direction: int) -> Vector:
+    """Seconds of one row at each width, to pack (0) or to unpack (1)."""
+    seconds = (codec.pack_s, codec.unpack_s)[direction]
+    return np.array([seconds({b: 1}, width) for b in bits])
+
+
+def auto(
+    problem: BitWidthProblem,
+    costs: ExchangeCosts,
+    *,
+    accuracy_bits: int = 4,
+    bits: Sequence[int] = BITS,
+    slack: float = 0.02,
+    seed: int = 0,
+) -> BitWidthPlan:
+    """What the ranks would decide together, from the whole problem in one process.
+
+    Raises:
+        PlanError: A weight or a knob cannot be used, or costs of another world size.
+    """
+    problem.validate()
+    allowed = tuple(sorted(set(bits)))
+    parts = [own_channels(problem, rank) for rank in range(problem.world_size)]
+    tables = [_condense(part, allowed)[0] for part in parts]
+    found: dict[Key, NDArray[np.uint8]] = {}
+    for rank, part in enumerate(parts):
+        decision = plan_channels(
+            part,
+            costs,
+            rank=rank,
+            allgather=lambda _: tables,
+            accuracy_bits=accuracy_bits,
+            bits=bits,
+            slack=slack,
+        )
+        found.update({(name, rank, receiver): b for (name, receiver), b in decision.bits.items()})
+    return make_plan(problem, found, planner="auto", costs=costs, seed=seed, forward_covers_backward=True)
