@@ -14,6 +14,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 import torch
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 from torch import Tensor
 
 from wirewise.codec.kernels import threads
@@ -24,7 +27,33 @@ __all__ = ["pack", "unpack", "unpack_add", "unpack_aggregate", "warm"]
 
 _MIN_STEP = np.float32(2.0**-108)
 _FIXED_ONE = np.float32(131072.0)
+_LINE = 64
+_BLOCK_BYTES = 1 << 13
+_BLOCK_ROWS = 64
 _HALF = np.uint32(1 << 16)
+
+
+@intrinsic
+def _prefetch_line(typingctx, array, offset):
+    """Ask for the cache line at a byte offset from the start of an array; never faults."""
+
+    def generate(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.gep(builder.bitcast(view.data, ir.IntType(8).as_pointer()), [arguments[1]])
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, *(ir.IntType(32) for _ in range(3))])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+        builder.call(function, [pointer, read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@numba.njit(inline="always")
+def _prefetch(array, row, row_size):
+    """Ask for one row of a matrix: the hardware does not guess where the next gathered row lies."""
+    for start in range(row * row_size, (row + 1) * row_size, _LINE):
+        _prefetch_line(array, start)
 
 
 @numba.njit(inline="always")
@@ -83,111 +112,10 @@ def _parameters(low, high, levels, narrow):
 
 
 @numba.njit(inline="always")
-def _code(value, zero, scale, limit, noise):
-    """Fixed-point code of one value plus noise of 17 bits, shifted back to an integer."""
-    fixed = np.int32(np.float32(np.float32(value - zero) * scale))
-    return np.uint32(np.uint32(np.uint32(min(fixed, limit)) + noise) >> np.uint32(17))
-
-
-@numba.njit(inline="always")
-def _low(word):
-    return np.uint32((np.uint32(word << np.uint32(1)) & np.uint32(0x1FFFF)) | np.uint32(1))
-
-
-@numba.njit(inline="always")
-def _high(word):
-    return np.uint32(np.uint32(word >> np.uint32(15)) | np.uint32(1))
-
-
-@numba.njit(cache=True, nogil=True)
-def _codes(left, right, zero, scale, limit, key, codes_left, codes_right):
-    """Code the two halves of a row; column j of both halves shares one hash."""
-    for j in range(len(right)):
-        word = mix32(np.uint32(key + np.uint32(np.uint32(j) * np.uint32(GOLDEN))))
-        codes_left[j] = np.uint8(_code(left[j], zero, scale, limit, _low(word)))
-        codes_right[j] = np.uint8(_code(right[j], zero, scale, limit, _high(word)))
-    for j in range(len(right), len(left)):
-        word = mix32(np.uint32(key + np.uint32(np.uint32(j) * np.uint32(GOLDEN))))
-        codes_left[j] = np.uint8(_code(left[j], zero, scale, limit, _low(word)))
-
-
-@numba.njit(cache=True, nogil=True)
-def _codes_nearest(row, zero, scale, limit, codes):
-    """Code a row to the nearest level."""
-    for c in range(len(row)):
-        codes[c] = np.uint8(_code(row[c], zero, scale, limit, _HALF))
-
-
-@numba.njit(cache=True, nogil=True)
-def _nibbles(left, right, zero, scale, limit, key, target):
-    """`_codes` for 4 bits, whose two planes are the two halves: packs without a detour."""
-    for j in range(len(right)):
-        word = mix32(np.uint32(key + np.uint32(np.uint32(j) * np.uint32(GOLDEN))))
-        a = _code(left[j], zero, scale, limit, _low(word))
-        b = _code(right[j], zero, scale, limit, _high(word))
-        target[j] = np.uint8(a | np.uint32(b << np.uint32(4)))
-    for j in range(len(right), len(left)):
-        word = mix32(np.uint32(key + np.uint32(np.uint32(j) * np.uint32(GOLDEN))))
-        target[j] = np.uint8(_code(left[j], zero, scale, limit, _low(word)))
-
-
-@numba.njit(cache=True, nogil=True)
-def _planes2(a, b, target):
-    for j in range(len(target)):
-        target[j] = np.uint8(a[j] | np.uint8(b[j] << np.uint8(4)))
-
-
-@numba.njit(cache=True, nogil=True)
-def _planes4(a, b, c, d, target):
-    for j in range(len(target)):
-        low = np.uint8(a[j] | np.uint8(b[j] << np.uint8(2)))
-        target[j] = np.uint8(low | np.uint8(np.uint8(c[j] << np.uint8(4)) | np.uint8(d[j] << np.uint8(6))))
-
-
-@numba.njit(cache=True, nogil=True)
-def _planes8(codes, size, target):
-    target[:] = codes[:size]
-    for plane in range(1, 8):
-        part = codes[plane * size : (plane + 1) * size]
-        for j in range(len(target)):
-            target[j] = np.uint8(target[j] | np.uint8(part[j] << np.uint8(plane)))
-
-
-@numba.njit(cache=True, nogil=True)
-def _pack_row(row, zero, scale, key, bits, stochastic, codes, target):
-    """Code one row and pack it into `target`; `codes` is scratch that is zero beyond the row."""
-    width = len(row)
-    half = (width + 1) // 2
-    limit = np.int32(((1 << bits) - 1) << 17)
-    if stochastic and bits == 4:
-        _nibbles(row[:half], row[half:], zero, scale, limit, key, target)
-        return
-    if bits == 8:
-        codes = target
-    if stochastic:
-        _codes(row[:half], row[half:], zero, scale, limit, key, codes[:half], codes[half:width])
-    else:
-        _codes_nearest(row, zero, scale, limit, codes[:width])
-    size = len(target)
-    if bits == 4:
-        _planes2(codes[:size], codes[size : 2 * size], target)
-    elif bits == 2:
-        a, b = codes[:size], codes[size : 2 * size]
-        c, d = codes[2 * size : 3 * size], codes[3 * size : 4 * size]
-        _planes4(a, b, c, d, target)
-    elif bits == 1:
-        _planes8(codes, size, target)
-
-
-@numba.njit(cache=True, nogil=True)
-def _pack_rows(
-    x, x_bits, index, order, rows, key, bits, narrow, stochastic, out, zeros, steps, ranges, lo, hi
-):
-    """Pack rows lo..hi of a group; returns the first message that cannot be coded, or -1."""
-    levels = (1 << bits) - 1
-    codes = np.zeros(8 * out.shape[1], dtype=np.uint8)
+def _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, steps, scales, ranges):
+    """Find source row, zero point, step and 2^17 / step of rows start..stop; returns the first bad message or -1."""
     traced = len(ranges) > 0
-    for i in range(lo, hi):
+    for i in range(start, stop):
         message = order[i]
         source = index[message] if len(index) else message
         low, high, finite = _range(x_bits[source])
@@ -195,11 +123,153 @@ def _pack_rows(
         top = np.float32(zero + np.float32(np.float32(levels) * step))
         if not finite or not np.isfinite(top):
             return message
+        sources[i - start] = source
         zeros[i] = zero
         steps[i] = np.uint16(_bits(step) >> np.uint32(16))
+        scales[i - start] = scale
         if traced:
             ranges[message] = np.float32(high - np.float32(low + np.float32(0.0)))
-        _pack_row(x[source], zero, scale, row_key(key, rows[message]), bits, stochastic, codes, out[i])
+    return -1
+
+
+@numba.njit(inline="always")
+def _fixed(value, zero, scale):
+    """(value - zero) / step with 17 binary places, rounded down."""
+    return np.uint32(np.int32(np.float32(np.float32(value - zero) * scale)))
+
+
+@numba.njit(inline="always")
+def _low(word):
+    """2r + 1 for the 16 random bits of the left column."""
+    return np.uint32(np.uint32(np.uint32(word << np.uint32(1)) & np.uint32(0x1FFFF)) | np.uint32(1))
+
+
+@numba.njit(inline="always")
+def _high(word):
+    """2r + 1 for the 16 random bits of the right column."""
+    return np.uint32(np.uint32(word >> np.uint32(15)) | np.uint32(1))
+
+
+@numba.njit(inline="always")
+def _add(a, b):
+    return np.uint32(np.uint32(a) + np.uint32(b))
+
+
+@numba.njit(cache=True, nogil=True)
+def _pack4(left, right, zero, scale, key, target):
+    """Code the halves of a row in 4 bits; they are the two planes, so a byte is done at once.
+
+    No clamp: (x - zero) * scale exceeds 15 * 2^17 by at most 3 * 2^-24 of it, which is below one.
+    """
+    counter = np.uint32(key)
+    for j in range(len(right)):
+        word = mix32(counter)
+        counter = _add(counter, GOLDEN)
+        a = np.uint32(_add(_fixed(left[j], zero, scale), _low(word)) >> np.uint32(17))
+        b = np.uint32(_add(_fixed(right[j], zero, scale), _high(word)) >> np.uint32(17))
+        target[j] = np.uint8(a | np.uint32(b << np.uint32(4)))
+    if len(left) > len(right):
+        j = len(right)
+        target[j] = np.uint8(_add(_fixed(left[j], zero, scale), _low(mix32(counter))) >> np.uint32(17))
+
+
+@numba.njit(inline="always")
+def _byte(value, zero, scale, limit, noise):
+    """Code of one value; clamped, because at 8 bits rounding can lift the largest above the last code."""
+    fixed = min(np.int32(_fixed(value, zero, scale)), limit)
+    return np.uint8(_add(np.uint32(fixed), noise) >> np.uint32(17))
+
+
+@numba.njit(cache=True, nogil=True)
+def _code(left, right, zero, scale, limit, key, codes_left, codes_right):
+    """Code the halves of a row, one byte a code; column j of both halves shares one hash."""
+    counter = np.uint32(key)
+    for j in range(len(right)):
+        word = mix32(counter)
+        counter = _add(counter, GOLDEN)
+        codes_left[j] = _byte(left[j], zero, scale, limit, _low(word))
+        codes_right[j] = _byte(right[j], zero, scale, limit, _high(word))
+    if len(left) > len(right):
+        j = len(right)
+        codes_left[j] = _byte(left[j], zero, scale, limit, _low(mix32(counter)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _code_nearest(row, zero, scale, limit, codes):
+    """Code a row to the nearest level, one byte a code."""
+    for c in range(len(row)):
+        codes[c] = _byte(row[c], zero, scale, limit, _HALF)
+
+
+@numba.njit(cache=True, nogil=True)
+def _merge(codes, target, bits):
+    """Pack the planes of `codes`, which is zero beyond the row, into bytes."""
+    size = len(target)
+    if bits == 4:
+        a, b = codes[:size], codes[size : 2 * size]
+        for j in range(size):
+            target[j] = np.uint8(a[j] | np.uint8(b[j] << np.uint8(4)))
+    elif bits == 2:
+        a, b = codes[:size], codes[size : 2 * size]
+        c, d = codes[2 * size : 3 * size], codes[3 * size : 4 * size]
+        for j in range(size):
+            low = np.uint8(a[j] | np.uint8(b[j] << np.uint8(2)))
+            target[j] = np.uint8(low | np.uint8(np.uint8(c[j] << np.uint8(4)) | np.uint8(d[j] << np.uint8(6))))
+    else:
+        target[:] = codes[:size]
+        for plane in range(1, 8):
+            part = codes[plane * size : (plane + 1) * size]
+            for j in range(size):
+                target[j] = np.uint8(target[j] | np.uint8(part[j] << np.uint8(plane)))
+
+
+@numba.njit(inline="always")
+def _pack_block(x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop):
+    """Code and pack rows start..stop, whose parameters are known."""
+    width = x.shape[1]
+    half = (width + 1) // 2
+    limit = np.int32(((1 << bits) - 1) << 17)
+    for i in range(start, stop):
+        _prefetch(x, ahead[i - start], 4 * width)
+        source = sources[i - start]
+        zero, scale = zeros[i], scales[i - start]
+        random = row_key(key, rows[order[i]])
+        if not stochastic:
+            _code_nearest(x[source], zero, scale, limit, codes[:width])
+        elif bits == 4:
+            _pack4(x[source, :half], x[source, half:], zero, scale, random, out[i])
+            continue
+        elif bits == 8:
+            _code(x[source, :half], x[source, half:], zero, scale, limit, random, out[i, :half], out[i, half:])
+            continue
+        else:
+            _code(x[source, :half], x[source, half:], zero, scale, limit, random, codes[:half], codes[half:width])
+        if bits == 8:
+            out[i, :] = codes[:width]
+        else:
+            _merge(codes, out[i], bits)
+
+
+@numba.njit(cache=True, nogil=True)
+def _pack_rows(x, x_bits, index, order, rows, key, bits, narrow, stochastic, out, zeros, steps, ranges, lo, hi):
+    """Pack rows lo..hi of a group; returns the first message that cannot be coded, or -1.
+
+    Blocks of rows that fit the first-level cache: ranges of a block first, while the next one is fetched.
+    """
+    width = x.shape[1]
+    block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * width)))
+    sources, ahead = np.empty(block, dtype=np.int64), np.zeros(block, dtype=np.int64)
+    scales = np.empty(block, dtype=np.float32)
+    codes = np.zeros(8 * out.shape[1], dtype=np.uint8)
+    for start in range(lo, hi, block):
+        stop = min(start + block, hi)
+        levels = (1 << bits) - 1
+        bad = _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, steps, scales, ranges)
+        if bad >= 0:
+            return bad
+        for i in range(stop, min(stop + block, hi)):
+            ahead[i - stop] = index[order[i]] if len(index) else order[i]
+        _pack_block(x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop)
     return -1
 
 
