@@ -4,10 +4,10 @@
     aggregate, aggregate_into,        weighted sums over neighbours
     aggregate_transposed
     sparse_linear, aggregate_features first layer on sparse features
-    norm_act_drop, counter_dropout    LayerNorm, ReLU and dropout whose mask depends on global row numbers only
+    norm_act_drop, counter_dropout    LayerNorm, ReLU, dropout; the mask depends on global row numbers only
     warm                              compile the CPU kernels ahead
 
-Every operation takes `implementation`: "numba" (compiled, CPU), "torch" (any device) or "auto" (numba on the CPU).
+Every operation takes `implementation`: "numba" (compiled, CPU), "torch" (any device), "auto" (numba on CPU).
 """
 
 from wirewise.graph.ops.activation import counter_dropout, norm_act_drop

@@ -1,7 +1,7 @@
 """LayerNorm, ReLU and dropout in one pass, with a dropout mask that any rank can draw again.
 
-The mask of a value depends on (key, global row, column) only, so training is the same on one rank and on many, and
-backward draws the mask again instead of storing it.
+The mask of a value depends on (key, global row, column) only, so training is the same on one rank and on
+many, and backward draws the mask again instead of storing it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _torch(
 
 
 def _scalars(x: Tensor, p: float, key: int) -> tuple[Any, Any, Any]:
-    """Key, threshold and survivor scale in the exact types of the kernels, so that each is compiled once a precision."""
+    """Key, threshold and survivor scale in the types that the kernels are compiled for."""
     real = np.float64 if x.dtype == torch.float64 else np.float32
     return np.uint32(key & 0xFFFFFFFF), np.int32(drop_threshold(p)), real(1.0 / (1.0 - p))
 
@@ -141,10 +141,11 @@ class _NormActDrop(torch.autograd.Function):
         mean, rstd = x.new_empty(2, len(x) if norm else 0)
         out = torch.empty_like(x)
         a, b = _affine(x, gain, bias)
-        floor = x.numpy().dtype.type(0.0 if relu else -np.inf)
         key_, threshold, scale = _scalars(x, p, key)
+        real = type(scale)
+        floor = real(0.0 if relu else -np.inf)
         norm_act_drop_forward(
-            x.numpy(), a, b, rows.numpy(), key_, threshold, scale, eps, norm, floor,
+            x.numpy(), a, b, rows.numpy(), key_, threshold, scale, real(eps), norm, floor,
             mean.numpy(), rstd.numpy(), out.numpy(),
         )  # fmt: skip
         ctx.save_for_backward(x, gain, bias, rows, mean, rstd)
@@ -152,7 +153,7 @@ class _NormActDrop(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, bias, rows, mean, rstd = ctx.saved_tensors
         grad, dx = grad.contiguous(), torch.empty_like(x)
@@ -181,7 +182,7 @@ class _Dropout(torch.autograd.Function):
         return _drop(x, *ctx.draw)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _drop(grad, *ctx.draw), None, None, None
 

@@ -26,10 +26,10 @@ def aggregate(
     out: Float[Tensor, "rows d"] | None = None,
     implementation: str = "auto",
 ) -> Float[Tensor, "rows d"]:
-    """Sum over in-neighbours: z_r = sum_e weight_e x_e (+ self_weight_r x_own_r), differentiable in both inputs.
+    """Sum over in-neighbours, z_r = sum_e weight_e x_e (+ self_weight_r x_own_r), differentiable in x.
 
-    The gradient gathers through the transposed matrix of the row block; nothing is scattered and own and halo rows
-    are never concatenated. Sums run in the order of the columns.
+    The gradient gathers through the transposed matrix of the row block; nothing is scattered and own and halo
+    rows are never concatenated. Sums run in the order of the columns.
 
     Args:
         csr: In-edges; columns below len(x_own) are own rows, the others halo rows.
@@ -64,7 +64,7 @@ def aggregate_into(
     accumulate: bool = False,
     implementation: str = "auto",
 ) -> Float[Tensor, "rows d"]:
-    """Write csr @ x into `out`, or add it (accumulate), so that the rows of one peer can be added as they land.
+    """Write csr @ x into `out`, or add it (accumulate): the rows of one peer can be added as they land.
 
     No gradient is recorded. Adding column blocks in ascending order gives the same bits as one pass over all.
     """
@@ -81,7 +81,7 @@ def aggregate_transposed(
     accumulate: bool = False,
     implementation: str = "auto",
 ) -> Float[Tensor, "columns d"]:
-    """csr^T @ grad without recording a gradient: partial gradients of the columns; overwrites `out` or adds to it."""
+    """Partial gradients of the columns, csr^T @ grad; overwrites `out` or adds to it, records no gradient."""
     check_matrix(grad, "grad", rows=csr.num_rows)
     if out is None:
         out, accumulate = grad.new_empty(csr.num_columns, grad.shape[1]), False
@@ -100,22 +100,21 @@ def spmm(
     accumulate: bool = False,
     implementation: str = "auto",
 ) -> Tensor:
-    """out = csr @ [x; halo] + scale * base, or out += csr @ [x; halo]; `base` of one row serves all rows."""
+    """Set out to csr @ [x; halo] + scale * base, or add to it; `base` of one row serves all rows."""
     if not uses_numba(implementation, x):
         return _spmm_torch(csr, x, out, halo, scale, base, accumulate)
     target = out if out.is_contiguous() else out.contiguous()
     x = x.contiguous()
-    halo = x if halo is None else halo.contiguous()
-    split = csr.num_columns if halo is x else len(x)
-    base = x[:0] if base is None else base.contiguous()
-    scale = x.new_empty(0) if scale is None else scale.to(x.dtype).contiguous()
-    step = 0 if len(scale) == 1 and csr.num_rows != 1 else 1
-    begin, end, indices, weight = csr.arrays(x.dtype)
-    dense = (t.numpy() for t in (x, halo, scale, base))
-    x_, halo_, scale_, base_ = dense
-    gather_rows(
-        begin, end, indices, weight, split, x_, halo_, scale_, base_, step, accumulate, target.numpy()
-    )
+    nothing = x.new_empty(0).numpy(), x[:0].numpy(), 1
+    start = nothing
+    if scale is not None and base is not None:
+        step = 0 if len(base) == 1 else 1
+        start = scale.to(x.dtype).contiguous().numpy(), base.contiguous().numpy(), step
+    begin, middle, end, indices, weight = csr.arrays(x.dtype, csr.num_columns if halo is None else len(x))
+    gather_rows(begin, middle, indices, weight, 0, x.numpy(), *start, accumulate, target.numpy())
+    if halo is not None:
+        rows = halo.contiguous().numpy()
+        gather_rows(middle, end, indices, weight, len(x), rows, *nothing, True, target.numpy())
     return out if target is out else out.copy_(target)
 
 
@@ -180,7 +179,7 @@ class _Aggregate(torch.autograd.Function):
         return _forward(csr, x_own, x_halo, self_weight, low, high, None, implementation)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         low, high = ctx.range
         transposed = ctx.csr.rows(low, high).transposed
@@ -222,8 +221,8 @@ def _check_inputs(
     columns = len(x_own) + (0 if x_halo is None else len(x_halo))
     if columns != csr.num_columns:
         raise InputError(
-            f"got {len(x_own)} own and {columns - len(x_own)} halo rows for a matrix of {csr.num_columns} columns; "
-            "expected one row a column"
+            f"got {len(x_own)} own and {columns - len(x_own)} halo rows for a matrix of {csr.num_columns} "
+            "columns; expected one row a column"
         )
     if x_own.device != csr.device:
         raise InputError(f"got rows on {x_own.device} and a matrix on {csr.device}; move one with .to()")
@@ -231,6 +230,6 @@ def _check_inputs(
         raise InputError(f"got rows {rows}; expected a range inside 0 to {csr.num_rows}")
     if self_weight is not None and (self_weight.shape != (csr.num_rows,) or len(x_own) < rows[1]):
         raise InputError(
-            f"got self_weight {tuple(self_weight.shape)} and {len(x_own)} own rows for a matrix of {csr.num_rows} "
-            "rows; expected one weight a row and an own row for each"
+            f"got self_weight {tuple(self_weight.shape)} and {len(x_own)} own rows for a matrix of "
+            f"{csr.num_rows} rows; expected one weight a row and an own row for each"
         )

@@ -22,7 +22,7 @@ def uses_numba(implementation: str, x: Tensor) -> bool:
 
 
 def check_matrix(x: Tensor, name: str, *, rows: int | None = None, like: Tensor | None = None) -> None:
-    """Raise unless x is a float32 or float64 matrix, with this many rows and the width, dtype, device of `like`."""
+    """Raise unless x is a matrix of reals, with this many rows and the width, dtype and device of `like`."""
     if x.ndim != 2 or x.dtype not in (torch.float32, torch.float64):
         raise InputError(f"got {name} {x.dtype} {tuple(x.shape)}; expected a float32 or float64 matrix")
     if rows is not None and len(x) != rows:

@@ -25,7 +25,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def uniform16(key: int, rows: Int[Tensor, " n"], width: int) -> Int[Tensor, "n width"]:
-    """The 16 random bits of every (row, column), equal to `wirewise.rng.uniform16`; int64 on the device of `rows`."""
+    """The 16 random bits of every (row, column), as `wirewise.rng.uniform16`; int64, device of `rows`."""
     rows = rows.long()
     high = _mix(((rows >> 32) + GOLDEN) & _MASK)
     keys = _mix(_mix((rows & _MASK) ^ high) ^ key)

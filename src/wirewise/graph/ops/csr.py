@@ -29,8 +29,8 @@ class SparseRowsLike(Protocol):
 class Csr:
     """A weighted sparse matrix by rows: in-neighbours of nodes, or non-zero features of nodes.
 
-    A block of rows shares the arrays of its matrix, so `indptr` of a block need not start at 0: row r holds the
-    entries `indptr[r]` to `indptr[r + 1]` of `indices` and `weight`. Columns ascend inside a row.
+    A block of rows shares the arrays of its matrix, so `indptr` of a block need not start at 0: row r holds
+    the entries `indptr[r]` to `indptr[r + 1]` of `indices` and `weight`. Columns ascend inside a row.
 
     Args:
         indptr: int64 [num_rows + 1], ascending.
@@ -111,7 +111,7 @@ class Csr:
         return f"Csr({self.num_rows} x {self.num_columns}, {self.num_entries} entries, {self.device})"
 
     def rows(self, low: int, high: int) -> Csr:
-        """Rows low to high, sharing the arrays; the same object each time, so that its transpose is made once."""
+        """Rows low to high, sharing the arrays; the same object each time, so its transpose is made once."""
         if not 0 <= low <= high <= self.num_rows:
             raise InputError(f"got rows {low} to {high}; expected a range inside 0 to {self.num_rows}")
         if (low, high) == (0, self.num_rows):
@@ -121,7 +121,7 @@ class Csr:
             self._cache[key] = Csr._share(
                 self.indptr[low : high + 1], self.indices, self.weight, self.num_columns
             )
-        return self._cache[key]  # type: ignore[no-any-return]
+        return self._cache[key]
 
     def columns(self, low: int, high: int) -> Csr:
         """Columns low to high as a matrix of its own; made once."""
@@ -139,7 +139,7 @@ class Csr:
     def _derived(self, key: Any, make: Any) -> Csr:
         if key not in self._cache:
             self._cache[key] = Csr.from_scipy(make(self.to_scipy()), device=self.device)
-        return self._cache[key]  # type: ignore[no-any-return]
+        return self._cache[key]
 
     def to(self, device: torch.device | str) -> Csr:
         """The same matrix on another device."""
@@ -162,15 +162,20 @@ class Csr:
             return self.weight
         if dtype not in self._cache:
             self._cache[dtype] = self.weight.to(dtype)
-        return self._cache[dtype]  # type: ignore[no-any-return]
+        return self._cache[dtype]
 
-    def arrays(self, dtype: torch.dtype) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Begin and end of each row, columns and weights as NumPy views for the CPU kernels."""
-        key = ("arrays", dtype)
+    def arrays(self, dtype: torch.dtype, split: int) -> tuple[NDArray[Any], ...]:
+        """For the CPU kernels: begin, first entry of a column >= split, end of each row; columns; weights."""
+        key = ("arrays", dtype, split)
         if key not in self._cache:
-            indptr = self.indptr.numpy()
-            self._cache[key] = indptr[:-1], indptr[1:], self.indices.numpy(), self.weight_as(dtype).numpy()
-        return self._cache[key]  # type: ignore[no-any-return]
+            indptr, indices = self.indptr.numpy(), self.indices.numpy()
+            begin, end = indptr[:-1], indptr[1:]
+            middle = end
+            if split < self.num_columns:
+                below = np.concatenate([[0], np.cumsum(indices < split)])
+                middle = begin + below[end] - below[begin]
+            self._cache[key] = begin, middle, end, indices, self.weight_as(dtype).numpy()
+        return self._cache[key]
 
     def sparse_tensor(self, dtype: torch.dtype) -> Tensor:
         """As a torch sparse CSR tensor; made once."""
@@ -187,7 +192,7 @@ class Csr:
                     size=self.shape,
                     check_invariants=False,
                 )
-        return self._cache[key]  # type: ignore[no-any-return]
+        return self._cache[key]
 
 
 def _tensor(array: Any, dtype: torch.dtype | None = None) -> Tensor:
@@ -212,13 +217,13 @@ def _check(indptr: Tensor, indices: Tensor, weight: Tensor, num_columns: int) ->
     steps = indptr.diff()
     if bool((steps < 0).any()) or int(indptr[0]) < 0 or int(indptr[-1]) > len(indices):
         raise GraphError(
-            f"indptr runs from {int(indptr[0])} to {int(indptr[-1])} over {len(indices)} entries; expected an "
-            "ascending array inside 0 to the number of entries"
+            f"indptr runs from {int(indptr[0])} to {int(indptr[-1])} over {len(indices)} entries; expected "
+            "an ascending array inside 0 to the number of entries"
         )
     if len(indices) and not (0 <= int(indices.min()) and int(indices.max()) < num_columns):
         raise GraphError(
-            f"got columns {int(indices.min())} to {int(indices.max())}; expected 0 to {num_columns - 1}: an edge "
-            "names a node that is neither own nor halo"
+            f"got columns {int(indices.min())} to {int(indices.max())}; expected 0 to {num_columns - 1}: an "
+            "edge names a node that is neither own nor halo"
         )
 
 

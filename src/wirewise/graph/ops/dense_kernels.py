@@ -1,10 +1,12 @@
 """Compiled LayerNorm, ReLU and dropout for one CPU thread: one read and one write of the matrix a direction.
 
-A row is worked on in several short loops while it is in the first-level cache: each loop touches few arrays, which
-is what lets the compiler vectorise it. `reassoc` lets sums over a row run in vector lanes; their order is fixed by
-the compiled code, so results are bit-identical between runs and row blocks on one machine. NaN stays NaN.
+A row is worked on in several short loops while it is in the first-level cache: each loop touches few arrays,
+which is what lets the compiler vectorise it. `reassoc` lets sums over a row run in vector lanes; their order
+is fixed by the compiled code, so results are bit-identical between runs and row blocks on one machine. NaN
+stays NaN.
 
-Dropout hashes a row into a scratch line first: hash j holds the bits of columns j (low half) and j + half (high).
+Dropout hashes a row into a scratch line first: hash j holds the bits of columns j (low half) and j + half
+(high).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ _BLOCK = 64
 """Rows whose gradient contributions are summed in working precision before they join the float64 totals."""
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _hash(typing_context: Any, key: Any, column: Any) -> Any:
-    """`rng.mix32(key + column * GOLDEN)` in 32-bit words; numba would compute it in 64 and halve the vector width."""
+    """`rng.mix32(key + column * GOLDEN)` in 32-bit words; numba would compute it in 64, at half the speed."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(32)
@@ -43,23 +45,25 @@ def _hash(typing_context: Any, key: Any, column: Any) -> Any:
     return types.uint32(types.uint32, types.intp), generate
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _keep_row(key, row, threshold, scale, words, keep):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _keep_row(key, row, threshold, scale, words, keep):
     """Fill `keep` with `scale` for values that survive and 0 for values that are dropped."""
     half = len(words)
     zero = keep.dtype.type(0)
     inner = row_key(key, row)
     for j in range(half):
         words[j] = _hash(inner, j)
+    # A view, since a sum as subscript could be negative for the compiler, which then would not vectorise.
+    upper = keep[half:]
     for j in range(half):
         keep[j] = scale if np.int32(words[j] & np.uint32(0xFFFF)) >= threshold else zero
-    for j in range(len(keep) - half):
-        keep[half + j] = scale if np.int32(words[j] >> np.uint32(16)) >= threshold else zero
+    for j in range(len(upper)):
+        upper[j] = scale if np.int32(words[j] >> np.uint32(16)) >= threshold else zero
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def drop_rows(x, rows, key, threshold, scale, out):  # type: ignore[no-untyped-def]
-    """out = x * mask * scale; its own gradient."""
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def drop_rows(x, rows, key, threshold, scale, out):
+    """Set out to x * mask * scale; its own gradient."""
     width = x.shape[1]
     words = np.empty((width + 1) // 2, np.uint32)
     keep = np.empty(width, x.dtype)
@@ -69,23 +73,27 @@ def drop_rows(x, rows, key, threshold, scale, out):  # type: ignore[no-untyped-d
             out[r, d] = x[r, d] * keep[d]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})  # type: ignore[untyped-decorator]
-def norm_act_drop_forward(x, gain, shift, rows, key, threshold, scale, eps, norm, floor, mean, rstd, out):  # type: ignore[no-untyped-def]
-    """out = dropout(max(normalised x * gain + shift, floor)); floor -inf stands for no ReLU, threshold 0 for no dropout."""
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def norm_act_drop_forward(x, gain, shift, rows, key, threshold, scale, eps, norm, floor, mean, rstd, out):
+    """Set out to dropout(max(normalised x * gain + shift, floor)).
+
+    Floor -inf stands for no ReLU, threshold 0 for no dropout.
+    """
     width = x.shape[1]
+    share = x.dtype.type(1.0 / width)
     words = np.empty((width + 1) // 2, np.uint32)
     keep = np.empty(width, x.dtype)
     for r in range(len(x)):
         if norm:
-            m = x.dtype.type(0)
+            total = x.dtype.type(0)
             for d in range(width):
-                m += x[r, d]
-            m /= width
-            v = x.dtype.type(0)
+                total += x[r, d]
+            m = total * share
+            square = x.dtype.type(0)
             for d in range(width):
                 t = x[r, d] - m
-                v += t * t
-            s = x.dtype.type(1.0 / np.sqrt(np.float64(v) / width + eps))
+                square += t * t
+            s = x.dtype.type(1.0) / np.sqrt(square * share + eps)
             mean[r] = m
             rstd[r] = s
             for d in range(width):
@@ -101,19 +109,19 @@ def norm_act_drop_forward(x, gain, shift, rows, key, threshold, scale, eps, norm
                 out[r, d] *= keep[d]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def norm_act_drop_backward(
     x, gain, shift, rows, key, threshold, scale, norm, floor, mean, rstd, grad, dx, totals
-):  # type: ignore[no-untyped-def]
-    """Gradient to x, and to gain and shift added to totals[0] and totals[1]; the mask is drawn again from its key."""
+):
+    """Gradient to x, and to gain and shift added to totals[0] and totals[1]; the mask is drawn again."""
     width = x.shape[1]
     zero = x.dtype.type(0)
+    share = x.dtype.type(1.0 / width)
     words = np.empty((width + 1) // 2, np.uint32)
     inner = np.empty(width, x.dtype)
     normal = np.empty(width, x.dtype)
     dgain = np.zeros(width, x.dtype)
     dshift = np.zeros(width, x.dtype)
-    inner[:] = scale
     for r in range(len(x)):
         # inner: first the dropout factor, then the gradient below ReLU and dropout.
         if threshold > 0:
@@ -122,28 +130,30 @@ def norm_act_drop_backward(
             inner[:] = scale
         if not norm:
             for d in range(width):
-                dx[r, d] = zero if x[r, d] <= floor else grad[r, d] * inner[d]
+                t = grad[r, d] * inner[d]
+                dx[r, d] = zero if x[r, d] <= floor else t
             continue
         m = mean[r]
         s = rstd[r]
         for d in range(width):
             normal[d] = (x[r, d] - m) * s
         for d in range(width):
-            inner[d] = zero if normal[d] * gain[d] + shift[d] <= floor else grad[r, d] * inner[d]
+            t = grad[r, d] * inner[d]
+            inner[d] = zero if normal[d] * gain[d] + shift[d] <= floor else t
         for d in range(width):
-            dgain[d] += inner[d] * normal[d]
-        for d in range(width):
-            dshift[d] += inner[d]
+            t = inner[d]
+            dgain[d] += t * normal[d]
+            dshift[d] += t
         total = zero
         along = zero
         for d in range(width):
             t = inner[d] * gain[d]
             total += t
             along += t * normal[d]
-        total /= width
-        along /= width
+        middle = total * share
+        slope = along * share
         for d in range(width):
-            dx[r, d] = s * (inner[d] * gain[d] - total - normal[d] * along)
+            dx[r, d] = s * (inner[d] * gain[d] - middle - normal[d] * slope)
         if r % _BLOCK == _BLOCK - 1 or r == len(x) - 1:
             for d in range(width):
                 totals[0, d] += dgain[d]

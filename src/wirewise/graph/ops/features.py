@@ -26,7 +26,7 @@ def sparse_linear(
     *,
     implementation: str = "auto",
 ) -> Float[Tensor, "rows out"]:
-    """x @ weight.T + bias for sparse x, as `torch.nn.functional.linear`; gradients to weight and bias only.
+    """Apply `torch.nn.functional.linear` to sparse x: x @ weight.T + bias; gradients to weight and bias only.
 
     Args:
         x: Sparse features, [rows, features].
@@ -57,7 +57,7 @@ def sparse_linear(
 def aggregate_features(
     csr: Csr, x: SparseRowsLike | sp.sparray | sp.spmatrix, self_weight: Float[Tensor, " own"] | None = None
 ) -> Csr:
-    """Sum sparse input features over in-neighbours once, so that the first layer needs no exchange and no sum.
+    """Sum sparse input features over in-neighbours, once: the first layer then needs no exchange and no sum.
 
     Args:
         csr: In-edges, [own, own + halo].
@@ -70,7 +70,7 @@ def aggregate_features(
     features = _scipy(x)
     if features.shape[0] != csr.num_columns:
         raise InputError(
-            f"got features of {features.shape[0]} rows; expected {csr.num_columns}, one for each own and halo row"
+            f"got features of {features.shape[0]} rows; expected {csr.num_columns}, own then halo rows"
         )
     matrix = csr.to_scipy()
     total = matrix @ features
@@ -104,7 +104,7 @@ class _SparseLinear(torch.autograd.Function):
         )
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad.contiguous()
         weight = _weight_gradient(ctx.x, grad, ctx.implementation) if ctx.needs_input_grad[1] else None
@@ -112,10 +112,11 @@ class _SparseLinear(torch.autograd.Function):
 
 
 def _weight_gradient(x: Csr, grad: Tensor, implementation: str) -> Tensor:
-    """grad^T x, [out, features]. The smaller of gradient and result is the one that is visited out of order."""
+    """Compute grad^T x, [out, features]; the smaller of gradient and result is visited out of order."""
     if uses_numba(implementation, grad) and x.num_columns <= x.num_rows:
         out = grad.new_zeros(x.num_columns, grad.shape[1])
-        scatter_rows(*x.arrays(grad.dtype), grad.numpy(), out.numpy())
+        begin, _, end, indices, weight = x.arrays(grad.dtype, x.num_columns)
+        scatter_rows(begin, end, indices, weight, grad.numpy(), out.numpy())
     else:
         out = grad.new_empty(x.num_columns, grad.shape[1])
         spmm(x.transposed, grad, out, implementation=implementation)

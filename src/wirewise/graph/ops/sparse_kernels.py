@@ -1,9 +1,10 @@
 """Compiled sparse kernels for one CPU thread.
 
-Both kernels walk rows in order and add one neighbour at a time into a row that stays in the first-level cache; the
-inner loop over columns is contiguous and vectorised. What bounds them is fetching neighbour rows, so each step asks
-for the row that comes a few neighbours later. Sums run in the order of the entries: results are bit-identical
-between runs, thread counts and row blocks. `contract` lets a product and a sum become one fused operation.
+Both kernels walk rows in order and add neighbours into a row that stays in the first-level cache; the inner
+loop over columns is contiguous and vectorised. What bounds them is fetching neighbour rows, so each step asks
+for the row that comes a few neighbours later (a prefetch of an address outside the array has no effect). Sums
+run in the order of the entries: results are bit-identical between runs, row blocks and column blocks.
+`contract` lets a product and a sum become one fused operation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _AHEAD = 6
 _LINE_BYTES = 64
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     """Ask the CPU to load the cache line of array[row, column]."""
 
@@ -41,12 +42,12 @@ def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.void(array, types.intp, types.intp), generate
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})  # type: ignore[untyped-decorator]
-def gather_rows(begin, end, indices, weight, split, own, halo, scale, base, base_step, accumulate, out):  # type: ignore[no-untyped-def]
-    """out[r] = sum over entries e of row r of weight[e] * source row, plus what the row starts from.
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def gather_rows(begin, end, indices, weight, first, source, scale, base, base_step, accumulate, out):
+    """Set out[r] to its start plus the sum of weight[e] * source[indices[e] - first], begin[r] <= e < end[r].
 
-    Column c < split reads own[c], else halo[c - split]. A row starts from out[r] (accumulate), from
-    scale[i] * base[i] with i = r * base_step (scale not empty), or from zero.
+    A row starts from out[r] (accumulate), from scale[i] * base[i] with i = r * base_step (scale not empty),
+    or from zero.
     """
     width = out.shape[1]
     line = _LINE_BYTES // out.itemsize
@@ -61,30 +62,36 @@ def gather_rows(begin, end, indices, weight, split, own, halo, scale, base, base
             else:
                 for d in range(width):
                     out[r, d] = 0
-        for e in range(begin[r], end[r]):
-            later = np.int64(indices[min(e + _AHEAD, last)])
-            if later < split:
-                for d in range(0, width, line):
-                    _prefetch(own, later, d)
-            else:
-                for d in range(0, width, line):
-                    _prefetch(halo, later - split, d)
-            c = np.int64(indices[e])
-            a = weight[e]
+        e = begin[r]
+        # Two neighbours at a time save half of the loads and stores of the output row.
+        while e + 1 < end[r]:
+            near = np.int64(indices[min(e + _AHEAD, last)]) - first
+            far = np.int64(indices[min(e + 1 + _AHEAD, last)]) - first
+            for d in range(0, width, line):
+                _prefetch(source, near, d)
+            for d in range(0, width, line):
+                _prefetch(source, far, d)
             # Unsigned, so that the compiler does not add a case for negative subscripts.
-            if c < split:
-                k = np.uint64(c)
-                for d in range(width):
-                    out[r, d] += a * own[k, d]
-            else:
-                k = np.uint64(c - split)
-                for d in range(width):
-                    out[r, d] += a * halo[k, d]
+            k = np.uint64(indices[e] - first)
+            k2 = np.uint64(indices[e + 1] - first)
+            a = weight[e]
+            b = weight[e + 1]
+            for d in range(width):
+                out[r, d] = (out[r, d] + a * source[k, d]) + b * source[k2, d]
+            e += 2
+        if e < end[r]:
+            later = np.int64(indices[min(e + _AHEAD, last)]) - first
+            for d in range(0, width, line):
+                _prefetch(source, later, d)
+            k = np.uint64(indices[e] - first)
+            a = weight[e]
+            for d in range(width):
+                out[r, d] += a * source[k, d]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})  # type: ignore[untyped-decorator]
-def scatter_rows(begin, end, indices, weight, rows, out):  # type: ignore[no-untyped-def]
-    """out[c] += weight[e] * rows[r] for every entry e = (r, c): the transposed product, reading `rows` once in order."""
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def scatter_rows(begin, end, indices, weight, rows, out):
+    """Add weight[e] * rows[r] to out[c] for every entry e = (r, c): the transposed product."""
     width = out.shape[1]
     line = _LINE_BYTES // out.itemsize
     last = len(indices) - 1
