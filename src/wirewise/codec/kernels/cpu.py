@@ -25,6 +25,11 @@ from wirewise.rng import GOLDEN, mix32, row_key
 
 __all__ = ["pack", "unpack", "unpack_add", "unpack_aggregate", "warm"]
 
+# Without numba's reference counts, of which a row would pay a dozen atomic updates; such kernels cannot allocate.
+_kernel = numba.njit(cache=True, nogil=True, _nrt=False)
+_inline = numba.njit(inline="always", _nrt=False)
+_entry = numba.njit(cache=True, nogil=True)
+
 _MIN_STEP = np.float32(2.0**-108)
 _FIXED_ONE = np.float32(131072.0)
 _LINE = 64
@@ -49,32 +54,38 @@ def _prefetch_line(typingctx, array, offset):
     return types.void(array, types.int64), generate
 
 
-@numba.njit(inline="always")
+@_inline
 def _prefetch(array, row, row_size):
     """Ask for one row of a matrix: the hardware does not guess where the next gathered row lies."""
     for start in range(row * row_size, (row + 1) * row_size, _LINE):
         _prefetch_line(array, start)
 
 
-@numba.njit(inline="always")
+@_inline
 def _float(bits):
     """The float32 with these bits (uint32)."""
     return np.uint32(bits).view(np.float32)
 
 
-@numba.njit(inline="always")
+@_inline
 def _bits(value):
     """The bits of a float32, as uint32."""
     return np.float32(value).view(np.uint32)
 
 
-@numba.njit(inline="always")
+@_inline
 def _step(raw):
     """The float32 of a bfloat16 given by its bits (uint16)."""
     return _float(np.uint32(np.uint32(raw) << np.uint32(16)))
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
+def _copy_bytes(source, target):
+    for j in range(len(target)):
+        target[j] = source[j]
+
+
+@_kernel
 def _range(bits):
     """Smallest and largest value of a row, and whether all are finite, from float bits as uint32 [d].
 
@@ -93,7 +104,7 @@ def _range(bits):
     return _float(smallest), _float(largest), finite
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
 def _parameters(low, high, levels, narrow):
     """Zero point, bits of the bfloat16 step, and 2^17 / step of a row with this range."""
     zero = np.float32(low + np.float32(0.0))
@@ -111,7 +122,7 @@ def _parameters(low, high, levels, narrow):
     return zero, step, np.float32(_FIXED_ONE / step)
 
 
-@numba.njit(inline="always")
+@_inline
 def _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, steps, scales, ranges):
     """Find source row, zero point, step and 2^17 / step of rows start..stop; returns the first bad message or -1."""
     traced = len(ranges) > 0
@@ -132,30 +143,30 @@ def _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, ste
     return -1
 
 
-@numba.njit(inline="always")
+@_inline
 def _fixed(value, zero, scale):
     """(value - zero) / step with 17 binary places, rounded down."""
     return np.uint32(np.int32(np.float32(np.float32(value - zero) * scale)))
 
 
-@numba.njit(inline="always")
+@_inline
 def _low(word):
     """2r + 1 for the 16 random bits of the left column."""
     return np.uint32(np.uint32(np.uint32(word << np.uint32(1)) & np.uint32(0x1FFFF)) | np.uint32(1))
 
 
-@numba.njit(inline="always")
+@_inline
 def _high(word):
     """2r + 1 for the 16 random bits of the right column."""
     return np.uint32(np.uint32(word >> np.uint32(15)) | np.uint32(1))
 
 
-@numba.njit(inline="always")
+@_inline
 def _add(a, b):
     return np.uint32(np.uint32(a) + np.uint32(b))
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
 def _pack4(left, right, zero, scale, key, target):
     """Code the halves of a row in 4 bits; they are the two planes, so a byte is done at once.
 
@@ -173,14 +184,14 @@ def _pack4(left, right, zero, scale, key, target):
         target[j] = np.uint8(_add(_fixed(left[j], zero, scale), _low(mix32(counter))) >> np.uint32(17))
 
 
-@numba.njit(inline="always")
+@_inline
 def _byte(value, zero, scale, limit, noise):
     """Code of one value; clamped, because at 8 bits rounding can lift the largest above the last code."""
     fixed = min(np.int32(_fixed(value, zero, scale)), limit)
     return np.uint8(_add(np.uint32(fixed), noise) >> np.uint32(17))
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
 def _code(left, right, zero, scale, limit, key, codes_left, codes_right):
     """Code the halves of a row, one byte a code; column j of both halves shares one hash."""
     counter = np.uint32(key)
@@ -194,14 +205,14 @@ def _code(left, right, zero, scale, limit, key, codes_left, codes_right):
         codes_left[j] = _byte(left[j], zero, scale, limit, _low(mix32(counter)))
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
 def _code_nearest(row, zero, scale, limit, codes):
     """Code a row to the nearest level, one byte a code."""
     for c in range(len(row)):
         codes[c] = _byte(row[c], zero, scale, limit, _HALF)
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
 def _merge(codes, target, bits):
     """Pack the planes of `codes`, which is zero beyond the row, into bytes."""
     size = len(target)
@@ -214,17 +225,22 @@ def _merge(codes, target, bits):
         c, d = codes[2 * size : 3 * size], codes[3 * size : 4 * size]
         for j in range(size):
             low = np.uint8(a[j] | np.uint8(b[j] << np.uint8(2)))
-            target[j] = np.uint8(low | np.uint8(np.uint8(c[j] << np.uint8(4)) | np.uint8(d[j] << np.uint8(6))))
+            target[j] = np.uint8(
+                low | np.uint8(np.uint8(c[j] << np.uint8(4)) | np.uint8(d[j] << np.uint8(6)))
+            )
     else:
-        target[:] = codes[:size]
+        for j in range(size):
+            target[j] = codes[j]
         for plane in range(1, 8):
             part = codes[plane * size : (plane + 1) * size]
             for j in range(size):
                 target[j] = np.uint8(target[j] | np.uint8(part[j] << np.uint8(plane)))
 
 
-@numba.njit(inline="always")
-def _pack_block(x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop):
+@_inline
+def _pack_block(
+    x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop
+):
     """Code and pack rows start..stop, whose parameters are known."""
     width = x.shape[1]
     half = (width + 1) // 2
@@ -240,40 +256,98 @@ def _pack_block(x, rows, order, key, bits, stochastic, sources, ahead, zeros, sc
             _pack4(x[source, :half], x[source, half:], zero, scale, random, out[i])
             continue
         elif bits == 8:
-            _code(x[source, :half], x[source, half:], zero, scale, limit, random, out[i, :half], out[i, half:])
+            _code(
+                x[source, :half], x[source, half:], zero, scale, limit, random, out[i, :half], out[i, half:]
+            )
             continue
         else:
-            _code(x[source, :half], x[source, half:], zero, scale, limit, random, codes[:half], codes[half:width])
+            _code(
+                x[source, :half],
+                x[source, half:],
+                zero,
+                scale,
+                limit,
+                random,
+                codes[:half],
+                codes[half:width],
+            )
         if bits == 8:
-            out[i, :] = codes[:width]
+            _copy_bytes(codes[:width], out[i])
         else:
             _merge(codes, out[i], bits)
 
 
-@numba.njit(cache=True, nogil=True)
-def _pack_rows(x, x_bits, index, order, rows, key, bits, narrow, stochastic, out, zeros, steps, ranges, lo, hi):
-    """Pack rows lo..hi of a group; returns the first message that cannot be coded, or -1.
-
-    Blocks of rows that fit the first-level cache: ranges of a block first, while the next one is fetched.
-    """
-    width = x.shape[1]
-    block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * width)))
-    sources, ahead = np.empty(block, dtype=np.int64), np.zeros(block, dtype=np.int64)
-    scales = np.empty(block, dtype=np.float32)
-    codes = np.zeros(8 * out.shape[1], dtype=np.uint8)
+@_kernel
+def _pack_blocks(
+    x,
+    x_bits,
+    index,
+    order,
+    rows,
+    key,
+    bits,
+    narrow,
+    stochastic,
+    out,
+    zeros,
+    steps,
+    ranges,
+    lo,
+    hi,
+    sources,
+    ahead,
+    scales,
+    codes,
+):
+    """`_pack_rows` with its scratch memory: ranges of a block of rows first, then codes, while the next is fetched."""
+    block, width = len(sources), x.shape[1]
+    levels = (1 << bits) - 1
     for start in range(lo, hi, block):
         stop = min(start + block, hi)
-        levels = (1 << bits) - 1
         bad = _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, steps, scales, ranges)
         if bad >= 0:
             return bad
         for i in range(stop, min(stop + block, hi)):
             ahead[i - stop] = index[order[i]] if len(index) else order[i]
-        _pack_block(x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop)
+        _pack_block(
+            x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop
+        )
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@_entry
+def _pack_rows(
+    x, x_bits, index, order, rows, key, bits, narrow, stochastic, out, zeros, steps, ranges, lo, hi
+):
+    """Pack rows lo..hi of a group; returns the first message that cannot be coded, or -1."""
+    block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * x.shape[1])))
+    sources, ahead = np.empty(block, dtype=np.int64), np.zeros(block, dtype=np.int64)
+    scales = np.empty(block, dtype=np.float32)
+    codes = np.zeros(8 * out.shape[1], dtype=np.uint8)
+    return _pack_blocks(
+        x,
+        x_bits,
+        index,
+        order,
+        rows,
+        key,
+        bits,
+        narrow,
+        stochastic,
+        out,
+        zeros,
+        steps,
+        ranges,
+        lo,
+        hi,
+        sources,
+        ahead,
+        scales,
+        codes,
+    )
+
+
+@_kernel
 def _round_bf16(bits, target):
     """bfloat16 of float bits, to nearest even; overflow stays at the largest finite value."""
     for c in range(len(bits)):
@@ -284,21 +358,16 @@ def _round_bf16(bits, target):
         target[c] = np.uint16(np.uint32(r & np.uint32(0x8000)) | top)
 
 
-@numba.njit(cache=True, nogil=True)
-def _copy_bytes(source, target):
-    for j in range(len(target)):
-        target[j] = source[j]
-
-
-@numba.njit(cache=True, nogil=True)
-def _pack_wide(x_bits, x_bytes, index, order, out, ranges, lo, hi):
-    """Copy rows lo..hi of a group of 16 or 32 bits; returns the first message that is not finite, or -1."""
-    scratch = np.empty(x_bits.shape[1], dtype=np.uint16)
-    scratch_bytes = scratch.view(np.uint8)
+@_kernel
+def _pack_wide_rows(x_bits, x_bytes, index, order, out, ranges, lo, hi, scratch, scratch_bytes):
+    """`_pack_wide` with its scratch row."""
     traced = len(ranges) > 0
     for i in range(lo, hi):
         message = order[i]
         source = index[message] if len(index) else message
+        if i + 2 < hi:
+            later = order[i + 2]
+            _prefetch(x_bytes, index[later] if len(index) else later, x_bytes.shape[1])
         low, high, finite = _range(x_bits[source])
         if not finite:
             return message
@@ -312,7 +381,16 @@ def _pack_wide(x_bits, x_bytes, index, order, out, ranges, lo, hi):
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@_entry
+def _pack_wide(x_bits, x_bytes, index, order, out, ranges, lo, hi):
+    """Copy rows lo..hi of a group of 16 or 32 bits; returns the first message that is not finite, or -1."""
+    scratch = np.empty(x_bits.shape[1], dtype=np.uint16)
+    return _pack_wide_rows(
+        x_bits, x_bytes, index, order, out, ranges, lo, hi, scratch, scratch.view(np.uint8)
+    )
+
+
+@_kernel
 def _decode1(part, shift, mask, zero, step, scale, out):
     """Decode one plane: codes at `shift` of each byte."""
     for j in range(len(out)):
@@ -321,7 +399,7 @@ def _decode1(part, shift, mask, zero, step, scale, out):
         out[j] = np.float32(value * scale)
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
 def _add1(part, shift, mask, zero, step, scale, out):
     """`_decode1`, added to `out`."""
     for j in range(len(out)):
@@ -330,7 +408,7 @@ def _add1(part, shift, mask, zero, step, scale, out):
         out[j] = np.float32(out[j] + np.float32(value * scale))
 
 
-@numba.njit(cache=True, nogil=True)
+@_kernel
 def _decode_row(part, bits, zero, step, scale, add, out):
     """Write (or add) one decoded row."""
     size, width = len(part), len(out)
@@ -346,74 +424,115 @@ def _decode_row(part, bits, zero, step, scale, add, out):
             _decode1(part, shift, mask, zero, step, scale, out[lo:hi])
 
 
-@numba.njit(cache=True, nogil=True)
-def _widen(part, out_bytes, scratch, scratch_bytes, scale, add, out):
-    """Write (or add) one row of 16 or 32 bits."""
-    if len(part) == 4 * len(out):
-        if not add and scale == np.float32(1.0):
-            _copy_bytes(part, out_bytes)
-            return
-        _copy_bytes(part, scratch_bytes)
+@_kernel
+def _widen(part, scratch):
+    """bfloat16 bytes as float32."""
+    for c in range(len(scratch)):
+        raw = np.uint32(np.uint32(part[2 * c]) | np.uint32(np.uint32(part[2 * c + 1]) << np.uint32(8)))
+        scratch[c] = _float(np.uint32(raw << np.uint32(16)))
+
+
+@_kernel
+def _add_scaled(row, factor, add, out):
+    """Write (or add) `factor` times a row."""
+    if add:
+        for c in range(len(out)):
+            out[c] = np.float32(out[c] + np.float32(row[c] * factor))
     else:
         for c in range(len(out)):
-            raw = np.uint32(np.uint32(part[2 * c]) | np.uint32(np.uint32(part[2 * c + 1]) << np.uint32(8)))
-            scratch[c] = _step(raw)
-    for c in range(len(out)):
-        value = np.float32(scratch[c] * scale)
-        out[c] = np.float32(out[c] + value) if add else value
+            out[c] = np.float32(row[c] * factor)
 
 
-@numba.njit(cache=True, nogil=True)
-def _unpack_rows(group, order, index, bits, zeros, steps, scale, add, out, out_bytes, lo, hi):
-    """Decode rows lo..hi of a group into (or onto) the rows of `out`."""
-    scratch = np.empty(out.shape[1], dtype=np.float32)
-    scratch_bytes = scratch.view(np.uint8)
+@_kernel
+def _unpack_blocks(group, order, index, bits, zeros, steps, scale, add, out, lo, hi, scratch, scratch_bytes):
+    """`_unpack_rows` with its scratch row."""
     for i in range(lo, hi):
         target = index[order[i]] if len(index) else order[i]
         if bits < 16:
-            step = _step(steps[i])
-            _decode_row(group[i], bits, zeros[i], step, scale, add, out[target])
+            _decode_row(group[i], bits, zeros[i], _step(steps[i]), scale, add, out[target])
+            continue
+        if bits == 16:
+            _widen(group[i], scratch)
         else:
-            _widen(group[i], out_bytes[target], scratch, scratch_bytes, scale, add, out[target])
+            _copy_bytes(group[i], scratch_bytes)
+        _add_scaled(scratch, scale, add, out[target])
 
 
-@numba.njit(cache=True, nogil=True)
+@_entry
+def _unpack_rows(group, order, index, bits, zeros, steps, scale, add, out, lo, hi):
+    """Decode rows lo..hi of a group into (or onto) the rows of `out`."""
+    scratch = np.empty(out.shape[1], dtype=np.float32)
+    _unpack_blocks(
+        group, order, index, bits, zeros, steps, scale, add, out, lo, hi, scratch, scratch.view(np.uint8)
+    )
+
+
+@_kernel
 def _accumulate(part, shift, mask, factor, out):
+    """Add `factor` times the codes of one plane."""
     for j in range(len(out)):
         code = np.uint32(np.uint32(np.uint32(part[j]) >> shift) & mask)
         out[j] = np.float32(out[j] + np.float32(np.float32(np.int32(code)) * factor))
 
 
-@numba.njit(cache=True, nogil=True)
-def _aggregate_rows(buffer, bits, offset, slot, zeros, steps, indptr, indices, weight, out, lo, hi):
-    """Add weighted sums of messages to rows lo..hi of `out`, straight from the codes."""
+@_kernel
+def _accumulate_row(part, bits, factor, out):
+    """Add `factor` times the codes of a row."""
+    size, width = len(part), len(out)
+    mask = np.uint32((1 << bits) - 1)
+    for plane in range(8 // bits):
+        first, last = plane * size, min((plane + 1) * size, width)
+        if first < last:
+            _accumulate(part, np.uint32(plane * bits), mask, factor, out[first:last])
+
+
+@_kernel
+def _aggregate_blocks(
+    buffer, bits, offset, slot, zeros, steps, indptr, indices, weight, out, lo, hi, scratch, scratch_bytes
+):
+    """`_aggregate_rows` with its scratch row."""
     width = out.shape[1]
-    scratch = np.empty(width, dtype=np.float32)
-    scratch_bytes = scratch.view(np.uint8)
     for r in range(lo, hi):
-        target = out[r]
         base = np.float32(0.0)
         for e in range(indptr[r], indptr[r + 1]):
             message = indices[e]
             b = np.int64(bits[message])
-            size = (width * b + 7) // 8
-            part = buffer[offset[message] : offset[message] + size]
-            if b >= 16:
-                _widen(part, scratch_bytes, scratch, scratch_bytes, np.float32(1.0), False, scratch)
-                for c in range(width):
-                    target[c] = np.float32(target[c] + np.float32(scratch[c] * weight[e]))
-                continue
-            place = slot[message]
-            base = np.float32(base + np.float32(zeros[place] * weight[e]))
-            step = _step(steps[place])
-            factor = np.float32(step * weight[e])
-            mask = np.uint32((1 << b) - 1)
-            for plane in range(8 // b):
-                first, last = plane * size, min((plane + 1) * size, width)
-                if first < last:
-                    _accumulate(part, np.uint32(plane * b), mask, factor, target[first:last])
+            part = buffer[offset[message] : offset[message] + (width * b + 7) // 8]
+            if b < 16:
+                place = slot[message]
+                base = np.float32(base + np.float32(zeros[place] * weight[e]))
+                _accumulate_row(part, b, np.float32(_step(steps[place]) * weight[e]), out[r])
+            elif b == 16:
+                _widen(part, scratch)
+                _add_scaled(scratch, weight[e], True, out[r])
+            else:
+                _copy_bytes(part, scratch_bytes)
+                _add_scaled(scratch, weight[e], True, out[r])
+        target = out[r]
         for c in range(width):
             target[c] = np.float32(target[c] + base)
+
+
+@_entry
+def _aggregate_rows(buffer, bits, offset, slot, zeros, steps, indptr, indices, weight, out, lo, hi):
+    """Add weighted sums of messages to rows lo..hi of `out`, straight from the codes."""
+    scratch = np.empty(out.shape[1], dtype=np.float32)
+    _aggregate_blocks(
+        buffer,
+        bits,
+        offset,
+        slot,
+        zeros,
+        steps,
+        indptr,
+        indices,
+        weight,
+        out,
+        lo,
+        hi,
+        scratch,
+        scratch.view(np.uint8),
+    )
 
 
 _NO_INDEX = np.empty(0, dtype=np.int64)
@@ -518,7 +637,6 @@ def _unpack(
             np.float32(scale),
             add,
             target,
-            target.view(np.uint8),
         )
         # Two messages may go to one row, so additions are not split over threads.
         threads.split(_unpack_rows, arguments, len(group.order), 4 * layout.width, serial=add)
