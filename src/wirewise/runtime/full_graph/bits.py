@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from wirewise import rng
 from wirewise.codec import BITS
+from wirewise.cost import ExchangeCosts
+from wirewise.planners import bitwidth
+from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, ExchangeProblem
+from wirewise.plans import BitWidthPlan, ChannelBits
 from wirewise.runtime.full_graph.exchange import HaloExchange
-from wirewise.runtime.full_graph.lane import Lane
+from wirewise.runtime.full_graph.lane import Lane, check_tables
+from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links
 
 if TYPE_CHECKING:
     from wirewise.runtime.full_graph.local import PartTensors
@@ -29,43 +34,212 @@ class BitController:
         exchange: Whose lanes.
         tensors: The part, for the scores of its messages.
         replan_every: Epochs between two decisions.
+        plan: Bits to use as they are, in place of deciding.
     """
 
-    def __init__(self, exchange: HaloExchange, tensors: PartTensors, *, replan_every: int) -> None:
-        self.exchange, self.tensors, self.replan_every = exchange, tensors, replan_every
+    def __init__(
+        self,
+        exchange: HaloExchange,
+        tensors: PartTensors,
+        *,
+        replan_every: int,
+        plan: BitWidthPlan | None = None,
+    ) -> None:
+        self.exchange, self.tensors = exchange, tensors
+        self.replan_every, self.plan = replan_every, plan
+        self.decision: bitwidth.AutoDecision | None = None
+        """What the automatic planner decided last, with its predictions."""
+        self.costs: ExchangeCosts | None = None
+        self._scores: dict[int, np.ndarray] | None = None
         exchange.new_lane = self._first_bits
 
     def _first_bits(self, lane: Lane) -> None:
-        if self.exchange.mode.bits == "random":
-            self._tell({lane.name: lane}, {lane.name: self._drawn(lane)})
+        if self.plan is not None:
+            self._apply(lane, self.plan)
+        elif self.exchange.mode.bits == "random":
+            self._tell(lane, self._drawn(lane))
         else:
             lane.set_static_bits()
 
     def before_epoch(self, epoch: int) -> None:
         """Decide anew where that is due; a collective call."""
+        bits, every = self.exchange.mode.bits, self.replan_every
+        if self.plan is not None or isinstance(bits, int) or self.exchange.transport.world_size == 1:
+            return
         lanes = self.exchange.training_lanes()
-        if self.exchange.mode.bits == "random" and epoch and epoch % self.replan_every == 0:
-            self._tell(lanes, {name: self._drawn(lane) for name, lane in lanes.items()})
-
-    def after_epoch(self, epoch: int) -> None:
-        """Take in what the epoch has shown."""
+        if bits == "random":
+            if epoch and epoch % every == 0:
+                for lane in lanes.values():
+                    self._tell(lane, self._drawn(lane))
+            return
+        chosen: dict[str, dict[int, np.ndarray]] = {}
+        if self.exchange.mode.planner == "paper":
+            if epoch % every == 1 and epoch > 1:
+                chosen = self._paper(lanes, epoch // every)
+        elif epoch == _FIRST_PLAN or (epoch > _FIRST_PLAN and epoch % every == 0):
+            chosen = self._automatic(lanes)
+        for name, tables in chosen.items():
+            self._tell(lanes[name], tables)
 
     def _drawn(self, lane: Lane) -> dict[int, np.ndarray]:
         """Every message uniformly from 2, 4 and 8 bits."""
-        drawn = {}
+        drawn, rank = {}, self.exchange.transport.rank
         for peer, ids in lane.route.send_ids.items():
-            key = rng.stream_key(lane.seed, self.exchange.epoch, lane.number, self.exchange.transport.rank, peer, 0xB1)
+            key = rng.stream_key(lane.seed, self.exchange.epoch, lane.number, rank, peer, 0xB1)
             drawn[peer] = np.array([2, 4, 8], np.uint8)[rng.uniform16(key, ids, 1)[:, 0] % 3]
         return drawn
 
-    def _tell(self, lanes: Mapping[str, Lane], bits: Mapping[str, Mapping[int, np.ndarray]]) -> None:
-        """Send every receiver the bit table of its channels, one byte a message, and lay the buffers out anew."""
-        transport = self.exchange.transport
+    def _automatic(self, lanes: Mapping[str, Lane]) -> dict[str, dict[int, np.ndarray]]:
+        """Least exposed time at no more noise than four bits everywhere; every rank decides its own messages."""
+        problem = self._problem(lanes)
+        self.costs = self._measure(lanes)
+        self.decision = bitwidth.plan_channels(
+            problem, self.costs, rank=self.exchange.transport.rank, allgather=self._all_gather
+        )
+        chosen: dict[str, dict[int, np.ndarray]] = {name: {} for name in lanes}
+        for (name, peer), table in self.decision.bits.items():
+            chosen[name][peer] = table
+        return chosen
+
+    def _paper(self, lanes: Mapping[str, Lane], cycle: int) -> dict[str, dict[int, np.ndarray]]:
+        """The published assigner: one program over the weights of all ranks, solved alike by every rank."""
+        own = self._problem(lanes)
+        problem = BitWidthProblem(
+            exchanges=[self._gathered(e) for e in own.exchanges],
+            world_size=own.world_size,
+            param_bytes=own.param_bytes,
+        )
+        if self.costs is None:
+            self.costs = self._measure({})
+        plan = bitwidth.plan(problem, self.costs, method="paper", cycle=cycle)
+        rank = self.exchange.transport.rank
+        chosen: dict[str, dict[int, np.ndarray]] = {name: {} for name in lanes}
+        for channel in plan.channels:
+            if channel.sender == rank:
+                chosen[channel.exchange][channel.receiver] = channel.array.copy()
+        return chosen
+
+    def _problem(self, lanes: Mapping[str, Lane]) -> BitWidthProblem:
+        """Traced weights of this rank's messages; the traces start anew."""
+        rank = self.exchange.transport.rank
+        exchanges = []
         for name, lane in lanes.items():
-            sends = {p: torch.from_numpy(np.ascontiguousarray(b)) for p, b in bits[name].items()}
-            receives = {p: torch.empty(n, dtype=torch.uint8) for p, n in lane.route.receive_counts.items()}
-            transport.exchange(f"bit table of {name}", 2 * lane.number + 1, sends, receives)
-            lane.set_bits(dict(bits[name]), {p: t.numpy() for p, t in receives.items()})
+            epochs = max(lane.traced_epochs, 1)
+            channels = [
+                ChannelProblem(sender=rank, receiver=p, weights=self._score(lane, p) * v / epochs)
+                for p, v in sorted(lane.variance.items())
+            ]
+            exchanges.append(ExchangeProblem(name=name, width=lane.width, channels=channels))
+            lane.forget_trace()
+        return BitWidthProblem(
+            exchanges=exchanges,
+            world_size=self.exchange.transport.world_size,
+            param_bytes=self.exchange.mode.param_bytes,
+        )
+
+    def _score(self, lane: Lane, peer: int) -> np.ndarray | float:
+        """How strongly noise counts: by the edges that use a row; a returned gradient is used once."""
+        if not lane.route.owner_sends:
+            return 1.0
+        if self._scores is None:
+            paper = self.exchange.mode.planner == "paper"
+            self._scores = self.tensors.main_hood().message_scores(self.exchange, squared_sum=paper)
+        return self._scores[peer]
+
+    def _measure(self, lanes: Mapping[str, Lane]) -> ExchangeCosts:
+        """Costs that all ranks agree on; the hidden time is what the lanes saw last."""
+        transport = self.exchange.transport
+        if self.costs is None:
+            links = measure_links(transport, hosts_of(transport))
+            width = max((lane.width for lane in lanes.values()), default=128)
+            codec = measure_codec(width, device=self.exchange.device)
+        else:
+            links, codec = self.costs.links, self.costs.codec
+        none = np.zeros(transport.world_size)
+        hidden = {
+            n: np.where(np.arange(len(none)) == transport.rank, lane.hidden_s, none)
+            for n, lane in lanes.items()
+        }
+        if not self.exchange.mode.overlap:
+            hidden = {}
+        costs = ExchangeCosts(links=links, codec=codec, hidden_s=hidden)
+        return costs.share(transport.rank, self._all_gather)
+
+    def _all_gather(self, vector: np.ndarray) -> list[np.ndarray]:
+        own = torch.from_numpy(np.ascontiguousarray(vector, dtype=np.float64))
+        return [t.numpy() for t in self.exchange.transport.all_gather(own, "planning")]
+
+    def _gathered(self, own: ExchangeProblem) -> ExchangeProblem:
+        """The same exchange with the channels of all ranks."""
+        transport = self.exchange.transport
+        counts = np.zeros(transport.world_size)
+        for c in own.channels:
+            counts[c.receiver] = len(c.weights)
+        every = self._all_gather(counts)
+        longest = int(max(row.sum() for row in every))
+        packed = np.zeros(longest)
+        flat = np.concatenate([np.zeros(0), *(c.weights for c in own.channels)])
+        packed[: len(flat)] = flat
+        channels = []
+        for sender, (row, values) in enumerate(zip(every, self._all_gather(packed), strict=True)):
+            ends = np.cumsum(row).astype(int)
+            channels += [
+                ChannelProblem(sender=sender, receiver=r, weights=values[ends[r] - int(n) : ends[r]])
+                for r, n in enumerate(row)
+                if r != sender
+            ]
+        return ExchangeProblem(name=own.name, width=own.width, channels=channels)
+
+    def _tell(self, lane: Lane, tables: Mapping[int, np.ndarray]) -> None:
+        """Send every receiver the bit table of its channel, one byte a message, and lay the buffers out anew."""
+        sends = {p: torch.from_numpy(np.ascontiguousarray(b)) for p, b in tables.items()}
+        receives = {p: torch.empty(n, dtype=torch.uint8) for p, n in lane.route.receive_counts.items()}
+        self.exchange.transport.exchange(f"bit table of {lane.name}", 2 * lane.number + 1, sends, receives)
+        lane.set_bits(dict(tables), {p: t.numpy() for p, t in receives.items()})
+
+    def _apply(self, lane: Lane, plan: BitWidthPlan) -> None:
+        rank = self.exchange.transport.rank
+        of = {(c.sender, c.receiver): c.array for c in plan.of(lane.name)}
+        none = np.empty(0, np.uint8)
+        lane.set_bits(
+            {p: of.get((rank, p), none) for p in lane.route.send_rows},
+            {p: of.get((p, rank), none) for p in lane.route.receive_counts},
+        )
+        check_tables({lane.name: lane}, self.exchange.transport)
+
+    def current_plan(self) -> BitWidthPlan:
+        """The bits that hold now, of all ranks, as a plan; a collective call."""
+        transport, channels = self.exchange.transport, []
+        for name, lane in self.exchange.training_lanes().items():
+            rows = {p: lane.send_bits.get(p, np.empty(0, np.uint8)) for p in range(transport.world_size)}
+            counts = np.array([len(rows[p]) for p in range(transport.world_size)], dtype=np.float64)
+            every = self._all_gather(counts)
+            packed = np.zeros(int(max(row.sum() for row in every)))
+            flat = np.concatenate(list(rows.values()))
+            packed[: len(flat)] = flat
+            for sender, (row, values) in enumerate(zip(every, self._all_gather(packed), strict=True)):
+                ends = np.cumsum(row).astype(int)
+                channels += [
+                    ChannelBits(
+                        exchange=name,
+                        sender=sender,
+                        receiver=r,
+                        width=lane.width,
+                        bits=values[ends[r] - int(n) : ends[r]].astype(np.uint8).tobytes(),
+                    )
+                    for r, n in enumerate(row)
+                    if r != sender
+                ]
+        return BitWidthPlan(
+            world_size=transport.world_size,
+            planner=self.exchange.mode.planner,
+            seed=self.exchange.seed,
+            epoch=self.exchange.epoch,
+            channels=tuple(channels),
+            param_bytes=self.exchange.mode.param_bytes,
+            predicted_s=dict(self.decision.exposed_s) if self.decision else {},
+            weight_sigma=dict(self.decision.weight_sigma) if self.decision else {},
+        )
 
     def counts(self) -> dict[str, dict[int, int]]:
         """Messages of this rank by bit width for each exchange."""
@@ -78,18 +252,21 @@ class BitController:
     def gather_counts(self, epochs: list[dict[str, dict[int, int]]]) -> list[dict[str, dict[int, int]]]:
         """The same counts summed over ranks; a collective call."""
         names = sorted({name for epoch in epochs for name in epoch})
-        table = torch.tensor(
-            [[[epoch.get(n, {}).get(b, 0) for b in BITS] for n in names] for epoch in epochs], dtype=torch.int64
-        )
+        rows = [[[epoch.get(n, {}).get(b, 0) for b in BITS] for n in names] for epoch in epochs]
+        table = torch.tensor(rows, dtype=torch.int64)
         self.exchange.transport.all_reduce(table, "bit counts")
         return [
-            {n: {b: int(c) for b, c in zip(BITS, row, strict=True) if c} for n, row in zip(names, rows, strict=True)}
-            for rows in table.tolist()
+            {
+                n: {b: int(c) for b, c in zip(BITS, row, strict=True) if c}
+                for n, row in zip(names, of, strict=True)
+            }
+            for of in table.tolist()
         ]
 
-    def state_dict(self) -> dict[str, object]:
-        """Nothing beyond the lanes' own state yet."""
-        return {}
+    def state_dict(self) -> dict[str, Any]:
+        """Measured costs; the lanes keep bits and traces."""
+        return {"costs": self.costs}
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
+        self.costs = state["costs"]

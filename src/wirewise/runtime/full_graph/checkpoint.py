@@ -92,7 +92,9 @@ def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> None:
         "seed": trainer.options.seed,
     }
     if found != expected:
-        raise InputError(f"{path} holds {found}; this job expects {expected}. Start it with the same settings")
+        raise InputError(
+            f"{path} holds {found}; this job expects {expected}. Start it with the same settings"
+        )
     trainer.model.load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.epoch = state["epoch"]

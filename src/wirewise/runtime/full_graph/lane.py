@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -144,6 +146,9 @@ class Lane:
         self.bytes_sent = 0
         self.arrivals: list[tuple[int, int, float]] = []
         """(peer, bytes, seconds) of received messages since the cost model last looked."""
+        self.hidden_s = 0.0
+        """Seconds of computing between sending and collecting, of the last epoch."""
+        self._posted_s = 0.0
         self._slots = [_Slot() for _ in range(2 if mode.stale else 1)]
         self._turn = 0
         self._previous: _Slot | None = None
@@ -161,6 +166,11 @@ class Lane:
         for slot in self._slots:
             slot.send = {p: self._buffer(x, len(send[p])) for p, x in self.send_layouts.items()}
             slot.receive = {p: self._buffer(x, len(receive[p])) for p, x in self.receive_layouts.items()}
+
+    def forget_trace(self) -> None:
+        """Start tracing anew."""
+        self.variance = {p: np.zeros_like(v) for p, v in self.variance.items()}
+        self.traced_epochs = 0
 
     def set_static_bits(self) -> None:
         """Give every message the mode's width, or 8 bits until a planner decides."""
@@ -200,7 +210,10 @@ class Lane:
             slot.sent, slot.received = self._samples(epoch)
         sending = self._sending(x, epoch)
         what = f"{self.name} of epoch {epoch}"
-        receives = {p: self._part(slot.receive[p], slot.received.get(p)) for p in self._receiving(what, sending, epoch)}
+        receives = {
+            p: self._part(slot.receive[p], slot.received.get(p))
+            for p in self._receiving(what, sending, epoch)
+        }
         slot.pending = self.transport.open(what, self._tag(epoch), receives)
         for peer in self.transport.peers:
             if peer in sending and len(self.route.send_rows[peer]):
@@ -208,6 +221,7 @@ class Lane:
         self.bytes_sent += slot.pending.bytes_sent
         self.traced_epochs += trace
         self._current = slot
+        self._posted_s = time.perf_counter()
         if wait and not self.mode.stale:
             with self.clock.phase("wire"):
                 slot.pending.drain()
@@ -239,6 +253,7 @@ class Lane:
             PeerError: A peer closed its connection or sent nothing within the timeout.
         """
         slot: _Slot | None = self._current
+        self.hidden_s = time.perf_counter() - self._posted_s
         if self.mode.stale:
             slot, self._previous = self._previous, slot
         if slot is None:
@@ -375,8 +390,6 @@ def check_tables(lanes: Mapping[str, Lane], transport: Transport) -> None:
     Raises:
         PeerError: Two ranks hold different tables for a channel.
     """
-    import zlib
-
     for number, (name, lane) in enumerate(sorted(lanes.items())):
         mine = {p: _checksum(zlib.crc32(b.tobytes())) for p, b in lane.send_bits.items()}
         theirs = {p: torch.zeros(1, dtype=torch.int64) for p in lane.receive_bits}

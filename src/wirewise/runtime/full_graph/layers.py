@@ -35,7 +35,9 @@ class GraphConvolution(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, convolution: str, layer: int) -> None:
         super().__init__()
         if convolution not in CONVOLUTIONS:
-            raise InputError(f"unknown convolution {convolution!r}; expected one of {', '.join(CONVOLUTIONS)}")
+            raise InputError(
+                f"unknown convolution {convolution!r}; expected one of {', '.join(CONVOLUTIONS)}"
+            )
         self.kind, self.layer = CONVOLUTIONS[convolution], layer
         self.project_first = layer > 0 and outputs < inputs
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
@@ -76,7 +78,8 @@ class FullGraphNet(nn.Module):
         widths = [features, *[hidden] * (layers - 1), classes]
         self.dropout, self.norm = dropout, norm
         self.convolutions = nn.ModuleList(
-            GraphConvolution(widths[i], widths[i + 1], convolution=convolution, layer=i) for i in range(layers)
+            GraphConvolution(widths[i], widths[i + 1], convolution=convolution, layer=i)
+            for i in range(layers)
         )
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(hidden)) for _ in range(layers - 1))
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(hidden)) for _ in range(layers - 1))

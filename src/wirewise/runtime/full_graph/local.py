@@ -42,6 +42,10 @@ class PartTensors:
             self._hoods[kind] = Neighbourhood(self.part, kind, dtype=self.dtype, device=self.device)
         return self._hoods[kind]
 
+    def main_hood(self) -> Neighbourhood:
+        """The aggregation that the model uses; "mean" where it brings its own convolutions."""
+        return next(iter(self._hoods.values())) if self._hoods else self.hood("mean")
+
     def features(self) -> Any:
         """Input features of own and halo rows: a dense tensor or sparse rows for `ops.sparse_linear`."""
         return self._input("raw", lambda x: x)

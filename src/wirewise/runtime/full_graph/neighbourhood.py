@@ -104,7 +104,8 @@ class Neighbourhood:
             for p in exchange.transport.peers
         }
         receives = {
-            p: torch.empty(len(rows), dtype=torch.float64) for p, rows in exchange.forward_route.send_rows.items()
+            p: torch.empty(len(rows), dtype=torch.float64)
+            for p, rows in exchange.forward_route.send_rows.items()
         }
         exchange.transport.exchange("message scores", 3, sends, receives)
         return {p: t.numpy() for p, t in receives.items()}

@@ -24,7 +24,9 @@ class GradientReducer:
         bucket_bytes: A bucket is closed when it holds at least so many bytes.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], transport: Transport, *, bucket_bytes: int = 1 << 18):
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], transport: Transport, *, bucket_bytes: int = 1 << 18
+    ):
         self.transport = transport
         self._parameters = [p for p in reversed(list(parameters)) if p.requires_grad]
         self._flat: list[Tensor] = []

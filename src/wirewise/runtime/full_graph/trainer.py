@@ -125,10 +125,11 @@ class Trainer:
             total = self.reducer.finish()
         with self.clock.phase("other"):
             self.optimizer.step()
-        self.bits.after_epoch(self.epoch)
         seconds = time.perf_counter() - started
         self._pending.append(
-            _Measured(self.epoch, total, seconds, self.clock.take(), self._bytes_sent() - sent, self.bits.counts())
+            _Measured(
+                self.epoch, total, seconds, self.clock.take(), self._bytes_sent() - sent, self.bits.counts()
+            )
         )
         self.epoch += 1
         return total

@@ -33,7 +33,9 @@ class Transport:
         store: A torch store that all ranks share; with it an error names the rank that failed first.
     """
 
-    def __init__(self, group: dist.ProcessGroup, *, timeout_s: float = 120.0, store: dist.Store | None = None):
+    def __init__(
+        self, group: dist.ProcessGroup, *, timeout_s: float = 120.0, store: dist.Store | None = None
+    ):
         self.group = group
         self.rank: int = group.rank()
         self.world_size: int = group.size()
@@ -54,7 +56,9 @@ class Transport:
         """
         return Pending(self, what, tag, receives)
 
-    def exchange(self, what: str, tag: int, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]):
+    def exchange(
+        self, what: str, tag: int, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
+    ):
         """Send and receive one message for each peer and wait for all of them."""
         pending = self.open(what, tag, receives)
         for peer in self.peers:
@@ -131,8 +135,14 @@ class Transport:
             deadline = time.monotonic() + _GRACE_S
             while time.monotonic() < deadline:
                 if suspect is None:
-                    suspect = next((b for r in self.peers if (b := self._blame(r)) not in (None, self.rank)), None)
-                if suspect is not None and suspect not in seen and (after := self._blame(suspect)) is not None:
+                    suspect = next(
+                        (b for r in self.peers if (b := self._blame(r)) not in (None, self.rank)), None
+                    )
+                if (
+                    suspect is not None
+                    and suspect not in seen
+                    and (after := self._blame(suspect)) is not None
+                ):
                     seen.add(suspect)
                     suspect = after if after not in seen else suspect
                     continue

@@ -1,0 +1,105 @@
+"""What a plan needs to know about this job: the cost of every channel and of the codec, measured in place."""
+
+from __future__ import annotations
+
+import socket
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from wirewise import codec
+from wirewise.cost import CodecCost, LinkCost, LinkTable, fit_codec, fit_link
+from wirewise.runtime.full_graph.transport import Transport
+
+__all__ = ["hosts_of", "measure_codec", "measure_links"]
+
+_PROBE_BYTES = (1 << 14, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
+_PROBE_ROUNDS = 2
+_PROBE_LIMIT_S = 0.25
+"""Larger probes are left out once a round takes so long: a slow network shows its slope early."""
+_PROBE_TAG = 5
+
+
+def hosts_of(transport: Transport) -> list[int]:
+    """Number of the host of each rank: ranks with one name and one network stack share it."""
+    stack = Path("/proc/self/ns/net")
+    name = f"{socket.gethostname()} {stack.readlink() if stack.exists() else ''}"
+    ids = [int(i) for i in transport.all_gather(torch.tensor([zlib.crc32(name.encode())]), "host names")]
+    return [ids.index(i) for i in ids]
+
+
+def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
+    """Fit every channel's latency and slope to all-to-alls of several sizes, in which all channels are loaded.
+
+    Arrival times are regressed on the bytes of the busier interface, so that a host's channels share it in
+    predictions as they did in the measurement. Every rank knows the channels that it receives; the others are
+    placeholders until `ExchangeCosts.share`.
+    """
+    size = transport.world_size
+    table = LinkTable.uniform(LinkCost(latency_s=1e-4, s_per_byte=1e-8), size, hosts=hosts)
+    samples: dict[int, list[tuple[float, float]]] = {p: [] for p in transport.peers}
+    for _ in range(_PROBE_ROUNDS):
+        for count in _PROBE_BYTES:
+            load = table.load(np.full((size, size), count) * (1 - np.eye(size, dtype=np.int64)))
+            slowest = 0.0
+            for peer, seconds in _probe(transport, count).items():
+                samples[peer].append((float(load[peer, transport.rank]), seconds))
+                slowest = max(slowest, seconds)
+            if _agree(transport, slowest) > _PROBE_LIMIT_S:
+                break
+    links = {
+        (s, r): LinkCost(latency_s=0.0, s_per_byte=0.0) for s in range(size) for r in range(size) if s != r
+    }
+    links |= {(p, transport.rank): fit_link(taken) for p, taken in samples.items()}
+    return LinkTable.of(links, size, hosts=hosts)
+
+
+def _probe(transport: Transport, count: int) -> dict[int, float]:
+    """Seconds until the message of each peer landed, all ranks starting together."""
+    transport.all_reduce(torch.zeros(1), "start of a probe")
+    buffers = {p: torch.empty(count, dtype=torch.uint8) for p in transport.peers}
+    pending = transport.open("link probe", _PROBE_TAG, buffers)
+    payload = torch.zeros(count, dtype=torch.uint8)
+    for peer in transport.peers:
+        pending.send(peer, payload)
+    for _ in pending.arrivals():
+        pass
+    pending.wait_sends()
+    return pending.arrival_s
+
+
+def _agree(transport: Transport, seconds: float) -> float:
+    slowest = torch.tensor([seconds], dtype=torch.float64)
+    transport.all_reduce(slowest, "end of a probe", torch.distributed.ReduceOp.MAX)
+    return float(slowest)
+
+
+def measure_codec(width: int, *, device: torch.device, rows: int = 1024, rounds: int = 3) -> CodecCost:
+    """Time packing and unpacking of `rows` rows in every bit width; the best of a few rounds counts."""
+    x = torch.randn(rows, width, device=device)
+    ids = np.arange(rows)
+    packed, unpacked = [], []
+    for bits in codec.BITS:
+        layout = codec.MessageLayout(np.full(rows, bits, np.uint8), width)
+        buffer = torch.empty(layout.size_bytes, dtype=torch.uint8, device=device)
+        out = torch.empty_like(x)
+        times = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            codec.pack(x, None, layout, buffer, key=0, rows=ids)
+            _finish(device)
+            middle = time.perf_counter()
+            codec.unpack(buffer, layout, out)
+            _finish(device)
+            times.append((middle - start, time.perf_counter() - middle))
+        packed.append((bits, rows, width, min(t[0] for t in times)))
+        unpacked.append((bits, rows, width, min(t[1] for t in times)))
+    return fit_codec(packed, unpacked)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
