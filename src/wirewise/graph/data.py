@@ -1,4 +1,4 @@
-"""A whole graph on one process: edges, features, labels and split, checked before anything is built on them."""
+"""A whole graph on one process: edges, features, labels and split, checked before use."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class SparseRows:
             )
         if self.indptr[-1] != len(self.indices):
             raise GraphError(
-                f"x_indptr ends at {self.indptr[-1]}, but x_indices has {len(self.indices)} values; expected equal "
-                "numbers, the file may be incomplete"
+                f"x_indptr ends at {self.indptr[-1]}, but x_indices has {len(self.indices)} values; expected "
+                "equal numbers, the file may be incomplete"
             )
         if self.data is not None and len(self.data) != len(self.indices):
             raise GraphError(
@@ -99,8 +99,8 @@ class SparseRows:
 class GraphData:
     """A graph with features, labels and a split. N nodes, E edges, F features, C classes.
 
-    An edge (u, v) means that v aggregates from u. Where `directed` is False the edge list holds both directions.
-    Self loops and duplicates may be present and are dropped (duplicates: their weights added) when parts are made.
+    An edge (u, v) means that v aggregates from u. Where `directed` is False the list holds both directions.
+    Self loops are dropped and duplicates merged, their weights added, when parts are made.
     """
 
     edge_index: NDArray[Any]
@@ -149,7 +149,7 @@ class GraphData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of edges, features, labels and split: equal for equal graphs, whatever the order of the edge list."""
+        """Hash of edges, features, labels and split; the order of the edge list does not matter."""
         digest = hashlib.blake2b(digest_size=16)
         x = self.x
         features = [x.indptr, x.indices, x.data] if isinstance(x, SparseRows) else [x]
@@ -192,8 +192,8 @@ def _check_edges(data: GraphData) -> None:
     if len(wrong):
         edge = int(wrong[0])
         raise GraphError(
-            f"edge {edge} goes from node {edges[0, edge]} to node {edges[1, edge]}, but nodes are 0 to {nodes - 1}; "
-            f"{len(wrong)} of {edges.shape[1]} edges dangle, remove them or add the nodes"
+            f"edge {edge} goes from node {edges[0, edge]} to node {edges[1, edge]}, but nodes are 0 to "
+            f"{nodes - 1}; {len(wrong)} of {edges.shape[1]} edges dangle, remove them or add the nodes"
         )
     weight = data.edge_weight
     if weight is not None:
@@ -230,8 +230,8 @@ def _check_features(data: GraphData) -> None:
     else:
         node, column = divmod(at, x.shape[1])
     raise GraphError(
-        f"x of node {node}, column {column} is {np.asarray(values).reshape(-1)[at]}; expected finite numbers, "
-        "replace missing values before training"
+        f"x of node {node}, column {column} is {np.asarray(values).reshape(-1)[at]}; expected finite "
+        "numbers, replace missing values before training"
     )
 
 
@@ -257,8 +257,8 @@ def _check_labels(data: GraphData) -> None:
     bad = np.flatnonzero(((y < 0) | (y >= data.num_classes)) & ~unlabelled)
     if len(bad):
         raise GraphError(
-            f"y of node {bad[0]} is {y[bad[0]]}; expected a class from 0 to {data.num_classes - 1} (or -1 for a node "
-            f"without a split, value {NO_SPLIT}); {len(bad)} nodes are wrong"
+            f"y of node {bad[0]} is {y[bad[0]]}; expected a class from 0 to {data.num_classes - 1} (or -1 for a "
+            f"node without a split, value {NO_SPLIT}); {len(bad)} nodes are wrong"
         )
 
 
@@ -271,7 +271,8 @@ def _check_split(data: GraphData) -> None:
     bad = np.flatnonzero(~np.isin(split, list(SPLITS.values())))
     if len(bad):
         raise GraphError(
-            f"split of node {bad[0]} is {split[bad[0]]}; expected 0 (train), 1 (validation), 2 (test) or 255 (none)"
+            f"split of node {bad[0]} is {split[bad[0]]}; expected 0 (train), 1 (validation), 2 (test) or 255 "
+            "(none)"
         )
     if data.count(TRAIN) == 0:
         raise GraphError("no node has split 0 (train); expected at least one training node in the graph")

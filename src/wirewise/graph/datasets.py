@@ -39,8 +39,8 @@ def load(name: str, *, seed: int = 0) -> GraphData:
     """A checked graph by name.
 
     Args:
-        name: A key of `DATASETS`; "block" or "block:nodes=20000,classes=12,..." with the knobs of `BlockModel`;
-            or the path of an npz file (see `read_graph`).
+        name: A key of `DATASETS`; "block" or "block:nodes=20000,classes=12,..." with the knobs of
+            `BlockModel`; or the path of an npz file (see `read_graph`).
         seed: Of a generated graph whose name gives none.
 
     Raises:
@@ -53,7 +53,8 @@ def load(name: str, *, seed: int = 0) -> GraphData:
     if name.endswith(".npz") or Path(name).exists():
         return read_graph(name)
     raise GraphError(
-        f"dataset {name!r} is unknown; expected {', '.join(DATASETS)}, block:nodes=20000,..., or the path of an npz file"
+        f"dataset {name!r} is unknown; expected {', '.join(DATASETS)}, block:nodes=20000,..., or the path of "
+        "an npz file"
     )
 
 
@@ -74,8 +75,8 @@ def _planetoid(name: str) -> Callable[[], GraphData]:
             data = Planetoid(root=str(root), name=name)[0]
         except (OSError, RuntimeError, ValueError) as error:
             raise GraphError(
-                f"cannot read or download {name} under {root}: {error}; set WIREWISE_DATA to the folder that holds "
-                "Planetoid/, or try again with a network"
+                f"cannot read or download {name} under {root}: {error}; set WIREWISE_DATA to the folder that "
+                "holds Planetoid/, or try again with a network"
             ) from error
         return from_pyg(data, name=name.lower())
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wirewise.errors import GraphError
 from wirewise.graph.data import GraphData, SparseRows
 
-__all__ = ["atomic_file", "make_folder", "graph_of", "read_arrays", "read_graph", "write_graph"]
+__all__ = ["atomic_file", "graph_of", "make_folder", "read_arrays", "read_graph", "write_graph"]
 
 _KEYS = "edge_index, (x or x_indptr and x_indices and num_features), y, split"
 
@@ -25,7 +25,7 @@ _KEYS = "edge_index, (x or x_indptr and x_indices and num_features), y, split"
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file that takes the name `path` only when it is complete and on disk.
 
-    It is written under a temporary name in the same folder, synchronised and renamed; on any error it is removed.
+    It is written under a temporary name in the same folder, synchronised and renamed; an error removes it.
 
     Raises:
         GraphError: The folder or disk does not take the file.
@@ -41,8 +41,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
         _sync_folder(path.parent)
     except OSError as error:
         raise GraphError(
-            f"cannot write {path}: {error.strerror or error}; nothing was left there, free space or choose a folder "
-            "that can be written"
+            f"cannot write {path}: {error.strerror or error}; nothing was left there, free space or choose a "
+            "folder that can be written"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -96,16 +96,16 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 
 def _broken(path: Path, error: Exception) -> GraphError:
     return GraphError(
-        f"{path} is no complete npz file ({error}); it may be truncated or hold Python objects, write it again with "
-        "numpy.savez"
+        f"{path} is no complete npz file ({error}); it may be truncated or hold Python objects, write it again "
+        "with numpy.savez"
     )
 
 
 def read_graph(path: str | Path) -> GraphData:
     """A user's graph from an npz file, checked.
 
-    Keys: `edge_index` int [2, E]; `x` float [N, F], or `x_indptr`, `x_indices`, optional `x_data`, `num_features`;
-    `y` int [N] or 0/1 [N, C]; `split` int [N]; optional `class_names`, `edge_weight` and `directed` (default
+    Keys: `edge_index` int [2, E]; `x` float [N, F], or `x_indptr`, `x_indices`, optional `x_data` and
+    `num_features`; `y` int [N] or 0/1 [N, C]; `split` int [N]; optional `class_names`, `edge_weight` and `directed` (default
     False: every edge is used in both directions).
 
     Raises:
@@ -129,7 +129,8 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
         missing |= {"x_indptr", "x_indices", "num_features"} - arrays.keys()
     if missing:
         raise GraphError(
-            f"{', '.join(sorted(missing))} missing; got {', '.join(sorted(arrays)) or 'nothing'}, expected {_KEYS}"
+            f"{', '.join(sorted(missing))} missing; got {', '.join(sorted(arrays)) or 'nothing'}, "
+            f"expected {_KEYS}"
         )
     y = arrays["y"]
     _expect(arrays, "y", "iufb" if y.ndim == 2 else "iu", (1, 2))

@@ -1,4 +1,4 @@
-"""Random graphs with classes: a degree-skewed block model of any size, and features that tell the classes apart."""
+"""Random graphs with classes: a degree-skewed block model of any size, with features to match."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class BlockModel:
 def block_model(knobs: BlockModel | None = None) -> GraphData:
     """Draw a degree-corrected stochastic block model with noisy class-mean features.
 
-    Node weights are Pareto with shape 2, so degrees are skewed as in real graphs. Each edge takes both ends by
-    weight, the second inside the class of the first with probability `p_in`. O(edges log nodes), vectorised.
+    Node weights are Pareto with shape 2, so degrees are skewed as in real graphs. Each edge takes both ends
+    by weight, the second inside the class of the first with probability `p_in`. O(edges log nodes), vectorised.
 
     Raises:
         GraphError: A knob is out of range.
@@ -90,7 +90,7 @@ def block_model(knobs: BlockModel | None = None) -> GraphData:
 
 def _draw_edges(rng: np.random.Generator, knobs: BlockModel, block: NDArray[np.int64]) -> NDArray[np.int32]:
     nodes, wanted = knobs.nodes, round(knobs.nodes * knobs.mean_degree * (1 if knobs.directed else 0.5))
-    # Nodes sorted by class: the cumulative weight of a class is then one interval of the cumulative weight of all.
+    # Nodes sorted by class: the weight of a class is then one interval of the cumulative weight of all.
     order = np.argsort(block, kind="stable")
     cumulative = np.concatenate([[0.0], np.cumsum(rng.pareto(_PARETO_SHAPE, nodes) + 1)])
     bounds = cumulative[np.concatenate([[0], np.cumsum(np.bincount(block, minlength=knobs.classes))])]
@@ -114,7 +114,7 @@ def _draw_pairs(
     bounds: NDArray[np.float64],
     count: int,
 ) -> NDArray[np.int64]:
-    """Distinct pairs (source * nodes + target) of sorted nodes, without self loops; undirected ones ordered."""
+    """Distinct pairs (source * nodes + target) of sorted nodes, no self loops; undirected ones ordered."""
     source = _pick(cumulative, rng.random(count) * cumulative[-1])
     inside = rng.random(count) < knobs.p_in
     low = np.where(inside, bounds[block[source]], 0.0)

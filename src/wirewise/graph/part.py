@@ -1,7 +1,8 @@
 """One rank's piece of a partitioned graph, and the files in which the pieces travel.
 
-A partitioned graph is a folder of `part-0.npz`, `part-1.npz`, ... and `meta.json`. Parts are made and written one
-by one, and a training process reads its own only. `meta.json` is written last: a folder without it is incomplete.
+A partitioned graph is a folder of `part-0.npz`, `part-1.npz`, ... and `meta.json`. Parts are made and written
+one by one, and a training process reads its own only. `meta.json` is written last: a folder without it is
+incomplete.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def _remove(path: Path) -> None:
 
 
 def read_meta(folder: str | Path) -> PartsMeta:
-    """The description of a folder of parts, or GraphError where it is missing, malformed or of another version."""
+    """The description of a folder of parts; GraphError where it is missing, malformed or of another version."""
     path = Path(folder) / "meta.json"
     try:
         meta = msgspec.json.decode(path.read_bytes(), type=PartsMeta)
@@ -282,8 +283,8 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None) -> Pa
     meta = read_meta(folder)
     if num_parts is not None and num_parts != meta.num_parts:
         raise GraphError(
-            f"{folder} holds {meta.num_parts} parts and the job has {num_parts} ranks; start {meta.num_parts} ranks or "
-            f"partition the graph into {num_parts} parts"
+            f"{folder} holds {meta.num_parts} parts and the job has {num_parts} ranks; start {meta.num_parts} "
+            f"ranks or partition the graph into {num_parts} parts"
         )
     if not 0 <= rank < meta.num_parts:
         raise GraphError(
@@ -294,8 +295,8 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None) -> Pa
     expected_bytes = meta.parts[rank]["size_bytes"]
     if path.exists() and path.stat().st_size != expected_bytes:
         raise GraphError(
-            f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is truncated or "
-            "from another run, write the parts again"
+            f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is truncated "
+            "or from another run, write the parts again"
         )
     part = _from_arrays(read_arrays(path), path)
     for name, got, wanted in (
@@ -348,8 +349,8 @@ def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
 def edge_weights(part: Part, kind: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Weights of a part's in-edges and of its own nodes' self loops, from the degrees of the whole graph.
 
-    So that aggregation over parts equals aggregation on one process, for directed graphs too. With d_out(u) and
-    d_in(v) counted without self loops:
+    So that aggregation over parts equals aggregation on one process, for directed graphs too. With d_out(u)
+    and d_in(v) counted without self loops:
 
     - "gcn": ((d_out(u) + 1) (d_in(v) + 1))^-1/2, for the self loop with u = v;
     - "mean": 1 / max(d_in(v), 1), self loop 0;

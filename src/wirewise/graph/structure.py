@@ -12,7 +12,7 @@ __all__ = ["InEdges", "in_edges", "one_way_edge", "out_edges", "symmetrized"]
 
 
 class InEdges(NamedTuple):
-    """CSR by target: the sources of node v are `indices[indptr[v]:indptr[v + 1]]`, ascending, no self, no duplicates."""
+    """CSR by target: the sources of v are `indices[indptr[v]:indptr[v + 1]]`, ascending, without v, once each."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -20,7 +20,7 @@ class InEdges(NamedTuple):
 
 
 def in_edges(edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None) -> InEdges:
-    """Sort an edge list [2, E] by target and source; drop self loops, add up duplicates. O(E) and a sort per node."""
+    """Sort an edge list [2, E] by target and source; drop self loops, add up duplicates."""
     source, target = edge_index
     keep = source != target
     values = np.ones(int(keep.sum()), np.float32) if weight is None else weight[keep].astype(np.float32)
@@ -43,7 +43,7 @@ def out_edges(edges: InEdges) -> InEdges:
 def symmetrized(
     edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
-    """Every edge in both directions, once, sorted by target; an edge keeps the larger weight of its directions."""
+    """Every edge in both directions, once, sorted by target, with the larger weight of its directions."""
     edges = in_edges(edge_index, num_nodes, weight)
     target = np.repeat(np.arange(num_nodes, dtype=np.int32), np.diff(edges.indptr))
     if edges.weight is None:
