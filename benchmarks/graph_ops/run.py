@@ -135,7 +135,7 @@ def norm_act_drop(preset: Preset, width: int) -> Contenders:
 
 
 def sparse_linear(preset: Preset, width: int) -> Contenders:
-    """First layer on sparse features, forward and gradient of the weight; torch gets the transposed for free."""
+    """First layer on sparse features and its weight gradient; torch gets the transposed for free."""
     matrix = random_rows(preset.nodes, preset.features, int(preset.nodes * preset.features_a_node), seed=1)
     x, forward, backward = ops.Csr.from_scipy(matrix), sparse_tensor(matrix), sparse_tensor(matrix.T.tocsr())
     weight = torch.randn(width, preset.features, requires_grad=True)
