@@ -64,7 +64,7 @@ def plan(
 
 
 def warm() -> None:
-    """Compile the planners' kernels ahead (kept on disk), so that the first plan of a job costs milliseconds."""
+    """Compile the planners' kernels ahead (kept on disk), so that the first plan costs milliseconds."""
     link = LinkCost(latency_s=0.0, s_per_byte=1e-8)
     channels = [ChannelProblem(sender=s, receiver=1 - s, weights=np.array([3.0, 2.0, 1.0])) for s in (0, 1)]
     problem = BitWidthProblem(

@@ -1,0 +1,120 @@
+"""Laws that every plan family keeps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from wirewise import plans, sim
+from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
+from wirewise.errors import PlanError
+
+
+def bitwidth() -> plans.BitWidthPlan:
+    def channel(exchange, sender, bits):
+        return plans.ChannelBits(
+            exchange=exchange, sender=sender, receiver=1 - sender, width=16, bits=bytes(bits)
+        )
+
+    channels = (
+        channel("forward1", 0, [8, 4, 32]),
+        channel("forward1", 1, [4, 16]),
+        channel("backward1", 1, [1, 2, 2]),
+        channel("backward1", 0, [4, 2]),
+    )
+    return plans.BitWidthPlan(
+        world_size=2,
+        planner="example",
+        channels=channels,
+        forward_covers_backward=True,
+        predicted_s={"forward1": 1e-3},
+        weight_sigma={"forward1": 1.5},
+    )
+
+
+def simulate_bitwidth(plan):
+    link = LinkCost(latency_s=1e-4, s_per_byte=1e-6)
+    return sim.simulate_epoch(plan, ExchangeCosts(links=LinkTable.uniform(link, plan.world_size)))
+
+
+def broken_bitwidth():
+    plan = bitwidth()
+    wrong = msgspec.structs.replace(plan.channels[2], bits=b"\x01\x02\x07")
+    return msgspec.structs.replace(
+        plan, channels=(*plan.channels[:2], wrong, plan.channels[3])
+    ), "channels[2]"
+
+
+EXAMPLES = {"bitwidth": bitwidth}
+BROKEN = {"bitwidth": broken_bitwidth}
+SIMULATORS = {"bitwidth": simulate_bitwidth}
+
+FAMILIES = pytest.mark.parametrize("family", sorted(plans.PLANS))
+
+
+def ranks(count):
+    return SimpleNamespace(
+        hosts=[f"host{i}" for i in range(count)], devices=[f"cpu{i}" for i in range(count)]
+    )
+
+
+def test_every_family_has_an_example():
+    assert set(EXAMPLES) == set(BROKEN) == set(SIMULATORS) == set(plans.PLANS)
+
+
+@FAMILIES
+def test_json_reads_back_equal(family, tmp_path):
+    plan = EXAMPLES[family]()
+    assert type(plan) is plans.PLANS[family]
+    assert plan.family == family
+    assert plans.loads(plan.to_json()) == plan
+    assert type(plan).from_json(plan.to_json()) == plan
+    assert plans.Plan.from_json is not None
+    plans.save(plan, tmp_path / "plan.json")
+    assert plans.load(tmp_path / "plan.json") == plan
+
+
+@FAMILIES
+def test_check_accepts_what_fits(family):
+    plan = EXAMPLES[family]()
+    plan.check(ranks(plan.world_size))
+
+
+@FAMILIES
+def test_check_names_both_world_sizes(family):
+    plan = EXAMPLES[family]()
+    with pytest.raises(PlanError, match=f"{plan.world_size}.*{plan.world_size + 1}"):
+        plan.check(ranks(plan.world_size + 1))
+
+
+@FAMILIES
+def test_check_shows_the_faulty_place(family):
+    plan, place = BROKEN[family]()
+    with pytest.raises(PlanError) as caught:
+        plan.check(ranks(plan.world_size))
+    assert place in str(caught.value)
+
+
+@FAMILIES
+def test_a_plan_is_frozen(family):
+    with pytest.raises(AttributeError):
+        EXAMPLES[family]().planner = "other"
+
+
+@FAMILIES
+def test_the_simulator_accepts_it(family):
+    timeline = SIMULATORS[family](EXAMPLES[family]())
+    assert timeline.seconds > 0
+    assert timeline.source == "simulated"
+
+
+@FAMILIES
+def test_it_can_be_drawn(family):
+    plan = EXAMPLES[family]()
+    titles, rows = plan.table()
+    assert rows
+    assert all(len(row) == len(titles) for row in rows)
+    assert plan.planner in plan.summary()
+    assert len(plan.summary().splitlines()) == len(rows) + 2
