@@ -164,6 +164,8 @@ def test_whole_problem_in_one_process_decides_what_the_ranks_decide():
     decisions = decide(whole, costs)
     for c in p.channels:
         assert np.array_equal(c.array, decisions[c.sender].bits[c.exchange, c.receiver])
+    for name in p.exchanges:
+        assert np.array_equal(p.bytes_matrix(name), decisions[1].size_bytes[name])
     assert p.forward_covers_backward
     p.check(SimpleNamespace(hosts=[0, 1, 2], devices=[0, 1, 2]), whole.messages())
 
@@ -206,6 +208,18 @@ def test_knobs_are_checked(knobs, words):
         plan_channels(
             own_channels(layers(2, 10), 0), given_.pop("costs"), allgather=lambda v: [v, v], **given_
         )
+
+
+def test_a_budget_out_of_reach_gets_the_most_bits():
+    values = np.ones(50)
+    channels = [
+        ChannelProblem(sender=s, receiver=1 - s, weights=values, energies=1e9 * values) for s in (0, 1)
+    ]
+    whole = problems.problem(ExchangeProblem(name="forward1", width=64, channels=channels), ranks=2)
+    one = decide(whole, problems.costs(2), bits=(16,))[0]
+    assert (one.bits["forward1", 1] == 16).all()
+    assert one.noise_share["forward1"] > 1
+    assert set(decide(whole, problems.costs(2), bits=(16, 32))[0].bits["forward1", 1].tolist()) == {32}
 
 
 def test_no_messages_at_all():

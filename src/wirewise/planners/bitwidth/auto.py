@@ -53,6 +53,8 @@ class AutoDecision:
 
     bits: dict[tuple[str, int], NDArray[np.uint8]]
     """Bits of each message of this rank by (exchange, receiver), uint8 [n]."""
+    size_bytes: dict[str, NDArray[np.int64]]
+    """Bytes of every channel of the job, [sender, receiver] by exchange; `LinkTable.load` wants them."""
     exposed_s: dict[str, float]
     """Predicted exposed seconds of each exchange, codec included, on the slowest rank."""
     static_exposed_s: dict[int, float]
@@ -227,9 +229,14 @@ class _Shared:
         count = self.messages[name]
         if not count:
             return Choice(np.zeros(0, np.int64), 0.0, 0.0, 0.0, True)
-        return self.arenas[name].search(
+        arena = self.arenas[name]
+        found = arena.search(
             self.budgets[name], bit_floor=floor * count, bit_limit=limit * count, slack=slack
         )
+        if found.feasible or floor > 0 or limit < np.inf:
+            return found
+        # Bfloat16 alone can miss the budget of a quantized width; then the most bits have to do.
+        return arena.evaluate(np.full(len(arena.sender), len(self.bits) - 1, dtype=np.int64))
 
     def _mean(self, name: str, choice: Choice) -> float:
         return choice.bit_sum / max(self.messages[name], 1)
@@ -260,6 +267,12 @@ class _Shared:
         budgets = self.budgets[forward] or 1.0, self.budgets[backward] or 1.0
         return min(near, key=lambda o: o[0].noise / budgets[0] + o[1].noise / budgets[1])
 
+    def _size_bytes(self, name: str, choice: Choice) -> NDArray[np.int64]:
+        arena = self.arenas[name]
+        size = np.zeros((arena.links.world_size, arena.links.world_size), dtype=np.int64)
+        size[arena.sender, arena.receiver] = arena.size[np.arange(len(arena.sender)), choice.points]
+        return size
+
     def report(
         self, own: dict[tuple[str, int], NDArray[np.uint8]], chosen: Mapping[str, Choice]
     ) -> AutoDecision:
@@ -274,6 +287,7 @@ class _Shared:
         }
         return AutoDecision(
             bits=own,
+            size_bytes={n: self._size_bytes(n, c) for n, c in chosen.items()},
             exposed_s={n: c.exposed_s for n, c in chosen.items()},
             static_exposed_s=static,
             noise_share={n: c.noise / (self.budgets[n] or 1.0) for n, c in chosen.items()},
