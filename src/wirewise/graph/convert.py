@@ -22,8 +22,8 @@ def from_pyg(
     """A `torch_geometric.data.Data` as a checked graph.
 
     Args:
-        data: With `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask` or `split` (0 train,
-            1 validation, 2 test, 255 none). `edge_weight` is kept. `y` may be [N], [N, 1] or 0/1 [N, C].
+        data: With `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask` or `split` (0
+            train, 1 validation, 2 test, 255 none). `edge_weight` is kept. `y` is [N], [N, 1] or 0/1 [N, C].
         name: Shown in reports.
         directed: None: undirected when every edge has its reverse.
         mask_column: Which split to take where masks are [N, splits].

@@ -257,8 +257,8 @@ def _check_labels(data: GraphData) -> None:
     bad = np.flatnonzero(((y < 0) | (y >= data.num_classes)) & ~unlabelled)
     if len(bad):
         raise GraphError(
-            f"y of node {bad[0]} is {y[bad[0]]}; expected a class from 0 to {data.num_classes - 1} (or -1 for a "
-            f"node without a split, value {NO_SPLIT}); {len(bad)} nodes are wrong"
+            f"y of node {bad[0]} is {y[bad[0]]}; expected a class from 0 to {data.num_classes - 1} (or -1 "
+            f"for a node without a split, value {NO_SPLIT}); {len(bad)} nodes are wrong"
         )
 
 

@@ -94,7 +94,10 @@ def _ogb(name: str) -> Callable[[], GraphData]:
         try:
             dataset: Any = NodePropPredDataset(name, root=str(data_root()))
         except OSError as error:
-            raise GraphError(f"cannot read or download {name} under {data_root()}: {error}") from error
+            raise GraphError(
+                f"cannot read or download {name} under {data_root()}: {error}; set WIREWISE_DATA to the folder "
+                "that holds it, or try again with a network"
+            ) from error
         return from_ogb(dataset, name=name)
 
     return read
@@ -102,7 +105,7 @@ def _ogb(name: str) -> Callable[[], GraphData]:
 
 def _knobs(text: str, seed: int) -> BlockModel:
     """Parse "block:nodes=20000,directed=true"."""
-    types = {field.name: type(field.default) for field in dataclasses.fields(BlockModel)}
+    types: dict[str, type] = {name: type(value) for name, value in dataclasses.asdict(BlockModel()).items()}
     knobs: dict[str, Any] = {"seed": seed}
     for item in filter(None, text.partition(":")[2].split(",")):
         key, _, value = item.partition("=")

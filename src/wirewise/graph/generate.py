@@ -26,10 +26,10 @@ class BlockModel:
     features: int = 64
     mean_degree: float = 16.0
     """Edges per node: in-degree of a directed graph, degree of an undirected one."""
-    p_in: float = 0.6
+    p_in: float = 0.45
     """Share of edges drawn inside a class; the rest goes to any node. More of it makes more nodes central."""
-    noise: float = 2.5
-    """Standard deviation of a feature around its class mean, in units of the spread of the means."""
+    noise: float = 4.0
+    """Standard deviation of a feature around its class mean; the means have standard deviation one."""
     norm_sigma: float = 1.0
     """Log-standard-deviation of the factor of each feature row: what adaptive bit widths can exploit."""
     label_noise: float = 0.05
@@ -62,7 +62,7 @@ def block_model(knobs: BlockModel | None = None) -> GraphData:
     """Draw a degree-corrected stochastic block model with noisy class-mean features.
 
     Node weights are Pareto with shape 2, so degrees are skewed as in real graphs. Each edge takes both ends
-    by weight, the second inside the class of the first with probability `p_in`. O(edges log nodes), vectorised.
+    by weight, the second inside the class of the first with probability `p_in`. O(edges log nodes).
 
     Raises:
         GraphError: A knob is out of range.
@@ -123,7 +123,8 @@ def _draw_pairs(
     if not knobs.directed:
         source, target = np.minimum(source, target), np.maximum(source, target)
     keep = source != target
-    return source[keep] * np.int64(knobs.nodes) + target[keep]
+    pairs: NDArray[np.int64] = source[keep] * np.int64(knobs.nodes) + target[keep]
+    return pairs
 
 
 def _pick(cumulative: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
 """Which rows each part needs from the others, and the split of its nodes into central and marginal.
 
 Part q needs row u when q owns a node with an edge from u and does not own u itself. That relation, a boolean
-[parts, nodes], is all there is: its row q, grouped by owner, is the halo of q; its entries owned by p are what
-p sends to q. Both ends list a pair's rows by ascending global id, so their orders agree without a word
+[parts, nodes], is all there is: its row q, grouped by owner, is the halo of q; its entries owned by p are
+what p sends to q. Both ends list a pair's rows by ascending global id, so their orders agree without a word
 exchanged. Only in-edges are looked at, so directed graphs need no special case.
 """
 

@@ -17,8 +17,8 @@ def part_memory_bytes(part: Part, widths: Sequence[tuple[int, int]], *, value_by
         M = M_{part} + v \sum_{l} (n_{own} \, w_l + n_{halo} \, h_l)
 
     with the arrays of the part :math:`M_{part}` (structure, degrees, labels, features of own and halo rows),
-    and, for each layer l, :math:`w_l` values kept for each own row until the backward pass and :math:`h_l` for
-    each halo row, of :math:`v` bytes each.
+    and, for each layer l, :math:`w_l` values kept for each own row until the backward pass and :math:`h_l`
+    for each halo row, of :math:`v` bytes each.
 
     Args:
         part: The part.

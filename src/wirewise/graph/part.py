@@ -259,7 +259,7 @@ def _remove(path: Path) -> None:
 
 
 def read_meta(folder: str | Path) -> PartsMeta:
-    """The description of a folder of parts; GraphError where it is missing, malformed or of another version."""
+    """The description of a folder of parts; GraphError where it is missing, malformed or too old."""
     path = Path(folder) / "meta.json"
     try:
         meta = msgspec.json.decode(path.read_bytes(), type=PartsMeta)
@@ -283,8 +283,8 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None) -> Pa
     meta = read_meta(folder)
     if num_parts is not None and num_parts != meta.num_parts:
         raise GraphError(
-            f"{folder} holds {meta.num_parts} parts and the job has {num_parts} ranks; start {meta.num_parts} "
-            f"ranks or partition the graph into {num_parts} parts"
+            f"{folder} holds {meta.num_parts} parts and the job has {num_parts} ranks; start "
+            f"{meta.num_parts} ranks or partition the graph into {num_parts} parts"
         )
     if not 0 <= rank < meta.num_parts:
         raise GraphError(
@@ -295,8 +295,8 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None) -> Pa
     expected_bytes = meta.parts[rank]["size_bytes"]
     if path.exists() and path.stat().st_size != expected_bytes:
         raise GraphError(
-            f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is truncated "
-            "or from another run, write the parts again"
+            f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is "
+            "truncated or from another run, write the parts again"
         )
     part = _from_arrays(read_arrays(path), path)
     for name, got, wanted in (
@@ -313,8 +313,9 @@ def _file_name(rank: int) -> str:
     return f"part-{rank}.npz"
 
 
-def _to_arrays(part: Part) -> dict[str, NDArray[Any]]:
-    arrays, scalars = {}, {}
+def _to_arrays(part: Part) -> dict[str, Any]:
+    arrays: dict[str, Any] = {}
+    scalars = {}
     for name, value in vars(part).items():
         if isinstance(value, np.ndarray):
             arrays[name] = value

@@ -1,8 +1,8 @@
 """Assign every node of a graph to one part.
 
-Methods: "metis" (fewest cut edges) and "metis-volume" (fewest halo rows), both by METIS; "metis-balanced", the
-default, which lowers the halo rows of METIS' busiest part (`graph.refine`); "random"; or the user's own array.
-METIS needs undirected graphs, so directed ones are symmetrised for it; rows are counted on the directed edges.
+Methods: "metis" (fewest cut edges) and "metis-volume" (fewest halo rows), both by METIS; "metis-balanced",
+the default, which lowers the halo rows of METIS' busiest part (`graph.refine`); "random"; or the user's own
+array. METIS needs undirected graphs, so directed ones are symmetrised for it.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ def partition(
 def check_assignment(
     assignment: NDArray[Any], num_nodes: int, num_parts: int | None = None
 ) -> NDArray[np.int32]:
-    """A user's own assignment as int32; GraphError where length, type or range is wrong or a part is empty."""
+    """A user's own assignment as int32; GraphError where it does not fit or leaves a part empty."""
     owner = np.asarray(assignment)
     if owner.shape != (num_nodes,) or owner.dtype.kind not in "iu":
         raise GraphError(
-            f"the assignment is {owner.dtype} {list(owner.shape)}; expected integers [{num_nodes}], a part a node"
+            f"the assignment is {owner.dtype} {list(owner.shape)}; expected integers [{num_nodes}]"
         )
     parts = num_parts if num_parts is not None else int(owner.max()) + 1
     wrong = np.flatnonzero((owner < 0) | (owner >= parts))

@@ -1,13 +1,14 @@
 """Lower the busiest part's halo rows by moving single nodes.
 
-Links are per host, so an exchange takes as long as the part that sends or receives most rows, while METIS lowers
-the sum over parts. From its result, nodes are moved one at a time, each to the part that lowers most
+Links are per host, so an exchange takes as long as the part that sends or receives most rows, while METIS
+lowers the sum over parts. From its result, nodes are moved one at a time, each to the part that lowers most
 
     sum over parts p of (send_p / top)^8 + (receive_p / top)^8 + (weight_p / limit)^8,
 
-a smooth stand-in for the maximum (`top`: rows of the busiest part). The last term keeps room for moves: without
-it a part at the limit of its weight could not take a node that belongs there before another one left. Early passes
-also accept moves that cost a little, less and less (threshold accepting), to get hubs past their neighbours.
+a smooth stand-in for the maximum (`top`: rows of the busiest part). The last term keeps room for moves:
+without it a part at the limit of its weight could not take a node that belongs there before another one left.
+Early passes also accept moves that cost a little, less and less (threshold accepting), to get hubs past their
+neighbours.
 """
 
 from __future__ import annotations

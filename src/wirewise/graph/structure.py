@@ -12,7 +12,7 @@ __all__ = ["InEdges", "in_edges", "one_way_edge", "out_edges", "symmetrized"]
 
 
 class InEdges(NamedTuple):
-    """CSR by target: the sources of v are `indices[indptr[v]:indptr[v + 1]]`, ascending, without v, once each."""
+    """CSR by target: sources of v are `indices[indptr[v]:indptr[v + 1]]`, ascending, without v, once each."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]

@@ -1,0 +1,218 @@
+"""`wirewise data`: list, look at, build, check, generate and partition graphs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from wirewise.errors import GraphError
+
+if TYPE_CHECKING:
+    from wirewise.graph import GraphData
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Graphs: list, show, build, check, generate, partition.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Dataset name, block:nodes=..., or the path of an npz file.")]
+Json = Annotated[
+    str | None, typer.Option("--json", help="Write one JSON object to FILE, or to stdout for -.")
+]
+Seed = Annotated[int, typer.Option(help="Of everything random.")]
+
+
+@app.command("list")
+def list_datasets(to_json: Json = None) -> None:
+    """List the graphs that can be named."""
+    from wirewise.graph import DATASETS
+
+    rows = [
+        {"name": name, "source": entry.source, "summary": entry.summary} for name, entry in DATASETS.items()
+    ]
+    rows.append(
+        {"name": "block:KNOB=VALUE,...", "source": "generated", "summary": "degree-skewed block model"}
+    )
+    rows.append({"name": "PATH.npz", "source": "your file", "summary": "edge_index, x, y, split"})
+    _report({"datasets": rows}, to_json, _table(["name", "source", "summary"], rows))
+
+
+@app.command()
+def show(name: Name, to_json: Json = None, seed: Seed = 0) -> None:
+    """Show size, degrees, classes and split of a graph."""
+    from wirewise.graph import load
+
+    record = _describe(load(name, seed=seed))
+    _report(record, to_json, _pairs(record))
+
+
+@app.command("build-debian")
+def build_debian_graph(
+    source: Annotated[str, typer.Option("--from", help="Text of `apt-cache dumpavail`; - reads stdin.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.")],
+    words: Annotated[int, typer.Option(min=1, help="Most features.")] = 1000,
+    to_json: Json = None,
+) -> None:
+    """Build the package graph of a Debian system from its package list.
+
+    apt-cache dumpavail | wirewise data build-debian --from - -o packages.npz
+    """
+    from wirewise.graph import write_graph
+    from wirewise.graph.debian import build_debian
+
+    if source == "-":
+        data = build_debian(sys.stdin, num_words=words)
+    else:
+        try:
+            with Path(source).open(encoding="utf-8", errors="replace") as lines:
+                data = build_debian(lines, num_words=words)
+        except OSError as error:
+            raise GraphError(f"cannot read {source}: {error.strerror}; check the path") from error
+    write_graph(data, output)
+    record = {"path": str(output)} | _describe(data)
+    _report(record, to_json, _pairs(record))
+
+
+@app.command()
+def check(name: Name, to_json: Json = None) -> None:
+    """Check a graph; exit with status 1 and the reason when it cannot be trained on."""
+    from wirewise.graph import load
+
+    try:
+        record: dict[str, Any] = {"ok": True} | _describe(load(name))
+    except GraphError as error:
+        record = {"ok": False, "error": str(error)}
+    _report(record, to_json, _pairs(record))
+    if not record["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def generate(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.")],
+    nodes: Annotated[int, typer.Option(help="Nodes.")] = 20_000,
+    classes: Annotated[int, typer.Option(help="Classes.")] = 12,
+    features: Annotated[int, typer.Option(help="Features of a node.")] = 64,
+    mean_degree: Annotated[float, typer.Option(help="Edges of a node.")] = 16.0,
+    p_in: Annotated[float, typer.Option(help="Share of edges drawn inside a class.")] = 0.45,
+    noise: Annotated[float, typer.Option(help="Spread of features around their class mean.")] = 4.0,
+    norm_sigma: Annotated[float, typer.Option(help="Log-spread of the feature rows' norms.")] = 1.0,
+    label_noise: Annotated[float, typer.Option(help="Share of random labels.")] = 0.05,
+    train: Annotated[float, typer.Option(help="Share of training nodes.")] = 0.1,
+    directed: Annotated[bool, typer.Option(help="One-way edges.")] = False,
+    seed: Seed = 0,
+    to_json: Json = None,
+) -> None:
+    """Generate a degree-skewed block model and write it as an npz file."""
+    from wirewise.graph import BlockModel, block_model, write_graph
+
+    knobs = BlockModel(
+        nodes=nodes,
+        classes=classes,
+        features=features,
+        mean_degree=mean_degree,
+        p_in=p_in,
+        noise=noise,
+        norm_sigma=norm_sigma,
+        label_noise=label_noise,
+        train=train,
+        directed=directed,
+        seed=seed,
+    )
+    data = block_model(knobs)
+    write_graph(data, output)
+    record = {"path": str(output)} | _describe(data)
+    _report(record, to_json, _pairs(record))
+
+
+@app.command()
+def partition(
+    name: Name,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the parts.")],
+    parts: Annotated[int, typer.Option(help="Number of parts: one for each rank.")] = 4,
+    method: Annotated[
+        str, typer.Option(help="metis-balanced, metis, metis-volume or random.")
+    ] = "metis-balanced",
+    seed: Seed = 0,
+    to_json: Json = None,
+) -> None:
+    """Partition a graph and write one file for each rank."""
+    from wirewise.graph import load, measure, save_parts
+    from wirewise.graph import partition as assign
+
+    data = load(name, seed=seed)
+    start = time.perf_counter()
+    owner = assign(data, parts, method, seed=seed)
+    partition_s = time.perf_counter() - start
+    meta = save_parts(data, owner, output)
+    quality = measure(data, owner)
+    record = {
+        "path": str(output),
+        "graph": data.name,
+        "method": method,
+        "num_parts": parts,
+        "fingerprint": meta.fingerprint,
+        "partition_s": partition_s,
+        "halo_rows": quality.halo_rows,
+        "busiest_rows": quality.busiest_rows,
+        "cut_edges": quality.cut_edges,
+        "imbalance": quality.imbalance,
+        "central_fraction": float(quality.central.sum() / data.num_nodes),
+        "parts": [{"rank": rank} | counts for rank, counts in enumerate(meta.parts)],
+    }
+    table = _table(
+        ["rank", "own", "central", "halo", "send", "edges", "train", "size_bytes"], record["parts"]
+    )
+    _report(record, to_json, table)
+
+
+def _describe(data: GraphData) -> dict[str, Any]:
+    import numpy as np
+
+    from wirewise.graph import SPLITS, SparseRows
+
+    degree = np.diff(data.in_edges.indptr)
+    return {
+        "name": data.name,
+        "nodes": data.num_nodes,
+        "edges": len(data.in_edges.indices),
+        "directed": data.directed,
+        "features": data.num_features,
+        "sparse_features": isinstance(data.x, SparseRows),
+        "classes": data.num_classes,
+        "multilabel": data.multilabel,
+        "mean_in_degree": float(degree.mean()),
+        "largest_in_degree": int(degree.max()),
+        "nodes_without_in_edges": int((degree == 0).sum()),
+        "split": {name: data.count(value) for name, value in SPLITS.items()},
+    }
+
+
+def _pairs(record: dict[str, Any]) -> Table:
+    return _table(["what", "value"], [{"what": key, "value": value} for key, value in record.items()])
+
+
+def _table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in columns))
+    return table
+
+
+def _report(record: dict[str, Any], to_json: str | None, table: Table) -> None:
+    """Print the table, or write the record where `--json` says."""
+    if to_json == "-":
+        typer.echo(json.dumps(record))
+        return
+    if to_json is not None:
+        try:
+            Path(to_json).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise GraphError(f"cannot write {to_json}: {error.strerror}; choose another file") from error
+    Console().print(table)
