@@ -1,0 +1,64 @@
+"""Rates and sizes as people write them. Inside wirewise a rate is bytes per second and a size is bytes."""
+
+from __future__ import annotations
+
+import re
+
+from wirewise.errors import InputError
+
+__all__ = ["format_rate", "format_size", "parse_rate", "parse_size"]
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)(bit|b)?(/s|ps)?\s*", re.IGNORECASE)
+
+
+def parse_rate(text: str | float) -> float:
+    """Bytes per second of "200mbit", "1gbit/s", "25MB/s", "3.5 GiB/s"; a plain number is bytes per second.
+
+    "bit" means bits; "B" (either case) means bytes.
+
+    Raises:
+        InputError: The text is no rate above zero.
+    """
+    value, bits = _number(text, "rate", '"200mbit", "1gbit", "25MB/s" or bytes per second as a number')
+    return value / 8 if bits else value
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of "64KiB", "1.5MB"; a plain number is bytes.
+
+    Raises:
+        InputError: The text is no size above zero.
+    """
+    value, bits = _number(text, "size", '"64KiB", "1.5MB" or bytes as a number')
+    if bits:
+        raise InputError(f"size {text!r} is in bits; expected bytes, such as 64KiB")
+    return round(value)
+
+
+def _number(text: str | float, what: str, forms: str) -> tuple[float, bool]:
+    match = _RATE.fullmatch(str(text))
+    if match is None or float(match[1]) <= 0:
+        raise InputError(f"{what} {text!r} is not understood; expected {forms}, above zero")
+    prefix = match[2].lower()
+    scale = _BINARY.get(prefix) or _DECIMAL[prefix]
+    return float(match[1]) * scale, (match[3] or "").lower() == "bit"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """A rate in bits, as networks are sold: "200 Mbit/s"."""
+    return f"{_scaled(bytes_per_s * 8, 1000, ('', 'k', 'M', 'G', 'T'))}bit/s"
+
+
+def format_size(size_bytes: float) -> str:
+    """A size in decimal units: "45.7 MB"."""
+    return f"{_scaled(size_bytes, 1000, ('', 'k', 'M', 'G', 'T'))}B"
+
+
+def _scaled(value: float, base: int, prefixes: tuple[str, ...]) -> str:
+    for prefix in prefixes:
+        if abs(value) < base or prefix == prefixes[-1]:
+            break
+        value /= base
+    return f"{value:.3g} {prefix}"
