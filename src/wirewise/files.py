@@ -1,0 +1,68 @@
+"""Writing files so that a fault is named and never leaves half a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from wirewise.errors import InputError
+
+__all__ = ["atomic_file", "make_folder"]
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[BinaryIO]:
+    """A binary file that takes the name `path` only when it is complete and on disk.
+
+    It is written under a temporary name in the same folder, synchronised and renamed; an error removes it, and an
+    older file at `path` stays whole.
+
+    Args:
+        path: The file.
+        error: What to raise where the folder or the disk does not take it.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        _sync_folder(target.parent)
+    except OSError as cause:
+        raise error(
+            f"cannot write {target}: {cause.strerror or cause}; nothing was left there, free space or choose a "
+            "folder that exists and can be written"
+        ) from cause
+    finally:
+        _forget(temporary)
+
+
+def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Path:
+    """Create `folder` with its parents and return it; raises `error` where that is not possible."""
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise error(f"cannot create the folder {path}: {cause.strerror}; choose another one") from cause
+    return path
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _forget(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        # The folder is gone or not ours; there is nothing to remove then.
+        return
