@@ -67,11 +67,7 @@ def pack(
             )
     else:
         index = _check_index(index, count, len(x), "x", x.device)
-    row_ids = torch.as_tensor(rows)
-    if row_ids.dtype != torch.int64 or row_ids.shape != (count,):
-        raise CodecError(
-            f"rows is {row_ids.dtype} {tuple(row_ids.shape)}, expected the int64 global ids of {count} messages"
-        )
+    row_ids = _check_rows(rows, count)
     if ranges is not None:
         _check_tensor("ranges", ranges, torch.float32, 1)
         if len(ranges) != count or not ranges.is_contiguous():
@@ -83,7 +79,7 @@ def pack(
     if count == 0:
         return
     kernels = _kernels(implementation, x.device)
-    bad = kernels.pack(x, index, layout, out, key, row_ids.contiguous(), stochastic, ranges)
+    bad = kernels.pack(x, index, layout, out, key, row_ids, stochastic, ranges)
     if bad >= 0:
         _raise_bad(x, index, layout, row_ids, bad)
 
@@ -275,6 +271,17 @@ def _check_index(index: Any, count: int, limit: int, what: str, device: torch.de
                 f"index[{wrong}] is {int(index[wrong])}, expected a number in [0, {limit}): the rows of {what}"
             )
     return index.to(device).contiguous()
+
+
+def _check_rows(rows: Any, count: int) -> Tensor:
+    """The global ids as a contiguous int64 tensor."""
+    if isinstance(rows, np.ndarray):
+        # Tables that are read from a file are read-only, which torch warns about.
+        rows = torch.from_numpy(np.require(rows, requirements=("C", "W")))
+    if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.shape != (count,):
+        kind = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+        raise CodecError(f"rows is {kind}, expected the int64 global ids of {count} messages")
+    return rows.contiguous()
 
 
 def _raise_bad(x: Tensor, index: Tensor | None, layout: MessageLayout, rows: Tensor, message: int) -> None:
