@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from wirewise import graph, units
+from wirewise.files import atomic_file
 from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
 from wirewise.results import EpochRecord, ModeResult, RunResult
@@ -70,7 +71,8 @@ def run(job: Job, folder: Path, progress: Progress) -> RunResult:
     finally:
         progress.finish()
     result = summarize(job, facts, outcome, notes)
-    launch.write_atomically(folder / "result.json", msgspec.json.format(msgspec.json.encode(result)))
+    with atomic_file(folder / "result.json") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(result)))
     return result
 
 
@@ -78,16 +80,15 @@ def prepare_parts(job: Job, folder: Path, progress: Progress) -> dict[str, float
     """Load the dataset, partition it and save one part a worker; returns facts of the partition."""
     data = graph.load(job.dataset, seed=job.seed)
     assignment = graph.partition(data, job.workers, method=job.partition, seed=job.seed)
-    progress.note(f"{data.name}: {data.num_nodes:,} nodes, {data.num_edges:,} edges in {job.workers} parts")
-    graph.save_parts(data, assignment, folder / "parts")
-    counts = graph.load_meta(folder / "parts").counts
+    meta = graph.save_parts(data, assignment, folder / "parts")
+    progress.note(f"{data.name}: {data.num_nodes:,} nodes, {meta.num_edges:,} edges in {job.workers} parts")
     return {
         "nodes": data.num_nodes,
-        "edges": data.num_edges,
+        "edges": meta.num_edges,
         "features": data.num_features,
         "classes": data.num_classes,
-        "halo_rows": sum(c.num_halo for c in counts),
-        "central_fraction": sum(c.num_central for c in counts) / data.num_nodes,
+        "halo_rows": sum(p["halo"] for p in meta.parts),
+        "central_fraction": sum(p["central"] for p in meta.parts) / data.num_nodes,
     }
 
 

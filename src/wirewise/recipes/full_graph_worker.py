@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from wirewise import graph
 from wirewise.lab import interface_bytes
-from wirewise.recipes.job import Job, ModeOutcome, Outcome, Event
+from wirewise.recipes.job import Event, Job, ModeOutcome, Outcome
 from wirewise.results import EpochRecord
 from wirewise.runtime import full_graph
 
@@ -28,9 +28,12 @@ __all__ = ["main"]
 def main(path: str) -> None:
     """Run the job of `path` as the rank that the environment names."""
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
+    full_graph.keep_freed_memory()
     folder = Path(path).parent
     job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if job.device == "cuda" else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if job.device == "cuda" else torch.device("cpu")
+    )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=job.timeout_s)
@@ -69,14 +72,19 @@ def _train(job: Job, folder: Path, transport: full_graph.Transport, device: torc
         trained = full_graph.train_in_turns(
             trainers, job.epochs, turn=job.turn, heard=events.write, interface_bytes=_host_bytes
         )
-    peak = [int(m) for m in transport.all_gather(torch.tensor([full_graph.peak_resident_bytes() - before]), "memory")]
+    peak = [
+        int(m)
+        for m in transport.all_gather(torch.tensor([full_graph.peak_resident_bytes() - before]), "memory")
+    ]
     model = [int(m) for m in transport.all_gather(torch.tensor([_memory_model(job, part)]), "memory")]
     for trainer in trainers.values():
         trainer.close()
     if transport.rank == 0:
         outcome = Outcome(
             modes={
-                name: ModeOutcome(records=t.records, kernel_bytes=t.kernel_bytes, accuracy=max(t.best[1], 0.0))
+                name: ModeOutcome(
+                    records=t.records, kernel_bytes=t.kernel_bytes, accuracy=max(t.best[1], 0.0)
+                )
                 for name, t in trained.items()
             },
             peak_memory_bytes=peak,
@@ -99,8 +107,7 @@ def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
 
 
 def _memory_model(job: Job, part: graph.Part) -> int:
-    widths = [part.num_features, *[job.hidden] * (job.layers - 1), part.num_classes]
-    return graph.part_memory_bytes(part, widths) * 1
+    return graph.part_memory_bytes(part, full_graph.FullGraphNet.kept_widths(job.hidden, part.num_classes, job.layers))
 
 
 def _host_bytes() -> int | None:

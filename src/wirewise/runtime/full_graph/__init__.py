@@ -5,7 +5,7 @@ from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
 from wirewise.runtime.full_graph.lane import check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
 from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
-from wirewise.runtime.full_graph.memory import peak_resident_bytes, resident_bytes
+from wirewise.runtime.full_graph.memory import keep_freed_memory, peak_resident_bytes, resident_bytes
 from wirewise.runtime.full_graph.modes import MODES, Mode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
 from wirewise.runtime.full_graph.reduce import GradientReducer
@@ -32,6 +32,7 @@ __all__ = [
     "TrainerOptions",
     "Transport",
     "check_tables",
+    "keep_freed_memory",
     "mode",
     "peak_resident_bytes",
     "resident_bytes",

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from wirewise.errors import InputError
+from wirewise.files import atomic_file, make_folder
 from wirewise.runtime.full_graph.trainer import Trainer
 
 __all__ = ["latest", "load", "save"]
@@ -29,7 +30,6 @@ def save(trainer: Trainer, folder: str | os.PathLike) -> Path:
         InputError: The folder cannot be written.
     """
     path = _file(folder, trainer.epoch, trainer.transport.rank)
-    temporary = path.with_suffix(".tmp")
     state = {
         "format": _FORMAT,
         "world_size": trainer.transport.world_size,
@@ -44,19 +44,9 @@ def save(trainer: Trainer, folder: str | os.PathLike) -> Path:
         },
         "bits": trainer.bits.state_dict(),
     }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(
-            f"cannot write the checkpoint {path}: {error}; expected a folder with room for {path.name}. "
-            "Free space or choose another folder"
-        ) from error
+    make_folder(path.parent)
+    with atomic_file(path) as file:
+        torch.save(state, file)
     return path
 
 

@@ -84,6 +84,15 @@ class FullGraphNet(nn.Module):
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(hidden)) for _ in range(layers - 1))
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(hidden)) for _ in range(layers - 1))
 
+    @staticmethod
+    def kept_widths(hidden: int, classes: int, layers: int) -> list[tuple[int, int]]:
+        """For each layer the values kept for an own row until the backward pass, and those for a halo row.
+
+        A hidden layer keeps its sum, its output before and after activation and the gradients of two of them; a
+        halo row is held once, as received. See `wirewise.graph.part_memory_bytes`.
+        """
+        return [(5 * hidden, 0), *[(5 * hidden, hidden)] * (layers - 2), (5 * classes, classes)][:layers]
+
     def forward(self, graph: LocalGraph) -> Float[Tensor, "own classes"]:
         """Logits of the own nodes, central first."""
         h = self._first(graph)

@@ -1,0 +1,117 @@
+"""Start the workers of a full-graph run on a lab or on loopback, and follow what they report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from wirewise import lab
+from wirewise.errors import InputError, LabError, PeerError
+from wirewise.recipes.job import Event, Job, Outcome
+from wirewise.results import EpochRecord
+
+__all__ = ["choose_network", "train"]
+
+_WORKER = ["-m", "wirewise.recipes.full_graph_worker"]
+
+
+def choose_network(job: Job) -> tuple[Job, list[str]]:
+    """Settle "auto" and "lab": the job with the network that will be used, and what a reader must know of it.
+
+    Raises:
+        LabError: A lab was asked for and cannot be had.
+    """
+    if job.network not in ("auto", "lab", "loopback"):
+        raise InputError(f"network is {job.network!r}; expected auto, lab or loopback")
+    if job.network == "loopback":
+        return job, ["The workers talked over loopback, which no link shapes."]
+    ok, reason = lab.available()
+    if ok:
+        return msgspec.structs.replace(job, network="lab"), []
+    if job.network == "lab":
+        raise LabError(f"no lab here: {reason}. Use --network loopback, or mend what is missing")
+    note = f"No lab here ({reason}): the workers talked over loopback, which no link shapes."
+    return msgspec.structs.replace(job, network="loopback"), [note]
+
+
+def train(job: Job, folder: Path, heard: Callable[[str, EpochRecord], None]) -> Outcome:
+    """Run the workers to their end and return what they measured.
+
+    Args:
+        job: The job, its network settled.
+        folder: Holds the parts; takes the job file, events, logs and the outcome.
+        heard: Called with every finished epoch.
+
+    Raises:
+        PeerError: A worker failed; the message holds its last words and where its log is.
+    """
+    path = folder / "job.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(job)))
+    for old in ("events.jsonl", "outcome.json"):
+        (folder / old).unlink(missing_ok=True)
+    with _Follower(folder / "events.jsonl", heard):
+        result = _run(job, path, folder / "logs")
+    if not result.ok:
+        raise PeerError(_last_words(result, folder / "logs"))
+    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+
+
+def _run(job: Job, path: Path, logs: Path) -> lab.JobResult:
+    command = [*_WORKER, str(path)]
+    if job.network == "lab":
+        with lab.Lab(job.hosts, job.link, job.links) as network:
+            return network.run(
+                command, processes_per_host=job.workers // job.hosts, launcher="direct", folder=logs
+            )
+    with lab.Loopback() as loopback:
+        return loopback.run(command, processes=job.workers, launcher="direct", folder=logs)
+
+
+def _last_words(result: lab.JobResult, logs: Path) -> str:
+    """The most telling line of each failed worker: a wirewise error where there is one."""
+    words = []
+    for rank, (code, tail) in enumerate(zip(result.exit_codes, result.tails, strict=True)):
+        if code == 0:
+            continue
+        errors = [line for line in tail if "Error" in line]
+        last = (errors or tail or ["(it said nothing)"])[-1].strip()
+        words.append(f"worker {rank} ended with {'signal ' + str(-code) if code < 0 else code}: {last}")
+    return "training failed. " + "; ".join(words) + f". The full logs are in {logs}"
+
+
+class _Follower:
+    """Reads the event file while the workers write it."""
+
+    def __init__(self, path: Path, heard: Callable[[str, EpochRecord], None]) -> None:
+        self._path, self._heard = path, heard
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=5)
+
+    def _follow(self) -> None:
+        for line in self._lines():
+            event = msgspec.json.decode(line, type=Event)
+            self._heard(event.mode, event.record)
+
+    def _lines(self) -> Iterator[bytes]:
+        done, rest = 0, b""
+        while True:
+            last = self._ended.wait(0.2)
+            if self._path.exists():
+                with self._path.open("rb") as file:
+                    file.seek(done)
+                    new = file.read()
+                done += len(new)
+                *lines, rest = (rest + new).split(b"\n")
+                yield from lines
+            if last:
+                return
