@@ -17,6 +17,7 @@ from wirewise.graph.generate import BlockModel, block_model
 __all__ = ["DATASETS", "Dataset", "data_root", "load"]
 
 _DEBIAN = Path(__file__).parent / "data" / "debian-packages.npz"
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _OGB = ("ogbn-arxiv", "ogbn-products", "ogbn-proteins", "ogbn-papers100M")
 
 
@@ -95,8 +96,8 @@ def _ogb(name: str) -> Callable[[], GraphData]:
             dataset: Any = NodePropPredDataset(name, root=str(data_root()))
         except OSError as error:
             raise GraphError(
-                f"cannot read or download {name} under {data_root()}: {error}; set WIREWISE_DATA to the folder "
-                "that holds it, or try again with a network"
+                f"cannot read or download {name} under {data_root()}: {error}; set WIREWISE_DATA to the "
+                "folder that holds it, or try again with a network"
             ) from error
         return from_ogb(dataset, name=name)
 
@@ -112,8 +113,8 @@ def _knobs(text: str, seed: int) -> BlockModel:
         if key not in types:
             raise GraphError(f"{text!r} names the knob {key!r}; expected {', '.join(types)}")
         try:
-            knobs[key] = value.lower() in ("1", "true", "yes") if types[key] is bool else types[key](value)
-        except ValueError:
+            knobs[key] = _TRUTH[value.lower()] if types[key] is bool else types[key](value)
+        except (ValueError, KeyError):
             raise GraphError(
                 f"{text!r} gives {key} the value {value!r}; expected {types[key].__name__}"
             ) from None

@@ -28,10 +28,10 @@ _SEPARATOR = re.compile(r"[,|]")
 def build_debian(lines: Iterable[str], *, num_words: int = 1000, name: str = "debian") -> GraphData:
     """The directed package graph of a package list, checked.
 
-    A package that is listed more than once counts once, as first listed; relations to packages that are not
-    listed are dropped. The split, 60 % train, 20 % validation, 20 % test, depends on a package's name only, so
-    that it stays the same as the archive grows. Words are chosen by their mutual information with the section
-    over the training packages.
+    A package that is listed more than once counts once, as first listed; relations to packages that are
+    not listed are dropped. The split, 60 % train, 20 % validation, 20 % test, depends on a package's name
+    only, so it stays the same as the archive grows. Words are chosen by their mutual information with the
+    section over the training packages.
 
     Args:
         lines: Of the text, as `apt-cache dumpavail` prints it.

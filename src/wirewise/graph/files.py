@@ -76,22 +76,20 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     """
     path = Path(path)
     try:
-        loaded = np.load(path, allow_pickle=False)
+        # Opened here because NumPy leaves the file open when it is no archive.
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.lib.npyio.NpzFile):
+                return {name: loaded[name] for name in loaded.files}
     except OSError as error:
         if error.errno is None:
             raise _broken(path, error) from error
         raise GraphError(
             f"cannot read {path}: {error.strerror}; check the path and its permissions"
         ) from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise _broken(path, error) from error
-    if not isinstance(loaded, np.lib.npyio.NpzFile):
-        raise GraphError(f"{path} is a single array (npy); expected an npz file with {_KEYS}")
-    with loaded:
-        try:
-            return {name: loaded[name] for name in loaded.files}
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise _broken(path, error) from error
+    raise GraphError(f"{path} is a single array (npy); expected an npz file with {_KEYS}")
 
 
 def _broken(path: Path, error: Exception) -> GraphError:

@@ -50,7 +50,7 @@ class BlockModel:
             "noise": (0, 1e6),
             "norm_sigma": (0, 10),
             "label_noise": (0, 1),
-            "train": (1 / self.nodes if self.nodes else 1, 1),
+            "train": (1e-9, 1),
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)

@@ -211,9 +211,10 @@ def save_parts(
     """Write all parts of a graph and then `meta.json`; at most one part is in memory besides the graph.
 
     Raises:
-        GraphError: The assignment does not fit, or the disk does not take the files. Then the folder has no
+        GraphError: The graph is malformed, the assignment does not fit, or the disk does not take the files. Then the folder has no
             `meta.json` and no half-written file.
     """
+    data.validate()
     folder = make_folder(folder)
     _remove(folder / "meta.json")
     counts = []

@@ -112,7 +112,7 @@ class _State:
         )
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _one_pass(  # type: ignore[no-untyped-def]
     indptr, indices, owner, weight, count, send, receive, load, order, limit, heat
 ):
@@ -154,7 +154,7 @@ def _one_pass(  # type: ignore[no-untyped-def]
     return moves
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _neighbour_rows(v, indptr, indices, owner, count, lost, gained, near):  # type: ignore[no-untyped-def]
     """Rows that in-neighbours of v would send differently without v in its part and with v in another.
 
@@ -179,7 +179,7 @@ def _neighbour_rows(v, indptr, indices, owner, count, lost, gained, near):  # ty
     return near.any()
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _after_move(  # type: ignore[no-untyped-def]
     v, p, q, count, send, receive, lost, gained, new_send, new_receive
 ):
@@ -198,7 +198,7 @@ def _after_move(  # type: ignore[no-untyped-def]
         new_receive[q] += gained[q, r]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _rows_term(send, receive, top):  # type: ignore[no-untyped-def]
     total = 0.0
     for p in range(len(send)):

@@ -23,8 +23,8 @@ def official_score(
     Args:
         name: As "ogbn-arxiv".
         labels: int [nodes], or 0/1 [nodes, tasks].
-        scores: float [nodes, classes]: the class with the largest score is predicted; for several tasks, one score
-            for each.
+        scores: float [nodes, classes]: the class with the largest score is predicted; for several tasks, one
+            score for each.
         evaluator: An `ogb.nodeproppred.Evaluator`; None: made for `name`.
 
     Returns:

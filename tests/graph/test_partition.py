@@ -1,0 +1,128 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from graph.toys import adjacency, partitioned, toy
+from wirewise.errors import GraphError
+from wirewise.graph import PARTITIONERS, BlockModel, block_model, load, measure, partition
+from wirewise.graph.refine import lower_busiest
+
+
+@pytest.fixture(scope="module")
+def block():
+    return block_model(BlockModel(nodes=1500, classes=6, features=4, mean_degree=8))
+
+
+@pytest.fixture(scope="module")
+def one_way():
+    return block_model(BlockModel(nodes=1500, classes=6, features=4, mean_degree=8, directed=True))
+
+
+@pytest.mark.parametrize("method", PARTITIONERS)
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_methods_balance_and_repeat(block, method, parts):
+    owner = partition(block, parts, method, seed=3)
+    assert owner.dtype == np.int32 and set(owner) == set(range(parts))
+    assert measure(block, owner).imbalance <= 0.06
+    assert np.array_equal(owner, partition(block, parts, method, seed=3))
+
+
+@pytest.mark.parametrize("method", ["metis", "metis-volume", "metis-balanced"])
+def test_directed_graphs_are_partitioned_well(one_way, method):
+    random = measure(one_way, partition(one_way, 4, "random"))
+    assert measure(one_way, partition(one_way, 4, method)).halo_rows < random.halo_rows
+
+
+def test_node_weights_are_balanced(block):
+    weight = np.where(np.arange(1500) < 300, 9, 1)
+    for method in PARTITIONERS:
+        owner = partition(block, 3, method, node_weight=weight)
+        assert np.bincount(owner, weight).max() <= weight.sum() / 3 * 1.06, method
+    with pytest.raises(GraphError, match="node_weight is float64"):
+        partition(block, 3, node_weight=np.ones(1500))
+
+
+@pytest.mark.parametrize("method", PARTITIONERS)
+def test_no_part_is_empty_even_on_tiny_graphs(method):
+    for parts in (2, 3, 4):
+        assert set(partition(toy([(0, 1), (1, 2), (0, 2)]), parts, method)) == set(range(parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "method", "message"),
+    [
+        (5, "metis", "5 parts were asked for and the graph has 4 nodes; expected 1 to 4 parts"),
+        (0, "metis", "0 parts were asked for"),
+        (2, "spectral", "'spectral' is unknown; expected metis-balanced, metis"),
+        (2, np.array([0, 1, 0]), r"the assignment is int64 \[3\]; expected integers \[4\]"),
+        (2, np.array([0.0, 1, 0, 1]), "the assignment is float64"),
+        (2, np.array([0, 1, 2, 0]), "node 2 is assigned to part 2; expected 0 to 1"),
+        (2, np.array([0, 1, -1, 0]), "node 2 is assigned to part -1"),
+        (3, np.array([0, 2, 0, 2]), "part 1 of 3 owns no node"),
+    ],
+)
+def test_what_does_not_fit_is_named(parts, method, message):
+    with pytest.raises(GraphError, match=message):
+        partition(toy([(0, 1)]), parts, method)
+
+
+def test_an_own_assignment_is_taken_as_it_is():
+    assert partition(toy([(0, 1)]), 2, np.array([1, 0, 0, 1])).tolist() == [1, 0, 0, 1]
+
+
+@given(partitioned())
+@settings(max_examples=100, deadline=None)
+def test_measured_rows_are_counted_right(case):
+    data, owner = case
+    quality, edge = measure(data, owner), adjacency(data) != 0
+    parts = owner.max() + 1
+    sent, received = np.zeros(parts, int), np.zeros(parts, int)
+    for u in range(data.num_nodes):
+        for q in {owner[v] for v in np.flatnonzero(edge[:, u])} - {owner[u]}:
+            sent[owner[u]] += 1
+            received[q] += 1
+    assert quality.sent.tolist() == sent.tolist() and quality.received.tolist() == received.tolist()
+    assert quality.halo_rows == sent.sum() and quality.busiest_rows == max(sent.max(), received.max())
+    assert quality.cut_edges == (edge & (owner[:, None] != owner[None, :])).sum()
+
+
+@given(partitioned())
+@settings(max_examples=60, deadline=None)
+def test_refinement_never_makes_the_busiest_busier(case):
+    data, owner = case
+    parts = int(owner.max()) + 1
+    weight = np.ones(data.num_nodes, np.int64)
+    better = lower_busiest(data.in_edges, owner.astype(np.int32), parts, weight, seed=0, max_imbalance=0.5)
+    assert set(better) == set(range(parts))
+    assert measure(data, better).busiest_rows <= measure(data, owner).busiest_rows
+    limit = max(np.bincount(owner).max(), weight.sum() / parts * 1.5)
+    assert np.bincount(better).max() <= limit
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_refinement_keeps_its_counts_exact(block, one_way, directed):
+    from wirewise.graph.refine import _State
+
+    data = one_way if directed else block
+    state = _State(data.in_edges, partition(data, 4, "random"), 4, np.ones(1500, np.int64))
+    assert state.one_pass(np.arange(1500), 500.0, 0.01) > 0
+    quality = measure(data, state.owner)
+    assert (
+        quality.sent.tolist() == state.send.tolist() and quality.received.tolist() == state.receive.tolist()
+    )
+    assert np.bincount(state.owner).tolist() == state.load.tolist()
+
+
+def test_the_default_relieves_the_busiest_host_on_real_data():
+    data = load("debian")
+    metis, balanced = (measure(data, partition(data, 4, m)) for m in ("metis", "metis-balanced"))
+    assert balanced.busiest_rows <= 0.9 * metis.busiest_rows
+    assert balanced.imbalance <= 0.051
+
+
+def test_a_graph_without_edges_has_no_halo():
+    data = dataclasses.replace(toy([]), directed=False)
+    quality = measure(data, partition(data, 2))
+    assert quality.busiest_rows == 0 and quality.central.sum() == 4
