@@ -211,8 +211,8 @@ def save_parts(
     """Write all parts of a graph and then `meta.json`; at most one part is in memory besides the graph.
 
     Raises:
-        GraphError: The graph is malformed, the assignment does not fit, or the disk does not take the files. Then the folder has no
-            `meta.json` and no half-written file.
+        GraphError: The graph is malformed, the assignment does not fit, or the disk does not take the files.
+            Then the folder has no `meta.json` and no half-written file.
     """
     data.validate()
     folder = make_folder(folder)
