@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.codec.messages import adversarial, decode, encode
+
 from wirewise import codec
 from wirewise.codec.kernels import threads
 from wirewise.errors import CodecError
@@ -109,7 +109,7 @@ def test_warm_leaves_nothing_to_compile():
     from wirewise.codec.kernels import cpu
 
     codec.warm()
-    kernels = (cpu._pack_rows, cpu._pack_wide, cpu._unpack_rows, cpu._aggregate_rows)
+    kernels = (cpu.pack_rows, cpu.pack_wide, cpu.unpack_rows, cpu.aggregate_rows)
     before = [len(kernel.signatures) for kernel in kernels]
     x, index = torch.randn(12, 40), torch.arange(12)
     for chosen in (None, index, index.to(torch.int32)):

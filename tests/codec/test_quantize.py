@@ -3,8 +3,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.codec.messages import adversarial, decode, encode, steps
+
 from wirewise import codec
 from wirewise.errors import CodecError
 
@@ -59,7 +59,7 @@ def _unbiased(mean_error, draws):
 
 
 def _mean_error_of_mismatched_ends(x, bits, draws):
-    """The scheme of the released code: quantizes in float32, decodes with bfloat16 roundings of scale and zero."""
+    """The released code: quantizes in float32, decodes with bfloat16 roundings of scale and zero."""
     zero, scale = x.amin(1, keepdim=True), (2**bits - 1) / (x.amax(1, keepdim=True) - x.amin(1, keepdim=True))
     near_zero, near_scale = zero.bfloat16().float(), scale.bfloat16().float()
     total = torch.zeros(x.shape, dtype=torch.float64)

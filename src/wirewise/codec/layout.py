@@ -1,14 +1,14 @@
 """Where each message lies in the buffer that goes to one peer.
 
-Messages (rows of one boundary matrix) are grouped by bit width, ascending, and keep their order inside a group.
+Messages (rows of one boundary matrix) are grouped by bit width, ascending, and keep their order in a group.
 The buffer has no header, because both ends build the layout from the same table of bit widths:
 
     codes of all groups, row after row | zero points of quantized rows | steps of quantized rows
 
 A row of b < 16 bits takes W = ceil(D*b/8) bytes and is planar: byte j holds columns j, j + W, j + 2W, ... in
-ascending bit positions; positions at or beyond column D are zero. So rows are independent, and codes that share a
-byte come from runs of columns, which suits SIMD. Rows of 16 bits are bfloat16, rows of 32 bits float32 (native,
-little-endian), both without parameters.
+ascending bit positions; positions at or beyond column D are zero. So rows are independent, and codes that
+share a byte come from runs of columns, which suits SIMD. Rows of 16 bits are bfloat16, rows of 32 bits are
+float32 (little-endian), both without parameters.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class MessageLayout:
     Args:
         bits: Bit width of each message in send order, each one of `BITS`; [n].
         width: Columns D of a message.
-        param_bytes: 6 (float32 zero point, bfloat16 step) or 4 (both bfloat16; meant for rows whose offset is small
-            against their spread).
+        param_bytes: 6 (float32 zero point, bfloat16 step) or 4 (both bfloat16; meant for rows whose offset is
+            small against their spread).
 
     Attributes:
         bits: uint8 [n].
@@ -139,7 +139,8 @@ class MessageLayout:
 
     def __repr__(self) -> str:
         mix = ", ".join(f"{count} x {b} bit" for b, count in self.counts.items()) or "no messages"
-        return f"MessageLayout({mix}; width {self.width}, {self.param_bytes} B of parameters; {self.size_bytes} B)"
+        size = f"{self.param_bytes} B of parameters; {self.size_bytes} B"
+        return f"MessageLayout({mix}; width {self.width}, {size})"
 
 
 def _check(table: NDArray[Any], width: int, param_bytes: int) -> None:
@@ -154,5 +155,5 @@ def _check(table: NDArray[Any], width: int, param_bytes: int) -> None:
         raise CodecError(f"messages have width {width}, expected at least one column")
     if param_bytes not in PARAM_BYTES:
         raise CodecError(
-            f"param_bytes is {param_bytes}, expected 6 (float32 zero point, bfloat16 step) or 4 (both bfloat16)"
+            f"param_bytes is {param_bytes}, expected 6 (float32 zero, bfloat16 step) or 4 (both bfloat16)"
         )

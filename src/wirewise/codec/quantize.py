@@ -1,8 +1,9 @@
 """Encode rows into the bytes that go to one peer, and decode them: checks, then the kernels of the device.
 
-Stochastic integer quantization of each row with its own zero point and step, after Wan et al., "Adaptive Message
-Quantization and Parallelization for Distributed Full-graph GNN Training" (MLSys 2023), section 3; both ends use
-the transmitted pair, so that the decoded row is unbiased. `kernels/reference.py` defines the arithmetic.
+Stochastic integer quantization of each row with its own zero point and step, after Wan et al., "Adaptive
+Message Quantization and Parallelization for Distributed Full-graph GNN Training" (MLSys 2023), section 3.
+Both ends use the transmitted pair, so that the decoded row is unbiased. `kernels/reference.py` defines the
+arithmetic.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def pack(
         implementation: One of `IMPLEMENTATIONS`; all write the same bytes.
 
     Raises:
-        CodecError: An argument does not fit the layout, or a message holds NaN or infinity (or spans more than
-            float32 can express); then the buffer's content is undefined.
+        CodecError: An argument does not fit the layout, or a message holds NaN or infinity (or spans more
+            than float32 can express); then the buffer's content is undefined.
     """
     count = len(layout)
     _check_tensor("x", x, torch.float32, 2)
@@ -121,7 +122,7 @@ def unpack_add(
     scale: float = 1.0,
     implementation: str = "auto",
 ) -> None:
-    """Add `scale` times decoded message i to `out[index[i]]`; for partial gradients that return to their owner.
+    """Add `scale` times decoded message i to `out[index[i]]`; for partial gradients that return to owners.
 
     Args:
         buffer: Received bytes, uint8 [layout.size_bytes].
@@ -177,8 +178,8 @@ def unpack_aggregate(
         )
     if len(weight) != entries or int(csr_indptr[0]) != 0 or int(csr_indptr[-1]) != entries:
         raise CodecError(
-            f"csr_indptr spans {int(csr_indptr[0])}..{int(csr_indptr[-1])} and weight has {len(weight)} entries, "
-            f"expected 0..{entries} and {entries}, as csr_indices has"
+            f"csr_indptr spans {int(csr_indptr[0])}..{int(csr_indptr[-1])} and weight has {len(weight)} "
+            f"entries, expected 0..{entries} and {entries}, as csr_indices has"
         )
     if bool((csr_indptr.diff() < 0).any()):
         raise CodecError("csr_indptr decreases, expected the ascending row starts of a CSR matrix")
@@ -251,8 +252,8 @@ def _check_buffer(name: str, buffer: Tensor, layout: MessageLayout) -> None:
     _check_tensor(name, buffer, torch.uint8, 1)
     if len(buffer) != layout.size_bytes or not buffer.is_contiguous():
         raise CodecError(
-            f"{name} has {len(buffer)} bytes with stride {buffer.stride(0)}, expected {layout.size_bytes} contiguous "
-            f"bytes for {layout}; both ends must build the layout from the same table"
+            f"{name} has {len(buffer)} bytes with stride {buffer.stride(0)}, expected {layout.size_bytes} "
+            f"contiguous bytes for {layout}; both ends must build the layout from the same table"
         )
 
 
@@ -268,7 +269,8 @@ def _check_index(index: Any, count: int, limit: int, what: str, device: torch.de
         if low < 0 or high >= limit:
             wrong = int(torch.nonzero((index < 0) | (index >= limit))[0])
             raise CodecError(
-                f"index[{wrong}] is {int(index[wrong])}, expected a number in [0, {limit}): the rows of {what}"
+                f"index[{wrong}] is {int(index[wrong])}, expected a number in [0, {limit}): "
+                f"the rows of {what}"
             )
     return index.to(device).contiguous()
 

@@ -7,9 +7,9 @@ A row x of D columns is coded in b bits as
     x'   = zero + code * step
 
 where up() rounds to the next bfloat16 at or above. Both ends use the transmitted zero and step, so E[x'] = x
-whatever their rounding. Arithmetic is IEEE float32 up to t = (x - zero) * (2^17 / step), and whole numbers from
-there: code = (floor(t) + 2r + 1) >> 17 is the formula above without another rounding, and it is the same on every
-device.
+whatever their rounding. Arithmetic is IEEE float32 up to t = (x - zero) * (2^17 / step), and whole numbers
+from there: code = (floor(t) + 2r + 1) >> 17 is the formula above without another rounding, and it is the same
+on every device.
 """
 
 from __future__ import annotations

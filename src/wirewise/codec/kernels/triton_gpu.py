@@ -1,8 +1,8 @@
 """The quantizer as Triton kernels: one program for each row, one launch for each bit width.
 
 Arithmetic is that of `reference.py`, to the bit: divisions round to nearest (`div_rn`), multiplications and
-additions are not fused (`enable_fp_fusion=False`), and codes are whole numbers from there. Rows of 16 and 32 bits go
-through torch operations, which are bound by memory already.
+additions are not fused (`enable_fp_fusion=False`), and codes are whole numbers from there. Rows of 16 and 32
+bits go through torch operations, which are bound by memory already.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _as_float(bits):
 
 @triton.jit
 def _range(row_ptr, width, BLOCK: tl.constexpr):
-    """Smallest and largest value of a row and whether all are finite, by the order of float bits as integers."""
+    """Smallest and largest value of a row and whether all are finite, by float bits ordered as integers."""
     low = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
     high = tl.full((BLOCK,), -0x80000000, tl.int32)
     top = tl.zeros((BLOCK,), tl.uint32)
@@ -227,7 +227,7 @@ def _aggregate_kernel(
             # Rows need not be aligned: put the value together from its bytes, the highest last.
             raw = tl.zeros((BLOCK,), tl.uint32)
             count = bits // 8
-            for part in range(0, count):
+            for part in range(count):
                 piece = tl.load(start_ptr + column * count + part, mask=mask, other=0).to(tl.uint32)
                 raw = raw | (piece << ((part + 4 - count) * 8))
             value = raw.to(tl.float32, bitcast=True)

@@ -1,0 +1,83 @@
+"""What the numba kernels share: how they are compiled, floats as bits, copies, cache lines.
+
+numba keeps compiled code on disk for each source file and does not see changes in functions from another:
+delete `__pycache__` after editing this file.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+__all__ = [
+    "as_bits",
+    "as_float",
+    "bfloat16",
+    "copy_bytes",
+    "entry",
+    "inline",
+    "kernel",
+    "prefetch",
+]
+
+entry = numba.njit(cache=True, nogil=True)
+"""Functions that Python calls; they allocate the scratch memory."""
+
+# Reference counts would cost a row a dozen atomic updates, a quarter of the time at 256 columns.
+kernel = numba.njit(cache=True, nogil=True, _nrt=False)
+"""Functions without reference counts, which cannot allocate."""
+
+inline = numba.njit(inline="always", _nrt=False)
+"""Expressions with a name."""
+
+_LINE = 64
+
+
+@intrinsic
+def _prefetch_line(typingctx, array, offset):
+    """Ask for the cache line at a byte offset from the start of an array; never faults."""
+
+    def generate(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.gep(builder.bitcast(view.data, ir.IntType(8).as_pointer()), [arguments[1]])
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, *(ir.IntType(32) for _ in range(3))])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+        builder.call(function, [pointer, read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@inline
+def prefetch(array, row, row_size):
+    """Ask for one row of a matrix: the hardware does not guess where the next gathered row lies."""
+    for start in range(row * row_size, (row + 1) * row_size, _LINE):
+        _prefetch_line(array, start)
+
+
+@inline
+def as_float(bits):
+    """The float32 with these bits (uint32)."""
+    return np.uint32(bits).view(np.float32)
+
+
+@inline
+def as_bits(value):
+    """The bits of a float32, as uint32."""
+    return np.float32(value).view(np.uint32)
+
+
+@inline
+def bfloat16(raw):
+    """The float32 of a bfloat16 given by its bits (uint16)."""
+    return as_float(np.uint32(np.uint32(raw) << np.uint32(16)))
+
+
+@kernel
+def copy_bytes(source, target):
+    for j in range(len(target)):
+        target[j] = source[j]
