@@ -6,8 +6,8 @@ import pytest
 
 from graph.toys import toy
 from wirewise.errors import GraphError
+from wirewise.files import atomic_file
 from wirewise.graph import SparseRows, read_graph, write_graph
-from wirewise.graph.files import atomic_file
 
 
 def arrays(**changes):

@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
+from wirewise.files import atomic_file
 from wirewise.graph.data import GraphData, SparseRows
 
-__all__ = ["atomic_file", "graph_of", "make_folder", "read_arrays", "read_graph", "write_graph"]
+__all__ = ["graph_of", "read_arrays", "read_graph", "write_graph"]
 
 _KEYS = "edge_index, (x or x_indptr and x_indices and num_features), y, split"
-
-
-@contextmanager
-def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
-    """A binary file that takes the name `path` only when it is complete and on disk.
-
-    It is written under a temporary name in the same folder, synchronised and renamed; an error removes it.
-
-    Raises:
-        GraphError: The folder or disk does not take the file.
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise GraphError(
-            f"cannot write {path}: {error.strerror or error}; nothing was left there, free space or choose a "
-            "folder that can be written"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def make_folder(folder: str | Path) -> Path:
-    """Create `folder` with its parents, or raise GraphError."""
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GraphError(
-            f"cannot create the folder {folder}: {error.strerror}; choose another one"
-        ) from error
-    return folder
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
@@ -200,5 +151,5 @@ def write_graph(data: GraphData, path: str | Path) -> None:
         arrays["class_names"] = np.array(data.class_names)
     if data.edge_weight is not None:
         arrays["edge_weight"] = data.edge_weight
-    with atomic_file(path) as file:
+    with atomic_file(path, error=GraphError) as file:
         np.savez_compressed(file, **arrays)

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
+from wirewise.files import atomic_file, make_folder
 from wirewise.graph import halo
 from wirewise.graph.data import TEST, TRAIN, VALIDATION, GraphData, SparseRows
-from wirewise.graph.files import atomic_file, make_folder, read_arrays
+from wirewise.graph.files import read_arrays
 from wirewise.graph.partition import check_assignment
 
 __all__ = [
@@ -104,8 +105,8 @@ class Part:
         Raises:
             GraphError: The folder or the disk does not take the file; no half-written file stays.
         """
-        path = make_folder(folder) / _file_name(self.rank)
-        with atomic_file(path) as file:
+        path = make_folder(folder, error=GraphError) / _file_name(self.rank)
+        with atomic_file(path, error=GraphError) as file:
             np.savez(file, **_to_arrays(self))
         return path
 
@@ -215,7 +216,7 @@ def save_parts(
             Then the folder has no `meta.json` and no half-written file.
     """
     data.validate()
-    folder = make_folder(folder)
+    folder = make_folder(folder, error=GraphError)
     _remove(folder / "meta.json")
     counts = []
     for part in split_graph(data, assignment, num_parts=num_parts):
@@ -247,7 +248,7 @@ def save_parts(
         directed=data.directed,
         parts=counts,
     )
-    with atomic_file(folder / "meta.json") as file:
+    with atomic_file(folder / "meta.json", error=GraphError) as file:
         file.write(msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n")
     return meta
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from wirewise.errors import InputError, PlanError
+from wirewise.files import atomic_file
 from wirewise.plans.base import Plan, explain
 from wirewise.plans.bitwidth import BitWidthPlan
 
@@ -62,19 +62,5 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: The folder is missing, not writable or full; an older file at `path` is still whole.
     """
-    target = Path(path)
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(plan.to_json().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(target)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise InputError(
-            f"cannot write plan file {os.fspath(path)!r}: {error.strerror}; choose a folder that exists, "
-            "can be written and has room"
-        ) from error
+    with atomic_file(path) as file:
+        file.write(plan.to_json().encode())

@@ -2,7 +2,7 @@
 
 from wirewise.runtime.full_graph.clock import PHASES, Clock
 from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
-from wirewise.runtime.full_graph.lane import check_tables
+from wirewise.runtime.full_graph.lane import Lane, check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
 from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
 from wirewise.runtime.full_graph.memory import keep_freed_memory, peak_resident_bytes, resident_bytes
@@ -22,6 +22,7 @@ __all__ = [
     "GradientReducer",
     "GraphConvolution",
     "HaloExchange",
+    "Lane",
     "LocalGraph",
     "Mode",
     "Neighbourhood",

@@ -1,0 +1,76 @@
+"""X4, X5: what quantized messages do to gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.harness.threads import run_ranks_as_threads
+from tests.runtime.full_graph.training import build_trainer, small_graph, split
+from wirewise import graph
+from wirewise.runtime import full_graph as fg
+
+DRAWS = 60
+
+
+def flat_gradients(
+    parts: list[graph.Part], mode: str, epochs: int, *, exact_forward: bool = False, warm: int = 0
+) -> Tensor:
+    """Gradients of `epochs` epochs at fixed weights, [epochs, parameters], after `warm` epochs of fp32 training."""
+
+    def body(rank: int, group: object, store: object) -> Tensor:
+        transport = fg.Transport(group, timeout_s=30, store=store)  # type: ignore[arg-type]
+        trainer = build_trainer(parts[rank], transport, "fp32" if warm else mode, dropout=0.0, hidden=32)
+        for _ in range(warm):
+            trainer.train_epoch()
+        weights = trainer.model.state_dict()
+        if warm:
+            trainer = build_trainer(parts[rank], transport, mode, dropout=0.0, hidden=32)
+            trainer.model.load_state_dict(weights)
+        if exact_forward:
+            trainer.exchange.new_lane = _exact_forward
+        taken = []
+        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)
+        for _ in range(epochs):
+            trainer.train_epoch()
+            taken.append(torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]))
+        trainer.close()
+        transport.close()
+        return torch.stack(taken)
+
+    return run_ranks_as_threads(len(parts), body)[0]
+
+
+def _exact_forward(lane: fg.Lane) -> None:
+    lane.set_static_bits()
+    if lane.name.startswith("forward"):
+        lane.set_bits(
+            {p: b * 0 + 32 for p, b in lane.send_bits.items()}, {p: b * 0 + 32 for p, b in lane.receive_bits.items()}
+        )
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[graph.Part]:
+    return split(small_graph(nodes=400, mean_degree=8.0), 4)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: int) -> None:
+    exact = flat_gradients(parts, "fp32", 1)[0]
+    drawn = flat_gradients(parts, f"uniform-{bits}", DRAWS, exact_forward=True)
+    error = (drawn.mean(0) - exact).norm() / exact.norm()
+    floor = (drawn - drawn.mean(0)).norm(dim=1).pow(2).mean().sqrt() / DRAWS**0.5 / exact.norm()
+    assert floor > 0
+    assert error <= 1.5 * floor
+
+
+@pytest.mark.parametrize(
+    ("bits", "at_start", "after_training"), [(8, 0.9999, 0.999), (4, 0.999, 0.985), (2, 0.99, 0.80)]
+)
+def test_gradient_cosine(parts: list[graph.Part], bits: int, at_start: float, after_training: float) -> None:
+    for warm, threshold in ((0, at_start), (60, after_training)):
+        exact = flat_gradients(parts, "fp32", 1, warm=warm)[0]
+        drawn = flat_gradients(parts, f"uniform-{bits}", 5, warm=warm)
+        cosines = torch.nn.functional.cosine_similarity(drawn, exact[None], dim=1)
+        assert float(cosines.mean()) >= threshold

@@ -1,0 +1,82 @@
+"""Each way of exchanging rows does what its name promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime.full_graph.training import small_graph, split, train, worst
+from wirewise.errors import InputError
+from wirewise.runtime import full_graph as fg
+
+
+def test_unknown_mode_lists_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"unknown mode 'fp23'.*fp32.*adaqp"):
+        fg.mode("fp23")
+
+
+@pytest.mark.parametrize("name", [*fg.MODES, "uniform-8", "uniform-4", "uniform-2", "uniform-1"])
+def test_every_mode_trains(name: str) -> None:
+    parts = split(small_graph(), 3)
+    run = train(parts, name, epochs=12, replan_every=4)
+    assert np.isfinite(run.losses).all()
+    assert min(run.losses[-3:]) < run.losses[0]
+    assert len(run.records) == 12
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
+def test_fewer_bits_send_the_bytes_of_the_formula(bits: int) -> None:
+    parts = split(small_graph(), 3)
+    run = train(parts, f"uniform-{bits}", epochs=1)
+    halo = sum(p.num_halo for p in parts)
+    params = 6 if bits < 16 else 0
+    rows = [-(-width * bits // 8) + params for width in (16, 4)]
+    assert run.records[0].bytes_sent == 2 * halo * sum(rows)
+
+
+def test_stale_rows_are_zero_in_the_first_epoch_and_one_epoch_old_after() -> None:
+    """With weights that never change, epoch 1 of the stale mode sees just what fresh exchange sees in epoch 0."""
+    parts = split(small_graph(), 3)
+    frozen = {"learning_rate": 1e-30, "dropout": 0.0, "dtype": torch.float64, "layers": 2}
+    fresh = train(parts, "fp32", epochs=1, **frozen)
+    stale = train(parts, "pipegcn", epochs=3, **frozen)
+    assert stale.losses[0] != pytest.approx(fresh.losses[0], rel=1e-3)
+    assert stale.losses[1] == pytest.approx(fresh.losses[0], rel=1e-12)
+    assert worst(stale.gradients, fresh.gradients) <= 1e-12
+
+
+def test_boundary_samples_are_unbiased_and_both_ends_agree() -> None:
+    """The mean over epochs of sampled gradients of a linear model approaches the full gradient."""
+    parts = split(small_graph(nodes=80), 2)
+    knobs = {"learning_rate": 1e-30, "dropout": 0.0, "norm": False, "layers": 2, "dtype": torch.float64}
+    full = train(parts, "fp32", epochs=1, **knobs)
+    half = replace(fg.mode("bns"), boundary_rate=0.5)
+    losses = train(parts, half, epochs=60, **knobs).losses
+    assert np.std(losses) > 1e-6, "every epoch draws its own sample"
+    assert np.mean(losses) == pytest.approx(full.losses[0], abs=6 * np.std(losses) / np.sqrt(60) + 0.05)
+    assert train(parts, half, epochs=1).records[0].bytes_sent == pytest.approx(
+        train(parts, "fp32", epochs=1).records[0].bytes_sent / 2, rel=0.05
+    )
+
+
+def test_unchanged_blocks_are_not_sent_again_until_they_are_too_old() -> None:
+    parts = split(small_graph(), 3)
+    frozen = {"learning_rate": 1e-30, "dropout": 0.0, "dtype": torch.float64}
+    mode = fg.Mode(name="skip", skip_drift=0.01, skip_limit=2)
+    fresh = train(parts, "fp32", epochs=1, **frozen)
+    run = train(parts, mode, epochs=7, **frozen)
+    sent = [r.bytes_sent for r in run.records]
+    full = fresh.records[0].bytes_sent
+    # Gradients are sent fresh (half of the bytes), activations in epochs 0, 3 and 6.
+    assert sent == [full, full // 2, full // 2, full, full // 2, full // 2, full]
+    assert run.losses == pytest.approx([fresh.losses[0]] * 7, rel=1e-12)
+    assert worst(run.gradients, fresh.gradients) <= 1e-12
+
+
+def test_pull_refuses_directed_graphs() -> None:
+    parts = split(small_graph(directed=True), 2)
+    with pytest.raises(Exception, match="undirected"):
+        train(parts, "adaqp-paper", epochs=1)

@@ -1,0 +1,78 @@
+"""Messages, their order of arrival, and peers that fall silent."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from tests.harness.threads import run_ranks_as_threads
+from wirewise.errors import PeerError
+from wirewise.runtime.full_graph import Transport
+
+
+def test_messages_of_uneven_size_arrive_whole() -> None:
+    def body(rank: int, group: Any, store: Any) -> None:
+        transport = Transport(group, timeout_s=20, store=store)
+        for tag in range(3):
+            receives = {p: torch.empty(1000 * (p + 1), dtype=torch.uint8) for p in transport.peers}
+            sends = {p: torch.full((1000 * (rank + 1),), rank, dtype=torch.uint8) for p in transport.peers}
+            transport.exchange("test", tag, sends, receives)
+            assert all(bool((r == p).all()) for p, r in receives.items())
+        transport.close()
+
+    run_ranks_as_threads(4, body)
+
+
+def test_arrivals_come_in_the_order_of_landing() -> None:
+    def body(rank: int, group: Any, store: Any) -> list[int]:
+        transport = Transport(group, timeout_s=20, store=store)
+        pending = transport.open("test", 0, {p: torch.empty(8) for p in transport.peers} if rank == 0 else {})
+        order: list[int] = []
+        if rank == 0:
+            order = list(pending.arrivals())
+        else:
+            time.sleep({1: 0.6, 2: 0.05}[rank])
+            pending.send(0, torch.zeros(8))
+            pending.wait_sends()
+        transport.close()
+        return order
+
+    assert run_ranks_as_threads(3, body)[0] == [2, 1]
+
+
+def test_empty_messages_are_passed_over() -> None:
+    def body(rank: int, group: Any, store: Any) -> list[int]:
+        transport = Transport(group, timeout_s=20, store=store)
+        empty = torch.empty(0, dtype=torch.uint8)
+        pending = transport.open("test", 0, dict.fromkeys(transport.peers, empty))
+        for peer in transport.peers:
+            pending.send(peer, empty)
+        landed = list(pending.arrivals())
+        transport.close()
+        return landed
+
+    assert run_ranks_as_threads(2, body) == [[], []]
+
+
+def test_a_silent_rank_is_named_by_all_others() -> None:
+    def body(rank: int, group: Any, store: Any) -> str:
+        transport = Transport(group, timeout_s=1.0, store=store)
+        if rank == 2:
+            time.sleep(6)
+            return ""
+        # Rank 1 waits for rank 2 and rank 0 waits for rank 1, which fails because of rank 2.
+        waits_for = {0: 1, 1: 2}[rank]
+        time.sleep(0.3 * (1 - rank))
+        pending = transport.open("layer 1", 0, {waits_for: torch.empty(8)})
+        with pytest.raises(PeerError) as caught:
+            list(pending.arrivals())
+        transport.close()
+        return str(caught.value)
+
+    messages = run_ranks_as_threads(3, body)
+    assert "rank 1 waited in layer 1: rank 2 sent nothing for 1 s" in messages[1]
+    assert "rank 2" in messages[0], messages[0]
+    assert "log of rank 2" in messages[0]
