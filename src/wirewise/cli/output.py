@@ -1,0 +1,69 @@
+"""What every command shares on the way out: one JSON object, tables that are plain when piped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from wirewise.errors import InputError
+from wirewise.files import atomic_file
+
+__all__ = ["JsonOption", "make_table", "print_table", "write_json"]
+
+JsonOption = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE|-", help="Write one JSON object to FILE, or to stdout for -."),
+]
+"""Type of the `--json` option; its default is None, which writes nothing."""
+
+
+def write_json(target: str | os.PathLike[str] | None, record: Mapping[str, Any]) -> None:
+    """Write `record` as one JSON object and a line feed.
+
+    Args:
+        target: A file, replaced whole or not at all; "-" for stdout; None: nothing is written.
+        record: Names to values that JSON knows.
+
+    Raises:
+        InputError: The file cannot be written, or the record holds a number that JSON cannot express.
+    """
+    if target is None:
+        return
+    try:
+        text = json.dumps(record, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise InputError(
+            f"the result cannot be written as JSON ({error}); a NaN or infinite measure means that the run "
+            "itself went wrong, look at its table"
+        ) from error
+    if os.fspath(target) == "-":
+        typer.echo(text, nl=False)
+        return
+    with atomic_file(target) as file:
+        file.write(text.encode())
+
+
+def make_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> Table:
+    """A table of text cells; brackets in a cell are text, not markup."""
+    from rich.text import Text
+
+    table = Table(*titles, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
+    """Print a table to stdout: drawn on a terminal, tab-separated lines when piped."""
+    console = Console()
+    if console.is_terminal:
+        console.print(make_table(titles, rows, title=title))
+        return
+    for row in [titles, *rows]:
+        typer.echo("\t".join(row))
