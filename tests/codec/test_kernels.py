@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.codec.messages import adversarial, decode, encode
 
+from tests.codec.messages import adversarial, decode, encode
 from wirewise import codec
 from wirewise.codec.kernels import threads
 from wirewise.errors import CodecError

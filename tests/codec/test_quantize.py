@@ -3,8 +3,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.codec.messages import adversarial, decode, encode, steps
 
+from tests.codec.messages import adversarial, decode, encode, steps
 from wirewise import codec
 from wirewise.errors import CodecError
 

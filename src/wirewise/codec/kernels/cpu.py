@@ -5,6 +5,8 @@ Rows are independent, so threads do not change a byte; kernels release the GIL.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -51,7 +53,7 @@ def pack(
     for group in layout.groups:
         block, chosen, order = _rows_of(target, group), _index(index), group.order
         if group.bits >= 16:
-            arguments = (words, source.view(np.uint8), chosen, order, block, spans)
+            arguments: tuple[Any, ...] = (words, source.view(np.uint8), chosen, order, block, spans)
             bad += threads.split(pack_wide, arguments, len(order), 4 * layout.width)
             continue
         place = slice(group.first_param, group.first_param + len(order))

@@ -6,6 +6,8 @@ delete `__pycache__` after editing this file.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from llvmlite import ir
@@ -27,10 +29,12 @@ entry = numba.njit(cache=True, nogil=True)
 """Functions that Python calls; they allocate the scratch memory."""
 
 # Reference counts would cost a row a dozen atomic updates, a quarter of the time at 256 columns.
-kernel = numba.njit(cache=True, nogil=True, _nrt=False)
+_WITHOUT_COUNTS: dict[str, Any] = {"_nrt": False}
+
+kernel = numba.njit(cache=True, nogil=True, **_WITHOUT_COUNTS)
 """Functions without reference counts, which cannot allocate."""
 
-inline = numba.njit(inline="always", _nrt=False)
+inline = numba.njit(inline="always", **_WITHOUT_COUNTS)
 """Expressions with a name."""
 
 _LINE = 64
