@@ -1,0 +1,19 @@
+"""What a run found, for people and programs: progress, tables, one sentence, JSON, a page and a picture."""
+
+from wirewise.report.page import write_html
+from wirewise.report.picture import write_picture
+from wirewise.report.plan import draw_plan, plan_html
+from wirewise.report.progress import TrainingProgress
+from wirewise.report.summary import summary_sentence, to_json_object
+from wirewise.report.tables import print_result
+
+__all__ = [
+    "TrainingProgress",
+    "draw_plan",
+    "plan_html",
+    "print_result",
+    "summary_sentence",
+    "to_json_object",
+    "write_html",
+    "write_picture",
+]

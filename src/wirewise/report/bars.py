@@ -1,0 +1,168 @@
+"""Bar charts of modes: where an epoch's time goes, bytes sent, shares of bit widths."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from wirewise.report import figures, series, svg
+from wirewise.report.lines import colour
+from wirewise.report.svg import Frame, Scale
+from wirewise.results import ModeResult, RunResult
+
+__all__ = ["bit_legend", "bits_charts", "bytes_chart", "phase_legend", "phases_chart"]
+
+_COLUMNS = 60
+"""Most epochs of a chart of bit widths that are drawn."""
+
+
+def phases_chart(result: RunResult, width: float = 960) -> str:
+    """One stacked bar a mode: mean seconds of the mean rank in each phase; empty where none was timed."""
+    means = {name: phases for name, mode in result.modes.items() if (phases := series.mean_phases(mode))}
+    longest = max((sum(phases.values()) for phases in means.values()), default=0.0)
+    if not longest:
+        return ""
+    left, step = _label_space(list(means)), 46.0
+    x = Scale(0.0, longest, left, width - 90)
+    parts = []
+    for row, (name, phases) in enumerate(means.items()):
+        top, at, total = 6 + step * row, left, sum(phases.values())
+        parts.append(svg.text(left - 12, top + 20, name, f"label {colour(result, name)}", "end"))
+        for phase, value in phases.items():
+            wide = x(value) - left
+            tip = f"{name}, {phase}: {figures.seconds(value)} ({100 * value / total:.1f} % of the epoch)"
+            parts.append(svg.rect(at, top, wide, 30, f"p-{_known(phase)} seg", tip))
+            for words in (f"{phase} {figures.seconds(value)}", phase):
+                if svg.text_width(words, 11.5) + 8 < wide:
+                    parts.append(svg.text(at + 6, top + 19.5, words, f"inside on-{_known(phase)}"))
+                    break
+            at += wide
+        parts.append(svg.text(at + 8, top + 20, figures.seconds(total), "label"))
+    return svg.document(width, step * len(means), "Mean time of an epoch by phase and mode", "".join(parts))
+
+
+def phase_legend(result: RunResult) -> str:
+    """The phases that occur with colour and meaning, as HTML."""
+    found = {phase for mode in result.modes.values() for phase in series.mean_phases(mode)}
+    order = [p for p in series.PHASES if p in found] + sorted(found - set(series.PHASES))
+    return "".join(
+        f'<div><dt><i class="chip p-{_known(phase)}"></i>{escape(phase)}</dt>'
+        f"<dd>{escape(series.PHASES.get(phase, 'as the runtime names it'))}</dd></div>"
+        for phase in order
+    )
+
+
+def bytes_chart(result: RunResult, width: float = 960) -> str:
+    """Two bars a mode: payload as packed and what the kernel counted; empty where nothing was sent."""
+    rows: list[tuple[str, str, int, str]] = []
+    for name, mode in result.modes.items():
+        rows.append((name, "payload", mode.bytes_sent, ""))
+        if mode.kernel_bytes_sent is not None:
+            rows.append((name, "kernel counter", mode.kernel_bytes_sent, " faint"))
+    largest = max((count for _, _, count, _ in rows), default=0)
+    if not largest:
+        return ""
+    left = _label_space(list(result.modes)) + 104
+    x = Scale(0.0, largest, left, width - 100)
+    parts, top, before = [], 4.0, None
+    for name, what, count, shade in rows:
+        if name != before:
+            top += 8 if before is not None else 0
+            parts.append(svg.text(left - 116, top + 15, name, f"label {colour(result, name)}", "end"))
+        before = name
+        words = figures.size(count)
+        parts.append(svg.text(left - 10, top + 15, what, "tick", "end"))
+        parts.append(
+            svg.rect(
+                left,
+                top,
+                x(count) - left,
+                20,
+                f"bar {colour(result, name)}{shade}",
+                f"{name}, {what}: {words}",
+            )
+        )
+        parts.append(svg.text(x(count) + 8, top + 15, words, "label"))
+        top += 24
+    return svg.document(width, top + 2, "Bytes sent by mode", "".join(parts))
+
+
+def bits_charts(result: RunResult) -> str:
+    """For each mode with several widths, one chart an exchange: shares of the messages by width over epochs."""
+    mixed = {name: mode for name, mode in result.modes.items() if series.bits_change(mode)}
+    columns = max(12, min(_COLUMNS, 300 // max(len(mixed), 1)))
+    parts = []
+    for name, mode in mixed.items():
+        charts = "".join(
+            f"<figure><figcaption>{escape(exchange)}</figcaption>{_bits_chart(name, mode, exchange, columns)}</figure>"
+            for exchange in series.bit_exchanges(mode)
+        )
+        parts.append(
+            f'<h3 class="mode {colour(result, name)}">{escape(name)}</h3><div class="small">{charts}</div>'
+        )
+    return "".join(parts)
+
+
+def bit_legend(result: RunResult) -> str:
+    """The bit widths that occur with their colours, as HTML."""
+    found = {
+        bits
+        for mode in result.modes.values()
+        if series.bits_change(mode)
+        for record in mode.epochs
+        for counts in record.bits.values()
+        for bits in counts
+    }
+    items = "".join(f'<li><i class="chip {_bit_class(bits)}"></i>{bits} bit</li>' for bits in sorted(found))
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _bits_chart(name: str, mode: ModeResult, exchange: str, columns: int) -> str:
+    """Columns of equal width, one an epoch or a run of epochs with the same counts."""
+    frame = Frame(36, 6, 300, 118)
+    records = [r for r in mode.epochs if sum(r.bits.get(exchange, {}).values())]
+    runs: list[tuple[int, int, dict[int, int]]] = []
+    for i in svg.thin(len(records), len(records)):
+        counts = {b: n for b, n in sorted(records[i].bits[exchange].items()) if n}
+        if runs and runs[-1][2] == counts:
+            runs[-1] = (runs[-1][0], i + 1, counts)
+        else:
+            runs.append((i, i + 1, counts))
+    kept = [runs[i] for i in svg.thin(len(runs), columns)]
+    x = Scale(0, max(len(records), 1), frame.left, frame.right)
+    parts = []
+    for number, (first, last, counts) in enumerate(kept):
+        # A run that was left out is covered by the one before it.
+        end = kept[number + 1][0] if number + 1 < len(kept) else last
+        top, tips = frame.bottom, []
+        for bits, share in series.shares(counts).items():
+            high = share * (frame.bottom - frame.top)
+            top -= high
+            tips.append(f"{bits} bit {100 * share:.1f} %")
+            parts.append(svg.rect(x(first), top, x(end) - x(first) + 0.3, high, _bit_class(bits)))
+        epochs = records[first].epoch, records[end - 1].epoch
+        when = f"epoch {epochs[0]}" if epochs[0] == epochs[1] else f"epochs {epochs[0]} to {epochs[1]}"
+        mean = sum(b * n for b, n in counts.items()) / sum(counts.values())
+        tip = f"{name}, {exchange}, {when}: {', '.join(tips)}; mean {mean:.2f} bits"
+        parts.append(svg.rect(x(first), frame.top, x(end) - x(first), frame.bottom - frame.top, "clear", tip))
+    parts += [
+        svg.text(frame.left - 6, y + 4, words, "tick", "end")
+        for y, words in ((frame.top + 4, "100 %"), (frame.bottom, "0"))
+    ]
+    if records:
+        parts.append(svg.text(frame.left, frame.bottom + 16, f"epoch {records[0].epoch}", "tick"))
+        parts.append(svg.text(frame.right, frame.bottom + 16, str(records[-1].epoch), "tick", "end"))
+    label = f"Messages of {name} by bit width in {exchange} over epochs"
+    return svg.document(306, 140, label, "".join(parts))
+
+
+def _bit_class(bits: int) -> str:
+    return f"b{2 ** round(math.log2(min(max(bits, 1), 32)))}"
+
+
+def _known(phase: str) -> str:
+    return phase if phase in series.PHASES else "other"
+
+
+def _label_space(names: list[str]) -> float:
+    return 24 + max((svg.text_width(name, 12.5) for name in names), default=0.0)

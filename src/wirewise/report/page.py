@@ -1,0 +1,241 @@
+"""One HTML file about a run: nothing is loaded from elsewhere, so it can be mailed, archived and printed."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from importlib import resources
+
+from wirewise import units
+from wirewise.files import atomic_file
+from wirewise.plans import Plan
+from wirewise.report import bars, figures, lines
+from wirewise.report.figures import Comparison
+from wirewise.report.measures import Measure, measures
+from wirewise.report.plan import plan_html
+from wirewise.report.summary import network_words, summary_sentence
+from wirewise.results import RunResult
+
+__all__ = ["page_html", "write_html"]
+
+
+def write_html(result: RunResult, path: str | os.PathLike[str], plan: Plan | None = None) -> None:
+    """Write the page; an older file at `path` stays whole until the new one is complete.
+
+    Args:
+        result: The run.
+        path: The file to write.
+        plan: A plan of the run to draw as well.
+
+    Raises:
+        InputError: The folder or the disk does not take the file.
+    """
+    with atomic_file(path) as file:
+        file.write(page_html(result, plan).encode())
+
+
+def page_html(result: RunResult, plan: Plan | None = None) -> str:
+    """The page as text."""
+    assets = resources.files("wirewise.report")
+    style = (assets / "colours.css").read_text("utf-8") + (assets / "page.css").read_text("utf-8")
+    script = (assets / "page.js").read_text("utf-8")
+    title = f"{result.dataset}: {', '.join(result.modes) or 'nothing trained'}"
+    sections = [_head(result), _cards(result)]
+    if result.modes:
+        sections += [_over_time(result), _phases(result), _bytes(result), _bits(result), _table(result)]
+    if plan is not None:
+        sections.append(
+            _section("Plan", "The bits chosen for every message of an exchange.", plan_html(plan))
+        )
+    sections += [_method(result), _definitions(result)]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} - wirewise</title><style>{style}</style></head><body><main>"
+        f'{"".join(sections)}</main><div id="tip" role="status"></div><script>{script}</script></body></html>\n'
+    )
+
+
+def _section(title: str, lead: str, body: str) -> str:
+    told = f'<p class="lead">{lead}</p>' if lead else ""
+    return f"<section><h2>{title}</h2>{told}{body}</section>" if body else ""
+
+
+def _head(result: RunResult) -> str:
+    shape = f"{result.layers}-layer {result.model}, {result.hidden} wide, {result.epochs} epochs, seed {result.seed}"
+    return (
+        f'<header><p class="kind">wirewise run &middot; {escape(shape)}</p>'
+        f"<h1>{escape(summary_sentence(result))}</h1></header>"
+    )
+
+
+def _cards(result: RunResult) -> str:
+    name = figures.focus_name(result)
+    if name is None:
+        return ""
+    both, reference = Comparison.of(result, name), figures.reference_name(result)
+    mine, other = both.mode, both.reference
+    cards = [
+        (
+            "Epochs per second",
+            figures.factor(both.speedup_epoch),
+            f"{figures.seconds(mine.epoch_s)} an epoch, {reference} {figures.seconds(other.epoch_s)}",
+        ),
+        (
+            "Sooner at the same loss",
+            figures.factor(both.speedup_time_to_loss),
+            _loss_card(both, reference),
+        ),
+        (
+            "Fewer payload bytes",
+            figures.factor(both.bytes_ratio),
+            f"{figures.size(mine.bytes_sent)}, {reference} {figures.size(other.bytes_sent)}",
+        ),
+        (
+            "Test accuracy, points",
+            figures.points(both.accuracy_delta_points),
+            f"{figures.percent(figures.accuracy_of(mine))}, {reference} {figures.percent(figures.accuracy_of(other))}",
+        ),
+        (
+            "Mean bits a value",
+            figures.plain(figures.finite(mine.mean_bits)),
+            f"{reference} {figures.plain(figures.finite(other.mean_bits))}",
+        ),
+    ]
+    body = "".join(
+        f'<div class="card"><h3>{escape(title)}</h3><p class="big">{escape(value)}</p><p>{escape(detail)}</p></div>'
+        for title, value, detail in cards
+    )
+    return (
+        f'<p class="who"><b class="mode {lines.colour(result, name)}">{escape(name)}</b> against '
+        f'<b class="mode {lines.colour(result, reference)}">{escape(reference)}</b></p>'
+        f'<div class="cards">{body}</div>'
+    )
+
+
+def _loss_card(both: Comparison, reference: str) -> str:
+    mine, other = both.mode.time_to_reference_loss_s, both.reference.time_to_reference_loss_s
+    if mine is None:
+        return f"never within 1 % of the final loss of {reference}"
+    return f"{figures.seconds(mine)} to within 1 %, {reference} {figures.seconds(other)}"
+
+
+def _over_time(result: RunResult) -> str:
+    loss, accuracy = lines.loss_chart(result), lines.accuracy_chart(result)
+    none = '<p class="none">{}</p>'
+    body = (
+        f'{lines.legend(result)}<div class="pair">'
+        f"<figure><figcaption>Training loss</figcaption>{loss or none.format('No finite loss was recorded.')}</figure>"
+        f"<figure><figcaption>Validation accuracy</figcaption>"
+        f"{accuracy or none.format('No epoch was evaluated.')}</figure></div>"
+    )
+    lead = (
+        "Each mode has its own clock: its training and evaluation seconds, added up. Losses are averages of up to "
+        "five epochs. Rings mark when a mode came within 1 % of the dashed line."
+    )
+    return _section("Loss and accuracy over time", lead, body)
+
+
+def _phases(result: RunResult) -> str:
+    chart = bars.phases_chart(result)
+    lead = (
+        "Mean rank, mean epoch, the first two epochs left out. The table has the median on the slowest rank."
+    )
+    body = f'<figure>{chart}</figure><dl class="phases">{bars.phase_legend(result)}</dl>' if chart else ""
+    return _section("Where an epoch goes", lead, body)
+
+
+def _bytes(result: RunResult) -> str:
+    chart = bars.bytes_chart(result)
+    counted = any(mode.kernel_bytes_sent is not None for mode in result.modes.values())
+    lead = "All ranks, all epochs. Payload is what halo messages hold"
+    lead += (
+        "; the kernel counter saw whole packets on the hosts' interfaces, gradients, evaluation and control as well."
+        if counted
+        else ". There was no lab, so no kernel counter to compare it with."
+    )
+    return _section("Bytes sent", lead, f"<figure>{chart}</figure>" if chart else "")
+
+
+def _bits(result: RunResult) -> str:
+    charts = bars.bits_charts(result)
+    lead = (
+        "Share of the messages in each bit width. forward1 carries activations into layer 1, backward1 the gradients "
+        "that come back for them."
+    )
+    return _section("Bits by layer and direction", lead, charts and bars.bit_legend(result) + charts)
+
+
+def _table(result: RunResult) -> str:
+    head = "".join(
+        f'<th scope="col" class="num"><span class="mode {lines.colour(result, name)}">{escape(name)}</span></th>'
+        for name in result.modes
+    )
+    rows = "".join(map(_table_row, measures(result)))
+    return _section(
+        "Modes",
+        "",
+        f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div>',
+    )
+
+
+def _table_row(measure: Measure) -> str:
+    cells = "".join(f'<td class="num">{escape(cell)}</td>' for cell in measure.cells)
+    return f'<tr><th scope="row" title="{escape(measure.meaning)}">{escape(measure.label)}</th>{cells}</tr>'
+
+
+def _method(result: RunResult) -> str:
+    how = [
+        "All modes trained on the same parts, in turns, so that a busy moment of the machine does not fall on one "
+        "mode alone."
+        if len(result.modes) > 1
+        else "One mode was trained.",
+        _network_method(result),
+        "Times, bytes, losses and accuracies were measured in this run; nothing on this page is simulated unless a "
+        "note here says so.",
+        *result.notes,
+    ]
+    items = "".join(f"<li>{escape(text)}</li>" for text in how)
+    facts = {
+        "network": f"{result.workers} workers {network_words(result)}",
+        **{name.replace("_", " "): _fact(value) for name, value in result.graph.items()},
+        **result.environment,
+    }
+    rows = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{_environment_value(name, value)}</dd></div>"
+        for name, value in facts.items()
+    )
+    return _section("How this was measured", "", f'<ul class="how">{items}</ul><dl class="facts">{rows}</dl>')
+
+
+def _network_method(result: RunResult) -> str:
+    if result.network == "lab":
+        rate = result.link_bytes_per_s
+        shaped = "" if rate is None else f" whose rate is held at {units.format_rate(rate)}"
+        return (
+            "The network is emulated: each host of the lab is a network namespace of one machine with a link of its "
+            f"own{shaped}. Bytes really cross these links; the hosts share the machine's processors."
+        )
+    return (
+        "Workers talked over the loopback interface of one machine. No link was limited, so times and speed-ups say "
+        "little about a real network; bytes, bits, losses and accuracies hold for any network."
+    )
+
+
+def _environment_value(name: str, value: str) -> str:
+    return f"<code>{escape(value)}</code>" if name == "command" else escape(value)
+
+
+def _fact(value: float) -> str:
+    return (
+        f"{value:,.0f}" if figures.finite(value) is not None and value == int(value) else figures.plain(value)
+    )
+
+
+def _definitions(result: RunResult) -> str:
+    if not result.modes:
+        return ""
+    rows = "".join(
+        f"<div><dt>{escape(m.label)}</dt><dd>{escape(m.meaning)}</dd></div>" for m in measures(result)
+    )
+    return _section("Definitions", "", f'<dl class="definitions">{rows}</dl>')

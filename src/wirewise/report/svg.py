@@ -1,0 +1,127 @@
+"""Small pieces of SVG charts: scales, ticks, lines, labels. Colours are CSS classes of the page or picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = [
+    "Frame",
+    "Scale",
+    "axes",
+    "document",
+    "number",
+    "polyline",
+    "rect",
+    "text",
+    "text_width",
+    "thin",
+    "ticks",
+]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear map from values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Pixel of a value."""
+        return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plot area inside a chart, in pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round values from `low` to `high`."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(count, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def number(value: float) -> str:
+    """A coordinate with one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
+    """A line of escaped text."""
+    names = f' class="{kind}"' if kind else ""
+    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text x="{number(x)}" y="{number(y)}"{names}{where}>{escape(content)}</text>'
+
+
+def text_width(content: str, pixels: float = 12.0) -> float:
+    """About the width of a text in a sans-serif font of that size; errs on the wide side."""
+    return 0.58 * pixels * len(content)
+
+
+def rect(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
+    """A box; `tip` is shown when the pointer is on it."""
+    shown = f' data-tip="{escape(tip)}"' if tip else ""
+    return (
+        f'<rect x="{number(x)}" y="{number(y)}" width="{max(width, 0):.2f}" height="{max(height, 0):.2f}" '
+        f'class="{kind}"{shown}/>'
+    )
+
+
+def polyline(dots: Sequence[tuple[float, float]], kind: str) -> str:
+    """A line through the dots; breaks where a coordinate is not finite."""
+    path, pen = [], "M"
+    for x, y in dots:
+        if math.isfinite(x) and math.isfinite(y):
+            path.append(f"{pen}{number(x)} {number(y)}")
+            pen = "L"
+        else:
+            pen = "M"
+    return f'<path d="{"".join(path)}" class="{kind}"/>' if path else ""
+
+
+def axes(frame: Frame, x: Scale, y: Scale, x_title: str, y_format: str = "{:g}") -> str:
+    """Horizontal grid lines with values at the left, values along the bottom, the title of the x axis."""
+    parts = []
+    for value in ticks(y.low, y.high):
+        at = y(value)
+        parts.append(f'<path d="M{number(frame.left)} {number(at)}H{number(frame.right)}" class="grid"/>')
+        parts.append(text(frame.left - 8, at + 4, y_format.format(value), "tick", "end"))
+    for value in ticks(x.low, x.high, 6):
+        parts.append(text(x(value), frame.bottom + 18, f"{value:g}", "tick", "middle"))
+    parts.append(
+        f'<path d="M{number(frame.left)} {number(frame.bottom)}H{number(frame.right)}" class="axis"/>'
+    )
+    parts.append(text(frame.right, frame.bottom + 36, x_title, "tick", "end"))
+    return "".join(parts)
+
+
+def thin(length: int, most: int) -> list[int]:
+    """At most `most` of the numbers 0 to length - 1, evenly spaced, first and last kept."""
+    if length <= most:
+        return list(range(length))
+    return sorted({round(i * (length - 1) / (most - 1)) for i in range(most)})
+
+
+def document(width: float, height: float, label: str, body: str) -> str:
+    """An SVG element that scales with its container; `label` is read aloud."""
+    return (
+        f'<svg viewBox="0 0 {number(width)} {number(height)}" role="img" aria-label="{escape(label)}" '
+        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+    )
