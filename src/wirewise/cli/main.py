@@ -1,0 +1,143 @@
+"""The command `wirewise`: its groups, mounted by name and imported when they are called.
+
+Help and planning commands start fast because nothing here imports torch; groups that need it import it inside
+their commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import wirewise
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.errors import WirewiseError
+
+__all__ = ["GROUPS", "app", "main"]
+
+GROUPS = {
+    "run": "Run a published system end to end and report what it gained.",
+    "data": "Graphs: list, show, build, check, generate, partition.",
+    "lab": "A cluster on one machine: run commands on shaped hosts, check, clean up.",
+    "topo": "Topologies: hosts, devices and links, from presets and files.",
+}
+"""Groups of commands; the module of each is `wirewise.cli.NAME` and holds the Typer application `app`."""
+
+
+class _Group(TyperGroup):
+    """A group that is imported when one of its commands is called, not when help lists it."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        module = importlib.import_module(f"wirewise.cli.{self.name}")
+        command = typer.main.get_command(module.app)
+        command.name = self.name
+        return command.make_context(info_name, args, *rest, **extra)
+
+
+class _Root(TyperGroup):
+    """The top: knows the groups by name, and turns errors of wirewise into one message."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*GROUPS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in GROUPS:
+            return _Group(name=cmd_name, help=GROUPS[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WirewiseError as error:
+            if ctx.params.get("debug"):
+                raise
+            typer.echo(f"wirewise: {error}", err=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=_Root,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Measure, predict, plan and run the communication of distributed PyTorch training.",
+)
+_list = typer.Typer(no_args_is_help=True, help="List what wirewise knows by name.")
+app.add_typer(_list, name="list")
+
+
+def main() -> None:
+    """Entry point of the command `wirewise`."""
+    app(prog_name="wirewise")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(wirewise.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Options that hold for every command; `debug` is read where errors are caught."""
+
+
+@app.command()
+def doctor(
+    warm: Annotated[bool, typer.Option("--warm", help="Compile the kernels now.")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Check what this machine offers, and say what to do about what it lacks.
+
+    Exit code 1 when something necessary is broken.
+    """
+    from wirewise.cli.doctor import report
+
+    if not report(warm=warm, json=json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    plan: Annotated[Path, typer.Argument(help="A plan file, written by a planner or a run.")],
+    json: JsonOption = None,
+) -> None:
+    """Show a plan as a table, or in full with --json."""
+    from msgspec.json import decode
+
+    from wirewise.plans import load
+
+    found = load(plan)
+    if json is not None:
+        write_json(json, decode(found.to_json()))
+    if json == "-":
+        return
+    titles, rows = found.table()
+    headline, *_ = found.summary().splitlines()
+    print_table(titles, rows, title=headline)
+
+
+@_list.callback()
+def _listing() -> None:
+    """Keeps `list` a group while it has one command."""
+
+
+@_list.command()
+def systems(json: JsonOption = None) -> None:
+    """List the published systems: what each is for, where it lives, how far it is."""
+    from wirewise.cli.systems import load_systems
+
+    found = load_systems()
+    write_json(json, {"systems": found})
+    if json == "-":
+        return
+    rows = [[s["title"], s["question"], s["status"], s["command"] or "-", s["front_door"]] for s in found]
+    print_table(["system", "question", "status", "command", "front door"], rows)
