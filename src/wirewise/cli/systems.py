@@ -1,4 +1,4 @@
-"""The table of published systems, `systems.toml`: in the wheel next to the package, in a checkout under docs."""
+"""The table of published systems, `systems.toml`: next to the package in a wheel, under docs in a checkout."""
 
 from __future__ import annotations
 

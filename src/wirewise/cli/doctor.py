@@ -1,0 +1,245 @@
+"""`wirewise doctor`: what this machine offers, what it lacks, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import wirewise
+from wirewise.cli.output import print_table, write_json
+from wirewise.units import format_rate, format_size
+
+__all__ = ["Check", "checks", "report"]
+
+_KERNELS = ("codec", "graph.ops", "planners.bitwidth")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    state: str
+    """ "ok", "missing" (the work goes on without it) or "broken" (it does not)."""
+    found: str
+    advice: str = ""
+
+
+def report(*, warm: bool = False, json: str | None = None) -> bool:
+    """Print all checks, or write them as JSON; False when something necessary is broken."""
+    found = list(checks(warm=warm))
+    healthy = all(check.state != "broken" for check in found)
+    write_json(json, {"ok": healthy, "checks": [asdict(check) for check in found]})
+    if json != "-":
+        rows = [[c.name, c.state, c.found, c.advice] for c in found]
+        print_table(["part", "state", "found", "what to do"], rows)
+    return healthy
+
+
+def checks(*, warm: bool = False) -> Iterator[Check]:
+    """Every check in turn; one that fails unexpectedly is reported as broken, and the others still run.
+
+    Args:
+        warm: Compile the kernels instead of only looking whether they are compiled.
+    """
+    necessary: dict[str, Callable[[], Check]] = {
+        "wirewise": _versions,
+        "cpu": _cpu,
+        "torch": _torch,
+        "numba": lambda: _package("numba", "numba"),
+        "metis": _metis,
+        "highs": _highs,
+        "kernels": _warm if warm else _kernels,
+        "self-test": _selftest,
+    }
+    optional: dict[str, Callable[[], Check]] = {
+        "triton": _triton,
+        "cuda": _cuda,
+        "lab": _lab,
+        "data": _data,
+    }
+    for name, check in (necessary | optional).items():
+        try:
+            yield check()
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            state = "broken" if name in necessary else "missing"
+            yield Check(name=name, state=state, found=text, advice=f"mend or reinstall what {name} needs")
+
+
+def _versions() -> Check:
+    text = f"{wirewise.__version__}, Python {platform.python_version()}, {platform.platform()}"
+    return Check(name="wirewise", state="ok", found=text)
+
+
+def _package(name: str, package: str) -> Check:
+    importlib.import_module(package)
+    return Check(name=name, state="ok", found=importlib.metadata.version(package))
+
+
+def _cpu() -> Check:
+    usable = len(os.sched_getaffinity(0))
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    text = f"{_cpu_model()}, {usable} usable cores, {format_size(pages * page_bytes)} memory"
+    return Check(name="cpu", state="ok", found=text)
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _torch() -> Check:
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        return Check(
+            name="torch",
+            state="broken",
+            found=f"{torch.__version__} without torch.distributed's gloo",
+            advice="install a build of PyTorch for Linux that has gloo",
+        )
+    text = f"{torch.__version__}, gloo, {torch.get_num_threads()} threads"
+    return Check(name="torch", state="ok", found=text)
+
+
+def _triton() -> Check:
+    if importlib.util.find_spec("triton") is None:
+        return Check(
+            name="triton",
+            state="missing",
+            found="not installed; only CUDA devices use it",
+            advice="comes with PyTorch's CUDA builds",
+        )
+    return _package("triton", "triton")
+
+
+def _cuda() -> Check:
+    import torch
+    import torch.distributed as dist
+
+    if not torch.cuda.is_available():
+        return Check(
+            name="cuda",
+            state="missing",
+            found="no CUDA device is usable; everything runs on the CPU",
+            advice="install PyTorch's CUDA build on a machine with a GPU",
+        )
+    names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    if not dist.is_nccl_available():
+        return Check(
+            name="cuda",
+            state="missing",
+            found=f"{names}, CUDA {torch.version.cuda}, no NCCL",
+            advice="install a build of PyTorch with NCCL",
+        )
+    version: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
+    nccl = ".".join(map(str, version()))
+    return Check(name="cuda", state="ok", found=f"{names}, CUDA {torch.version.cuda}, NCCL {nccl}")
+
+
+def _metis() -> Check:
+    import pymetis
+
+    cuts, owner = pymetis.part_graph(2, adjacency=[[1], [0, 2], [1, 3], [2]])
+    if cuts != 1 or sorted(owner) != [0, 0, 1, 1]:
+        return Check(
+            name="metis",
+            state="broken",
+            found=f"cut a path of 4 nodes {cuts} times into {owner}; once into halves is right",
+            advice="reinstall pymetis",
+        )
+    return _package("metis", "pymetis")
+
+
+def _highs() -> Check:
+    import highspy
+
+    solver = highspy.Highs()
+    solver.silent()
+    count = solver.addIntegral(lb=0, ub=2.5)
+    solver.maximize(count)
+    if round(solver.val(count)) != 2:
+        return Check(
+            name="highs",
+            state="broken",
+            found=f"the largest integer up to 2.5 came out as {solver.val(count)}",
+            advice="reinstall highspy",
+        )
+    return _package("highs", "highspy")
+
+
+def _kernels() -> Check:
+    counts = {name: len(list(_cache_folder(name).rglob("*.nbi"))) for name in _KERNELS}
+    text = ", ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
+    if all(counts.values()):
+        return Check(name="kernels", state="ok", found=f"compiled kernels on disk: {text}")
+    return Check(
+        name="kernels",
+        state="missing",
+        found=f"compiled kernels on disk: {text}",
+        advice="run `wirewise doctor --warm` once, or let the first run compile them",
+    )
+
+
+def _cache_folder(part: str) -> Path:
+    """Where numba keeps the kernels of a folder of wirewise; its subfolders are included."""
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return Path(os.environ["NUMBA_CACHE_DIR"])
+    return Path(wirewise.__file__).parent.joinpath(*part.split("."))
+
+
+def _warm() -> Check:
+    for name in _KERNELS:
+        importlib.import_module(f"wirewise.{name}").warm()
+    return Check(name="kernels", state="ok", found=f"compiled: {', '.join(_KERNELS)}")
+
+
+def _selftest() -> Check:
+    from wirewise.cli.selftest import run_selftest
+
+    result = run_selftest()
+    text = (
+        f"2 ranks exchanged {format_size(result.message_bytes)} of packed rows over gloo; loopback "
+        f"{format_rate(result.bandwidth_bytes_per_s)} each way"
+    )
+    return Check(name="self-test", state="ok", found=text)
+
+
+def _lab() -> Check:
+    from wirewise import lab
+
+    usable, reason = lab.available()
+    if usable:
+        return Check(name="lab", state="ok", found="hosts as network namespaces with shaped links")
+    return Check(
+        name="lab",
+        state="missing",
+        found=reason,
+        advice="install iproute2 and run as root or where user namespaces are allowed",
+    )
+
+
+def _data() -> Check:
+    from wirewise.graph.datasets import data_root
+
+    root = data_root()
+    if root.is_dir():
+        return Check(name="data", state="ok", found=f"downloaded sets are kept in {root}")
+    return Check(
+        name="data",
+        state="missing",
+        found=f"{root} does not exist; the shipped graph needs no folder",
+        advice="made at the first download; set WIREWISE_DATA to keep sets elsewhere",
+    )
