@@ -16,7 +16,7 @@ _COLUMNS = 60
 """Most epochs of a chart of bit widths that are drawn."""
 
 
-def phases_chart(result: RunResult, width: float = 960) -> str:
+def phases_chart(result: RunResult, width: float = 820) -> str:
     """One stacked bar a mode: mean seconds of the mean rank in each phase; empty where none was timed."""
     means = {name: phases for name, mode in result.modes.items() if (phases := series.mean_phases(mode))}
     longest = max((sum(phases.values()) for phases in means.values()), default=0.0)
@@ -52,7 +52,7 @@ def phase_legend(result: RunResult) -> str:
     )
 
 
-def bytes_chart(result: RunResult, width: float = 960) -> str:
+def bytes_chart(result: RunResult, width: float = 820) -> str:
     """Two bars a mode: payload as packed and what the kernel counted; empty where nothing was sent."""
     rows: list[tuple[str, str, int, str]] = []
     for name, mode in result.modes.items():
@@ -88,13 +88,14 @@ def bytes_chart(result: RunResult, width: float = 960) -> str:
 
 
 def bits_charts(result: RunResult) -> str:
-    """For each mode with several widths, one chart an exchange: shares of the messages by width over epochs."""
+    """For each mode with several widths one chart an exchange: shares of messages by width over epochs."""
     mixed = {name: mode for name, mode in result.modes.items() if series.bits_change(mode)}
     columns = max(12, min(_COLUMNS, 300 // max(len(mixed), 1)))
     parts = []
     for name, mode in mixed.items():
         charts = "".join(
-            f"<figure><figcaption>{escape(exchange)}</figcaption>{_bits_chart(name, mode, exchange, columns)}</figure>"
+            f"<figure><figcaption>{escape(exchange)}</figcaption>"
+            f"{_bits_chart(name, mode, exchange, columns)}</figure>"
             for exchange in series.bit_exchanges(mode)
         )
         parts.append(
@@ -122,8 +123,8 @@ def _bits_chart(name: str, mode: ModeResult, exchange: str, columns: int) -> str
     frame = Frame(36, 6, 300, 118)
     records = [r for r in mode.epochs if sum(r.bits.get(exchange, {}).values())]
     runs: list[tuple[int, int, dict[int, int]]] = []
-    for i in svg.thin(len(records), len(records)):
-        counts = {b: n for b, n in sorted(records[i].bits[exchange].items()) if n}
+    for i, record in enumerate(records):
+        counts = {b: n for b, n in sorted(record.bits[exchange].items()) if n}
         if runs and runs[-1][2] == counts:
             runs[-1] = (runs[-1][0], i + 1, counts)
         else:

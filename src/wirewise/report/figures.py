@@ -14,10 +14,14 @@ __all__ = [
     "accuracy_of",
     "factor",
     "finite",
+    "focus_name",
     "percent",
+    "plain",
     "points",
     "ratio",
+    "reference_name",
     "seconds",
+    "significant",
     "size",
 ]
 

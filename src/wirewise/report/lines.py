@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import escape
 
 from wirewise.report import figures, series, svg
@@ -11,7 +11,7 @@ from wirewise.report.series import Dot
 from wirewise.report.svg import Frame, Scale
 from wirewise.results import ModeResult, RunResult
 
-__all__ = ["accuracy_chart", "colour", "loss_chart"]
+__all__ = ["accuracy_chart", "colour", "legend", "loss_chart"]
 
 _DOTS = 240
 """Most dots of a line: more than the pixels can tell apart only make the page larger."""
@@ -19,7 +19,7 @@ _COLOURS = 7
 
 
 def colour(result: RunResult, name: str) -> str:
-    """CSS class of a mode's colour: c0 for the reference, c1 and on for the others, used again after the last."""
+    """CSS class of a mode's colour: c0 for the reference, c1 and on for the others, then again."""
     reference = figures.reference_name(result)
     if name == reference:
         return "c0"
@@ -31,7 +31,7 @@ def loss_chart(result: RunResult, width: float = 620, height: float = 340) -> st
     """Training loss by mode, the reference's final loss dashed, and when each mode came within 1 % of it."""
     lines = {name: series.losses(mode) for name, mode in result.modes.items()}
     frame = Frame(56, 14, width - 16, height - 48)
-    scales = _scales(lines, frame)
+    scales = _scales(lines, frame, below=0.24)
     if scales is None:
         return ""
     x, y = scales
@@ -41,7 +41,7 @@ def loss_chart(result: RunResult, width: float = 620, height: float = 340) -> st
         at = svg.number(y(goal))
         parts.append(f'<path d="M{svg.number(frame.left)} {at}H{svg.number(frame.right)}" class="goal"/>')
         label = f"final loss of {figures.reference_name(result)}: {figures.plain(goal)}"
-        parts.append(svg.text(frame.right, y(goal) + 15, label, "note", "end"))
+        parts.append(svg.text(frame.left + 6, y(goal) + 15, label, "note"))
     parts += _curves(result, lines, x, y, "loss")
     parts += _crossings(result, lines, x, y, frame)
     return svg.document(width, height, "Training loss over wall-clock time by mode", "".join(parts))
@@ -64,17 +64,19 @@ def _total_s(mode: ModeResult) -> float:
     return sum(record.train_s + record.eval_s for record in mode.epochs)
 
 
-def _scales(lines: Mapping[str, list[Dot]], frame: Frame, longest: float = 0.0) -> tuple[Scale, Scale] | None:
+def _scales(
+    lines: Mapping[str, list[Dot]], frame: Frame, longest: float = 0.0, below: float = 0.06
+) -> tuple[Scale, Scale] | None:
     dots = [
         d for line in lines.values() for d in line if math.isfinite(d.value) and math.isfinite(d.elapsed_s)
     ]
     if not dots:
         return None
-    longest = max(longest, *(d.elapsed_s for d in dots)) if len(dots) > 1 else max(longest, dots[0].elapsed_s)
+    longest = max(longest, max(d.elapsed_s for d in dots))
     low, high = min(d.value for d in dots), max(d.value for d in dots)
-    margin = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
+    span = (high - low) or abs(high) or 1.0
     x = Scale(0.0, longest or 1.0, frame.left, frame.right)
-    return x, Scale(low - margin, high + margin, frame.bottom, frame.top)
+    return x, Scale(low - below * span, high + 0.06 * span, frame.bottom, frame.top)
 
 
 def _curves(
@@ -134,9 +136,9 @@ def _circle(x: float, y: float, radius: float, kind: str) -> str:
     return f'<circle cx="{svg.number(x)}" cy="{svg.number(y)}" r="{radius:g}" class="dot {kind}"/>'
 
 
-def legend(result: RunResult, marks: Callable[[str], str] = escape) -> str:
+def legend(result: RunResult) -> str:
     """The modes with their colours, as HTML."""
     items = "".join(
-        f'<li><i class="chip {colour(result, name)}"></i>{marks(name)}</li>' for name in result.modes
+        f'<li><i class="chip {colour(result, name)}"></i>{escape(name)}</li>' for name in result.modes
     )
     return f'<ul class="legend">{items}</ul>'

@@ -36,8 +36,8 @@ def measures(result: RunResult) -> list[Measure]:
     rows = [
         row(
             "time per epoch",
-            "Median wall-clock time of an epoch on the slowest rank, choosing bits included, evaluation and the "
-            "first two epochs left out.",
+            "Median wall-clock time of an epoch on the slowest rank; choosing bits is included, evaluation "
+            "and the first two epochs are not.",
             lambda _, b: figures.seconds(b.mode.epoch_s),
         ),
         row("quartiles", "Lower and upper quartile of the time per epoch.", lambda _, b: _quartiles(b.mode)),
@@ -48,8 +48,8 @@ def measures(result: RunResult) -> list[Measure]:
         ),
         row(
             "time to loss",
-            f"Wall-clock seconds, evaluations included, until the training loss was within 1 % of the final loss of "
-            f"{reference}.",
+            "Wall-clock time, evaluations included, until the training loss was within 1 % of the final loss "
+            f"of {reference}.",
             lambda _, b: _reached(b.mode, b.reference),
         ),
         row(

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from html import escape
 from importlib import resources
 
 from wirewise import units
 from wirewise.files import atomic_file
 from wirewise.plans import Plan
-from wirewise.report import bars, figures, lines
+from wirewise.report import bars, figures, lines, series
 from wirewise.report.figures import Comparison
 from wirewise.report.measures import Measure, measures
 from wirewise.report.plan import plan_html
 from wirewise.report.summary import network_words, summary_sentence
-from wirewise.results import RunResult
+from wirewise.results import ModeResult, RunResult
 
 __all__ = ["page_html", "write_html"]
+
+
+_TERMS = {
+    "worker, rank": "One training process with one part of the graph.",
+    "halo": "Nodes of other parts that a part's own nodes take rows from; these rows travel every epoch.",
+    "central, marginal": "Own nodes without and with a neighbour in another part.",
+    "message": "One row of activations or gradients of one node, sent from one rank to another.",
+    "reference": "The mode that the others are compared with.",
+}
 
 
 def write_html(result: RunResult, path: str | os.PathLike[str], plan: Plan | None = None) -> None:
@@ -52,7 +62,8 @@ def page_html(result: RunResult, plan: Plan | None = None) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} - wirewise</title><style>{style}</style></head><body><main>"
-        f'{"".join(sections)}</main><div id="tip" role="status"></div><script>{script}</script></body></html>\n'
+        f'{"".join(sections)}</main><div id="tip" role="status"></div>'
+        f"<script>{script}</script></body></html>\n"
     )
 
 
@@ -62,11 +73,17 @@ def _section(title: str, lead: str, body: str) -> str:
 
 
 def _head(result: RunResult) -> str:
-    shape = f"{result.layers}-layer {result.model}, {result.hidden} wide, {result.epochs} epochs, seed {result.seed}"
+    model = f"{result.layers}-layer {result.model}, {result.hidden} wide"
+    shape = f"{model}, {result.epochs} epochs, seed {result.seed}"
     return (
         f'<header><p class="kind">wirewise run &middot; {escape(shape)}</p>'
-        f"<h1>{escape(summary_sentence(result))}</h1></header>"
+        f"<h1>{escape(_unbroken(summary_sentence(result)))}</h1></header>"
     )
+
+
+def _unbroken(text: str) -> str:
+    """The text with numbers tied to their units, so that no line ends between them."""
+    return re.sub(r"(?<=\d) (?=(?:%|us|ms|s|min|h|[kMGT]?bit/s|points)\b|%)", "\N{NO-BREAK SPACE}", text)
 
 
 def _cards(result: RunResult) -> str:
@@ -94,7 +111,7 @@ def _cards(result: RunResult) -> str:
         (
             "Test accuracy, points",
             figures.points(both.accuracy_delta_points),
-            f"{figures.percent(figures.accuracy_of(mine))}, {reference} {figures.percent(figures.accuracy_of(other))}",
+            f"{_accuracy(mine)}, {reference} {_accuracy(other)}",
         ),
         (
             "Mean bits a value",
@@ -103,7 +120,8 @@ def _cards(result: RunResult) -> str:
         ),
     ]
     body = "".join(
-        f'<div class="card"><h3>{escape(title)}</h3><p class="big">{escape(value)}</p><p>{escape(detail)}</p></div>'
+        f'<div class="card"><h3>{escape(title)}</h3><p class="big">{escape(value)}</p>'
+        f"<p>{escape(_unbroken(detail))}</p></div>"
         for title, value, detail in cards
     )
     return (
@@ -111,6 +129,10 @@ def _cards(result: RunResult) -> str:
         f'<b class="mode {lines.colour(result, reference)}">{escape(reference)}</b></p>'
         f'<div class="cards">{body}</div>'
     )
+
+
+def _accuracy(mode: ModeResult) -> str:
+    return figures.percent(figures.accuracy_of(mode))
 
 
 def _loss_card(both: Comparison, reference: str) -> str:
@@ -121,18 +143,19 @@ def _loss_card(both: Comparison, reference: str) -> str:
 
 
 def _over_time(result: RunResult) -> str:
-    loss, accuracy = lines.loss_chart(result), lines.accuracy_chart(result)
-    none = '<p class="none">{}</p>'
-    body = (
-        f'{lines.legend(result)}<div class="pair">'
-        f"<figure><figcaption>Training loss</figcaption>{loss or none.format('No finite loss was recorded.')}</figure>"
-        f"<figure><figcaption>Validation accuracy</figcaption>"
-        f"{accuracy or none.format('No epoch was evaluated.')}</figure></div>"
+    charts = {
+        "Training loss": lines.loss_chart(result) or "No finite loss was recorded.",
+        "Validation accuracy": lines.accuracy_chart(result) or "No epoch was evaluated.",
+    }
+    figures_html = "".join(
+        f'<figure><figcaption>{title}</figcaption><div class="none">{chart}</div></figure>'
+        for title, chart in charts.items()
     )
     lead = (
-        "Each mode has its own clock: its training and evaluation seconds, added up. Losses are averages of up to "
-        "five epochs. Rings mark when a mode came within 1 % of the dashed line."
+        "Each mode has its own clock: its training and evaluation seconds, added up. Losses are averages of up "
+        f"to {series.SMOOTHING} epochs. Rings mark when a mode came within 1 % of the dashed line."
     )
+    body = f'{lines.legend(result)}<div class="pair">{figures_html}</div>'
     return _section("Loss and accuracy over time", lead, body)
 
 
@@ -150,7 +173,7 @@ def _bytes(result: RunResult) -> str:
     counted = any(mode.kernel_bytes_sent is not None for mode in result.modes.values())
     lead = "All ranks, all epochs. Payload is what halo messages hold"
     lead += (
-        "; the kernel counter saw whole packets on the hosts' interfaces, gradients, evaluation and control as well."
+        "; the kernel counter saw whole packets on the hosts' interfaces, of gradients and evaluation too."
         if counted
         else ". There was no lab, so no kernel counter to compare it with."
     )
@@ -160,39 +183,40 @@ def _bytes(result: RunResult) -> str:
 def _bits(result: RunResult) -> str:
     charts = bars.bits_charts(result)
     lead = (
-        "Share of the messages in each bit width. forward1 carries activations into layer 1, backward1 the gradients "
-        "that come back for them."
+        "Share of the messages in each bit width. forward1 carries activations into layer 1, backward1 the "
+        "gradients that come back for them."
     )
     return _section("Bits by layer and direction", lead, charts and bars.bit_legend(result) + charts)
 
 
 def _table(result: RunResult) -> str:
     head = "".join(
-        f'<th scope="col" class="num"><span class="mode {lines.colour(result, name)}">{escape(name)}</span></th>'
+        f'<th scope="col" class="num"><span class="mode {lines.colour(result, name)}">'
+        f"{escape(name)}</span></th>"
         for name in result.modes
     )
     rows = "".join(map(_table_row, measures(result)))
+    head = f'<thead><tr><td></td>{head}<td class="meaning"></td></tr></thead>'
     return _section(
-        "Modes",
-        "",
-        f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div>',
+        "Modes", "", f'<div class="scroll"><table class="modes">{head}<tbody>{rows}</tbody></table></div>'
     )
 
 
 def _table_row(measure: Measure) -> str:
     cells = "".join(f'<td class="num">{escape(cell)}</td>' for cell in measure.cells)
-    return f'<tr><th scope="row" title="{escape(measure.meaning)}">{escape(measure.label)}</th>{cells}</tr>'
+    meaning = f'<td class="meaning">{escape(measure.meaning)}</td>'
+    return f'<tr><th scope="row">{escape(measure.label)}</th>{cells}{meaning}</tr>'
 
 
 def _method(result: RunResult) -> str:
     how = [
-        "All modes trained on the same parts, in turns, so that a busy moment of the machine does not fall on one "
-        "mode alone."
+        "All modes trained on the same parts, in turns, so that a busy moment of the machine does not fall "
+        "on one mode alone."
         if len(result.modes) > 1
         else "One mode was trained.",
         _network_method(result),
-        "Times, bytes, losses and accuracies were measured in this run; nothing on this page is simulated unless a "
-        "note here says so.",
+        "Times, bytes, losses and accuracies were measured in this run; nothing on this page is simulated "
+        "unless a note here says so.",
         *result.notes,
     ]
     items = "".join(f"<li>{escape(text)}</li>" for text in how)
@@ -213,12 +237,12 @@ def _network_method(result: RunResult) -> str:
         rate = result.link_bytes_per_s
         shaped = "" if rate is None else f" whose rate is held at {units.format_rate(rate)}"
         return (
-            "The network is emulated: each host of the lab is a network namespace of one machine with a link of its "
-            f"own{shaped}. Bytes really cross these links; the hosts share the machine's processors."
+            "The network is emulated: each host of the lab is a network namespace of one machine with a link "
+            f"of its own{shaped}. Bytes really cross these links; the hosts share the machine's processors."
         )
     return (
-        "Workers talked over the loopback interface of one machine. No link was limited, so times and speed-ups say "
-        "little about a real network; bytes, bits, losses and accuracies hold for any network."
+        "Workers talked over the loopback interface of one machine. No link was limited, so times and "
+        "speed-ups say little about a real network; bytes, bits, losses and accuracies hold for any network."
     )
 
 
@@ -233,9 +257,12 @@ def _fact(value: float) -> str:
 
 
 def _definitions(result: RunResult) -> str:
-    if not result.modes:
-        return ""
-    rows = "".join(
-        f"<div><dt>{escape(m.label)}</dt><dd>{escape(m.meaning)}</dd></div>" for m in measures(result)
-    )
-    return _section("Definitions", "", f'<dl class="definitions">{rows}</dl>')
+    terms = "".join(_term(name, meaning) for name, meaning in _TERMS.items())
+    figures_told = "".join(_term(m.label, m.meaning) for m in measures(result))
+    # The table says what its figures mean where it has room; small screens read it here.
+    body = f'<dl class="definitions">{terms}</dl><dl class="definitions small-screen">{figures_told}</dl>'
+    return _section("Definitions", "", body)
+
+
+def _term(name: str, meaning: str) -> str:
+    return f"<div><dt>{escape(name)}</dt><dd>{escape(meaning)}</dd></div>"

@@ -33,15 +33,16 @@ def picture_svg(result: RunResult) -> str:
     """The picture as text."""
     style = (resources.files("wirewise.report") / "colours.css").read_text("utf-8")
     title = f"{result.dataset}, {result.workers} workers {network_words(result)}"
+    paper = "fill:var(--paper);stroke:var(--rule)"
     parts = [
         f"<title>{escape(summary_sentence(result))}</title><style>{style}</style>",
-        f'<rect width="{_WIDTH:g}" height="{_HEIGHT:g}" rx="8" style="fill:var(--paper);stroke:var(--rule)"/>',
+        f'<rect width="{_WIDTH:g}" height="{_HEIGHT:g}" rx="8" style="{paper}"/>',
         svg.text(24, 32, title, "title"),
         _legend(result),
         _nested(16, 66, 540, 300, lines.loss_chart(result, 540, 300) if result.modes else ""),
         _bars(result),
     ]
-    body = "".join(parts) + "<style>svg text.title{font-size:16px;font-weight:600}</style>"
+    body = "".join(parts)
     drawn = svg.document(_WIDTH, _HEIGHT, summary_sentence(result), body)
     return drawn.replace("<svg ", f'<svg width="{_WIDTH:g}" height="{_HEIGHT:g}" ', 1) + "\n"
 
@@ -61,20 +62,41 @@ def _legend(result: RunResult) -> str:
 
 
 def _bars(result: RunResult) -> str:
-    """Time per epoch by mode, with the factor against the reference."""
+    """Time per epoch by mode, with the factor against the reference; below, what else was gained or lost."""
     shown = {n: m for n, m in list(result.modes.items())[:_MODES] if figures.finite(m.epoch_s)}
     longest = max((mode.epoch_s for mode in shown.values()), default=0.0)
     left, right, reference = 600.0, 876.0, figures.reference_name(result)
+    facts = _facts(result)
+    room = 366.0 - 78.0 - (22 * len(facts) + 14 if facts else 0)
+    step = min(78.0, room / max(len(shown), 1))
     parts = [svg.text(left, 58, "Time per epoch, median", "tick")]
-    step = min(64.0, 280.0 / max(len(shown), 1))
     for row, (name, mode) in enumerate(shown.items()):
-        top = 82 + step * row
-        high = min(26.0, step - 20)
-        wide = (right - left) * mode.epoch_s / longest
-        words = f"{name}  {figures.seconds(mode.epoch_s)}"
+        top, kind = 78 + step * row, lines.colour(result, name)
+        high = min(30.0, step - 22)
+        wide = 0.72 * (right - left) * mode.epoch_s / longest
         speedup = Comparison.of(result, name).speedup_epoch
-        parts.append(svg.text(left, top + 10, words, f"label {lines.colour(result, name)}"))
-        parts.append(svg.rect(left, top + 16, wide, high, f"bar {lines.colour(result, name)}"))
+        parts.append(svg.text(left, top + 12, f"{name}, {figures.seconds(mode.epoch_s)}", f"label {kind}"))
+        parts.append(svg.rect(left, top + 19, wide, high, f"bar {kind}"))
         if name != reference and speedup is not None:
-            parts.append(svg.text(right, top + 10, figures.factor(speedup), "label", "end"))
+            size = "factor" if high > 20 else "label"
+            middle = top + 19 + high / 2 + (8 if high > 20 else 4)
+            parts.append(svg.text(left + wide + 10, middle, figures.factor(speedup), f"{size} {kind}"))
+    for row, fact in enumerate(facts):
+        parts.append(svg.text(left, 356 - 22 * (len(facts) - 1 - row), fact))
     return "".join(parts)
+
+
+def _facts(result: RunResult) -> list[str]:
+    """What the compared mode sent and reached next to the reference, in short lines."""
+    name = figures.focus_name(result)
+    if name is None:
+        return []
+    both, reference = Comparison.of(result, name), figures.reference_name(result)
+    facts = []
+    if both.bytes_ratio is not None:
+        sent, instead = figures.size(both.mode.bytes_sent), figures.size(both.reference.bytes_sent)
+        facts.append(f"{sent} payload sent instead of {instead}")
+    if both.accuracy_delta_points is not None:
+        reached, instead = (figures.percent(figures.accuracy_of(m)) for m in (both.mode, both.reference))
+        facts.append(f"{reached} test accuracy instead of {instead}")
+    return [f"{name} against {reference}:", *facts] if facts else []

@@ -52,7 +52,7 @@ class Dot:
 
 
 def losses(mode: ModeResult) -> list[Dot]:
-    """Training loss of each epoch, averaged with the few before it, at the wall-clock time of the epoch's end.
+    """Training loss of each epoch, averaged with the few before it, at the time of the epoch's end.
 
     A loss that is not finite stays in the list, so that lines break there.
     """

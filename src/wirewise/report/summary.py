@@ -52,9 +52,9 @@ def network_words(result: RunResult) -> str:
 
 
 def to_json_object(result: RunResult) -> dict[str, Any]:
-    """The result as JSON values; speed-ups are those of adaqp, or of the first mode that is not the reference.
+    """The result as JSON values; speed-ups are those of adaqp, else of the first other mode than the reference.
 
-    What is undefined or not finite is None. `accuracy` is a fraction, `accuracy_delta_points` percentage points.
+    What is undefined or not finite is None. `accuracy` is a fraction, `accuracy_delta_points` in points.
     """
     name = figures.focus_name(result)
     both = None if name is None else Comparison.of(result, name)
@@ -113,7 +113,8 @@ def _epoch_words(name: str, reference: str, both: Comparison) -> str:
     if abs(speedup - 1) < _ALIKE:
         return f"{name} trained as fast as {reference} ({mine} an epoch, {reference} {other})"
     if speedup > 1:
-        return f"{name} trained {figures.factor(speedup)} as fast as {reference} ({mine} an epoch instead of {other})"
+        words = f"{name} trained {figures.factor(speedup)} as fast as {reference}"
+        return f"{words} ({mine} an epoch instead of {other})"
     slower = figures.factor(1 / speedup)
     return f"{name} was slower than {reference}: an epoch took {slower} the time ({mine} instead of {other})"
 
@@ -137,13 +138,10 @@ def _loss_words(reference: str, both: Comparison) -> str:
     mine, other = both.mode.time_to_reference_loss_s, both.reference.time_to_reference_loss_s
     if mine is None:
         return f"did not come within 1 % of the final loss of {reference}"
+    times = f"{figures.seconds(mine)} instead of {figures.seconds(other)}"
     speedup = both.speedup_time_to_loss
-    times = f"({figures.seconds(mine)} instead of {figures.seconds(other)})"
-    if speedup is None or abs(speedup - 1) < _ALIKE:
-        return f"came within 1 % of the final loss of {reference} after the same time {times}"
-    if speedup > 1:
-        return f"came within 1 % of the final loss of {reference} {figures.factor(speedup)} as soon {times}"
-    return f"took {figures.factor(1 / speedup)} the time to come within 1 % of the final loss of {reference} {times}"
+    gained = "" if speedup is None or abs(speedup - 1) < _ALIKE else f" ({figures.factor(speedup)})"
+    return f"came within 1 % of the final loss of {reference} after {times}{gained}"
 
 
 def _accuracy_words(both: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""Small pieces of SVG charts: scales, ticks, lines, labels. Colours are CSS classes of the page or picture."""
+"""Pieces of SVG charts: scales, ticks, lines, labels. Colours are CSS classes of the page and picture."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
         return [low]
     raw = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.7)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [i * step for i in range(first, last + 1)]
@@ -100,6 +100,9 @@ def axes(frame: Frame, x: Scale, y: Scale, x_title: str, y_format: str = "{:g}")
     """Horizontal grid lines with values at the left, values along the bottom, the title of the x axis."""
     parts = []
     for value in ticks(y.low, y.high):
+        if value < 0 <= y.low + 0.5 * (y.high - y.low):
+            # The margin below a positive quantity is room for labels, not for values.
+            continue
         at = y(value)
         parts.append(f'<path d="M{number(frame.left)} {number(at)}H{number(frame.right)}" class="grid"/>')
         parts.append(text(frame.left - 8, at + 4, y_format.format(value), "tick", "end"))
