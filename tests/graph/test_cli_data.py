@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from graph.toys import toy
+from tests.graph.toys import toy
 from wirewise.cli.data import app, generate
 from wirewise.errors import GraphError
 from wirewise.graph import BlockModel, Part, read_graph, write_graph

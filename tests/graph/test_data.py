@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph.toys import adjacency, toy
+from tests.graph.toys import adjacency, toy
 from wirewise.errors import GraphError
 from wirewise.graph import SparseRows
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graph.toys import toy
+from tests.graph.toys import toy
 from wirewise.errors import GraphError
 from wirewise.graph import DATASETS, SparseRows, load, write_graph
 from wirewise.graph.datasets import data_root

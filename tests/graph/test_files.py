@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 
-from graph.toys import toy
+from tests.graph.toys import toy
 from wirewise.errors import GraphError
 from wirewise.files import atomic_file
 from wirewise.graph import SparseRows, read_graph, write_graph

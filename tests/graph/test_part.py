@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from graph.toys import adjacency, part_aggregate, partitioned, toy, whole_aggregate
+from tests.graph.toys import adjacency, part_aggregate, partitioned, toy, whole_aggregate
 from wirewise.errors import GraphError
 from wirewise.graph import (
     Part,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from graph.toys import adjacency, partitioned, toy
+from tests.graph.toys import adjacency, partitioned, toy
 from wirewise.errors import GraphError
 from wirewise.graph import PARTITIONERS, BlockModel, block_model, load, measure, partition
 from wirewise.graph.refine import lower_busiest

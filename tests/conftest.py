@@ -1,0 +1,62 @@
+"""What all tests share: one thread a process, nothing left behind, and the reasons for skips."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch and numba load; ranks are many and cores are few.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.leftovers import Snapshot
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves processes, threads, variables, namespaces or a process group."""
+    before = Snapshot.take()
+    yield
+    if left := before.leftovers():
+        pytest.fail(f"the test left behind: {'; '.join(left)}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def wirewise_data() -> Path:
+    """The folder of downloaded sets; a continuous-integration run must have it."""
+    root = os.environ.get("WIREWISE_DATA")
+    if root and Path(root).is_dir():
+        return Path(root)
+    reason = f"WIREWISE_DATA is {root!r}; set it to the folder that holds the downloaded sets"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        _need_gpu()
+    if item.get_closest_marker("lab"):
+        _need_lab()
+
+
+def _need_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+def _need_lab() -> None:
+    from wirewise import lab
+
+    usable, reason = lab.available()
+    if usable:
+        return
+    if os.environ.get("WIREWISE_REQUIRE_LAB") == "1":
+        pytest.fail(f"WIREWISE_REQUIRE_LAB=1, but the lab cannot be built: {reason}", pytrace=False)
+    pytest.skip(f"the lab cannot be built: {reason}")

@@ -1,0 +1,106 @@
+"""What a test left behind: processes, threads, environment, namespaces, a process group."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_NAMESPACES = Path("/run/netns")
+_GRACE_S = 3.0
+_OWNED = re.compile(r"ww-(\d+)-")
+# Servers that multiprocessing keeps for the whole session, and waiters that end with their group.
+_LASTING_PROCESSES = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+_LASTING_THREADS = ("wirewise-wait", "rank-")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of this process before a test."""
+
+    children: frozenset[int]
+    threads: frozenset[threading.Thread]
+    environment: dict[str, str]
+    namespaces: frozenset[str]
+
+    @classmethod
+    def take(cls) -> Snapshot:
+        return cls(
+            frozenset(_children()), frozenset(threading.enumerate()), _environment(), frozenset(_namespaces())
+        )
+
+    def leftovers(self) -> list[str]:
+        """What is there now and was not before; things that are just ending get a short time to do so."""
+        deadline = time.monotonic() + _GRACE_S
+        while (found := self._living()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return [*found, *self._changed_environment(), *_process_group()]
+
+    def _living(self) -> list[str]:
+        children = [
+            f"child process {pid} ({_command(pid)})" for pid in _children() if pid not in self.children
+        ]
+        threads = [f"thread {t.name}" for t in threading.enumerate() if t not in self.threads and _counts(t)]
+        spaces = [f"network namespace {name}" for name in _namespaces() if name not in self.namespaces]
+        return children + threads + spaces
+
+    def _changed_environment(self) -> list[str]:
+        """Changed variables, which are put back, so that only the guilty test fails."""
+        now = _environment()
+        changed = [n for n in {*now, *self.environment} if now.get(n) != self.environment.get(n)]
+        for name in changed:
+            if name in self.environment:
+                os.environ[name] = self.environment[name]
+            else:
+                del os.environ[name]
+        return [f"environment variable {name}" for name in sorted(changed)]
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def _children() -> Iterator[int]:
+    for listing in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids = listing.read_text().split()
+        except OSError:
+            continue  # the thread ended
+        for pid in map(int, pids):
+            if not any(word in _command(pid) for word in _LASTING_PROCESSES):
+                yield pid
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "ended"
+
+
+def _counts(thread: threading.Thread) -> bool:
+    # Dummies are threads of C++ libraries that have called Python once.
+    return not isinstance(thread, threading._DummyThread) and not thread.name.startswith(_LASTING_THREADS)
+
+
+def _namespaces() -> Iterator[str]:
+    """Namespaces of this process, or of one that is dead; a living neighbour's are its own affair."""
+    if not _NAMESPACES.is_dir():
+        return
+    for place in _NAMESPACES.iterdir():
+        owner = _OWNED.match(place.name)
+        if owner and (int(owner[1]) == os.getpid() or not Path(f"/proc/{owner[1]}").exists()):
+            yield place.name
+
+
+def _process_group() -> list[str]:
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return []
+    dist.destroy_process_group()
+    return ["an initialised default process group"]
