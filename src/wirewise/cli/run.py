@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -46,13 +45,11 @@ def adaqp(
     json: JsonOption = None,
 ) -> None:
     """Full-graph GNN training with adaptively quantized messages (AdaQP), next to full precision."""
-    from wirewise import lab, report
+    from wirewise import report
     from wirewise.files import make_folder
     from wirewise.recipes import adaqp as recipe
     from wirewise.recipes.job import Job, parse_links
 
-    if network != "loopback":
-        lab.enter_user_namespace([sys.executable, "-m", "wirewise", *sys.argv[1:]])
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = make_folder(out or Path("runs") / f"adaqp-{stamp}")
     job = Job(

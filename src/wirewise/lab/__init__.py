@@ -1,23 +1,24 @@
-"""A cluster on one machine: hosts as network namespaces, shaped links, faults, byte counters, slept accelerators."""
+"""A cluster on one machine: hosts as namespaces, shaped links, faults, counters, slept accelerators."""
 
 from typing import Any
 
+from wirewise.lab.counters import HostBytes, interface_bytes
 from wirewise.lab.faults import Fault, parse_fault
-from wirewise.lab.job import JobResult
-from wirewise.lab.namespaces import available, clean, enter_user_namespace
-from wirewise.lab.network import HostBytes, Lab, Loopback, interface_bytes
+from wirewise.lab.job import Job, JobResult
+from wirewise.lab.namespaces import available, clean
+from wirewise.lab.network import Lab, Loopback
 
 __all__ = [
     "Fault",
     "HostBytes",
+    "Job",
     "JobResult",
     "Lab",
     "Loopback",
+    "VirtualAccelerator",
     "VirtualLayer",
-    "VirtualModel",
     "available",
     "clean",
-    "enter_user_namespace",
     "interface_bytes",
     "parse_fault",
 ]
@@ -25,7 +26,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # The only part of the lab that needs torch.
-    if name in ("VirtualLayer", "VirtualModel"):
+    if name in ("VirtualAccelerator", "VirtualLayer"):
         from wirewise.lab import accelerator
 
         return getattr(accelerator, name)

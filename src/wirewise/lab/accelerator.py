@@ -1,7 +1,7 @@
 """Virtual accelerators: modules with real parameters and gradients whose computing time is slept.
 
-Hooks, buckets, process groups and links are real, only the arithmetic is not, so eight ranks fit on two cores.
-Whatever is measured with them is *emulated* and must be labelled so.
+Hooks, buckets, process groups and links are real, only the arithmetic is not, so eight ranks fit on two
+cores. Whatever is measured with them is *emulated* and must be labelled so.
 """
 
 from __future__ import annotations
@@ -15,34 +15,38 @@ from torch import Tensor, nn
 
 from wirewise.errors import LabError
 
-__all__ = ["VirtualLayer", "VirtualModel"]
+__all__ = ["VirtualAccelerator", "VirtualLayer"]
 
 
 class VirtualLayer(nn.Module):
     """A layer of `num_parameters` weights that takes `forward_s` and `backward_s` seconds.
 
-    The output is the input times one plus the mean of the weights, so that gradients reach
-    every weight. The gradient of the weights is ready `backward_s` after that of the output.
+    The output is the input times one plus the mean of the weights, so that gradients reach every weight and
+    training changes them. The gradient of the weights is ready `backward_s` after that of the output.
+
+    Raises:
+        LabError: There is no parameter, or a time is below zero or not finite.
     """
 
     def __init__(self, num_parameters: int, *, forward_s: float, backward_s: float) -> None:
         super().__init__()
-        if num_parameters < 1 or forward_s < 0 or backward_s < 0:
+        if num_parameters < 1 or not all(0 <= s < float("inf") for s in (forward_s, backward_s)):
             raise LabError(
                 f"got {num_parameters} parameters, {forward_s} s forward, {backward_s} s backward; "
-                "expected at least one parameter and times of at least 0"
+                "expected at least one parameter and finite times of at least 0"
             )
         self.weight = nn.Parameter(torch.zeros(num_parameters))
         self.forward_s, self.backward_s = forward_s, backward_s
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as `x`."""
-        result: Tensor = _Slept.apply(x, self.weight, self.forward_s, self.backward_s)
+        slept: Any = _Slept
+        result: Tensor = slept.apply(x, self.weight, self.forward_s, self.backward_s)
         return result
 
 
-class VirtualModel(nn.Sequential):
-    """A stack of virtual layers.
+class VirtualAccelerator(nn.Sequential):
+    """A stack of virtual layers: a network as an accelerator would run it.
 
     Args:
         layers: For each layer (number of parameters, forward seconds, backward seconds).
@@ -51,6 +55,24 @@ class VirtualModel(nn.Sequential):
     def __init__(self, layers: Sequence[tuple[int, float, float]]) -> None:
         super().__init__(*(VirtualLayer(n, forward_s=f, backward_s=b) for n, f, b in layers))
 
+    @classmethod
+    def uniform(
+        cls, num_layers: int, num_parameters: int, *, forward_s: float, backward_s: float
+    ) -> VirtualAccelerator:
+        """Equal layers that share out the given totals of parameters and seconds.
+
+        Raises:
+            LabError: There are fewer parameters than layers, or no layer.
+        """
+        if not 1 <= num_layers <= num_parameters:
+            raise LabError(
+                f"got {num_layers} layers and {num_parameters} parameters; expected at least one layer, and a "
+                "parameter for each"
+            )
+        share, rest = divmod(num_parameters, num_layers)
+        times = (forward_s / num_layers, backward_s / num_layers)
+        return cls([(share + (number < rest), *times) for number in range(num_layers)])
+
 
 class _Slept(torch.autograd.Function):
     @staticmethod
@@ -58,11 +80,11 @@ class _Slept(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.backward_s = backward_s
         time.sleep(forward_s)
-        return x * (1.0 + weight.sum() / weight.numel())
+        return x * (1.0 + weight.mean())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight = ctx.saved_tensors
         time.sleep(ctx.backward_s)
-        count = weight.numel()
-        return grad * (1.0 + weight.sum() / count), ((grad * x).sum() / count).expand_as(weight).clone(), None, None
+        to_weight = torch.full_like(weight, float((grad * x).sum()) / weight.numel())
+        return grad * (1.0 + weight.mean()), to_weight, None, None

@@ -1,4 +1,4 @@
-"""Faults that strike a host at a given time: kill, cut, slow."""
+"""Faults that strike a host at a given time: kill, cut, heal, slow, slow-cpu, link."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wirewise.errors import LabError
+from wirewise import units
+from wirewise.errors import InputError, LabError
 
 if TYPE_CHECKING:
     from wirewise.lab.network import Lab
 
 __all__ = ["Fault", "parse_fault"]
 
-_FORM = re.compile(r"(kill|cut|heal|slow):(\d+)(?::(\d+(?:\.\d+)?))?@(\d+(?:\.\d+)?)s?")
+_PLAIN = ("kill", "cut", "heal")
+_WITH_FACTOR = ("slow", "slow-cpu")
+_FORM = re.compile(r"([a-z-]+):(\d+)(?::([^@]+))?@(\d+(?:\.\d+)?)s?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,31 +24,43 @@ class Fault:
     """What happens to a host."""
 
     kind: str
-    """"kill": its processes die. "cut": it is off the network, silently. "heal": it is back. "slow": its link is
-    slower by `factor`."""
+    """"kill": its processes die. "cut": it is off the network, silently. "heal": it is back, at full speed.
+    "slow": its link is slower by `factor`. "slow-cpu": its processes are. "link": its link has `rate`."""
     host: int
     at_s: float
     """Seconds after the job's start."""
     factor: float = 1.0
+    rate: str = ""
 
     def strike(self, lab: Lab) -> None:
         """Let it happen now."""
-        if self.kind == "slow":
-            lab.slow(self.host, self.factor)
+        if self.kind in _WITH_FACTOR:
+            lab.slow(self.host, self.factor, what="cpu" if self.kind == "slow-cpu" else "link")
+        elif self.kind == "link":
+            lab.set_link(self.host, self.rate)
         else:
             {"kill": lab.kill, "cut": lab.cut, "heal": lab.heal}[self.kind](self.host)
 
 
 def parse_fault(text: str) -> Fault:
-    """Read "kill:2@10s", "cut:1@5", "heal:1@9", "slow:3:10@4s" (ten times slower).
+    """Read "kill:2@10s", "cut:1@5", "heal:1@9", "slow:3:10@4s" (ten times slower), "link:2:50mbit@5s".
 
     Raises:
         LabError: The text has another form.
     """
     match = _FORM.fullmatch(text.strip())
-    if match is None or (match[1] == "slow") != (match[3] is not None):
-        raise LabError(
-            f"fault {text!r} is not understood; expected KIND:HOST@SECONDS with KIND kill, cut or heal, or "
-            "slow:HOST:FACTOR@SECONDS"
-        )
-    return Fault(kind=match[1], host=int(match[2]), at_s=float(match[4]), factor=float(match[3] or 1.0))
+    try:
+        if match is not None:
+            kind, host, value, at_s = match[1], int(match[2]), match[3], float(match[4])
+            if kind in _PLAIN and value is None:
+                return Fault(kind=kind, host=host, at_s=at_s)
+            if kind in _WITH_FACTOR and value is not None and float(value) >= 1:
+                return Fault(kind=kind, host=host, at_s=at_s, factor=float(value))
+            if kind == "link" and value is not None and units.parse_rate(value):
+                return Fault(kind=kind, host=host, at_s=at_s, rate=value)
+    except (ValueError, InputError):
+        pass
+    raise LabError(
+        f"fault {text!r} is not understood; expected kill:HOST@SECONDS, cut:..., heal:..., "
+        "slow:HOST:FACTOR@SECONDS or slow-cpu:... with a factor of at least 1, or link:HOST:RATE@SECONDS"
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import secrets
+import shutil
 import signal
 import subprocess
 import threading
@@ -14,15 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-__all__ = ["JobResult", "Listener", "Process", "supervise"]
+from wirewise.errors import LabError
+
+__all__ = ["JOB_VARIABLE", "Job", "JobResult", "Listener", "Process"]
 
 Listener = Callable[[int, str], None]
 """Called with a host's number and a line that one of its processes printed."""
 
-_GRACE_S = 20.0
-"""After one process failed the others get so long to notice and to say what they saw."""
+JOB_VARIABLE = "WIREWISE_JOB"
+"""Marks every process of a job, also those that its processes start in sessions of their own."""
+
 _TAIL = 60
-_PR_SET_PDEATHSIG = 1
+_STOP_S = 5.0
+_TICK_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,23 @@ class JobResult:
 
     exit_codes: list[int]
     """One a process, in the order of the hosts; negative: ended by that signal."""
+    hosts: list[int] = field(default_factory=list)
+    """Host of each process."""
     tails: list[list[str]] = field(default_factory=list)
     """Last lines of each process."""
     seconds: float = 0.0
     timed_out: bool = False
+    first_failed: int | None = None
+    """Number of the process that failed first; the others were ended for it, or noticed."""
 
     @property
     def exit_code(self) -> int:
-        """0 if all processes ended well, otherwise that of the first one that did not."""
-        return next((code if code > 0 else 128 - code for code in self.exit_codes if code), 0)
+        """0 if all ended well, 124 after a timeout, otherwise that of the process that failed first."""
+        if self.timed_out:
+            return 124
+        if self.first_failed is None:
+            return next((_status(code) for code in self.exit_codes if code), 0)
+        return _status(self.exit_codes[self.first_failed])
 
     @property
     def ok(self) -> bool:
@@ -56,123 +69,208 @@ class JobResult:
         return not any(self.exit_codes)
 
 
-def supervise(
-    processes: Sequence[Process],
-    *,
-    environment: Mapping[str, str],
-    folder: Path | None,
-    listener: Listener | None,
-    timeline: Sequence[tuple[float, Callable[[], object]]],
-    timeout_s: float | None,
-) -> JobResult:
-    """Run all processes to their end; when one fails, the others are ended after a grace period.
+def _status(code: int) -> int:
+    """Exit status as a shell gives it."""
+    return code if code >= 0 else 128 - code
 
-    No process outlives this one: the kernel ends them when their parent dies.
+
+class Job:
+    """Processes that run until all have ended, one has failed, or the time is over.
+
+    When one fails, the others have `grace_s` to notice and to say what they saw; then they are ended. No
+    process
+    outlives this one: the kernel ends them when the thread that watches them is gone.
 
     Args:
         processes: What to start where.
         environment: Variables for all of them.
         folder: Takes `host-N.log` files.
-        listener: Hears every line.
+        listener: Hears every line, in threads of this job.
         timeline: Calls to make at so many seconds after the start.
         timeout_s: End everything after so many seconds.
+        grace_s: What others have after a failure.
+
+    Raises:
+        LabError: A command cannot be started, or the folder cannot be written.
     """
-    started = time.monotonic()
-    running = [_start(p, environment) for p in processes]
-    tails = [deque[str](maxlen=_TAIL) for _ in running]
-    readers = [
-        threading.Thread(target=_read, args=(r, p, tail, folder, listener), daemon=True)
-        for r, p, tail in zip(running, processes, tails, strict=True)
-    ]
-    for reader in readers:
-        reader.start()
-    result = JobResult(exit_codes=[])
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        listener: Listener | None = None,
+        timeline: Sequence[tuple[float, Callable[[], object]]] = (),
+        timeout_s: float | None = None,
+        grace_s: float = 20.0,
+    ) -> None:
+        if timeout_s is not None and not timeout_s > 0:
+            raise LabError(f"timeout is {timeout_s} s; expected a number above 0, or none")
+        self._processes = list(processes)
+        self._mark = secrets.token_hex(8)
+        self._environment = dict(environment or {})
+        self._listener = listener
+        self._timeline = sorted(timeline, key=lambda entry: entry[0])
+        self._timeout_s, self._grace_s = timeout_s, grace_s
+        self._tails = [deque[str](maxlen=_TAIL) for _ in self._processes]
+        self._logs = _open_logs(folder, self._processes)
+        self._result = JobResult([], [p.host for p in self._processes])
+        self._error: BaseException | None = None
+        self._stop, self._started, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="wirewise-job", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._ended.is_set() and self._error is not None:
+            raise self._error
+
+    @property
+    def running(self) -> bool:
+        """Whether a process of the job may still be alive."""
+        return not self._ended.is_set()
+
+    def wait(self) -> JobResult:
+        """Wait for the end; an interruption of the wait, such as Ctrl-C, ends the job.
+
+        Raises:
+            LabError: A fault of the timeline could not be carried out.
+        """
+        try:
+            self._ended.wait()
+        except BaseException:
+            self.stop()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def stop(self) -> None:
+        """End all processes now and wait until they are gone."""
+        self._stop.set()
+        self._ended.wait()
+
+    def _supervise(self) -> None:
+        # The processes are started by the thread that watches them: they die with it, not with the caller's.
+        started, running = time.monotonic(), list[subprocess.Popen[str]]()
+        readers: list[threading.Thread] = []
+        try:
+            for number, process in enumerate(self._processes):
+                running.append(self._start(process))
+                readers.append(threading.Thread(target=self._read, args=(running[-1], number), daemon=True))
+                readers[-1].start()
+            self._started.set()
+            self._watch(running, started)
+        except BaseException as error:
+            self._error = error
+        finally:
+            _end(running, self._mark)
+            for reader in readers:
+                reader.join(timeout=_STOP_S)
+            for log in self._logs.values():
+                log.close()
+            self._result.exit_codes = [r.returncode for r in running]
+            self._result.tails = [list(tail) for tail in self._tails]
+            self._result.seconds = time.monotonic() - started
+            self._ended.set()
+            self._started.set()
+
+    def _watch(self, running: Sequence[subprocess.Popen[str]], started: float) -> None:
+        failed_s: float | None = None
+        while any(r.poll() is None for r in running):
+            elapsed = time.monotonic() - started
+            while self._timeline and self._timeline[0][0] <= elapsed:
+                self._timeline.pop(0)[1]()
+            if failed_s is None:
+                failed_s = self._note_failure(running, elapsed)
+            self._result.timed_out = self._timeout_s is not None and elapsed > self._timeout_s
+            over = failed_s is not None and elapsed > failed_s + self._grace_s
+            if self._result.timed_out or over or self._stop.is_set():
+                return
+            time.sleep(_TICK_S)
+        self._note_failure(running, 0.0)
+
+    def _note_failure(self, running: Sequence[subprocess.Popen[str]], elapsed: float) -> float | None:
+        failed = next((number for number, r in enumerate(running) if r.returncode), None)
+        if failed is None or self._result.first_failed is not None:
+            return None
+        self._result.first_failed = failed
+        return elapsed
+
+    def _start(self, process: Process) -> subprocess.Popen[str]:
+        marked = {JOB_VARIABLE: self._mark}
+        try:
+            return subprocess.Popen(
+                [*_dying_with_parent(), *process.argv],
+                env={**os.environ, **process.environment, **self._environment, **marked},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LabError(
+                f"cannot start {process.argv[0]!r}: {error.strerror}; check the command"
+            ) from error
+
+    def _read(self, running: subprocess.Popen[str], number: int) -> None:
+        host = self._processes[number].host
+        log = self._logs.get(host)
+        assert running.stdout is not None
+        with running.stdout:
+            for line in running.stdout:
+                self._tails[number].append(line.rstrip("\n"))
+                if log is not None:
+                    log.write(line)
+                    log.flush()
+                if self._listener is not None:
+                    self._listener(host, line.rstrip("\n"))
+
+
+def _open_logs(folder: Path | None, processes: Sequence[Process]) -> dict[int, IO[str]]:
+    if folder is None:
+        return {}
     try:
-        _watch(running, sorted(timeline, key=lambda t: t[0]), started, timeout_s, result)
-    finally:
-        _end(running)
-        for reader in readers:
-            reader.join(timeout=5)
-    result.exit_codes = [r.returncode for r in running]
-    result.tails = [list(tail) for tail in tails]
-    result.seconds = time.monotonic() - started
-    return result
-
-
-def _watch(
-    running: Sequence[subprocess.Popen[str]],
-    timeline: list[tuple[float, Callable[[], object]]],
-    started: float,
-    timeout_s: float | None,
-    result: JobResult,
-) -> None:
-    failed_s: float | None = None
-    while any(r.poll() is None for r in running):
-        elapsed = time.monotonic() - started
-        while timeline and timeline[0][0] <= elapsed:
-            timeline.pop(0)[1]()
-        if failed_s is None and any(r.returncode for r in running):
-            failed_s = elapsed
-        result.timed_out = timeout_s is not None and elapsed > timeout_s
-        if result.timed_out or (failed_s is not None and elapsed > failed_s + _GRACE_S):
-            return
-        time.sleep(0.02)
-
-
-def _start(process: Process, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        list(process.argv),
-        env={**os.environ, **process.environment, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=_die_with_parent,
-    )
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _read(
-    running: subprocess.Popen[str],
-    process: Process,
-    tail: deque[str],
-    folder: Path | None,
-    listener: Listener | None,
-) -> None:
-    log: IO[str] | None = None
-    if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        log = (folder / f"host-{process.host}.log").open("a")
-    assert running.stdout is not None
-    with running.stdout:
-        for line in running.stdout:
-            tail.append(line.rstrip("\n"))
-            if log is not None:
-                log.write(line)
-                log.flush()
-            if listener is not None:
-                listener(process.host, line.rstrip("\n"))
-    if log is not None:
-        log.close()
+        return {h: (folder / f"host-{h}.log").open("w") for h in sorted({p.host for p in processes})}
+    except OSError as error:
+        raise LabError(
+            f"logs cannot be written to {folder}: {error.strerror}; choose another folder"
+        ) from error
 
 
-def _end(running: Sequence[subprocess.Popen[str]]) -> None:
-    """SIGTERM to every process group that is left, SIGKILL after five seconds."""
-    for number, wait_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        for r in running:
-            if r.poll() is None:
-                _signal_group(r.pid, number)
-        deadline = time.monotonic() + wait_s
-        while any(r.poll() is None for r in running) and time.monotonic() < deadline:
-            time.sleep(0.02)
+def _dying_with_parent() -> list[str]:
+    # A function between fork and exec would be simpler, but is not safe where other threads run.
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+
+
+def _end(running: Sequence[subprocess.Popen[str]], mark: str) -> None:
+    """SIGTERM to every process group that is left, later SIGKILL to all that carry the job's mark."""
     for r in running:
-        # A worker that outlived its launcher is in the same group.
-        _signal_group(r.pid, signal.SIGKILL)
+        if r.poll() is None:
+            _signal_group(r.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_S
+    while any(r.poll() is None for r in running) and time.monotonic() < deadline:
+        time.sleep(_TICK_S)
+    for r in running:
+        if r.poll() is None:
+            _signal_group(r.pid, signal.SIGKILL)
+    # torchrun gives each worker a session of its own, so one that outlived it is in no group of ours.
+    kill_marked(mark)
+    for r in running:
+        r.wait()
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL to all processes whose environment holds the mark of a job."""
+    wanted = f"{JOB_VARIABLE}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            continue  # it ended meanwhile, or belongs to somebody else
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -1,153 +1,273 @@
-"""Linux network namespaces, virtual Ethernet pairs and token buckets, by iproute2.
+"""Linux network namespaces by iproute2: made as root, or by anybody in a user namespace of their own.
 
-Names carry a prefix, the owner's process id and its start time, so that namespaces left behind by a killed owner
-are recognised and removed, and those of a living owner, or of anybody else, are never touched.
+Names carry a prefix, the owner's process id and its start time, so that namespaces left behind by a killed
+owner are recognised and removed, and those of a living owner, or of anybody else, are never touched. In the
+usual case
+nothing is left behind: a keeper, a small shell that waits on a pipe from the owner, ends every process in the
+namespaces and removes them as soon as the owner lets go of the pipe, by closing it or by dying.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
+import secrets
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Self
 
 from wirewise.errors import LabError
 
-__all__ = ["PREFIX", "available", "clean", "enter_user_namespace", "owner_name"]
+__all__ = ["PREFIX", "Realm", "available", "clean", "new_token", "owner_name", "processes_of"]
 
 PREFIX = "ww"
-_NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-\w+")
-_INSIDE = "WIREWISE_USER_NAMESPACE"
+_NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(\d+)-\w+")
+_TIMEOUT_S = 30.0
+_USER_NAMESPACE = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"]
+
+# Arguments: "shared" or "private", then names. In a user namespace /run/netns must be ours, so it is covered.
+# Three rounds, because a process may fork between the listing and the signal.
+_KEEPER = """
+if [ "$1" = private ]; then
+    if [ -d /run/netns ]; then mount -t tmpfs tmpfs /run/netns
+    else mount -t tmpfs tmpfs /run && mkdir /run/netns; fi || exit 1
+fi
+shift
+echo ready
+cat > /dev/null
+exec > /dev/null 2>&1
+for name; do
+    for round in 1 2 3; do
+        pids=$(ip netns pids "$name")
+        [ -n "$pids" ] || break
+        kill -KILL $pids
+    done
+    ip netns delete "$name"
+done
+"""
 
 
-def ip(*arguments: str) -> str:
-    """Run `ip` and return what it prints.
+class Realm:
+    """A place where network namespaces can be made and their devices changed, with a keeper that tidies up.
+
+    Args:
+        names: Names of the namespaces that will be made here.
+        as_root: Make them in this system's own list of namespaces; otherwise in a new user namespace, which
+            needs no privilege but must be allowed by the kernel.
 
     Raises:
-        LabError: It failed; the message is its own.
+        LabError: The place cannot be had; the message is the system's.
     """
-    return _run("ip", *arguments)
+
+    def __init__(self, names: Sequence[str], *, as_root: bool) -> None:
+        self.as_root = as_root
+        self._owner = os.getpid()
+        outside = [] if as_root else _USER_NAMESPACE
+        mode = "shared" if as_root else "private"
+        self._keeper = start(
+            [*outside, "sh", "-c", _KEEPER, "wirewise-keeper", mode, *names], stderr=subprocess.STDOUT
+        )
+        first = _pipe(self._keeper.stdout).readline().strip()
+        if first != "ready":
+            self.close()
+            raise LabError(first or "the user namespace could not be made")
+        self._prefix = [] if as_root else _nsenter(self._keeper.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process in the namespaces and remove them; returns when that is done."""
+        if os.getpid() != self._owner:
+            return  # a forked child must not take its parent's network away
+        _pipe(self._keeper.stdin).close()
+        self._keeper.wait(timeout=_TIMEOUT_S)
+        _pipe(self._keeper.stdout).close()
+
+    def ip(self, *arguments: str, lines: Sequence[str] = ()) -> None:
+        """Run `ip`; with `lines` as a batch.
+
+        Raises:
+            LabError: It failed; the message is its own.
+        """
+        self._batch("ip", arguments, lines)
+
+    def tc(self, *arguments: str, lines: Sequence[str] = ()) -> None:
+        """Run `tc`; as `ip`."""
+        self._batch("tc", arguments, lines)
+
+    def _batch(self, program: str, arguments: Sequence[str], lines: Sequence[str]) -> None:
+        batch = ["-batch", "-"] if lines else []
+        run([*self._prefix, program, *arguments, *batch], text="".join(f"{line}\n" for line in lines))
+
+    def inside(self, name: str, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` in a namespace, with the /sys of that namespace."""
+        return [*self._prefix, "ip", "netns", "exec", name, *argv]
+
+    def hold(self, name: str) -> subprocess.Popen[str]:
+        """An idle process in the namespace: the kernel shows the namespace's counters under its id."""
+        holder = start(self.inside(name, ["sh", "-c", "echo ready; exec cat"]))
+        if _pipe(holder.stdout).readline().strip() != "ready":
+            holder.kill()
+            holder.wait()
+            raise LabError(f"no process can be started in namespace {name}; see `wirewise lab check`")
+        return holder
 
 
-def tc(*arguments: str) -> str:
-    """Run `tc` and return what it prints; raises as `ip`."""
-    return _run("tc", *arguments)
+def start(argv: Sequence[str], stderr: int | None = None) -> subprocess.Popen[str]:
+    """Start a helper with pipes to it, in a session of its own so that Ctrl-C does not reach it."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        list(argv), stdin=pipe, stdout=pipe, stderr=stderr, text=True, start_new_session=True
+    )
 
 
-def _run(program: str, *arguments: str) -> str:
+def run(argv: Sequence[str], text: str = "") -> str:
+    """Run a command and return what it prints.
+
+    Raises:
+        LabError: It is not installed, failed (the message is its own) or did not end.
+    """
+    shown = " ".join(argv) + (f" <<< {text.strip()!r}" if text else "")
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(list(argv), input=text, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except FileNotFoundError:
-        raise LabError(f"{program} is not installed; install the package iproute2") from None
+        raise LabError(f"{argv[0]} is not installed; install the package {_package(argv[0])}") from None
     except subprocess.TimeoutExpired:
-        raise LabError(f"`{program} {' '.join(arguments)}` did not end within 30 s") from None
+        raise LabError(f"`{shown}` did not end within {_TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise LabError(f"`{program} {' '.join(arguments)}` failed: {done.stderr.strip() or done.returncode}")
+        raise LabError(f"`{shown}` failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout
 
 
+def new_token() -> str:
+    """A random word that tells the labs of one process apart."""
+    return secrets.token_hex(3)
+
+
 def owner_name(pid: int | None = None) -> str:
-    """Prefix of the names that a process owns: its id and its start time in clock ticks."""
+    """Prefix of the names that a process owns: its process namespace, id and start time in clock ticks."""
     pid = pid or os.getpid()
-    return f"{PREFIX}-{pid}-{_start_time(pid)}"
+    return f"{PREFIX}-{_pid_namespace()}-{pid}-{_start_time(pid)}"
+
+
+def _pid_namespace() -> int:
+    # Another container may share /run/netns; its process ids mean nothing here.
+    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def _start_time(pid: int) -> int | None:
     try:
-        # The command in parentheses may hold spaces; the start time is field 22.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
+        # The command in parentheses may hold spaces; the state is the field after it, the start time 19
+        # later.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
         return None
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
-def listed() -> list[str]:
-    """Names of all network namespaces that `ip` knows."""
-    return [line.split()[0] for line in ip("netns", "list").splitlines() if line.strip()]
+def stale() -> list[str]:
+    """Names of this prefix whose owner is gone."""
+    found = []
+    for line in run(["ip", "netns", "list"]).splitlines():
+        match = _NAME.fullmatch(line.split()[0]) if line.strip() else None
+        if match is None or int(match[1]) != _pid_namespace():
+            continue
+        if _start_time(int(match[2])) != int(match[3]):
+            found.append(match[0])
+    return found
 
 
 def clean() -> list[str]:
-    """Remove namespaces of this prefix whose owner is gone, with every process in them; returns their names."""
-    stale = []
-    for name in listed():
-        match = _NAME.fullmatch(name)
-        if match and _start_time(int(match[1])) != int(match[2]):
-            stale.append(name)
-    remove(stale)
-    return stale
+    """Remove namespaces of this prefix whose owner is gone, with every process in them; returns their names.
 
-
-def remove(names: Iterable[str]) -> None:
-    """End every process in the namespaces and delete them."""
-    names = list(names)
-    for name in names:
-        kill_all(name)
-    for name in names:
-        try:
-            ip("netns", "delete", name)
-        except LabError as error:
-            if "No such file" not in str(error):
-                raise
-
-
-def kill_all(name: str) -> None:
-    """Send SIGKILL to every process in a namespace."""
-    try:
-        pids = ip("netns", "pids", name).split()
-    except LabError:
-        return
-    for pid in pids:
-        try:
-            os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
+    Raises:
+        LabError: `ip` is missing, or there are such namespaces and removing them needs root.
+    """
+    names = stale()
+    if names:
+        with Realm(names, as_root=True):
             pass
+        left = set(stale()) & set(names)
+        if left:
+            raise LabError(
+                f"{len(left)} stale namespaces could not be removed ({min(left)}, ...); run as root"
+            )
+    return names
+
+
+def processes_of(holder: int) -> list[int]:
+    """Ids of all processes that live in the network namespace of `holder`, without it."""
+    namespace = Path(f"/proc/{holder}/ns/net").stat().st_ino
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "ns" / "net").stat().st_ino == namespace:
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it ended meanwhile, or belongs to somebody else
+    return [pid for pid in found if pid != holder]
 
 
 def available() -> tuple[bool, str]:
-    """Whether a lab can be built here, and if not, what is missing."""
-    for program in ("ip", "tc"):
-        if shutil.which(program) is None:
-            return False, f"{program} is not installed; install the package iproute2"
-    if os.geteuid() != 0:
-        if _user_namespaces():
-            return True, "through a user namespace"
-        return False, "not root, and this kernel lets no ordinary user make a user namespace; run as root"
-    name = f"{owner_name()}-probe"
+    """Whether a lab can be built here and how, or what is missing; never raises."""
     try:
-        ip("netns", "add", name)
-    except LabError as error:
-        return False, f"network namespaces cannot be made: {error}"
-    try:
-        ip("-n", name, "link", "add", "name", "probe0", "type", "veth", "peer", "name", "probe1")
-        tc("-n", name, "qdisc", "add", "dev", "probe0", "root", "tbf", "rate", "1mbit", "burst", "32kb", "latency", "50ms")
-    except LabError as error:
-        return False, f"virtual links cannot be shaped: {error}"
-    finally:
-        remove([name])
-    return True, "as root"
+        as_root = choose()
+    except (LabError, OSError, subprocess.SubprocessError) as error:
+        return False, str(error)
+    return True, "as root" if as_root else "without root, in a user namespace"
 
 
-def _user_namespaces() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    probe = ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"]
-    return subprocess.run(probe, capture_output=True, timeout=30).returncode == 0
+def choose() -> bool:
+    """Build a small network and remove it; returns whether it was built as root.
 
-
-def enter_user_namespace(argv: list[str]) -> None:
-    """Restart this program as root of a user namespace where that is needed and possible; returns otherwise.
-
-    Args:
-        argv: The command that starts this program again.
+    Raises:
+        LabError: It cannot be built; the message says what is missing.
     """
-    if os.environ.get(_INSIDE) == "1":
-        # `ip netns` keeps its names under /run/netns, which must be ours.
-        Path("/run").exists() and _run("mount", "-t", "tmpfs", "tmpfs", "/run")
-        Path("/run/netns").mkdir(exist_ok=True)
-        os.environ[_INSIDE] = "ready"
-    if os.geteuid() == 0 or os.environ.get(_INSIDE) or not available()[0]:
-        return
-    os.environ[_INSIDE] = "1"
-    os.execvp("unshare", ["unshare", "--user", "--map-root-user", "--net", "--mount", "--", *argv])
+    if platform.system() != "Linux":
+        raise LabError(f"network namespaces need Linux, this is {platform.system()}")
+    needed = ["ip", "tc", "sh"] + ([] if os.geteuid() == 0 else ["unshare", "nsenter"])
+    missing = [program for program in needed if shutil.which(program) is None]
+    if missing:
+        packages = sorted({_package(program) for program in missing})
+        raise LabError(f"{' and '.join(missing)} not found; install {' and '.join(packages)}")
+    reasons = []
+    for as_root in [True, False] if os.geteuid() == 0 else [False]:
+        try:
+            _probe(as_root)
+            return as_root
+        except LabError as error:
+            reasons.append(f"{'as root' if as_root else 'in a user namespace'}: {error}")
+    raise LabError(
+        f"network namespaces cannot be made here ({'; '.join(reasons)}). Run as root (in a container: with "
+        "CAP_SYS_ADMIN and CAP_NET_ADMIN), or let ordinary users make user namespaces"
+    )
+
+
+def _probe(as_root: bool) -> None:
+    name = f"{owner_name()}-{new_token()}probe"
+    with Realm([name], as_root=as_root) as realm:
+        realm.ip("netns", "add", name)
+        realm.ip("-n", name, "link", "add", "name", "probe0", "type", "veth", "peer", "name", "probe1")
+        realm.ip("-n", name, "link", "add", "name", "bridge", "type", "bridge")
+        realm.tc("-n", name, *"qdisc add dev probe0 root tbf rate 1mbit burst 32kb latency 50ms".split())
+        run(realm.inside(name, ["true"]))
+
+
+def _nsenter(pid: int) -> list[str]:
+    return ["nsenter", "--target", str(pid), "--user", "--net", "--mount", "--preserve-credentials", "--"]
+
+
+def _package(program: str) -> str:
+    return "iproute2" if program in ("ip", "tc") else "util-linux"
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe

@@ -1,0 +1,84 @@
+"""Commands and variables that start the ranks of a job on its hosts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wirewise.errors import LabError
+
+__all__ = ["LAUNCHERS", "Place", "rank_commands"]
+
+LAUNCHERS = ("torchrun", "direct", "none")
+
+
+class Place(NamedTuple):
+    """Where one host of a job is."""
+
+    host: int
+    num_hosts: int
+    interface: str
+    """Network interface that the ranks talk over."""
+    master_address: str
+    master_port: int
+
+
+def rank_commands(
+    place: Place, command: Sequence[str], *, per_host: int, launcher: str
+) -> list[tuple[list[str], dict[str, str]]]:
+    """Commands to start on one host, each with its variables.
+
+    Args:
+        place: The host.
+        command: What follows `torchrun`, or a whole command for the launcher "none".
+        per_host: Ranks on each host.
+        launcher: "torchrun": one that starts the ranks. "direct": the ranks themselves, with the variables
+            that torchrun would set; this saves a second import of torch on each host. "none": the command as
+            it is.
+
+    Raises:
+        LabError: The launcher is unknown, the command empty or the number of ranks below one.
+    """
+    if not command:
+        raise LabError("got an empty command; expected a script or -m module, with its arguments")
+    if per_host < 1:
+        raise LabError(f"got {per_host} processes per host; expected at least 1")
+    common = {
+        "GLOO_SOCKET_IFNAME": place.interface,
+        "NCCL_SOCKET_IFNAME": place.interface,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "WIREWISE_HOST": str(place.host),
+    }
+    if launcher == "none":
+        return [(list(command), common)]
+    if launcher == "torchrun":
+        return [([sys.executable, "-m", "torch.distributed.run", *_flags(place, per_host), *command], common)]
+    if launcher != "direct":
+        raise LabError(f"unknown launcher {launcher!r}; expected one of {', '.join(LAUNCHERS)}")
+    return [
+        ([sys.executable, *command], common | _variables(place, local, per_host)) for local in range(per_host)
+    ]
+
+
+def _flags(place: Place, per_host: int) -> list[str]:
+    return [
+        f"--nnodes={place.num_hosts}",
+        f"--node-rank={place.host}",
+        f"--nproc-per-node={per_host}",
+        f"--master-addr={place.master_address}",
+        f"--master-port={place.master_port}",
+    ]
+
+
+def _variables(place: Place, local: int, per_host: int) -> dict[str, str]:
+    return {
+        "RANK": str(place.host * per_host + local),
+        "LOCAL_RANK": str(local),
+        "GROUP_RANK": str(place.host),
+        "WORLD_SIZE": str(place.num_hosts * per_host),
+        "LOCAL_WORLD_SIZE": str(per_host),
+        "MASTER_ADDR": place.master_address,
+        "MASTER_PORT": str(place.master_port),
+    }
