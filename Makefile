@@ -1,0 +1,57 @@
+# Every target makes its own environment first; nothing else is needed than Python 3.11 or newer and pip.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+PRESET ?= smoke
+
+.PHONY: help run test check bench docs clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+run: $(VENV)/.stamp-run ## Train with AdaQP on four ranks and report what it gained
+	@$(BIN)/wirewise run adaqp
+
+test: $(VENV)/.stamp-dev ## Run all tests but those that need a GPU
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.stamp-dev ## Lint, format, types, import contracts, docs
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo >/tmp/wirewise-contracts.$$$$ || { cat /tmp/wirewise-contracts.$$$$; exit 1; }; rm -f /tmp/wirewise-contracts.$$$$
+	@if [ -f docs/conf.py ]; then $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build; fi
+
+bench: $(VENV)/.stamp-dev ## Run every benchmark; PRESET=paper for the long form
+	@for script in benchmarks/*/run.py; do echo "== $$script"; $(BIN)/python $$script --preset $(PRESET) || exit 1; done
+
+docs: $(VENV)/.stamp-dev ## Build the documentation into docs/_build
+	@$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	@echo "docs/_build/index.html"
+
+clean: ## Remove the environment and everything built
+	@rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "make: no environment could be made; install Python's venv module (on Debian: python3-venv)" >&2; exit 1; }
+
+# PyTorch comes first and only where it is missing, so that a build that suits the machine's GPU is kept.
+$(VENV)/.stamp-torch: | $(BIN)/python
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install "$(TORCH)"
+	@touch $@
+
+$(VENV)/.stamp-run: pyproject.toml constraints.txt $(VENV)/.stamp-torch
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.stamp-dev: pyproject.toml constraints.txt $(VENV)/.stamp-torch
+	@$(PIP) install -c constraints.txt -e ".[dev,docs]"
+	@touch $@ $(VENV)/.stamp-run
