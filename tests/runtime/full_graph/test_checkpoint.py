@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.full_graph.training import build_trainer, small_graph, split
@@ -19,17 +20,19 @@ EPOCHS = 5
 @pytest.mark.parametrize("mode", ["fp32", "adaqp", "adaqp-paper", "random", "pipegcn", "bns", "sancus"])
 def test_the_next_losses_are_identical(mode: str, tmp_path: Path) -> None:
     parts = split(small_graph(), 3)
+    # An automatic plan depends on measured times, so none may fall due between the checkpoint and the comparison.
+    every = 20 if mode == "adaqp" else 4
 
     def body(rank: int, group: Any, store: Any) -> tuple[list[float], list[float]]:
         transport = fg.Transport(group, timeout_s=30, store=store)
-        first = build_trainer(parts[rank], transport, mode, replan_every=4)
+        first = build_trainer(parts[rank], transport, mode, replan_every=every)
         for _ in range(6):
             first.train_epoch()
         checkpoint.save(first, tmp_path)
-        transport.all_reduce(__import__("torch").zeros(1), "all have saved")
+        transport.all_reduce(torch.zeros(1), "all have saved")
         expected = [first.train_epoch() for _ in range(EPOCHS)]
         first.close()
-        second = build_trainer(parts[rank], transport, mode, replan_every=4)
+        second = build_trainer(parts[rank], transport, mode, replan_every=every)
         epoch = checkpoint.latest(tmp_path, transport.world_size)
         assert epoch == 6
         checkpoint.load(second, tmp_path, epoch)

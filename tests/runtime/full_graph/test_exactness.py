@@ -15,7 +15,9 @@ from wirewise.runtime import full_graph as fg
 CONVOLUTIONS = ("gcn", "sage")
 
 
-def dense_epoch(data: graph.GraphData, convolution: str, hidden: int, layers: int) -> tuple[float, Tensor, list[Tensor]]:
+def dense_epoch(
+    data: graph.GraphData, convolution: str, hidden: int, layers: int
+) -> tuple[float, Tensor, list[Tensor]]:
     """Loss, evaluation logits and gradients of the first epoch by dense float64 algebra, without any part."""
     n = data.num_nodes
     source, target = data.in_edges.indices, np.repeat(np.arange(n), np.diff(data.in_edges.indptr))
@@ -27,7 +29,9 @@ def dense_epoch(data: graph.GraphData, convolution: str, hidden: int, layers: in
     else:
         a = a / a.sum(1, keepdim=True).clamp_min(1)
     torch.manual_seed(0)
-    net = fg.FullGraphNet(data.num_features, hidden, data.num_classes, layers=layers, convolution=convolution).double()
+    net = fg.FullGraphNet(
+        data.num_features, hidden, data.num_classes, layers=layers, convolution=convolution
+    ).double()
 
     def forward(training: bool) -> Tensor:
         h = torch.from_numpy(data.dense_x()).double()
@@ -47,10 +51,12 @@ def dense_epoch(data: graph.GraphData, convolution: str, hidden: int, layers: in
     train_rows = torch.from_numpy(data.split == 0)
     logits, y = forward(True)[train_rows], torch.from_numpy(data.y)[train_rows]
     loss = (
-        F.binary_cross_entropy_with_logits(logits, y.double()) if data.multilabel else F.cross_entropy(logits, y.long())
+        F.binary_cross_entropy_with_logits(logits, y.double())
+        if data.multilabel
+        else F.cross_entropy(logits, y.long())
     )
     loss.backward()
-    return float(loss), forward(False).detach(), [p.grad for p in net.parameters()]
+    return float(loss.detach()), forward(False).detach(), [p.grad for p in net.parameters()]
 
 
 def first_epoch(parts: list[graph.Part], convolution: str, mode: fg.Mode | str = "fp32") -> Run:
@@ -75,7 +81,13 @@ def test_multilabel_graph(convolution: str) -> None:
     data = small_graph()
     labels = (np.random.default_rng(0).random((data.num_nodes, 6)) < 0.3).astype(np.float32)
     data = graph.GraphData(
-        edge_index=data.edge_index, x=data.x, y=labels, split=data.split, num_classes=6, directed=False, name="multi"
+        edge_index=data.edge_index,
+        x=data.x,
+        y=labels,
+        split=data.split,
+        num_classes=6,
+        directed=False,
+        name="multi",
     )
     loss, logits, gradients = dense_epoch(data, convolution, 16, 3)
     run = first_epoch(split(data, 3), convolution)
@@ -89,7 +101,7 @@ def odd_parts() -> tuple[graph.GraphData, np.ndarray]:
     data = small_graph(nodes=120, mean_degree=3.0)
     owners = np.arange(120) % 3
     owners[100:] = 3
-    keep = ~(((owners[data.edge_index[0]] == 1) & (owners[data.edge_index[1]] == 3)))
+    keep = ~((owners[data.edge_index[0]] == 1) & (owners[data.edge_index[1]] == 3))
     keep &= ~((owners[data.edge_index[0]] == 3) & (owners[data.edge_index[1]] == 1))
     keep &= ~np.isin(data.edge_index, [7, 8, 110]).any(axis=0)
     labels = data.split.copy()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise import graph
+from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
 from wirewise.results import EpochRecord
 from wirewise.runtime import full_graph as fg
 
@@ -36,14 +37,25 @@ class Run:
 def small_graph(**knobs: Any) -> graph.GraphData:
     """A block model of 300 nodes unless said otherwise."""
     return graph.block_model(
-        graph.BlockModel(**{"nodes": 300, "features": 12, "classes": 4, "mean_degree": 6.0, "seed": 5, **knobs})
+        graph.BlockModel(
+            **{"nodes": 300, "features": 12, "classes": 4, "mean_degree": 6.0, "seed": 5, **knobs}
+        )
     )
 
 
 def split(data: graph.GraphData, parts: int) -> list[graph.Part]:
     """Random parts: nearly every node is marginal."""
-    owners = graph.partition(data, parts, method="random", seed=1) if parts > 1 else np.zeros(data.num_nodes, int)
+    owners = (
+        graph.partition(data, parts, method="random", seed=1) if parts > 1 else np.zeros(data.num_nodes, int)
+    )
     return list(graph.split_graph(data, owners, num_parts=parts))
+
+
+def on_slow_links(trainer: fg.Trainer) -> None:
+    """Let the planner believe in links of 1 MB/s, on which every byte counts."""
+    size = trainer.transport.world_size
+    links = LinkTable.uniform(LinkCost(latency_s=1e-4, s_per_byte=1e-6), size)
+    trainer.bits.costs = ExchangeCosts(links=links)
 
 
 def build_trainer(
@@ -81,14 +93,17 @@ def train(
     mode: fg.Mode | str,
     *,
     epochs: int = 3,
+    before: Callable[[fg.Trainer], Any] | None = None,
     after: Callable[[fg.Trainer], Any] | None = None,
     **knobs: Any,
 ) -> Run:
-    """Train on one thread a part; `after` is called on every rank at the end."""
+    """Train on one thread a part; `before` and `after` are called on every rank."""
 
     def body(rank: int, group: Any, store: Any) -> tuple[Any, ...]:
         transport = fg.Transport(group, timeout_s=30, store=store)
         trainer = build_trainer(parts[rank], transport, mode, **knobs)
+        if before is not None:
+            before(trainer)
         losses = [trainer.train_epoch() for _ in range(epochs)]
         gradients = [p.grad.clone() for p in trainer.model.parameters() if p.grad is not None]
         logits, scores = trainer.logits(bits=32), trainer.evaluate(bits=32)
@@ -108,4 +123,7 @@ def train(
 def worst(a: list[Tensor], b: list[Tensor]) -> float:
     """Largest difference relative to the largest value."""
     pairs = zip(a, b, strict=True)
-    return max(float((x.double() - y.double()).abs().max() / y.double().abs().max().clamp_min(1e-12)) for x, y in pairs)
+    return max(
+        float((x.double() - y.double()).abs().max() / y.double().abs().max().clamp_min(1e-12))
+        for x, y in pairs
+    )

@@ -247,7 +247,7 @@ class Lane:
         slot.pending.send(peer, buffer)
 
     def collect(self) -> Iterator[Received]:
-        """Rows of the peers, in order of arrival; with `stale` those of the previous epoch.
+        """Rows of the peers, each as soon as it has landed; with `stale` those of the previous epoch.
 
         Raises:
             PeerError: A peer closed its connection or sent nothing within the timeout.
@@ -259,13 +259,15 @@ class Lane:
         if slot is None:
             return
         assert slot.pending is not None
+        # Sums of floats depend on their order: rows are handed out in the order of the peers, each as soon as it and
+        # all before it have landed, so that a training can be repeated bit for bit.
         landed = slot.pending.arrivals()
+        here: set[int] = set()
         seen = set()
-        while True:
+        for peer in [p for p in self.transport.peers if slot.pending.expects(p)]:
             with self.clock.phase("wire"):
-                peer = next(landed, None)
-            if peer is None:
-                break
+                while peer not in here:
+                    here.add(next(landed))
             seen.add(peer)
             yield self._received(slot, peer)
         self._note_arrivals(slot.pending)

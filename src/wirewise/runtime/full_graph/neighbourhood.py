@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.graph import edge_weights, ops
+from wirewise.graph import edge_weights, edge_weights64, ops
 from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Neighbourhood:
     ):
         self.part, self.kind = part, kind
         real = np.float64 if dtype == torch.float64 else np.float32
-        weight, self_weight = edge_weights(part, kind)
+        weight, self_weight = (edge_weights64 if dtype == torch.float64 else edge_weights)(part, kind)
         columns = part.num_own + part.num_halo
         whole = sp.csr_matrix(
             (weight.astype(real), part.indices, part.indptr), shape=(part.num_own, columns), copy=False

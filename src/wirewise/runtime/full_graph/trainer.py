@@ -202,8 +202,7 @@ class Trainer:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def close(self) -> None:
-        """Finish what is in flight."""
-        self.exchange.drain()
+        """Take the trainer's hooks off the model."""
         self.reducer.close()
 
 

@@ -184,6 +184,7 @@ class Pending:
         self._sends: list[tuple[int, dist.Work, torch.Tensor]] = []
         self._works: list[tuple[int, dist.Work]] = []
         self._open: set[int] = set()
+        self._expected: set[int] = set()
         self._landed: list[int] = []
         for peer in reversed(transport.peers):
             buffer = receives.get(peer)
@@ -191,6 +192,7 @@ class Pending:
                 continue
             work = transport.group.recv([buffer], peer, tag)
             self._open.add(peer)
+            self._expected.add(peer)
             if transport.on_device:
                 self._works.append((peer, work))
             else:
@@ -228,6 +230,10 @@ class Pending:
             self.arrival_s[peer] = at - self.opened_s
             yield peer
 
+    def expects(self, peer: int) -> bool:
+        """Whether a message of this peer belongs to the exchange, landed or not."""
+        return peer in self._expected
+
     def drain(self) -> None:
         """Wait until every message has landed; `arrivals` still reports each of them once."""
         self._landed = list(self.arrivals())
@@ -235,6 +241,7 @@ class Pending:
     def land(self, peers: Iterable[int]) -> None:
         """Declare messages as arrived (rows restored from a checkpoint)."""
         self._landed = list(peers)
+        self._expected = set(self._landed)
 
     def _next_arrival(self) -> tuple[int, float, str | None]:
         try:
