@@ -152,7 +152,7 @@ def partition(
     partition_s = time.perf_counter() - start
     meta = save_parts(data, owner, output)
     quality = measure(data, owner)
-    record = {
+    record: dict[str, Any] = {
         "path": str(output),
         "graph": data.name,
         "method": method,

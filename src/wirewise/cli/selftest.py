@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from wirewise.codec import MessageLayout, pack, unpack
 from wirewise.errors import CodecError, PeerError
@@ -39,7 +40,7 @@ def run_selftest(timeout_s: float = 20.0) -> SelfTest:
     Raises:
         PeerError: A rank failed or did not end in time; the message says which and how.
     """
-    store = dist.HashStore()
+    store = HashStore()
     results: dict[int, SelfTest] = {}
     errors: dict[int, BaseException] = {}
 

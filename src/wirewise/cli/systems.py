@@ -1,4 +1,4 @@
-"""The table of published systems, `systems.toml`: next to the package in a wheel, under docs in a checkout."""
+"""The table of published systems, `systems.toml`: next to the package in a wheel, in docs in a checkout."""
 
 from __future__ import annotations
 
