@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from html import escape
 
 from wirewise.report import figures, series, svg
@@ -13,7 +14,9 @@ from wirewise.results import ModeResult, RunResult
 __all__ = ["bit_legend", "bits_charts", "bytes_chart", "phase_legend", "phases_chart"]
 
 _COLUMNS = 60
-"""Most epochs of a chart of bit widths that are drawn."""
+"""Most columns of one chart of bit widths."""
+_ALL_COLUMNS = 400
+"""Most columns of all charts of bit widths together, which keeps the page small."""
 
 
 def phases_chart(result: RunResult, width: float = 820) -> str:
@@ -90,16 +93,17 @@ def bytes_chart(result: RunResult, width: float = 820) -> str:
 def bits_charts(result: RunResult) -> str:
     """For each mode with several widths one chart an exchange: shares of messages by width over epochs."""
     mixed = {name: mode for name, mode in result.modes.items() if series.bits_change(mode)}
-    columns = max(12, min(_COLUMNS, 300 // max(len(mixed), 1)))
+    charts = sum(len(series.bit_exchanges(mode)) for mode in mixed.values())
+    columns = max(8, min(_COLUMNS, _ALL_COLUMNS // max(charts, 1)))
     parts = []
     for name, mode in mixed.items():
-        charts = "".join(
+        drawn = "".join(
             f"<figure><figcaption>{escape(exchange)}</figcaption>"
             f"{_bits_chart(name, mode, exchange, columns)}</figure>"
             for exchange in series.bit_exchanges(mode)
         )
         parts.append(
-            f'<h3 class="mode {colour(result, name)}">{escape(name)}</h3><div class="small">{charts}</div>'
+            f'<h3 class="mode {colour(result, name)}">{escape(name)}</h3><div class="small">{drawn}</div>'
         )
     return "".join(parts)
 
@@ -119,42 +123,64 @@ def bit_legend(result: RunResult) -> str:
 
 
 def _bits_chart(name: str, mode: ModeResult, exchange: str, columns: int) -> str:
-    """Columns of equal width, one an epoch or a run of epochs with the same counts."""
+    """Shares of one exchange: a column an epoch, or one for a run of epochs with the same counts."""
     frame = Frame(36, 6, 300, 118)
-    records = [r for r in mode.epochs if sum(r.bits.get(exchange, {}).values())]
-    runs: list[tuple[int, int, dict[int, int]]] = []
-    for i, record in enumerate(records):
-        counts = {b: n for b, n in sorted(record.bits[exchange].items()) if n}
-        if runs and runs[-1][2] == counts:
-            runs[-1] = (runs[-1][0], i + 1, counts)
-        else:
-            runs.append((i, i + 1, counts))
+    runs = _runs(mode, exchange)
     kept = [runs[i] for i in svg.thin(len(runs), columns)]
-    x = Scale(0, max(len(records), 1), frame.left, frame.right)
-    parts = []
-    for number, (first, last, counts) in enumerate(kept):
-        # A run that was left out is covered by the one before it.
-        end = kept[number + 1][0] if number + 1 < len(kept) else last
-        top, tips = frame.bottom, []
-        for bits, share in series.shares(counts).items():
+    if not kept:
+        return ""
+    first, last = kept[0].first, kept[-1].last
+    x = Scale(first, last + 1, frame.left, frame.right)
+    shapes: dict[int, list[str]] = {}
+    hover = []
+    for number, run in enumerate(kept):
+        # Runs that were left out are covered by the one before them.
+        end = kept[number + 1].first if number + 1 < len(kept) else last + 1
+        left, wide, top = svg.number(x(run.first)), x(end) - x(run.first), frame.bottom
+        for bits, share in series.shares(run.counts).items():
             high = share * (frame.bottom - frame.top)
             top -= high
-            tips.append(f"{bits} bit {100 * share:.1f} %")
-            parts.append(svg.rect(x(first), top, x(end) - x(first) + 0.3, high, _bit_class(bits)))
-        epochs = records[first].epoch, records[end - 1].epoch
-        when = f"epoch {epochs[0]}" if epochs[0] == epochs[1] else f"epochs {epochs[0]} to {epochs[1]}"
-        mean = sum(b * n for b, n in counts.items()) / sum(counts.values())
-        tip = f"{name}, {exchange}, {when}: {', '.join(tips)}; mean {mean:.2f} bits"
-        parts.append(svg.rect(x(first), frame.top, x(end) - x(first), frame.bottom - frame.top, "clear", tip))
+            box = f"M{left} {top:.1f}h{wide + 0.3:.1f}v{high:.1f}h{-wide - 0.3:.1f}z"
+            shapes.setdefault(bits, []).append(box)
+        tip = f"{name}, {exchange}, {run.words()}"
+        hover.append(svg.rect(x(run.first), frame.top, wide, frame.bottom - frame.top, "clear", tip))
+    parts = [f'<path d="{"".join(boxes)}" class="{_bit_class(bits)}"/>' for bits, boxes in shapes.items()]
     parts += [
-        svg.text(frame.left - 6, y + 4, words, "tick", "end")
-        for y, words in ((frame.top + 4, "100 %"), (frame.bottom, "0"))
+        svg.text(frame.left - 6, frame.top + 8, "100 %", "tick", "end"),
+        svg.text(frame.left - 6, frame.bottom, "0", "tick", "end"),
+        svg.text(frame.left, frame.bottom + 16, f"epoch {first}", "tick"),
+        svg.text(frame.right, frame.bottom + 16, str(last), "tick", "end"),
     ]
-    if records:
-        parts.append(svg.text(frame.left, frame.bottom + 16, f"epoch {records[0].epoch}", "tick"))
-        parts.append(svg.text(frame.right, frame.bottom + 16, str(records[-1].epoch), "tick", "end"))
     label = f"Messages of {name} by bit width in {exchange} over epochs"
-    return svg.document(306, 140, label, "".join(parts))
+    return svg.document(306, 140, label, "".join(parts + hover))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive epochs with the same counts."""
+
+    first: int
+    last: int
+    counts: dict[int, int]
+
+    def words(self) -> str:
+        when = f"epoch {self.first}" if self.first == self.last else f"epochs {self.first} to {self.last}"
+        shown = ", ".join(f"{b} bit {100 * share:.1f} %" for b, share in series.shares(self.counts).items())
+        mean = sum(b * n for b, n in self.counts.items()) / sum(self.counts.values())
+        return f"{when}: {shown}; mean {mean:.2f} bits"
+
+
+def _runs(mode: ModeResult, exchange: str) -> list[_Run]:
+    runs: list[_Run] = []
+    for record in mode.epochs:
+        counts = {b: n for b, n in sorted(record.bits.get(exchange, {}).items()) if n}
+        if not counts:
+            continue
+        if runs and runs[-1].counts == counts:
+            runs[-1] = _Run(runs[-1].first, record.epoch, counts)
+        else:
+            runs.append(_Run(record.epoch, record.epoch, counts))
+    return runs
 
 
 def _bit_class(bits: int) -> str:

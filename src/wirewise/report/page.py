@@ -152,8 +152,8 @@ def _over_time(result: RunResult) -> str:
         for title, chart in charts.items()
     )
     lead = (
-        "Each mode has its own clock: its training and evaluation seconds, added up. Losses are averages of up "
-        f"to {series.SMOOTHING} epochs. Rings mark when a mode came within 1 % of the dashed line."
+        "Each mode has its own clock: its training and evaluation seconds, added up. Losses are averages of "
+        f"up to {series.SMOOTHING} epochs. Rings mark when a mode came within 1 % of the dashed line."
     )
     body = f'{lines.legend(result)}<div class="pair">{figures_html}</div>'
     return _section("Loss and accuracy over time", lead, body)

@@ -52,7 +52,7 @@ def network_words(result: RunResult) -> str:
 
 
 def to_json_object(result: RunResult) -> dict[str, Any]:
-    """The result as JSON values; speed-ups are those of adaqp, else of the first other mode than the reference.
+    """The result as JSON values; speed-ups are those of adaqp, else of the first mode but the reference.
 
     What is undefined or not finite is None. `accuracy` is a fraction, `accuracy_delta_points` in points.
     """
