@@ -1,0 +1,40 @@
+"""Sphinx configuration. Builds without a network; warnings are errors (`make docs`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import wirewise
+
+project = "wirewise"
+author = "The wirewise developers"
+copyright = author
+release = version = wirewise.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "systems_page",
+]
+exclude_patterns = ["_build", "reference/generated/*.tmp"]
+
+html_theme = "furo"
+html_title = "wirewise"
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "tasklist"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+# Each folder's page lists what the folder exports, wherever it is defined.
+autosummary_ignore_module_all = False
+autosummary_imported_members = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
