@@ -83,7 +83,7 @@ def test_figures_of_the_usual_page() -> None:
         "75.36 %",
     ):
         assert figure in said
-    for part in ("final loss of fp32: 1.1", "forward1", "backward2", "How this was measured"):
+    for part in ("final loss of fp32: 1.100", "forward1", "backward2", "How this was measured"):
         assert part in said
     assert "Devices are emulated by threads." in said and "network namespace" in said
     assert "wirewise run adaqp" in said
@@ -102,6 +102,11 @@ def test_curves_hold_every_epoch_of_a_short_run_and_marks_where_the_goal_was_rea
     rings = [e for e in loss.iter() if "ring" in e.get("class", "")]
     assert len(rings) == 2
     assert [e.get("class") for e in rings] == ["dot c1 ring", "dot c0 ring"]
+
+
+def test_a_diverged_mode_is_named_where_its_line_ends() -> None:
+    assert "adaqp: NaN" in read(page_html(EDGES["diverged"])).words
+    assert "adaqp: NaN" not in read(page_html(USUAL)).words
 
 
 def test_a_mode_of_one_width_has_no_chart_of_bits() -> None:

@@ -17,10 +17,9 @@ MODE_KEYS = {"epoch_s", "time_to_reference_loss_s", "final_loss", "accuracy", "b
 def test_sentence_of_a_gain() -> None:
     assert summary_sentence(USUAL) == (
         "debian on 4 workers in a lab of 4 hosts with 200 Mbit/s links: adaqp trained 3.00\u00d7 as fast as "
-        "fp32 (0.400 s an epoch instead of 1.20 s), sent 6.00\u00d7 fewer bytes, came within 1 % of the final "
-        "loss of "
-        "fp32 after 8.00 s instead of 24.0 s (3.00\u00d7), and its test accuracy is 0.10 points lower "
-        "(75.36 % against 75.46 %)."
+        "fp32 (0.400 s an epoch instead of 1.20 s), sent 6.00\u00d7 fewer bytes, came within 1 % of the "
+        "final loss of fp32 after 8.00 s instead of 24.0 s (3.00\u00d7), and its test accuracy is 0.10 "
+        "points lower (75.36 % against 75.46 %)."
     )
 
 

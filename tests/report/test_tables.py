@@ -20,7 +20,7 @@ def test_piped_text_is_plain_and_starts_with_the_sentence(capsys: pytest.Capture
     assert rows["speed-up per epoch"] == ["reference", "3.00\u00d7"]
     assert rows["bytes sent, kernel"] == ["1.06", "GB", "340", "MB"]
     assert rows["difference in points"] == ["reference", "\u22120.10"]
-    assert rows["mean bits a value"] == ["32", "3.5"]
+    assert rows["mean bits a value"] == ["32.0", "3.50"]
 
 
 @pytest.mark.parametrize("name", EDGES)

@@ -12,6 +12,7 @@ __all__ = [
     "TIMES",
     "Comparison",
     "accuracy_of",
+    "bits",
     "factor",
     "finite",
     "focus_name",
@@ -95,15 +96,15 @@ def focus_name(result: RunResult) -> str | None:
 
 
 def seconds(value: float | None) -> str:
-    """A duration with three significant digits: "40.4 ms", "0.404 s", "1.18 s", "27.2 s", "12.5 min"."""
+    """A duration with three significant digits: "40.4 ms", "0.404 s", "1.18 s", "27.2 s", "95.0 min"."""
     value = finite(value)
     if value is None:
         return MISSING
     for unit, scale, limit in (
         ("us", 1e6, 1e-3),
         ("ms", 1e3, 0.1),
-        ("s", 1.0, 600.0),
-        ("min", 1 / 60, 7200.0),
+        ("s", 1.0, 3600.0),
+        ("min", 1 / 60, 36000.0),
     ):
         if abs(value) < limit and (value or unit == "s"):
             return f"{significant(value * scale)} {unit}"
@@ -154,6 +155,12 @@ def significant(value: float) -> str:
     return f"{value:.{max(digits, 0)}f}"
 
 
+def bits(value: float | None) -> str:
+    """Mean bits a value, with three significant digits."""
+    value = finite(value)
+    return MISSING if value is None else significant(value)
+
+
 def plain(value: float | None) -> str:
     """A number with four significant digits, "NaN" where training diverged."""
-    return MISSING if value is None else "NaN" if math.isnan(value) else f"{value:.4g}"
+    return MISSING if value is None else "NaN" if math.isnan(value) else f"{value:#.4g}".rstrip(".")

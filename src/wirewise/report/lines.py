@@ -44,6 +44,7 @@ def loss_chart(result: RunResult, width: float = 620, height: float = 340) -> st
         parts.append(svg.text(frame.left + 6, y(goal) + 15, label, "note"))
     parts += _curves(result, lines, x, y, "loss")
     parts += _crossings(result, lines, x, y, frame)
+    parts += _losses_of_numbers(result, lines, x, y)
     return svg.document(width, height, "Training loss over wall-clock time by mode", "".join(parts))
 
 
@@ -119,6 +120,21 @@ def _crossings(
         parts.append(f'<path d="{path}" class="drop {kind}"/>')
         parts.append(_circle(at, y(near.value), 5, f"{kind} ring"))
         parts.append(_label(at, figures.seconds(time), kind, frame, placed))
+    return parts
+
+
+def _losses_of_numbers(result: RunResult, lines: Mapping[str, list[Dot]], x: Scale, y: Scale) -> list[str]:
+    """Where the loss of a mode stopped being a number, said at the last dot that was one."""
+    parts = []
+    for name, line in lines.items():
+        sound = [d for d in line if math.isfinite(d.value)]
+        if sound and not math.isfinite(line[-1].value):
+            at = sound[-1]
+            parts.append(
+                svg.text(
+                    x(at.elapsed_s) + 6, y(at.value) - 4, f"{name}: NaN", f"label {colour(result, name)}"
+                )
+            )
     return parts
 
 

@@ -86,7 +86,7 @@ def measures(result: RunResult) -> list[Measure]:
         row(
             "mean bits a value",
             "Mean over all halo messages of the bits that one value travels in; 32 is full precision.",
-            lambda _, b: figures.plain(figures.finite(b.mode.mean_bits)),
+            lambda _, b: figures.bits(b.mode.mean_bits),
         ),
         row(
             "peak memory",

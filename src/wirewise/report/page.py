@@ -20,6 +20,9 @@ from wirewise.results import ModeResult, RunResult
 __all__ = ["page_html", "write_html"]
 
 
+_ROOMY = 3
+"""Most modes whose table has room for the meaning of each row."""
+
 _TERMS = {
     "worker, rank": "One training process with one part of the graph.",
     "halo": "Nodes of other parts that a part's own nodes take rows from; these rows travel every epoch.",
@@ -115,8 +118,8 @@ def _cards(result: RunResult) -> str:
         ),
         (
             "Mean bits a value",
-            figures.plain(figures.finite(mine.mean_bits)),
-            f"{reference} {figures.plain(figures.finite(other.mean_bits))}",
+            figures.bits(mine.mean_bits),
+            f"{reference} {figures.bits(other.mean_bits)}",
         ),
     ]
     body = "".join(
@@ -198,8 +201,15 @@ def _table(result: RunResult) -> str:
     rows = "".join(map(_table_row, measures(result)))
     head = f'<thead><tr><td></td>{head}<td class="meaning"></td></tr></thead>'
     return _section(
-        "Modes", "", f'<div class="scroll"><table class="modes">{head}<tbody>{rows}</tbody></table></div>'
+        "Modes",
+        "",
+        f'<div class="scroll"><table class="modes{_many(result)}">{head}<tbody>{rows}</tbody></table></div>',
     )
+
+
+def _many(result: RunResult) -> str:
+    """A class for tables so wide that the meanings of their rows find no room."""
+    return " many" if len(result.modes) > _ROOMY else ""
 
 
 def _table_row(measure: Measure) -> str:
@@ -259,8 +269,9 @@ def _fact(value: float) -> str:
 def _definitions(result: RunResult) -> str:
     terms = "".join(_term(name, meaning) for name, meaning in _TERMS.items())
     figures_told = "".join(_term(m.label, m.meaning) for m in measures(result))
-    # The table says what its figures mean where it has room; small screens read it here.
-    body = f'<dl class="definitions">{terms}</dl><dl class="definitions small-screen">{figures_told}</dl>'
+    # The table says what its figures mean where it has room; else it is said here.
+    hidden = "" if _many(result) else " small-screen"
+    body = f'<dl class="definitions">{terms}</dl><dl class="definitions{hidden}">{figures_told}</dl>'
     return _section("Definitions", "", body)
 
 
