@@ -66,8 +66,8 @@ class VirtualAccelerator(nn.Sequential):
         """
         if not 1 <= num_layers <= num_parameters:
             raise LabError(
-                f"got {num_layers} layers and {num_parameters} parameters; expected at least one layer, and a "
-                "parameter for each"
+                f"got {num_layers} layers and {num_parameters} parameters; expected at least one layer, "
+                "and a parameter for each"
             )
         share, rest = divmod(num_parameters, num_layers)
         times = (forward_s / num_layers, backward_s / num_layers)

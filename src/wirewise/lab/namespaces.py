@@ -152,9 +152,9 @@ def new_token() -> str:
 
 
 def owner_name(pid: int | None = None) -> str:
-    """Prefix of the names that a process owns: its process namespace, id and start time in clock ticks."""
+    """Prefix of the names that a process owns: its id, start time in clock ticks and process namespace."""
     pid = pid or os.getpid()
-    return f"{PREFIX}-{_pid_namespace()}-{pid}-{_start_time(pid)}"
+    return f"{PREFIX}-{pid}-{_start_time(pid)}-{_pid_namespace()}"
 
 
 def _pid_namespace() -> int:
@@ -177,9 +177,9 @@ def stale() -> list[str]:
     found = []
     for line in run(["ip", "netns", "list"]).splitlines():
         match = _NAME.fullmatch(line.split()[0]) if line.strip() else None
-        if match is None or int(match[1]) != _pid_namespace():
+        if match is None or int(match[3]) != _pid_namespace():
             continue
-        if _start_time(int(match[2])) != int(match[3]):
+        if _start_time(int(match[1])) != int(match[2]):
             found.append(match[0])
     return found
 

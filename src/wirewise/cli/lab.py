@@ -1,0 +1,139 @@
+"""`wirewise lab`: run a command on a cluster of network namespaces, check what is possible, clean up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wirewise import lab, units
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.errors import InputError
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="A cluster on one machine: run commands on shaped hosts.")
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[
+        list[str], typer.Argument(help="After --: what follows torchrun, a script or -m module.")
+    ],
+    hosts: Annotated[int, typer.Option(help="Hosts, each a network namespace.")] = 4,
+    link: Annotated[str, typer.Option(help="Rate of each host's link.")] = "200mbit",
+    links: Annotated[str, typer.Option(help="Hosts whose rate differs: 2=50mbit,3=1gbit.")] = "",
+    nproc: Annotated[int, typer.Option(help="Ranks on each host.")] = 1,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="kill:2@10s, cut:2@10s, heal:2@20s, slow:1:5@3s (link five times slower), slow-cpu:1:5@3s, "
+            "link:2:50mbit@5s; may be repeated."
+        ),
+    ] = None,
+    torchrun: Annotated[
+        bool, typer.Option(help="Start torchrun on each host; --no-torchrun: run the command as it is.")
+    ] = True,
+    timeout: Annotated[float | None, typer.Option(help="End the job after so many seconds.")] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Folder for one log file a host.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Run a command on every host of a lab; exit code of the job."""
+    rates = parse_links(links)
+    faults = [lab.parse_fault(text) for text in fault or []]
+    launcher = "torchrun" if torchrun else "none"
+    arguments: dict[str, Any] = {"launcher": launcher, "timeout_s": timeout, "folder": log_dir, "listener":
+    _say} ok, reason = lab.available()
+    if not ok:
+        record, result = _run_on_loopback(command, hosts, nproc, reason, bool(rates or faults), arguments)
+    else:
+        with lab.Lab(hosts, link, rates) as network:
+            shown = ", ".join(units.format_rate(rate) for rate in network.rates)
+            _note(f"lab ({reason}): {hosts} hosts with links of {shown}")
+            result = network.run(command, processes_per_host=nproc, faults=faults, **arguments)
+            counters = network.counters()
+        record = {
+            "network": "lab",
+            "link_bytes_per_s": network.rates,
+            "hosts": [_host(h, result, counters[h]) for h in range(hosts)],
+        }
+    record |= {"exit_code": result.exit_code, "seconds": result.seconds, "timed_out": result.timed_out}
+    write_json(json, record)
+    if json != "-":
+        _print_hosts(record)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def check(json: JsonOption = None) -> None:
+    """Say whether a lab can be built here, and how; exit code 1 if not."""
+    ok, reason = lab.available()
+    write_json(json, {"available": ok, "reason": reason})
+    if json != "-":
+        typer.echo(f"A lab can be built here {reason}." if ok else f"No lab can be built here: {reason}")
+    raise typer.Exit(0 if ok else 1)
+
+
+@app.command()
+def clean(json: JsonOption = None) -> None:
+    """Remove network namespaces that killed runs of wirewise left behind, and no others."""
+    names = lab.clean()
+    write_json(json, {"removed": names})
+    if json != "-":
+        typer.echo(f"Removed {len(names)} namespaces." if names else "There was nothing to remove.")
+
+
+def parse_links(text: str) -> dict[int, str | float]:
+    """Read "2=50mbit,3=1gbit".
+
+    Raises:
+        InputError: The text has another form, or a host occurs twice.
+    """
+    rates: dict[int, str | float] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        host, _, rate = entry.partition("=")
+        if not host.strip().isdigit() or int(host) in rates:
+            raise InputError(f"links entry {entry!r} is not understood; expected HOST=RATE, each host once")
+        rates[int(host)] = units.parse_rate(rate)
+    return rates
+
+
+def _run_on_loopback(
+    command: Sequence[str], hosts: int, nproc: int, reason: str, shaped: bool, arguments: dict[str, Any]
+) -> tuple[dict[str, Any], lab.JobResult]:
+    ignored = " Links and faults are ignored." if shaped else ""
+    _note(f"loopback: no lab can be built here ({reason}). {hosts * nproc} ranks share one host.{ignored}")
+    with lab.Loopback() as loopback:
+        result = loopback.run(command, processes=hosts * nproc, **arguments)
+    return {"network": "loopback", "reason": reason, "link_bytes_per_s": None, "hosts": [_host(0, result,
+    None)]}, result
+
+
+def _host(host: int, result: lab.JobResult, counters: lab.HostBytes | None) -> dict[str, Any]:
+    return {
+        "host": host,
+        "exit_codes": [c for c, h in zip(result.exit_codes, result.hosts, strict=True) if h == host],
+        "tx_bytes": counters and counters.tx_bytes,
+        "rx_bytes": counters and counters.rx_bytes,
+    }
+
+
+def _print_hosts(record: dict[str, Any]) -> None:
+    rows = []
+    for host in record["hosts"]:
+        sizes = [units.format_size(b) if b is not None else "-" for b in (host["tx_bytes"], host["rx_bytes"])]
+        rows.append([str(host["host"]), *sizes, " ".join(map(str, host["exit_codes"]))])
+    title = f"{record['network']}, {record['seconds']:.1f} s" + (", timed out" if record["timed_out"] else "")
+    print_table(["host", "sent", "received", "exit codes"], rows, title=title)
+
+
+def _say(host: int, line: str) -> None:
+    _note(f"[host {host}] {line}")
+
+
+def _note(text: str) -> None:
+    # What the job says and what was built goes to stderr: stdout is the table's, or the JSON object's.
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
