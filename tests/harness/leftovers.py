@@ -16,6 +16,8 @@ _GRACE_S = 3.0
 _OWNED = re.compile(r"ww-(\d+)-")
 # Servers that multiprocessing keeps for the whole session, and waiters that end with their group.
 _LASTING_PROCESSES = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+# What pytest, torch and Triton set by themselves.
+_LASTING_VARIABLES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _LASTING_THREADS = ("wirewise-wait", "rank-")
 
 
@@ -62,7 +64,7 @@ class Snapshot:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return {name: value for name, value in os.environ.items() if name not in _LASTING_VARIABLES}
 
 
 def _children() -> Iterator[int]:

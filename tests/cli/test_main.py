@@ -1,0 +1,73 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import wirewise
+from wirewise.cli.main import GROUPS, app
+from wirewise.errors import WirewiseError
+from wirewise.plans import BitWidthPlan, ChannelBits, save
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    channel = ChannelBits(exchange="forward1", sender=0, receiver=1, width=64, bits=bytes([4, 8, 8]))
+    save(BitWidthPlan(world_size=2, planner="threshold", channels=(channel,)), tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def test_help_names_every_group():
+    text = call("--help").stdout
+    assert all(name in text for name in GROUPS)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_group_can_be_called(name):
+    result = call(name, "--help")
+    assert result.exit_code == 0, result.output
+    assert f"wirewise {name}" in result.stdout or f"main {name}" in result.stdout or name in result.stdout
+
+
+def test_version():
+    assert call("--version").stdout == f"{wirewise.__version__}\n"
+
+
+def test_an_error_is_one_message_and_code_2(tmp_path):
+    result = call("show", tmp_path / "absent.json")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("wirewise: cannot read plan file")
+    assert "Traceback" not in result.stderr
+
+
+def test_an_error_in_a_group_is_one_message_too():
+    result = call("data", "show", "nonsense")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("wirewise: dataset 'nonsense' is unknown")
+
+
+def test_debug_shows_the_error_itself(tmp_path):
+    result = call("--debug", "show", tmp_path / "absent.json")
+    assert isinstance(result.exception, WirewiseError)
+
+
+def test_show_is_plain_when_piped(plan_file):
+    titles, row = call("show", plan_file).stdout.splitlines()
+    cells = dict(zip(titles.split("\t"), row.split("\t"), strict=True))
+    assert (cells["exchange"], cells["4 bit"], cells["8 bit"]) == ("forward1", "1", "2")
+
+
+def test_show_writes_the_plan_as_json(plan_file, tmp_path):
+    assert json.loads(call("show", plan_file, "--json", "-").stdout) == json.loads(plan_file.read_text())
+    call("show", plan_file, "--json", tmp_path / "copy.json")
+    assert json.loads((tmp_path / "copy.json").read_text())["family"] == "bitwidth"
+
+
+def test_list_systems():
+    assert "AdaQP" in call("list", "systems").stdout
+    systems = json.loads(call("list", "systems", "--json", "-").stdout)["systems"]
+    assert systems[0]["name"] == "adaqp"

@@ -1,0 +1,54 @@
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from wirewise.cli import output
+from wirewise.cli.output import print_table, write_json
+from wirewise.errors import InputError
+
+
+def test_json_goes_to_stdout_alone(capsys):
+    write_json("-", {"a": [1, 2.5, None]})
+    assert json.loads(capsys.readouterr().out) == {"a": [1, 2.5, None]}
+
+
+def test_no_target_writes_nothing(capsys):
+    write_json(None, {"a": 1})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    target = tmp_path / "out.json"
+    write_json(str(target), {"a": 1})
+    write_json(str(target), {"b": 2})
+    assert json.loads(target.read_text()) == {"b": 2}
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*out\.json"):
+        write_json(tmp_path / "absent" / "out.json", {})
+
+
+def test_what_json_cannot_hold_leaves_the_old_file(tmp_path):
+    target = tmp_path / "out.json"
+    write_json(target, {"a": 1})
+    with pytest.raises(InputError, match="NaN or infinite"):
+        write_json(target, {"a": float("nan")})
+    assert json.loads(target.read_text()) == {"a": 1}
+
+
+def test_a_table_is_tabs_when_piped(capsys):
+    print_table(["x", "y"], [["1", "[bold]"]], title="numbers")
+    assert capsys.readouterr().out == "x\ty\n1\t[bold]\n"
+
+
+def test_a_table_is_drawn_on_a_terminal(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(output, "Console", lambda: Console(file=stream, force_terminal=True, width=80))
+    print_table(["x", "y"], [["1", "[bold]"]], title="numbers")
+    assert "numbers" in stream.getvalue()
+    assert "[bold]" in stream.getvalue()
+    assert "\t" not in stream.getvalue()

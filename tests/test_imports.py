@@ -1,0 +1,87 @@
+"""What may be imported without torch, and what a folder promises to export."""
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import wirewise
+
+TORCH_FREE = [
+    "wirewise",
+    "wirewise.cli.main",
+    "wirewise.codec",
+    "wirewise.cost",
+    "wirewise.errors",
+    "wirewise.files",
+    "wirewise.graph",
+    "wirewise.lab",
+    "wirewise.planners.bitwidth",
+    "wirewise.plans",
+    "wirewise.results",
+    "wirewise.rng",
+    "wirewise.sim",
+    "wirewise.units",
+]
+# Needs a package that is not installed everywhere.
+OPTIONAL = {"wirewise.codec.kernels.triton_gpu": "triton"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    program = f"import json, sys\n{statement}\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_planning_does_not_load_torch():
+    assert "torch" not in loaded_by("import " + ", ".join(TORCH_FREE))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "adaqp", "--help"], ["list", "systems"]])
+def test_help_and_lists_do_not_load_torch(words):
+    statement = f"""
+from wirewise.cli.main import app
+try:
+    app({words!r})
+except SystemExit as end:
+    assert end.code == 0, end
+"""
+    loaded = loaded_by(statement)
+    assert "wirewise.cli.main" in loaded
+    assert "torch" not in loaded
+
+
+def test_help_does_not_import_the_groups():
+    loaded = loaded_by("from wirewise.cli.main import app\ntry: app(['--help'])\nexcept SystemExit: pass")
+    assert "wirewise.cli.data" not in loaded
+
+
+def modules() -> list[str]:
+    found = (m.name for m in pkgutil.walk_packages(wirewise.__path__, "wirewise."))
+    return [name for name in found if name != "wirewise.__main__"]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_exported_names_exist(name):
+    if name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[name], reason=f"{OPTIONAL[name]} is not installed")
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert len(set(exported)) == len(exported)
+    for word in exported:
+        assert getattr(module, word) is not None
+
+
+def public_folders() -> list[str]:
+    return [m.name for m in pkgutil.iter_modules(wirewise.__path__, "wirewise.") if m.ispkg]
+
+
+def test_every_public_module_says_what_it_exports():
+    silent = [
+        n for n in modules() if not hasattr(importlib.import_module(n), "__all__") and n not in OPTIONAL
+    ]
+    # Folders that only hold others.
+    assert [name for name in silent if not hasattr(importlib.import_module(name), "__path__")] == []
