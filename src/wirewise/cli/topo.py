@@ -1,0 +1,131 @@
+"""`wirewise topo`: topologies from presets and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from wirewise import topology
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.errors import TopologyError
+from wirewise.units import format_rate
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Topologies: hosts, devices and links, from presets and files.")
+
+_Source = Annotated[
+    str, typer.Argument(metavar="NAME|FILE", help="A preset (`wirewise topo list`) or a file.")
+]
+
+
+@app.command("list")
+def list_(json: JsonOption = None) -> None:
+    """List the presets."""
+    found = [make() for make in topology.PRESETS.values()]
+    write_json(json, {"topologies": [_counts(t) for t in found]})
+    if json == "-":
+        return
+    rows = [[t.name, str(len(t.hosts)), str(len(t.ranks)), str(len(t.links)), t.description] for t in found]
+    print_table(["name", "hosts", "ranks", "links", "description"], rows)
+    typer.echo("lab-N@RATE and pcie-N are known for any N.")
+
+
+@app.command()
+def show(source: _Source, json: JsonOption = None) -> None:
+    """Show hosts, devices, links, and how wide the path between any two ranks is."""
+    found = _open(source)
+    write_json(json, msgspec.to_builtins(found))
+    if json == "-":
+        return
+    typer.echo(f"{found.name}: {found.description}" if found.description else found.name)
+    hosts = [
+        [host.name, " ".join(d.name for d in found.devices if d.host == host.name) or "-"]
+        for host in found.hosts
+    ]
+    print_table(["host", "devices"], hosts)
+    arrow = {"both": "<->", "one": "->"}
+    links = [
+        [
+            f"{link.source} {arrow[link.direction]} {link.target}",
+            link.kind,
+            format_rate(link.bandwidth_bytes_per_s),
+            f"{link.latency_s * 1e6:g} us",
+        ]
+        for link in found.links
+    ]
+    print_table(["link", "kind", "each direction", "latency"], links)
+    if len(found.ranks) <= _SHOWN_RANKS:
+        print_table(["from \\ to", *found.ranks], _widths(found), title="widest path")
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A topology file.")],
+    json: JsonOption = None,
+) -> None:
+    """Check a file: exit code 0 if it can be used, 2 with the line of the first fault."""
+    found = topology.load(file)
+    apart = _apart(found)
+    write_json(json, {**_counts(found), "unreachable": apart})
+    if apart:
+        pairs = ", ".join(f"{a} to {b}" for a, b in apart[:4])
+        raise TopologyError(
+            f"{file}: no path for {len(apart)} pairs of ranks ({pairs}{', ...' if len(apart) > 4 else ''}); "
+            "add the links between them"
+        )
+    if json != "-":
+        counts = f"{len(found.hosts)} hosts, {len(found.ranks)} ranks, {len(found.links)} links"
+        typer.echo(f"{file}: {found.name} is fine: {counts}, every rank reaches every other")
+
+
+@app.command()
+def export(
+    source: _Source,
+    file: Annotated[Path | None, typer.Argument(help="Where to write; stdout by default.")] = None,
+) -> None:
+    """Write a topology as TOML, to be edited."""
+    found = _open(source)
+    if file is None:
+        typer.echo(topology.dumps(found), nl=False)
+    else:
+        topology.save(found, file)
+
+
+_SHOWN_RANKS = 16
+
+
+def _open(source: str) -> topology.Topology:
+    """A file if there is one or the name looks like one, else a preset."""
+    if Path(source).is_file() or source.endswith(".toml"):
+        return topology.load(source)
+    return topology.preset(source)
+
+
+def _counts(found: topology.Topology) -> dict[str, object]:
+    return {
+        "name": found.name,
+        "description": found.description,
+        "hosts": len(found.hosts),
+        "ranks": len(found.ranks),
+        "links": len(found.links),
+    }
+
+
+def _apart(found: topology.Topology) -> list[tuple[str, str]]:
+    return [
+        (a, b) for a in found.ranks for b in found.ranks if a != b and not topology.path_between(found, a, b)
+    ]
+
+
+def _widths(found: topology.Topology) -> list[list[str]]:
+    rows = []
+    for a in found.ranks:
+        paths = [None if a == b else topology.path_between(found, a, b) for b in found.ranks]
+        rows.append(
+            [a, *("-" if path is None else format_rate(path.bandwidth_bytes_per_s) for path in paths)]
+        )
+    return rows

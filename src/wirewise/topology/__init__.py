@@ -1,0 +1,26 @@
+"""Hosts, devices, switches and the links between them, as data: files, presets, the lab."""
+
+from wirewise.topology.files import dumps, load, loads, save
+from wirewise.topology.model import Device, Host, Link, Switch, Topology
+from wirewise.topology.paths import Path, link_between, neighbours, path_between
+from wirewise.topology.presets import PRESETS, from_lab, lab_hosts, preset
+
+__all__ = [
+    "PRESETS",
+    "Device",
+    "Host",
+    "Link",
+    "Path",
+    "Switch",
+    "Topology",
+    "dumps",
+    "from_lab",
+    "lab_hosts",
+    "link_between",
+    "load",
+    "loads",
+    "neighbours",
+    "path_between",
+    "preset",
+    "save",
+]

@@ -1,0 +1,247 @@
+"""Topologies by name: the lab, a PCIe machine, the DGX machines.
+
+Bandwidths are the documented ones of the parts, each direction on its own, before protocol overhead. Vendors
+document no latencies: those are orders of magnitude, and plans that depend on them need measured ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from wirewise import units
+from wirewise.errors import TopologyError
+from wirewise.topology.model import Device, Host, Link, LinkKind, Switch, Topology
+
+__all__ = ["PRESETS", "dgx1v", "from_lab", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
+
+_GB = 1e9
+_PCIE_LANES = 16
+_PCIE_BYTES_PER_S = {
+    3: _PCIE_LANES * 8 * _GB / 8 * 128 / 130,
+    4: _PCIE_LANES * 16 * _GB / 8 * 128 / 130,
+    5: _PCIE_LANES * 32 * _GB / 8 * 128 / 130,
+}
+"""Sixteen lanes of a generation: 8, 16, 32 Gbit/s a lane, coded 128b/130b."""
+_NVLINK_BYTES_PER_S = 25 * _GB
+"""One link of NVLink 2, 3 or 4: 25 GB/s each way; generations differ in the number of links a GPU has."""
+_QPI_BYTES_PER_S = 2 * 19.2 * _GB
+"""Two links of 9.6 GT/s with two bytes a transfer, each way."""
+_LAB_LATENCY_S = 5e-5
+_NVLINK_LATENCY_S = 2e-6
+_PCIE_LATENCY_S = 1e-6
+_NETWORK_LATENCY_S = 2e-6
+
+# Number of NVLinks between pairs of GPUs of a DGX-1 with V100: a hybrid cube mesh, six links a GPU.
+_CUBE_MESH = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2,
+    (1, 2): 2, (1, 3): 1, (1, 5): 2,
+    (2, 3): 2, (2, 6): 1,
+    (3, 7): 1,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2,
+    (5, 6): 2, (5, 7): 1,
+    (6, 7): 2,
+}  # fmt: skip
+
+
+class LabLike(Protocol):
+    """The part of a lab that a topology is made from."""
+
+    @property
+    def rates(self) -> Sequence[float]:
+        """Bytes per second of each host's link."""
+        ...
+
+
+def lab_hosts(rates: Sequence[str | float], *, latency_s: float = _LAB_LATENCY_S) -> Topology:
+    """Hosts around one network switch, as `wirewise lab` builds them; each host is one rank.
+
+    Args:
+        rates: Rate of each host's link, such as "200mbit"; a number is bytes per second.
+        latency_s: From host to host; by default an order of magnitude, to be measured.
+
+    Raises:
+        TopologyError: There is no rate.
+        InputError: A rate is none.
+    """
+    hosts = [f"host{number}" for number in range(len(rates))]
+    return Topology(
+        name=f"lab-{len(hosts)}",
+        description="Hosts of a lab. The latency is an order of magnitude.",
+        hosts=tuple(Host(name=host) for host in hosts),
+        switches=(Switch(name="bridge", kind="network"),),
+        links=tuple(
+            _link(host, "bridge", "ethernet", units.parse_rate(rate), latency_s / 2)
+            for host, rate in zip(hosts, rates, strict=True)
+        ),
+    )
+
+
+def from_lab(lab: LabLike, *, latency_s: float = _LAB_LATENCY_S) -> Topology:
+    """The topology of a lab with the rates that its links have now."""
+    return lab_hosts(lab.rates, latency_s=latency_s)
+
+
+def pcie_machine(gpus: int, *, generation: int = 4) -> Topology:
+    """One host whose GPUs hang on PCIe with sixteen lanes each, two GPUs a PCIe switch.
+
+    Raises:
+        TopologyError: There is no GPU, or the generation is unknown.
+    """
+    if gpus < 1 or generation not in _PCIE_BYTES_PER_S:
+        known = ", ".join(map(str, _PCIE_BYTES_PER_S))
+        raise TopologyError(
+            f"got {gpus} GPUs on PCIe {generation}; expected at least one, on one of the generations {known}"
+        )
+    return Topology(
+        name=f"pcie-{gpus}",
+        description=f"One machine, GPUs on PCIe {generation} x16. Latencies are orders of magnitude.",
+        hosts=(Host(name="host0"),),
+        devices=tuple(_gpus(gpus)),
+        switches=tuple(_pcie_switches(gpus)),
+        links=tuple(_pcie_links(gpus, generation)),
+    )
+
+
+def dgx1v() -> Topology:
+    """DGX-1 with eight V100: NVLink 2 as a hybrid cube mesh, PCIe 3, two sockets, four ports of EDR."""
+    sockets = ("socket0", "socket1")
+    mesh = (
+        _link(f"gpu{a}", f"gpu{b}", "nvlink", count * _NVLINK_BYTES_PER_S, _NVLINK_LATENCY_S)
+        for (a, b), count in _CUBE_MESH.items()
+    )
+    # Memory sits at the sockets; the host itself stands for it and is as near to either.
+    between = _link(*sockets, "socket", _QPI_BYTES_PER_S, _PCIE_LATENCY_S)
+    memory = (_link("host0", socket, "socket", _QPI_BYTES_PER_S, 0.0) for socket in sockets)
+    ports = (
+        _link(f"pcie{n}", "network", "infiniband", units.parse_rate("100gbit"), _NETWORK_LATENCY_S)
+        for n in range(4)
+    )
+    return Topology(
+        name="dgx-1v",
+        description=f"DGX-1, V100, documented bandwidths. {_LATENCIES}",
+        hosts=(Host(name="host0"),),
+        devices=tuple(_gpus(8)),
+        switches=(
+            *_pcie_switches(8),
+            *(Switch(name=socket, kind="socket", host="host0") for socket in sockets),
+            Switch(name="network", kind="network"),
+        ),
+        links=(
+            *mesh,
+            *_pcie_links(8, 3, roots=(*sockets[:1] * 2, *sockets[1:] * 2)),
+            between,
+            *memory,
+            *ports,
+        ),
+    )
+
+
+def nvswitch_machine(
+    name: str, *, gpus: int, nvlinks: int, pcie: int, ports: int, port_rate: str | float
+) -> Topology:
+    """One host whose GPUs reach each other through NVSwitches, drawn as the one switch that they act as.
+
+    Args:
+        name: Name of the topology.
+        gpus: Number of GPUs.
+        nvlinks: NVLinks of 25 GB/s each way that every GPU has.
+        pcie: Generation of PCIe, sixteen lanes a GPU, two GPUs a PCIe switch.
+        ports: Ports to the network, shared out over the PCIe switches.
+        port_rate: Rate of each.
+
+    Raises:
+        TopologyError: A number is impossible.
+    """
+    machine = pcie_machine(gpus, generation=pcie)
+    fabric = (
+        _link(f"gpu{n}", "nvswitch", "nvlink", nvlinks * _NVLINK_BYTES_PER_S, _NVLINK_LATENCY_S / 2)
+        for n in range(gpus)
+    )
+    attached = [n * len(machine.switches) // ports for n in range(ports)]
+    uplinks = (
+        _link(
+            f"pcie{n}",
+            "network",
+            "infiniband",
+            attached.count(n) * units.parse_rate(port_rate),
+            _NETWORK_LATENCY_S,
+        )
+        for n in sorted(set(attached))
+    )
+    return Topology(
+        name=name,
+        description=f"One machine of this kind, documented bandwidths. {_LATENCIES}",
+        hosts=machine.hosts,
+        devices=machine.devices,
+        switches=(
+            *machine.switches,
+            Switch(name="nvswitch", kind="nvswitch", host="host0"),
+            Switch(name="network", kind="network"),
+        ),
+        links=(*fabric, *machine.links, *uplinks),
+    )
+
+
+_LATENCIES = "Latencies are orders of magnitude."
+
+PRESETS: dict[str, Callable[[], Topology]] = {
+    "lab-4": lambda: lab_hosts(["200mbit"] * 4),
+    "lab-8": lambda: lab_hosts(["200mbit"] * 8),
+    "pcie-4": lambda: pcie_machine(4),
+    "pcie-8": lambda: pcie_machine(8),
+    "dgx-1v": dgx1v,
+    "dgx-2": lambda: nvswitch_machine("dgx-2", gpus=16, nvlinks=6, pcie=3, ports=8, port_rate="100gbit"),
+    "dgx-a100": lambda: nvswitch_machine(
+        "dgx-a100", gpus=8, nvlinks=12, pcie=4, ports=8, port_rate="200gbit"
+    ),
+    "dgx-h100": lambda: nvswitch_machine(
+        "dgx-h100", gpus=8, nvlinks=18, pcie=5, ports=8, port_rate="400gbit"
+    ),
+}
+"""Topologies that `preset` knows, besides lab-N, lab-N@RATE and pcie-N for any N."""
+
+_SIZED = re.compile(r"(lab|pcie)-([1-9]\d{0,3})(?:@(.+))?")
+
+
+def preset(name: str) -> Topology:
+    """A preset by name: one of `PRESETS`, or "lab-6@50mbit", "pcie-2" and the like.
+
+    Raises:
+        TopologyError: The name is unknown.
+        InputError: The rate is none.
+    """
+    if name in PRESETS:
+        return PRESETS[name]()
+    match = _SIZED.fullmatch(name)
+    if match is not None and match[1] == "lab":
+        return lab_hosts([match[3] or "200mbit"] * int(match[2]))
+    if match is not None and match[3] is None:
+        return pcie_machine(int(match[2]))
+    raise TopologyError(
+        f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, or lab-N@RATE or pcie-N"
+    )
+
+
+def _gpus(count: int) -> Iterator[Device]:
+    return (Device(name=f"gpu{n}", host="host0") for n in range(count))
+
+
+def _pcie_switches(gpus: int) -> Iterator[Switch]:
+    return (Switch(name=f"pcie{n}", kind="pcie", host="host0") for n in range((gpus + 1) // 2))
+
+
+def _pcie_links(gpus: int, generation: int, roots: Sequence[str] = ()) -> Iterator[Link]:
+    """GPUs to their PCIe switches, and those to the socket that is named for each, or to the host."""
+    rate = _PCIE_BYTES_PER_S[generation]
+    for n in range(gpus):
+        yield _link(f"gpu{n}", f"pcie{n // 2}", "pcie", rate, _PCIE_LATENCY_S)
+    for n in range((gpus + 1) // 2):
+        yield _link(f"pcie{n}", roots[n] if roots else "host0", "pcie", rate, _PCIE_LATENCY_S)
+
+
+def _link(source: str, target: str, kind: LinkKind, bytes_per_s: float, latency_s: float) -> Link:
+    return Link(
+        source=source, target=target, kind=kind, bandwidth_bytes_per_s=bytes_per_s, latency_s=latency_s
+    )
