@@ -44,9 +44,13 @@ def run(
     """Run a command on every host of a lab; exit code of the job."""
     rates = parse_links(links)
     faults = [lab.parse_fault(text) for text in fault or []]
-    launcher = "torchrun" if torchrun else "none"
-    arguments: dict[str, Any] = {"launcher": launcher, "timeout_s": timeout, "folder": log_dir, "listener":
-    _say} ok, reason = lab.available()
+    arguments: dict[str, Any] = {
+        "launcher": "torchrun" if torchrun else "none",
+        "timeout_s": timeout,
+        "folder": log_dir,
+        "listener": _say,
+    }
+    ok, reason = lab.available()
     if not ok:
         record, result = _run_on_loopback(command, hosts, nproc, reason, bool(rates or faults), arguments)
     else:
@@ -108,8 +112,8 @@ def _run_on_loopback(
     _note(f"loopback: no lab can be built here ({reason}). {hosts * nproc} ranks share one host.{ignored}")
     with lab.Loopback() as loopback:
         result = loopback.run(command, processes=hosts * nproc, **arguments)
-    return {"network": "loopback", "reason": reason, "link_bytes_per_s": None, "hosts": [_host(0, result,
-    None)]}, result
+    record = {"network": "loopback", "reason": reason, "link_bytes_per_s": None}
+    return record | {"hosts": [_host(0, result, None)]}, result
 
 
 def _host(host: int, result: lab.JobResult, counters: lab.HostBytes | None) -> dict[str, Any]:
