@@ -24,7 +24,7 @@ check: $(VENV)/.stamp-dev ## Lint, format, types, import contracts, docs
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/lint-imports --no-logo >/tmp/wirewise-contracts.$$$$ || { cat /tmp/wirewise-contracts.$$$$; exit 1; }; rm -f /tmp/wirewise-contracts.$$$$
+	@out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
 	@if [ -f docs/conf.py ]; then $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build; fi
 
 bench: $(VENV)/.stamp-dev ## Run every benchmark; PRESET=paper for the long form

@@ -24,6 +24,7 @@ TORCH_FREE = [
     "wirewise.results",
     "wirewise.rng",
     "wirewise.sim",
+    "wirewise.topology",
     "wirewise.units",
 ]
 # Needs a package that is not installed everywhere.

@@ -17,8 +17,8 @@ __all__ = ["atomic_file", "make_folder"]
 def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[BinaryIO]:
     """A binary file that takes the name `path` only when it is complete and on disk.
 
-    It is written under a temporary name in the same folder, synchronised and renamed; an error removes it, and an
-    older file at `path` stays whole.
+    It is written under a temporary name in the same folder, synchronised and renamed; an error removes it,
+    and an older file at `path` stays whole.
 
     Args:
         path: The file.
@@ -35,8 +35,8 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
         _sync_folder(target.parent)
     except OSError as cause:
         raise error(
-            f"cannot write {target}: {cause.strerror or cause}; nothing was left there, free space or choose a "
-            "folder that exists and can be written"
+            f"cannot write {target}: {cause.strerror or cause}; nothing was left there, free space or choose "
+            "a folder that exists and can be written"
         ) from cause
     finally:
         _forget(temporary)

@@ -21,7 +21,8 @@ class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
     eval_s: float = 0.0
     """Wall-clock time of the evaluation after this epoch (0 when there was none)."""
     phases: dict[str, float] = {}
-    """Seconds of the mean rank in each phase: pack, wire, unpack, central, marginal, dense, reduce, plan, other."""
+    """Seconds of the mean rank in each phase: pack, wire, unpack, central, marginal, dense, reduce, plan,
+    other."""
     bytes_sent: int = 0
     """Payload bytes of halo messages that all ranks sent in the epoch."""
     bits: dict[str, dict[int, int]] = {}
@@ -38,7 +39,7 @@ class ModeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Median of `train_s`, the first two (warm-up) epochs left out."""
     epoch_s_quartiles: tuple[float, float]
     time_to_reference_loss_s: float | None
-    """Wall-clock seconds, evaluations included, until the loss of the reference mode was reached; None: never."""
+    """Wall-clock seconds, evaluations included, until the reference mode's loss was reached; None: never."""
     final_loss: float
     accuracy: float
     """Test accuracy at the best validation accuracy."""

@@ -4,8 +4,8 @@ A random number is a pure function of *what it is for* (seed, epoch, stream, glo
 order in which it is drawn. So stochastic rounding and dropout are the same on one rank and on many, for any
 number of threads and for any batching of rows, and every kernel (torch, numba, Triton) draws the same bits.
 
-The generator is a 32-bit avalanche hash (`mix32`, the two-multiplication "lowbias32" function found by C. Wellons'
-hash prospector) of a keyed counter. One hash serves two columns with 16 bits each:
+The generator is a 32-bit avalanche hash (`mix32`, the two-multiplication "lowbias32" function found by C.
+Wellons' hash prospector) of a keyed counter. One hash serves two columns with 16 bits each:
 
     row_key(key, row)    = mix32(key ^ mix32(row_low ^ mix32(row_high + GOLDEN)))
     half                 = ceil(width / 2)

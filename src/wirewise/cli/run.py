@@ -22,12 +22,16 @@ def _group() -> None:
 
 @app.command()
 def adaqp(
-    dataset: Annotated[str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")] = "debian",
+    dataset: Annotated[
+        str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
+    ] = "debian",
     workers: Annotated[int, typer.Option(help="Ranks, one part of the graph each.")] = 4,
     hosts: Annotated[int | None, typer.Option(help="Hosts of the lab; by default one a worker.")] = None,
     link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "200mbit",
     links: Annotated[str, typer.Option(help="Hosts whose rate differs: 2=50mbit,3=1gbit.")] = "",
-    network: Annotated[str, typer.Option(help="lab, loopback, or auto: the lab where it can be had.")] = "auto",
+    network: Annotated[
+        str, typer.Option(help="lab, loopback, or auto: the lab where it can be had.")
+    ] = "auto",
     epochs: Annotated[int, typer.Option(help="Training epochs of every mode.")] = 60,
     modes: Annotated[str, typer.Option(help="Modes to train, the reference first.")] = "fp32,adaqp",
     seed: Annotated[int, typer.Option(help="Seed of weights, dropout and rounding.")] = 0,

@@ -107,7 +107,9 @@ def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
 
 
 def _memory_model(job: Job, part: graph.Part) -> int:
-    return graph.part_memory_bytes(part, full_graph.FullGraphNet.kept_widths(job.hidden, part.num_classes, job.layers))
+    return graph.part_memory_bytes(
+        part, full_graph.FullGraphNet.kept_widths(job.hidden, part.num_classes, job.layers)
+    )
 
 
 def _host_bytes() -> int | None:
