@@ -6,7 +6,16 @@ from wirewise.graph.datasets import DATASETS, load
 from wirewise.graph.files import read_graph, write_graph
 from wirewise.graph.generate import BlockModel, block_model
 from wirewise.graph.memory import part_memory_bytes
-from wirewise.graph.part import Part, PartsMeta, edge_weights, edge_weights64, load_part, read_meta, save_parts, split_graph
+from wirewise.graph.part import (
+    Part,
+    PartsMeta,
+    edge_weights,
+    edge_weights64,
+    load_part,
+    read_meta,
+    save_parts,
+    split_graph,
+)
 from wirewise.graph.partition import PARTITIONERS, PartitionQuality, measure, partition
 
 __all__ = [
