@@ -1,29 +1,175 @@
-"""Train a user's own PyTorch Geometric model on a partitioned graph.
+"""Train your own PyTorch Geometric model on a graph that is spread over ranks, in your own script.
 
-    model = distribute(Net(...), graph)      # graph: a LocalGraph of this rank
-    logits = model(x, edge_index)            # x: own rows; edge_index is ignored, the part's edges are used
+    dist.init_process_group("gloo")              # as torchrun scripts do
+    job = pyg.Job(data, mode="adaqp")            # partition once; keep this rank's part
+    model = job.distribute(Net(...))             # halo exchange under every convolution
+    data = job.data                              # own nodes: x, y, masks; model(data.x, data.edge_index) as before
 
 Every convolution of the model is wrapped: boundary rows are sent, the convolution runs on the central nodes while
 they travel, and on the marginal nodes when the halo rows are there. Convolutions that take a pair of source and
 destination rows (SAGEConv, GATConv, GATv2Conv, GINConv, GraphConv, ...) are called that way; GCNConv, which does
 not, is called on own and halo rows together with its weights computed from the degrees of the whole graph.
+
+After `loss.backward()` the gradients are those of the mean loss over the training nodes of all ranks.
 """
 
 from __future__ import annotations
 
 import inspect
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, MessagePassing
 
+from wirewise import graph as graphs
 from wirewise.errors import InputError
 from wirewise.graph import Part, edge_weights
+from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.local import LocalGraph
 
-__all__ = ["distribute"]
+__all__ = ["Job", "distribute"]
+
+
+class Job:
+    """One graph spread over the ranks of a process group.
+
+    Args:
+        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what to train.
+        mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8", "uniform-4", ...
+        parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs the
+            whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
+        group: Process group; None: the default one.
+        seed: Seed of partition and rounding.
+        replan_every: Training steps between decisions on bits.
+        timeout_s: Seconds after which a silent rank is an error on all others.
+
+    Attributes:
+        data: This rank's nodes as PyG `Data`: x, y, train_mask, val_mask, test_mask, n_id (global ids).
+
+    Raises:
+        InputError: No process group, or neither data nor parts.
+        GraphError: The graph or the parts cannot be used.
+    """
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        *,
+        mode: str = "adaqp",
+        parts: str | Path | None = None,
+        group: dist.ProcessGroup | None = None,
+        store: dist.Store | None = None,
+        seed: int = 0,
+        replan_every: int = 20,
+        timeout_s: float = 120.0,
+    ) -> None:
+        if group is None:
+            if not dist.is_initialized():
+                raise InputError(
+                    "no process group; call torch.distributed.init_process_group first and start the script by torchrun"
+                )
+            group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+        self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        folder = Path(parts) if parts is not None else self._write_parts(data, seed)
+        part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
+        if parts is None:
+            self.transport.all_reduce(torch.zeros(1), "all ranks have read their part")
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        self.tensors = full_graph.PartTensors(part, dense=True)
+        self.exchange = full_graph.HaloExchange(part, self.transport, full_graph.mode(mode), seed=seed)
+        self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
+        self.data = _own_data(self.tensors)
+
+    def _write_parts(self, data: Data | None, seed: int) -> Path:
+        """Rank 0 partitions and writes; all ranks learn the folder."""
+        folder = ""
+        if self.transport.rank == 0:
+            if data is None:
+                raise InputError(
+                    "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
+                )
+            self._temporary = tempfile.TemporaryDirectory(prefix="wirewise-parts-")
+            folder = self._temporary.name
+            whole = graphs.from_pyg(data)
+            graphs.save_parts(whole, graphs.partition(whole, self.transport.world_size, seed=seed), folder)
+        name = torch.zeros(4096, dtype=torch.uint8)
+        name[: len(folder.encode())] = torch.tensor(list(folder.encode()), dtype=torch.uint8)
+        self.transport.all_reduce(name, "where the parts are")
+        return Path(bytes(name.tolist()).rstrip(b"\0").decode())
+
+    def distribute(self, model: nn.Module) -> nn.Module:
+        """Wrap the convolutions of `model`; returns a module with the same call that trains on all ranks."""
+        local = LocalGraph(self.tensors, self.exchange)
+        return _Distributed(distribute(model, local), self)
+
+    def accuracy(self, logits: Tensor, mask: Tensor) -> float:
+        """Share of right answers among the masked nodes of all ranks; a collective call."""
+        right = (logits[mask].argmax(dim=1) == self.data.y[mask]).sum()
+        counts = torch.stack([right, mask.sum()]).double()
+        self.transport.all_reduce(counts, "accuracy")
+        return float(counts[0] / counts[1].clamp_min(1))
+
+
+class _Distributed(nn.Module):
+    """The user's model; begins an exchange epoch with every training step and sums the gradients at its end."""
+
+    def __init__(self, module: nn.Module, job: Job) -> None:
+        super().__init__()
+        self.module = module
+        object.__setattr__(self, "job", job)
+        for tensor in [*module.parameters(), *module.buffers()]:
+            if job.transport.rank:
+                tensor.detach().zero_()
+            job.transport.all_reduce(tensor.detach(), "broadcast of the parameters")
+        self._reducer = full_graph.GradientReducer(module.parameters(), job.transport)
+        self._reducer.at_end = self._reducer.finish
+        self._steps = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the user's model, on own nodes."""
+        exchange, part = self.job.exchange, self.job.tensors.part
+        exchange.training = self.training and torch.is_grad_enabled()
+        if not exchange.training:
+            return self.module(*args, **kwargs)
+        self.job.bits.before_epoch(self._steps)
+        exchange.epoch = self._steps
+        self._steps += 1
+        self._reducer.begin()
+        out = self.module(*args, **kwargs)
+        # The user's loss is a mean over own training nodes; the mean over all ranks weighs it by their share.
+        share = int((part.split == 0).sum()) / max(part.train_count, 1)
+        return _scale_gradient(out, share)
+
+
+def _scale_gradient(out: Tensor, factor: float) -> Tensor:
+    if not isinstance(out, Tensor):
+        raise InputError(
+            f"the model returned a {type(out).__name__}; expected one tensor, a row for each own node"
+        )
+    scaled = out.view_as(out)
+    scaled.register_hook(lambda grad: torch.nan_to_num(grad) * factor if factor == 0.0 else grad * factor)
+    return scaled
+
+
+def _own_data(tensors: full_graph.PartTensors) -> Data:
+    own = Data(x=tensors.own_features(), y=tensors.y, n_id=tensors.ids)
+    # Convolutions use the edges of the part; this list only shows them to the user's code.
+    part = tensors.part
+    target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
+    inside = part.indices < part.num_own
+    own.edge_index = torch.from_numpy(np.stack([part.indices[inside].astype(np.int64), target[inside]]))
+    for name, rows in zip(("train_mask", "val_mask", "test_mask"), tensors.split_rows.values(), strict=True):
+        own[name] = torch.zeros(part.num_own, dtype=torch.bool)
+        own[name][rows] = True
+    return own
 
 
 def distribute(model: nn.Module, graph: LocalGraph) -> nn.Module:

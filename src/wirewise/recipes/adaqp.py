@@ -24,14 +24,13 @@ from wirewise import graph, units
 from wirewise.files import atomic_file
 from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
+from wirewise.report.series import SMOOTHING, WARM_UP
 from wirewise.results import EpochRecord, ModeResult, RunResult
 
 __all__ = ["Progress", "run"]
 
-_SMOOTHING = 5
-"""Epochs of the moving average of the training loss; dropout makes single epochs noisy."""
-_WARM_UP = 2
-"""First epochs that are left out of the time per epoch: kernels load and buffers are laid out in them."""
+_NEAR = 1.01
+"""A mode has reached the reference's final loss when its own is within one percent of it."""
 
 
 class Progress(Protocol):
@@ -63,6 +62,9 @@ def run(job: Job, folder: Path, progress: Progress) -> RunResult:
     """
     facts = prepare_parts(job, folder, progress)
     job, notes = launch.choose_network(job)
+    if job.network == "lab" and job.links:
+        other = ", ".join(f"host {host} at {rate}" for host, rate in sorted(job.links.items()))
+        notes.append(f"Links differ: {other}, every other host at {job.link}.")
     for note in notes:
         progress.note(note)
     progress.start(list(job.modes), job.epochs)
@@ -95,13 +97,13 @@ def prepare_parts(job: Job, folder: Path, progress: Progress) -> dict[str, float
 def summarize(job: Job, facts: dict[str, float], outcome: Outcome, notes: list[str]) -> RunResult:
     """Turn what the workers measured into the record that reports read."""
     reference = job.modes[0]
-    target = smoothed_losses(outcome.modes[reference].records)[-1]
+    target = _NEAR * smoothed_losses(outcome.modes[reference].records)[-1]
     return RunResult(
         dataset=job.dataset,
         workers=job.workers,
         hosts=job.hosts,
         network=job.network,
-        link_bytes_per_s=units.parse_rate(job.link) if job.network == "lab" else None,
+        link_bytes_per_s=units.parse_rate(job.link) if job.network == "lab" and not job.links else None,
         model=job.model,
         hidden=job.hidden,
         layers=job.layers,
@@ -116,7 +118,7 @@ def summarize(job: Job, facts: dict[str, float], outcome: Outcome, notes: list[s
 
 
 def _mode_result(mode: ModeOutcome, target: float, outcome: Outcome) -> ModeResult:
-    times = [r.train_s for r in mode.records[_WARM_UP:] or mode.records]
+    times = [r.train_s for r in mode.records[WARM_UP:] or mode.records]
     low, median, high = np.percentile(times, [25, 50, 75])
     return ModeResult(
         epochs=mode.records,
@@ -136,7 +138,7 @@ def _mode_result(mode: ModeOutcome, target: float, outcome: Outcome) -> ModeResu
 def smoothed_losses(records: list[EpochRecord]) -> list[float]:
     """Mean training loss of each epoch and the few before it."""
     losses = [r.loss for r in records]
-    return [statistics.fmean(losses[max(0, i - _SMOOTHING + 1) : i + 1]) for i in range(len(losses))]
+    return [statistics.fmean(losses[max(0, i - SMOOTHING + 1) : i + 1]) for i in range(len(losses))]
 
 
 def time_to_loss(records: list[EpochRecord], target: float) -> float | None:

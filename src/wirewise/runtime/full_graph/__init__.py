@@ -1,5 +1,6 @@
 """Full-graph training over parts: halo exchange under any convolution, quantized, overlapped, checkpointed."""
 
+from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.clock import PHASES, Clock
 from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
 from wirewise.runtime.full_graph.lane import Lane, check_tables
@@ -17,6 +18,7 @@ __all__ = [
     "CONVOLUTIONS",
     "MODES",
     "PHASES",
+    "BitController",
     "Clock",
     "FullGraphNet",
     "GradientReducer",

@@ -25,10 +25,23 @@ class PartTensors:
 
     The features of the halo are stored with the part, so the first aggregation is done once, here, and the first
     layer sends nothing in any epoch.
+
+    Args:
+        part: The part.
+        dtype: float32 or float64.
+        device: Where the tensors live.
+        dense: Make sparse input features dense, for models that know tensors only.
     """
 
-    def __init__(self, part: Part, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"):
-        self.part, self.dtype, self.device = part, dtype, torch.device(device)
+    def __init__(
+        self,
+        part: Part,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        dense: bool = False,
+    ) -> None:
+        self.part, self.dtype, self.device, self.dense = part, dtype, torch.device(device), dense
         self.ids = torch.from_numpy(part.own_ids).to(device)
         self.y = torch.from_numpy(np.asarray(part.y)).to(device)
         split = torch.from_numpy(part.split.astype(np.int64)).to(device)
@@ -60,7 +73,7 @@ class PartTensors:
 
     def _input(self, key: str, make: Any) -> Any:
         if key not in self._inputs:
-            x = self.part.x
+            x = self.part.x.to_dense() if self.dense and isinstance(self.part.x, SparseRows) else self.part.x
             real = np.float64 if self.dtype == torch.float64 else np.float32
             if isinstance(x, SparseRows):
                 data = np.ones(len(x.indices), real) if x.data is None else x.data.astype(real)

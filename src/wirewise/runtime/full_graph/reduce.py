@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -16,9 +16,10 @@ __all__ = ["GradientReducer"]
 class GradientReducer:
     """All-reduces the gradients of `parameters` by sum, bucket by bucket.
 
-    Gradients are views of flat buckets in reverse parameter order, so nothing is copied. A bucket starts to travel
-    when its last gradient is ready and every earlier bucket has started: all ranks start them in one order, also
-    when a rank has no use for some parameter. One extra number rides in the last bucket: the loss.
+    Gradients are views of flat buckets in reverse parameter order, so nothing is copied (unless an optimizer set
+    them to None meanwhile). A bucket starts to travel when its last gradient is ready and every earlier bucket has
+    started: all ranks start them in one order, also when a rank has no use for some parameter. One extra number
+    rides in the last bucket: the loss.
 
     Args:
         bucket_bytes: A bucket is closed when it holds at least so many bytes.
@@ -31,11 +32,14 @@ class GradientReducer:
         self._parameters = [p for p in reversed(list(parameters)) if p.requires_grad]
         self._flat: list[Tensor] = []
         self._bucket_of: dict[nn.Parameter, int] = {}
+        self._views: dict[nn.Parameter, Tensor] = {}
         self._missing: list[int] = []
         self._expected: list[int] = []
         self._works: list[dist.Work] = []
         for group in self._groups(bucket_bytes):
             self._add_bucket(group)
+        self.at_end: Callable[[], object] | None = None
+        """Called once all gradients of a back-propagation are computed, from inside `backward()`."""
         self._handles = [p.register_post_accumulate_grad_hook(self._ready) for p in self._parameters]
 
     def _groups(self, bucket_bytes: int) -> list[list[nn.Parameter]]:
@@ -54,26 +58,37 @@ class GradientReducer:
         flat = torch.zeros(sum(p.numel() for p in group) + 1, dtype=group[0].dtype, device=group[0].device)
         start = 0
         for parameter in group:
-            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+            self._views[parameter] = flat[start : start + parameter.numel()].view_as(parameter)
+            parameter.grad = self._views[parameter]
             start += parameter.numel()
             self._bucket_of[parameter] = len(self._flat)
         self._flat.append(flat)
         self._expected.append(len(group))
 
-    def begin(self, loss: Tensor) -> None:
+    def begin(self, loss: Tensor | float = 0.0) -> None:
         """Clear the gradients before back-propagation; `loss` is this rank's share of the loss."""
         for flat in self._flat:
             flat.zero_()
-        self._flat[-1][-1] = loss.detach()
+        self._flat[-1][-1] = loss.detach() if isinstance(loss, Tensor) else loss
         self._missing = list(self._expected)
         self._works = []
 
     def _ready(self, parameter: nn.Parameter) -> None:
+        self._own_gradient(parameter)
+        if self.at_end is not None and sum(self._missing) == sum(self._expected):
+            # The first gradient of this back-propagation: be called when all are there.
+            torch.autograd.Variable._execution_engine.queue_callback(self.at_end)
         self._missing[self._bucket_of[parameter]] -= 1
         if self.transport.world_size == 1:
             return
         while len(self._works) < len(self._flat) and self._missing[len(self._works)] == 0:
             self._launch()
+
+    def _own_gradient(self, parameter: nn.Parameter) -> None:
+        view = self._views[parameter]
+        if parameter.grad is not view and parameter.grad is not None:
+            view.copy_(parameter.grad)
+        parameter.grad = view
 
     def _launch(self) -> None:
         flat = self._flat[len(self._works)]
@@ -85,6 +100,8 @@ class GradientReducer:
         Raises:
             PeerError: A peer is gone.
         """
+        for parameter in self._parameters:
+            self._own_gradient(parameter)
         if self.transport.world_size > 1:
             while len(self._works) < len(self._flat):
                 self._launch()

@@ -1,0 +1,150 @@
+"""A user's own PyG model on many ranks equals the same model on one process."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.harness.threads import run_ranks_as_threads
+from wirewise import graph
+from wirewise.errors import InputError
+
+with warnings.catch_warnings():
+    # PyG scripts functions at import, which torch calls deprecated.
+    warnings.simplefilter("ignore")
+    from torch_geometric.data import Data
+    from torch_geometric.nn import ChebConv, GATConv, GCNConv, GINConv, SAGEConv
+
+    from wirewise.integrations import pyg
+
+_LOCK = threading.Lock()
+
+
+class Net(nn.Module):
+    """Two convolutions of the user's."""
+
+    def __init__(self, make: Callable[[int, int], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second = make(8, 16), make(16, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(F.relu(self.first(x, edge_index)), edge_index)
+
+
+def gin(inputs: int, outputs: int) -> nn.Module:
+    return GINConv(nn.Linear(inputs, outputs))
+
+
+def gat(inputs: int, outputs: int) -> nn.Module:
+    return GATConv(inputs, outputs, heads=2, concat=False, add_self_loops=False)
+
+
+def whole_graph(directed: bool = False) -> Data:
+    made = graph.block_model(
+        graph.BlockModel(nodes=200, features=8, classes=4, mean_degree=5.0, directed=directed)
+    )
+    split = torch.from_numpy(made.split)
+    return Data(
+        x=torch.from_numpy(made.dense_x()),
+        edge_index=torch.from_numpy(made.edge_index).long(),
+        y=torch.from_numpy(made.y).long(),
+        train_mask=split == 0,
+        val_mask=split == 1,
+        test_mask=split == 2,
+    )
+
+
+def train(model: nn.Module, data: Data, steps: int) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        model.train()
+        optimizer.zero_grad()
+        out = model(data.x, data.edge_index)
+        loss = F.cross_entropy(out[data.train_mask], data.y[data.train_mask])
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("make", [SAGEConv, GCNConv, gin, gat])
+def test_equals_one_process(make: Callable[[int, int], nn.Module], directed: bool) -> None:
+    data = whole_graph(directed)
+    torch.manual_seed(1)
+    model = Net(make)
+    alone = copy.deepcopy(model)
+    train(alone, data, 5)
+    with torch.no_grad():
+        expected = alone.eval()(data.x, data.edge_index)
+
+    def body(rank: int, group: Any, store: Any) -> tuple[Tensor, Tensor, list[Tensor], float]:
+        job = pyg.Job(data if rank == 0 else None, mode="adaqp-p", group=group, store=store)
+        mine = job.distribute(copy.deepcopy(model))
+        train(mine, job.data, 5)
+        with torch.no_grad():
+            logits = mine.eval()(job.data.x, job.data.edge_index)
+        return (
+            job.data.n_id,
+            logits,
+            [p.detach() for p in mine.parameters()],
+            job.accuracy(logits, job.data.test_mask),
+        )
+
+    for n_id, logits, parameters, accuracy in run_ranks_as_threads(3, body):
+        assert torch.allclose(logits, expected[n_id], atol=2e-5)
+        for ours, theirs in zip(parameters, alone.parameters(), strict=True):
+            assert torch.allclose(ours, theirs.detach(), atol=2e-5)
+        right = (expected.argmax(1) == data.y)[data.test_mask].double().mean()
+        assert accuracy == pytest.approx(float(right), abs=0.03)
+
+
+def test_quantized_messages_train_it_too() -> None:
+    data = whole_graph()
+
+    def body(rank: int, group: Any, store: Any) -> tuple[list[float], int]:
+        job = pyg.Job(data if rank == 0 else None, mode="uniform-8", group=group, store=store)
+        with _LOCK:
+            torch.manual_seed(0)
+            own = Net(SAGEConv)
+        model = job.distribute(own)
+        losses = train(model, job.data, 20)
+        return losses, job.exchange.lanes["forward1"].bytes_sent
+
+    for losses, sent in run_ranks_as_threads(2, body):
+        assert losses[-1] < 0.7 * losses[0]
+        assert sent > 0
+
+
+def test_models_that_cannot_be_split_are_refused() -> None:
+    data = whole_graph()
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = SAGEConv(8, 4), nn.BatchNorm1d(4)
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = pyg.Job(data, mode="fp32", group=group, store=store)
+        with pytest.raises(InputError, match=r"second is a ChebConv|first is a ChebConv"):
+            job.distribute(Net(lambda i, o: ChebConv(i, o, K=3)))
+        with pytest.raises(InputError, match="no torch_geometric"):
+            job.distribute(nn.Linear(3, 3))
+        with pytest.raises(InputError, match="norm is a BatchNorm1d"):
+            job.distribute(Normed())
+
+    run_ranks_as_threads(1, body)
+
+
+def test_without_a_process_group_it_says_what_to_do() -> None:
+    with pytest.raises(InputError, match="init_process_group"):
+        pyg.Job(whole_graph())
