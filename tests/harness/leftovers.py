@@ -14,11 +14,11 @@ from pathlib import Path
 _NAMESPACES = Path("/run/netns")
 _GRACE_S = 3.0
 _OWNED = re.compile(r"ww-(\d+)-")
-# Servers that multiprocessing keeps for the whole session, and waiters that end with their group.
+# Kept for the whole session: servers of multiprocessing, the codec's pool; waiters end with their group.
 _LASTING_PROCESSES = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 # What pytest, torch and Triton set by themselves.
 _LASTING_VARIABLES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-_LASTING_THREADS = ("wirewise-wait", "rank-")
+_LASTING_THREADS = ("wirewise-codec", "wirewise-wait", "rank-")
 
 
 @dataclass(frozen=True)

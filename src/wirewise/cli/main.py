@@ -139,5 +139,9 @@ def systems(json: JsonOption = None) -> None:
     write_json(json, {"systems": found})
     if json == "-":
         return
-    rows = [[s["title"], s["question"], s["status"], s["command"] or "-", s["front_door"]] for s in found]
+    rows = []
+    for system in found:
+        # What is planned cannot be called or opened yet; --json says where it will be.
+        places = ["-", "-"] if system["status"] == "planned" else [system["command"], system["front_door"]]
+        rows.append([system["title"], system["question"], system["status"], *places])
     print_table(["system", "question", "status", "command", "front door"], rows)
