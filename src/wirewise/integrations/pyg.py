@@ -281,4 +281,8 @@ def _take_over_normalization(conv: GCNConv, part: Part) -> tuple[np.ndarray, np.
             "expected the defaults (self loops of weight 1) or normalize=False"
         )
     conv.normalize = False
-    return edge_weights(part, "gcn")
+    # PyG takes the in-degree, self loop included, of both ends; on undirected graphs this is Kipf & Welling's weight.
+    scale = 1.0 / np.sqrt(part.in_degree + 1.0)
+    target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
+    weight = scale[part.indices] * scale[target]
+    return weight.astype(np.float32), (scale[: part.num_own] ** 2).astype(np.float32)
