@@ -22,12 +22,13 @@ extensions = [
     "sphinx.ext.napoleon",
     "systems_page",
 ]
-exclude_patterns = ["_build", "reference/generated/*.tmp"]
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
 
 html_theme = "furo"
 html_title = "wirewise"
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "tasklist"]
+myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 autosummary_generate = True
@@ -35,6 +36,7 @@ autosummary_generate = True
 autosummary_ignore_module_all = False
 autosummary_imported_members = True
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

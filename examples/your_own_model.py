@@ -3,6 +3,8 @@
     wirewise data partition debian --parts 4 -o parts
     torchrun --nproc-per-node 4 examples/your_own_model.py --parts parts
     wirewise lab run --hosts 4 --link 200mbit -- examples/your_own_model.py --parts parts
+
+The explanation is in docs/howto/your-own-model.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""The pages hold what runs and name what exists."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
+ACCEPTANCE = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
+IDS = [
+    *(f"Q{i}" for i in range(1, 7)),
+    *(f"X{i}" for i in range(1, 10)),
+    *(f"B{i}" for i in range(1, 4)),
+    *(f"A{i}" for i in range(1, 7)),
+    *(f"S{i}" for i in range(1, 7)),
+    *(f"T{i}" for i in range(1, 5)),
+    *(f"M{i}" for i in range(1, 3)),
+]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT / "docs"))
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_snippets_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))
+    exec(compile(code, str(page), "exec"), {"__name__": "snippet"})
+
+
+def test_acceptance_has_every_id_once():
+    assert re.findall(r"^\| ([A-Z]\d+) \|", ACCEPTANCE, re.MULTILINE) == IDS
+
+
+PLACES = sorted(set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_places_exist(place):
+    file, _, test = place.partition("::")
+    assert (ROOT / file).exists()
+    if test:
+        assert re.search(rf"def {test}\b", (ROOT / file).read_text(encoding="utf-8"))
+
+
+@pytest.mark.dist
+def test_the_example_trains_on_two_ranks(tmp_path):
+    from wirewise import graph
+
+    data = graph.load("block:nodes=600,classes=4,noise=1.0", seed=1)
+    graph.save_parts(data, graph.partition(data, 2), tmp_path / "parts")
+    script = ROOT / "examples" / "your_own_model.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = ["--parts", str(tmp_path / "parts"), "--mode", "uniform-8", "--steps", "10"]
+    done = subprocess.run(
+        [*torchrun, str(script), *options],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy over all ranks" in done.stdout
