@@ -3,12 +3,14 @@
     dist.init_process_group("gloo")              # as torchrun scripts do
     job = pyg.Job(data, mode="adaqp")            # partition once; keep this rank's part
     model = job.distribute(Net(...))             # halo exchange under every convolution
-    data = job.data                              # own nodes: x, y, masks; model(data.x, data.edge_index) as before
+    data = job.data                              # own nodes: x, y, masks; model(data.x, data.edge_index) as
+    before
 
-Every convolution of the model is wrapped: boundary rows are sent, the convolution runs on the central nodes while
-they travel, and on the marginal nodes when the halo rows are there. Convolutions that take a pair of source and
-destination rows (SAGEConv, GATConv, GATv2Conv, GINConv, GraphConv, ...) are called that way; GCNConv, which does
-not, is called on own and halo rows together with its weights computed from the degrees of the whole graph.
+Every convolution of the model is wrapped: boundary rows are sent, the convolution runs on the central nodes
+while they travel, and on the marginal nodes when the halo rows are there. Convolutions that take a pair of
+source and destination rows (SAGEConv, GATConv, GATv2Conv, GINConv, GraphConv, ...) are called that way;
+GCNConv, which does not, is called on own and halo rows together with its weights computed from the degrees of
+the whole graph.
 
 After `loss.backward()` the gradients are those of the mean loss over the training nodes of all ranks.
 """
@@ -40,10 +42,12 @@ class Job:
     """One graph spread over the ranks of a process group.
 
     Args:
-        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what to train.
-        mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8", "uniform-4", ...
-        parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs the
-            whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
+        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what to
+        train.
+        mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8", "uniform-4",
+        ...
+        parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs
+            the whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
         group: Process group; None: the default one.
         seed: Seed of partition and rounding.
         replan_every: Training steps between decisions on bits.
@@ -64,7 +68,7 @@ class Job:
         mode: str = "adaqp",
         parts: str | Path | None = None,
         group: dist.ProcessGroup | None = None,
-        store: dist.Store | None = None,
+        store: Any = None,
         seed: int = 0,
         replan_every: int = 20,
         timeout_s: float = 120.0,
@@ -130,8 +134,11 @@ class _Distributed(nn.Module):
                 tensor.detach().zero_()
             job.transport.all_reduce(tensor.detach(), "broadcast of the parameters")
         self._reducer = full_graph.GradientReducer(module.parameters(), job.transport)
-        self._reducer.at_end = self._reducer.finish
+        self._reducer.at_end = self._end_step
         self._steps = 0
+
+    def _end_step(self) -> None:
+        self._reducer.finish()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the user's model, on own nodes."""
@@ -145,7 +152,7 @@ class _Distributed(nn.Module):
         self._reducer.begin()
         out = self.module(*args, **kwargs)
         # The user's loss is a mean over own training nodes; the mean over all ranks weighs it by their share.
-        share = int((part.split == 0).sum()) / max(part.train_count, 1)
+        share = int((part.split == 0).sum()) / part.train_count
         return _scale_gradient(out, share)
 
 
@@ -281,7 +288,8 @@ def _take_over_normalization(conv: GCNConv, part: Part) -> tuple[np.ndarray, np.
             "expected the defaults (self loops of weight 1) or normalize=False"
         )
     conv.normalize = False
-    # PyG takes the in-degree, self loop included, of both ends; on undirected graphs this is Kipf & Welling's weight.
+    # PyG takes the in-degree, self loop included, of both ends; on undirected graphs this is Kipf & Welling's
+    # weight.
     scale = 1.0 / np.sqrt(part.in_degree + 1.0)
     target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
     weight = scale[part.indices] * scale[target]

@@ -1,9 +1,9 @@
 """AdaQP: full-graph GNN training with adaptively quantized messages, next to the modes it is compared with.
 
-B. Wan, J. Zhao, C. Wu: Adaptive Message Quantization and Parallelization for Distributed Full-graph GNN Training,
-MLSys 2023. Composes `graph` (parts), `codec` (messages), `planners.bitwidth` (bits), `runtime.full_graph` (training)
-and `lab` (the network). `run` prepares the parts, starts one `full_graph_worker` a rank and returns what they
-measured.
+B. Wan, J. Zhao, C. Wu: Adaptive Message Quantization and Parallelization for Distributed Full-graph GNN
+Training, MLSys 2023. Composes `graph` (parts), `codec` (messages), `planners.bitwidth` (bits),
+`runtime.full_graph` (training) and `lab` (the network). `run` prepares the parts, starts one
+`full_graph_worker` a rank and returns what they measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One worker of a full-graph run: `torchrun ... -m wirewise.recipes.full_graph_worker JOB.json`.
 
-It reads its part, trains every mode in turns and lets rank 0 write what all ranks measured next to the job file:
+It reads its part, trains every mode in turns and lets rank 0 write what all ranks measured next to the job
+file:
 `events.jsonl` while training and `outcome.json` at the end.
 """
 
@@ -40,7 +41,9 @@ def main(path: str) -> None:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
     try:
         transport = full_graph.Transport(
-            dist.group.WORLD, timeout_s=job.timeout_s, store=dist.distributed_c10d._get_default_store()
+            dist.distributed_c10d._get_default_group(),
+            timeout_s=job.timeout_s,
+            store=dist.distributed_c10d._get_default_store(),
         )
         _train(job, folder, transport, device)
         transport.close()

@@ -50,7 +50,7 @@ def test_different_tables_are_noticed() -> None:
     assert "different bit tables for forward1" in run.extra[1]
 
 
-class _nothing:  # noqa: N801
+class _nothing:
     def __enter__(self) -> None:
         return None
 

@@ -20,7 +20,8 @@ EPOCHS = 5
 @pytest.mark.parametrize("mode", ["fp32", "adaqp", "adaqp-paper", "random", "pipegcn", "bns", "sancus"])
 def test_the_next_losses_are_identical(mode: str, tmp_path: Path) -> None:
     parts = split(small_graph(), 3)
-    # An automatic plan depends on measured times, so none may fall due between the checkpoint and the comparison.
+    # An automatic plan depends on measured times, so none may fall due between the checkpoint and the
+    # comparison.
     every = 20 if mode == "adaqp" else 4
 
     def body(rank: int, group: Any, store: Any) -> tuple[list[float], list[float]]:

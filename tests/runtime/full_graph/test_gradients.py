@@ -23,7 +23,8 @@ def flat_gradients(
     exact_forward: bool = False,
     warm: int = 0,
 ) -> Tensor:
-    """Gradients of `epochs` epochs at fixed weights, [epochs, parameters], after `warm` epochs of fp32 training.
+    """Gradients of `epochs` epochs at fixed weights, [epochs, parameters], after `warm` epochs of fp32
+    training.
 
     Dropout masks depend on the epoch only, so gradients of two modes can be compared epoch by epoch.
     """

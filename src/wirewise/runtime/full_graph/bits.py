@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from wirewise import rng
 from wirewise.codec import BITS
-from wirewise.cost import ExchangeCosts
+from wirewise.cost import ExchangeCosts, LinkCost, LinkTable, OnlineLinkTable
 from wirewise.planners import bitwidth
 from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, ExchangeProblem
 from wirewise.plans import BitWidthPlan, ChannelBits
@@ -51,6 +52,7 @@ class BitController:
         """What the automatic planner decided last, with its predictions."""
         self.costs: ExchangeCosts | None = None
         self._scores: dict[int, np.ndarray] | None = None
+        self._online: OnlineLinkTable | None = None
         exchange.new_lane = self._first_bits
 
     def _first_bits(self, lane: Lane) -> None:
@@ -151,10 +153,19 @@ class BitController:
         transport = self.exchange.transport
         if self.costs is None:
             links = measure_links(transport, hosts_of(transport))
+            self._online = OnlineLinkTable(
+                {
+                    (p, transport.rank): LinkCost(
+                        latency_s=float(links.latency_s[p, transport.rank]),
+                        s_per_byte=float(links.s_per_byte[p, transport.rank]),
+                    )
+                    for p in transport.peers
+                }
+            )
             width = max((lane.width for lane in lanes.values()), default=128)
             codec = measure_codec(width, device=self.exchange.device)
         else:
-            links, codec = self.costs.links, self.costs.codec
+            links, codec = self._refitted(self.costs.links, lanes), self.costs.codec
         none = np.zeros(transport.world_size)
         hidden = {
             n: np.where(np.arange(len(none)) == transport.rank, lane.hidden_s, none)
@@ -164,6 +175,28 @@ class BitController:
             hidden = {}
         costs = ExchangeCosts(links=links, codec=codec, hidden_s=hidden)
         return costs.share(transport.rank, self._all_gather)
+
+    def _refitted(self, links: LinkTable, lanes: Mapping[str, Lane]) -> LinkTable:
+        """The links as the exchanges since the last decision showed them.
+
+        The fastest arrival of each message counts: the others also hold the time that the sender was late.
+        """
+        rank = self.exchange.transport.rank
+        for name, lane in lanes.items():
+            arrivals = lane.take_arrivals()
+            if self._online is None or self.decision is None or name not in self.decision.size_bytes:
+                continue
+            load = links.load(self.decision.size_bytes[name])
+            self._online.observe_round(
+                {(p, rank): float(load[p, rank]) for p in arrivals},
+                {(p, rank): seconds for p, seconds in arrivals.items()},
+            )
+        if self._online is None:
+            return links
+        latency, slope = links.latency_s.copy(), links.s_per_byte.copy()
+        for (sender, receiver), cost in self._online.costs().items():
+            latency[sender, receiver], slope[sender, receiver] = cost.latency_s, cost.s_per_byte
+        return replace(links, latency_s=latency, s_per_byte=slope)
 
     def _all_gather(self, vector: np.ndarray) -> list[np.ndarray]:
         own = torch.from_numpy(np.ascontiguousarray(vector, dtype=np.float64))

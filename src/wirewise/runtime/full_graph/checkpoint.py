@@ -1,6 +1,7 @@
 """Save and resume a trainer so that the next epochs are bit-identical.
 
-Dropout, stochastic rounding and boundary sampling are functions of (seed, epoch), so there is no generator state to
+Dropout, stochastic rounding and boundary sampling are functions of (seed, epoch), so there is no generator
+state to
 save: weights, optimizer, bit tables, traces and rows that were received but not used yet are all.
 """
 

@@ -5,8 +5,8 @@
     rows = exchange.finish(ticket)           # the halo rows, [num_halo, width]
 
 Autograd runs the same in reverse: the gradient of `rows` is sent to the owners as soon as it is known, the
-gradients of the own rows are computed while it travels, and what the peers returned is added at the end. Partial
-gradients travel towards the owners ("push"), which is right for directed graphs too.
+gradients of the own rows are computed while it travels, and what the peers returned is added at the end.
+Partial gradients travel towards the owners ("push"), which is right for directed graphs too.
 """
 
 from __future__ import annotations

@@ -144,8 +144,7 @@ class Lane:
         """Sum over traced epochs of width / 6 * (max - min)^2 for each message, by receiving peer."""
         self.traced_epochs = 0
         self.bytes_sent = 0
-        self.arrivals: list[tuple[int, int, float]] = []
-        """(peer, bytes, seconds) of received messages since the cost model last looked."""
+        self._arrival_s: dict[int, float] = {}
         self.hidden_s = 0.0
         """Seconds of computing between sending and collecting, of the last epoch."""
         self._posted_s = 0.0
@@ -166,6 +165,7 @@ class Lane:
         for slot in self._slots:
             slot.send = {p: self._buffer(x, len(send[p])) for p, x in self.send_layouts.items()}
             slot.receive = {p: self._buffer(x, len(receive[p])) for p, x in self.receive_layouts.items()}
+        self._arrival_s = {}
 
     def forget_trace(self) -> None:
         """Start tracing anew."""
@@ -259,8 +259,8 @@ class Lane:
         if slot is None:
             return
         assert slot.pending is not None
-        # Sums of floats depend on their order: rows are handed out in the order of the peers, each as soon as it and
-        # all before it have landed, so that a training can be repeated bit for bit.
+        # Sums of floats depend on their order: rows are handed out in the order of the peers, each as soon as
+        # it and all before it have landed, so that a training can be repeated bit for bit.
         landed = slot.pending.arrivals()
         here: set[int] = set()
         seen = set()
@@ -283,9 +283,12 @@ class Lane:
 
     def _note_arrivals(self, pending: Pending) -> None:
         for peer, seconds in pending.arrival_s.items():
-            layout = self.receive_layouts[peer]
-            size = layout.size_bytes if layout else self.route.receive_counts[peer] * self.width * 4
-            self.arrivals.append((peer, size, seconds))
+            self._arrival_s[peer] = min(seconds, self._arrival_s.get(peer, seconds))
+
+    def take_arrivals(self) -> dict[int, float]:
+        """Least seconds from the start of an exchange to the landing of each peer's message, since the last call."""
+        taken, self._arrival_s = self._arrival_s, {}
+        return taken
 
     def drain(self) -> None:
         """Wait for everything that is in flight; what has landed is still used by the next epoch."""

@@ -1,8 +1,8 @@
 """Graph convolutions with a linear aggregation, whose whole own-row work overlaps with the exchange.
 
-The generic way (`wirewise.integrations.pyg`) serves any convolution; these layers additionally send the narrower
-side of the weight (W first where the output is narrower), decode halo rows inside the aggregation, and sum own
-neighbours of marginal nodes while their halo rows travel.
+The generic way (`wirewise.integrations.pyg`) serves any convolution; these layers additionally send the
+narrower side of the weight (W first where the output is narrower), decode halo rows inside the aggregation,
+and sum own neighbours of marginal nodes while their halo rows travel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from wirewise.errors import InputError
 from wirewise.graph import ops
@@ -88,8 +88,8 @@ class FullGraphNet(nn.Module):
     def kept_widths(hidden: int, classes: int, layers: int) -> list[tuple[int, int]]:
         """For each layer the values kept for an own row until the backward pass, and those for a halo row.
 
-        A hidden layer keeps its sum, its output before and after activation and the gradients of two of them; a
-        halo row is held once, as received. See `wirewise.graph.part_memory_bytes`.
+        A hidden layer keeps its sum, its output before and after activation and the gradients of two of them;
+        a halo row is held once, as received. See `wirewise.graph.part_memory_bytes`.
         """
         return [(5 * hidden, 0), *[(5 * hidden, hidden)] * (layers - 2), (5 * classes, classes)][:layers]
 

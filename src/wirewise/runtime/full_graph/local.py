@@ -23,8 +23,8 @@ _DROPOUT = 0xD0
 class PartTensors:
     """Tensors of one part that all modes of a job share.
 
-    The features of the halo are stored with the part, so the first aggregation is done once, here, and the first
-    layer sends nothing in any epoch.
+    The features of the halo are stored with the part, so the first aggregation is done once, here, and the
+    first layer sends nothing in any epoch.
 
     Args:
         part: The part.
@@ -115,7 +115,7 @@ class LocalGraph:
         return self._keys[key]
 
     def inputs_linear(self, x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x @ weight.T + bias for dense or sparse input features; weight is [out, F]."""
+        """Multiply: x @ weight.T + bias for dense or sparse input features; weight is [out, F]."""
         if isinstance(x, Tensor):
             return torch.nn.functional.linear(x, weight, bias)
         return ops.sparse_linear(x, weight, bias)

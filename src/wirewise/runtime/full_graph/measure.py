@@ -32,9 +32,10 @@ def hosts_of(transport: Transport) -> list[int]:
 
 
 def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
-    """Fit every channel's latency and slope to all-to-alls of several sizes, in which all channels are loaded.
+    """Fit latency and slope of every channel to all-to-alls of several sizes.
 
-    Arrival times are regressed on the bytes of the busier interface, so that a host's channels share it in
+    All channels are loaded at once. Arrival times are regressed on the bytes of the busier interface, so that a
+    host's channels share it in
     predictions as they did in the measurement. Every rank knows the channels that it receives; the others are
     placeholders until `ExchangeCosts.share`.
     """

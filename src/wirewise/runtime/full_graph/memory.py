@@ -29,8 +29,8 @@ def _status(field: str) -> int:
 def keep_freed_memory() -> None:
     """Let glibc keep large freed blocks for the next tensors.
 
-    An epoch frees and allocates the same large tensors again and again; giving each back to the kernel costs a page
-    fault for every 4 KiB of it. Does nothing with another C library.
+    An epoch frees and allocates the same large tensors again and again; giving each back to the kernel costs
+    a page fault for every 4 KiB of it. Does nothing with another C library.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,7 +1,7 @@
 """The ways in which one trainer can exchange halo rows, as data.
 
-Each published system is a combination of four choices: which bits a message gets, whether computing goes on while
-bytes are on the wire, how old received rows may be, and which share of the boundary is sent at all.
+Each published system is a combination of four choices: which bits a message gets, whether computing goes on
+while bytes are on the wire, how old received rows may be, and which share of the boundary is sent at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Mode:
     overlap: bool = False
     """Compute on own rows while messages are on the wire."""
     backward: str = "push"
-    """"push": partial gradients of halo rows return to their owners. "pull": output gradients are sent and the
+    """"push": partial gradients of halo rows return to their owners. "pull": output gradients are sent and
+    the
     owner sums them over the reversed graph (undirected graphs only)."""
     param_bytes: int = 6
     """Bytes of zero point and step a quantized row: 6 (fp32, bf16) or 4 (bf16, bf16)."""

@@ -1,8 +1,8 @@
 """Linear aggregation over a part: own neighbours while bytes travel, halo neighbours as they arrive.
 
-Aggregation is a sum over in-neighbours, so the neighbours that are own rows can be summed before any halo row is
-there, for central and marginal nodes alike; the rows of each peer are added when they land. Backward the gradients
-of halo rows leave first and the gradients of own rows are computed while they travel.
+Aggregation is a sum over in-neighbours, so the neighbours that are own rows can be summed before any halo row
+is there, for central and marginal nodes alike; the rows of each peer are added when they land. Backward the
+gradients of halo rows leave first and the gradients of own rows are computed while they travel.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Neighbourhood:
         return _AddHalo.apply(ticket.token, z, self, exchange, ticket)
 
     def message_scores(self, exchange: HaloExchange, *, squared_sum: bool) -> dict[int, np.ndarray]:
-        """How strongly the noise of each message that this rank sends counts at its receiver, by receiving peer.
+        """How strongly the noise of each message of this rank counts at its receiver, by receiving peer.
 
-        The receiver sums alpha^2 over the edges that use the row (the variance that the row's noise adds to the
-        receiver's sums), or takes the square of the sum of alpha as the released AdaQP does; one all-to-all brings
-        the sums to the senders.
+        The receiver sums alpha^2 over the edges that use the row (the variance that the row's noise adds to
+        the receiver's sums), or takes the square of the sum of alpha as the released AdaQP does; one
+        all-to-all brings the sums to the senders.
         """
         alpha = self._halo.data.astype(np.float64)
         per_row = np.bincount(

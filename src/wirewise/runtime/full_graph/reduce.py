@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,10 +17,11 @@ __all__ = ["GradientReducer"]
 class GradientReducer:
     """All-reduces the gradients of `parameters` by sum, bucket by bucket.
 
-    Gradients are views of flat buckets in reverse parameter order, so nothing is copied (unless an optimizer set
-    them to None meanwhile). A bucket starts to travel when its last gradient is ready and every earlier bucket has
-    started: all ranks start them in one order, also when a rank has no use for some parameter. One extra number
-    rides in the last bucket: the loss.
+    Gradients are views of flat buckets in reverse parameter order, so nothing is copied (unless an optimizer
+    set them to None meanwhile). A bucket starts to travel when its last gradient is ready and every earlier
+    bucket has
+    started: all ranks start them in one order, also when a rank has no use for some parameter. One extra
+    number rides in the last bucket: the loss.
 
     Args:
         bucket_bytes: A bucket is closed when it holds at least so many bytes.
@@ -38,7 +40,7 @@ class GradientReducer:
         self._works: list[dist.Work] = []
         for group in self._groups(bucket_bytes):
             self._add_bucket(group)
-        self.at_end: Callable[[], object] | None = None
+        self.at_end: Callable[[], None] | None = None
         """Called once all gradients of a back-propagation are computed, from inside `backward()`."""
         self._handles = [p.register_post_accumulate_grad_hook(self._ready) for p in self._parameters]
 
@@ -106,7 +108,7 @@ class GradientReducer:
             while len(self._works) < len(self._flat):
                 self._launch()
             for work in self._works:
-                self.transport.guard(lambda w=work: w.wait(self.transport.timeout), "the gradient all-reduce")
+                self.transport.guard(partial(work.wait, self.transport.timeout), "the gradient all-reduce")
         return float(self._flat[-1][-1])
 
     def close(self) -> None:

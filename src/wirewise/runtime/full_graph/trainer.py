@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from wirewise.errors import InputError
 from wirewise.results import EpochRecord
@@ -50,8 +50,8 @@ class TrainerOptions:
 class Trainer:
     """Trains `model` on the parts of a graph, one per rank.
 
-    The loss is the mean over all training nodes of the whole graph, so one rank and many ranks compute the same
-    gradients. Single-label graphs use cross-entropy, multi-label graphs binary cross-entropy.
+    The loss is the mean over all training nodes of the whole graph, so one rank and many ranks compute the
+    same gradients. Single-label graphs use cross-entropy, multi-label graphs binary cross-entropy.
 
     Args:
         tensors: This rank's part.

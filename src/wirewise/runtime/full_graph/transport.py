@@ -13,6 +13,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,9 +35,7 @@ class Transport:
         store: A torch store that all ranks share; with it an error names the rank that failed first.
     """
 
-    def __init__(
-        self, group: dist.ProcessGroup, *, timeout_s: float = 120.0, store: dist.Store | None = None
-    ):
+    def __init__(self, group: dist.ProcessGroup, *, timeout_s: float = 120.0, store: Any = None):
         self.group = group
         self.rank: int = group.rank()
         self.world_size: int = group.size()
@@ -43,6 +43,7 @@ class Transport:
         self.timeout_s = timeout_s
         self.store = store
         self.on_device = "nccl" in str(group.name()).lower()
+        """Messages travel between devices (NCCL); otherwise those of a device are staged in pinned host memory."""
         self.peers = [(self.rank + r) % self.world_size for r in range(1, self.world_size)]
         self._jobs: dict[int, queue.SimpleQueue] = {}
 
@@ -68,18 +69,31 @@ class Transport:
             pass
         pending.wait_sends()
 
-    def all_reduce(self, tensor: torch.Tensor, what: str, op: dist.ReduceOp | None = None) -> None:
+    def all_reduce(self, tensor: torch.Tensor, what: str, op: Any = None) -> None:
         """Reduce `tensor` in place over all ranks (sum by default) and wait."""
         if self.world_size == 1:
             return
+        if tensor.is_cuda and not self.on_device:
+            staged = tensor.cpu()
+            self.all_reduce(staged, what, op)
+            tensor.copy_(staged)
+            return
+        if self.on_device and not tensor.is_cuda:
+            moved = tensor.cuda()
+            self.all_reduce(moved, what, op)
+            tensor.copy_(moved)
+            return
         options = dist.AllreduceOptions()
-        options.reduceOp = op if op is not None else dist.ReduceOp.SUM
+        options.reduceOp = op or dist.ReduceOp.SUM  # type: ignore[assignment]
         self.guard(lambda: self.group.allreduce([tensor], options).wait(self.timeout), what)
 
     def all_gather(self, tensor: torch.Tensor, what: str) -> list[torch.Tensor]:
         """Tensors of equal shape from all ranks, in rank order."""
         if self.world_size == 1:
             return [tensor]
+        if tensor.is_cuda != self.on_device:
+            moved = tensor.cuda() if self.on_device else tensor.cpu()
+            return [t.to(tensor.device) for t in self.all_gather(moved, what)]
         out = [torch.empty_like(tensor) for _ in range(self.world_size)]
         self.guard(lambda: self.group.allgather([out], [tensor]).wait(self.timeout), what)
         return out
@@ -159,6 +173,13 @@ class Transport:
         return blamed if blamed >= 0 else None
 
 
+def _other_side(buffer: torch.Tensor) -> torch.Tensor:
+    """A buffer of the same size on the side that the process group reads: pinned host memory, or the device."""
+    if buffer.is_cuda:
+        return torch.empty_like(buffer, device="cpu", pin_memory=True)
+    return torch.empty_like(buffer, device="cuda")
+
+
 def _serve(jobs: queue.SimpleQueue) -> None:
     while (job := jobs.get()) is not None:
         work, timeout, peer, arrived = job
@@ -183,6 +204,7 @@ class Pending:
         self._arrived: queue.SimpleQueue = queue.SimpleQueue()
         self._sends: list[tuple[int, dist.Work, torch.Tensor]] = []
         self._works: list[tuple[int, dist.Work]] = []
+        self._staged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._open: set[int] = set()
         self._expected: set[int] = set()
         self._landed: list[int] = []
@@ -190,6 +212,10 @@ class Pending:
             buffer = receives.get(peer)
             if buffer is None or buffer.numel() == 0:
                 continue
+            if buffer.is_cuda != transport.on_device:
+                host = _other_side(buffer)
+                self._staged[peer] = (buffer, host)
+                buffer = host
             work = transport.group.recv([buffer], peer, tag)
             self._open.add(peer)
             self._expected.add(peer)
@@ -203,6 +229,8 @@ class Pending:
         if buffer.numel() == 0:
             return
         self.bytes_sent += buffer.numel() * buffer.element_size()
+        if buffer.is_cuda != self.transport.on_device:
+            buffer = _other_side(buffer).copy_(buffer)
         self.transport.guard(
             lambda: self._sends.append((peer, self.transport.group.send([buffer], peer, self.tag), buffer)),
             self.what,
@@ -227,6 +255,9 @@ class Pending:
                 if error is not None:
                     raise self.transport.failure(self.what, peer, error)
             self._open.discard(peer)
+            if peer in self._staged:
+                target, host = self._staged.pop(peer)
+                target.copy_(host, non_blocking=True)
             self.arrival_s[peer] = at - self.opened_s
             yield peer
 
@@ -252,5 +283,5 @@ class Pending:
     def wait_sends(self) -> None:
         """Wait until every posted buffer may be written again."""
         for peer, work, _ in self._sends:
-            self.transport.guard(lambda w=work: w.wait(self.transport.timeout), self.what, peer)
+            self.transport.guard(partial(work.wait, self.transport.timeout), self.what, peer)
         self._sends.clear()

@@ -1,7 +1,7 @@
 """Several trainers in one process group that take turns, so that their times can be compared.
 
-Noise of a machine comes in stretches of seconds. When every mode trains a few epochs and hands over, each stretch
-hits all modes, and medians and ratios mean something.
+Noise of a machine comes in stretches of seconds. When every mode trains a few epochs and hands over, each
+stretch hits all modes, and medians and ratios mean something.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ def train_in_turns(
     interface_bytes: Callable[[], int | None],
     after_turn: Callable[[str, Trainer], None] | None = None,
 ) -> dict[str, Trained]:
-    """Train every mode for `epochs` epochs, `turn` epochs at a time; the order of the modes flips every round.
+    """Train every mode, `turn` epochs at a time; the order of the modes flips every round.
 
     Args:
         trainers: One trainer a mode, built in the same order on every rank.
+        epochs: Epochs of every mode.
+        turn: Epochs of one turn.
         heard: Called on every rank with each finished epoch, after the turn that it belongs to.
         interface_bytes: Bytes that this host has sent so far, None where nothing counts them.
         after_turn: Called after each turn, to save a checkpoint for example.
