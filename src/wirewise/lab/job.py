@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from wirewise.errors import LabError
+from wirewise.lab.keeper import END_PROCESSES_OF_JOB, Keeper
 
 __all__ = ["JOB_VARIABLE", "Job", "JobResult", "Listener", "Process"]
 
@@ -78,8 +79,8 @@ class Job:
     """Processes that run until all have ended, one has failed, or the time is over.
 
     When one fails, the others have `grace_s` to notice and to say what they saw; then they are ended. No
-    process
-    outlives this one: the kernel ends them when the thread that watches them is gone.
+    process outlives its owner, however that dies: the kernel ends those that were started here, and a keeper
+    whatever they have started.
 
     Args:
         processes: What to start where.
@@ -115,6 +116,7 @@ class Job:
         self._timeout_s, self._grace_s = timeout_s, grace_s
         self._tails = [deque[str](maxlen=_TAIL) for _ in self._processes]
         self._logs = _open_logs(folder, self._processes)
+        self._keeper = Keeper(END_PROCESSES_OF_JOB, [f"{JOB_VARIABLE}={self._mark}"])
         self._result = JobResult([], [p.host for p in self._processes])
         self._error: BaseException | None = None
         self._stop, self._started, self._ended = threading.Event(), threading.Event(), threading.Event()
@@ -163,7 +165,7 @@ class Job:
         except BaseException as error:
             self._error = error
         finally:
-            _end(running, self._mark)
+            _end(running, self._keeper)
             for reader in readers:
                 reader.join(timeout=_STOP_S)
             for log in self._logs.values():
@@ -176,7 +178,7 @@ class Job:
 
     def _watch(self, running: Sequence[subprocess.Popen[str]], started: float) -> None:
         failed_s: float | None = None
-        while any(r.poll() is None for r in running):
+        while _alive(running):
             elapsed = time.monotonic() - started
             while self._timeline and self._timeline[0][0] <= elapsed:
                 self._timeline.pop(0)[1]()
@@ -245,32 +247,25 @@ def _dying_with_parent() -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
-def _end(running: Sequence[subprocess.Popen[str]], mark: str) -> None:
+def _end(running: Sequence[subprocess.Popen[str]], keeper: Keeper) -> None:
     """SIGTERM to every process group that is left, later SIGKILL to all that carry the job's mark."""
     for r in running:
         if r.poll() is None:
             _signal_group(r.pid, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_S
-    while any(r.poll() is None for r in running) and time.monotonic() < deadline:
+    while _alive(running) and time.monotonic() < deadline:
         time.sleep(_TICK_S)
+    # torchrun gives each worker a session of its own, so one that outlived it is in no group of ours.
+    keeper.release()
     for r in running:
         if r.poll() is None:
             _signal_group(r.pid, signal.SIGKILL)
-    # torchrun gives each worker a session of its own, so one that outlived it is in no group of ours.
-    kill_marked(mark)
-    for r in running:
         r.wait()
 
 
-def kill_marked(mark: str) -> None:
-    """SIGKILL to all processes whose environment holds the mark of a job."""
-    wanted = f"{JOB_VARIABLE}={mark}".encode()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes():
-                os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:
-            continue  # it ended meanwhile, or belongs to somebody else
+def _alive(running: Sequence[subprocess.Popen[str]]) -> int:
+    """Number of processes that have not ended; every one is asked, so each exit code is known from now on."""
+    return sum(r.poll() is None for r in running)
 
 
 def _signal_group(pid: int, number: int) -> None:

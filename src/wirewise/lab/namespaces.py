@@ -1,10 +1,8 @@
 """Linux network namespaces by iproute2: made as root, or by anybody in a user namespace of their own.
 
 Names carry a prefix, the owner's process id and its start time, so that namespaces left behind by a killed
-owner are recognised and removed, and those of a living owner, or of anybody else, are never touched. In the
-usual case
-nothing is left behind: a keeper, a small shell that waits on a pipe from the owner, ends every process in the
-namespaces and removes them as soon as the owner lets go of the pipe, by closing it or by dying.
+owner are recognised and removed, and those of a living owner, or of anybody else, are never touched. Usually
+there are none: a keeper ends every process in the namespaces and removes them as soon as the owner is gone.
 """
 
 from __future__ import annotations
@@ -17,9 +15,10 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from wirewise.errors import LabError
+from wirewise.lab.keeper import REMOVE_NAMESPACES, Keeper, pipe
 
 __all__ = ["PREFIX", "Realm", "available", "clean", "new_token", "owner_name", "processes_of"]
 
@@ -27,27 +26,6 @@ PREFIX = "ww"
 _NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(\d+)-\w+")
 _TIMEOUT_S = 30.0
 _USER_NAMESPACE = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"]
-
-# Arguments: "shared" or "private", then names. In a user namespace /run/netns must be ours, so it is covered.
-# Three rounds, because a process may fork between the listing and the signal.
-_KEEPER = """
-if [ "$1" = private ]; then
-    if [ -d /run/netns ]; then mount -t tmpfs tmpfs /run/netns
-    else mount -t tmpfs tmpfs /run && mkdir /run/netns; fi || exit 1
-fi
-shift
-echo ready
-cat > /dev/null
-exec > /dev/null 2>&1
-for name; do
-    for round in 1 2 3; do
-        pids=$(ip netns pids "$name")
-        [ -n "$pids" ] || break
-        kill -KILL $pids
-    done
-    ip netns delete "$name"
-done
-"""
 
 
 class Realm:
@@ -63,17 +41,8 @@ class Realm:
     """
 
     def __init__(self, names: Sequence[str], *, as_root: bool) -> None:
-        self.as_root = as_root
-        self._owner = os.getpid()
         outside = [] if as_root else _USER_NAMESPACE
-        mode = "shared" if as_root else "private"
-        self._keeper = start(
-            [*outside, "sh", "-c", _KEEPER, "wirewise-keeper", mode, *names], stderr=subprocess.STDOUT
-        )
-        first = _pipe(self._keeper.stdout).readline().strip()
-        if first != "ready":
-            self.close()
-            raise LabError(first or "the user namespace could not be made")
+        self._keeper = Keeper(REMOVE_NAMESPACES, ["shared" if as_root else "private", *names], outside)
         self._prefix = [] if as_root else _nsenter(self._keeper.pid)
 
     def __enter__(self) -> Self:
@@ -84,11 +53,7 @@ class Realm:
 
     def close(self) -> None:
         """End every process in the namespaces and remove them; returns when that is done."""
-        if os.getpid() != self._owner:
-            return  # a forked child must not take its parent's network away
-        _pipe(self._keeper.stdin).close()
-        self._keeper.wait(timeout=_TIMEOUT_S)
-        _pipe(self._keeper.stdout).close()
+        self._keeper.release()
 
     def ip(self, *arguments: str, lines: Sequence[str] = ()) -> None:
         """Run `ip`; with `lines` as a batch.
@@ -112,20 +77,18 @@ class Realm:
 
     def hold(self, name: str) -> subprocess.Popen[str]:
         """An idle process in the namespace: the kernel shows the namespace's counters under its id."""
-        holder = start(self.inside(name, ["sh", "-c", "echo ready; exec cat"]))
-        if _pipe(holder.stdout).readline().strip() != "ready":
+        holder = subprocess.Popen(
+            self.inside(name, ["sh", "-c", "echo ready; exec cat"]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        if pipe(holder.stdout).readline().strip() != "ready":
             holder.kill()
-            holder.wait()
+            holder.communicate()
             raise LabError(f"no process can be started in namespace {name}; see `wirewise lab check`")
         return holder
-
-
-def start(argv: Sequence[str], stderr: int | None = None) -> subprocess.Popen[str]:
-    """Start a helper with pipes to it, in a session of its own so that Ctrl-C does not reach it."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        list(argv), stdin=pipe, stdout=pipe, stderr=stderr, text=True, start_new_session=True
-    )
 
 
 def run(argv: Sequence[str], text: str = "") -> str:
@@ -266,8 +229,3 @@ def _nsenter(pid: int) -> list[str]:
 
 def _package(program: str) -> str:
     return "iproute2" if program in ("ip", "tc") else "util-linux"
-
-
-def _pipe(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe

@@ -70,6 +70,7 @@ class Lab:
         self.names = [f"{base}h{h}" for h in range(hosts)]
         self._bridge = f"{base}br"
         self._ports = itertools.count(_FIRST_PORT)
+        self._owner = os.getpid()
         self._realm: namespaces.Realm | None = None
         self._holders: list[subprocess.Popen[str]] = []
         self._throttles: dict[int, Throttle] = {}
@@ -98,6 +99,8 @@ class Lab:
 
     def close(self) -> None:
         """End every process of the hosts and remove the network; safe to call twice."""
+        if os.getpid() != self._owner:
+            return  # a forked child must not take its parent's network away
         atexit.unregister(self.close)
         for throttle in self._throttles.values():
             throttle.stop()
@@ -362,7 +365,7 @@ def _host_devices(address: str) -> list[str]:
 
 def _bridge_devices(hosts: int) -> list[str]:
     lines = [
-        "link add name bridge type bridge",
+        "link add name bridge type bridge mcast_snooping 0",
         "link set dev bridge addrgenmode none",
         "link set dev bridge up",
     ]

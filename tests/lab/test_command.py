@@ -1,0 +1,83 @@
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from wirewise.cli.lab import app, parse_links
+from wirewise.errors import InputError, LabError
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.lab
+def test_run_reports_bytes_and_exit_codes_of_every_host(tmp_path):
+    file = tmp_path / "run.json"
+    done = invoke(
+        "run", "--hosts", "2", "--link", "100mbit", "--links", "1=10mbit", "--no-torchrun",
+        "--log-dir", str(tmp_path), "--json", str(file), "--",
+        "sh", "-c", "echo I am $WIREWISE_HOST; exit $((WIREWISE_HOST * 3))",
+    )  # fmt: skip
+    assert done.exit_code == 3
+    record = json.loads(file.read_text())
+    assert (record["network"], record["exit_code"], record["timed_out"]) == ("lab", 3, False)
+    assert record["link_bytes_per_s"] == [12_500_000, 1_250_000]
+    assert [h["exit_codes"] for h in record["hosts"]] == [[0], [3]]
+    assert all(h["tx_bytes"] >= 0 and h["rx_bytes"] >= 0 for h in record["hosts"])
+    assert "[host 1] I am 1" in done.output
+    assert (tmp_path / "host-0.log").read_text() == "I am 0\n"
+
+
+@pytest.mark.lab
+def test_run_carries_faults_out(tmp_path):
+    file = tmp_path / "run.json"
+    done = invoke(
+        "run", "--hosts", "2", "--fault", "kill:1@0.3s", "--timeout", "3", "--no-torchrun",
+        "--json", str(file), "--", "sh", "-c", "[ $WIREWISE_HOST = 0 ] || sleep 300",
+    )  # fmt: skip
+    assert done.exit_code == 137
+    assert [h["exit_codes"] for h in json.loads(file.read_text())["hosts"]] == [[0], [-9]]
+
+
+def test_run_without_a_lab_is_labelled_loopback(monkeypatch, tmp_path):
+    monkeypatch.setattr("wirewise.lab.available", lambda: (False, "ip not found; install iproute2"))
+    file = tmp_path / "run.json"
+    done = invoke("run", "--no-torchrun", "--fault", "kill:1@1s", "--json", str(file), "--", "true")
+    assert done.exit_code == 0
+    record = json.loads(file.read_text())
+    assert (record["network"], record["link_bytes_per_s"]) == ("loopback", None)
+    assert record["reason"] == "ip not found; install iproute2"
+    assert "Links and faults are ignored" in done.output
+
+
+def test_check_says_whether_and_how(monkeypatch):
+    monkeypatch.setattr("wirewise.lab.available", lambda: (False, "ip not found"))
+    done = invoke("check", "--json", "-")
+    assert (done.exit_code, json.loads(done.stdout)) == (1, {"available": False, "reason": "ip not found"})
+    monkeypatch.setattr("wirewise.lab.available", lambda: (True, "as root"))
+    done = invoke("check")
+    assert (done.exit_code, done.stdout) == (0, "A lab can be built here as root.\n")
+
+
+def test_clean_names_what_it_removed(monkeypatch):
+    monkeypatch.setattr("wirewise.lab.clean", lambda: ["ww-1-2-3-h0"])
+    assert json.loads(invoke("clean", "--json", "-").stdout) == {"removed": ["ww-1-2-3-h0"]}
+
+
+def test_links_are_read():
+    assert parse_links("2=50mbit, 3=1gbit") == {2: 6_250_000, 3: 125_000_000}
+    assert parse_links("") == {}
+
+
+@pytest.mark.parametrize("text", ["2", "x=1gbit", "1=1gbit,1=2gbit", "-1=1gbit", "1=fast"])
+def test_malformed_links_are_refused(text):
+    with pytest.raises(InputError, match="is not understood"):
+        parse_links(text)
+
+
+def test_a_malformed_fault_is_refused():
+    done = invoke("run", "--fault", "explode", "--", "true")
+    assert isinstance(done.exception, LabError)
+    assert os.environ  # the process lives on

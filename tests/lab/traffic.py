@@ -1,0 +1,52 @@
+"""Run as a script on two hosts: one sends bytes over TCP, the other prints the bytes a second it received.
+
+Arguments: "send" or "receive", the receiver's address, the number of bytes.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from pathlib import Path
+
+_PORT = 5000
+
+
+def traffic(receiver: str, size_bytes: int, *, receives: int, sends: int, hosts: int = 2) -> list[list[str]]:
+    """Commands for `Lab.launch(launcher="none")`: one host sends to another, the others do nothing."""
+    script = [sys.executable, "-S", str(Path(__file__))]
+    commands = [["true"]] * hosts
+    commands[receives] = [*script, "receive", receiver, str(size_bytes)]
+    commands[sends] = [*script, "send", receiver, str(size_bytes)]
+    return commands
+
+
+def _receive(address: str) -> None:
+    with socket.create_server((address, _PORT)) as server:
+        peer, _ = server.accept()
+        with peer:
+            got, started = len(peer.recv(1)), time.perf_counter()
+            while chunk := peer.recv(1 << 20):
+                got += len(chunk)
+            print(got / (time.perf_counter() - started))  # noqa: T201
+
+
+def _send(address: str, size_bytes: int) -> None:
+    for _ in range(200):
+        try:
+            with socket.create_connection((address, _PORT)) as peer:
+                peer.sendall(bytes(size_bytes))
+                peer.shutdown(socket.SHUT_WR)
+                peer.recv(1)
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    raise SystemExit("nobody listens")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "receive":
+        _receive(sys.argv[2])
+    else:
+        _send(sys.argv[2], int(sys.argv[3]))
