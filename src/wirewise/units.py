@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from wirewise.errors import InputError
@@ -38,6 +39,8 @@ def parse_size(text: str | int) -> int:
 
 
 def _number(text: str | float, what: str, forms: str) -> tuple[float, bool]:
+    if isinstance(text, (int, float)) and 0 < text < math.inf:
+        return float(text), False
     match = _RATE.fullmatch(str(text))
     if match is None or float(match[1]) <= 0:
         raise InputError(f"{what} {text!r} is not understood; expected {forms}, above zero")

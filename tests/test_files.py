@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from wirewise.errors import GraphError, InputError
+from wirewise.files import atomic_file, make_folder
+
+
+def _names(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()]
+
+
+def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "plan"
+    with atomic_file(target) as file:
+        file.write(b"new")
+        assert not target.exists()
+    assert target.read_bytes() == b"new"
+    assert _names(tmp_path) == ["plan"]
+
+
+def test_an_error_leaves_the_old_file_whole(tmp_path: Path) -> None:
+    target = tmp_path / "plan"
+    target.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), atomic_file(target) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert target.read_bytes() == b"old"
+    assert _names(tmp_path) == ["plan"]
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    target = tmp_path / "plan"
+    # The temporary name leads to a device that takes no byte, as a full disk does.
+    (tmp_path / f".plan.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(GraphError, match=r"cannot write .*plan: No space left on device; nothing was left"):
+        with atomic_file(target, error=GraphError) as file:
+            file.write(b"x" * 100_000)
+    assert _names(tmp_path) == []
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*absent/plan: No such file or directory"):
+        with atomic_file(tmp_path / "absent" / "plan"):
+            raise AssertionError("not reached")
+
+
+def test_a_folder_cannot_be_replaced_by_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Is a directory"), atomic_file(tmp_path) as file:
+        file.write(b"x")
+    assert _names(tmp_path.parent).count(tmp_path.name) == 1 and _names(tmp_path) == []
+
+
+def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
+    made = make_folder(tmp_path / "a" / "b")
+    assert made.is_dir() and make_folder(made) == made
+    (tmp_path / "file").touch()
+    with pytest.raises(GraphError, match=r"cannot create the folder .*file"):
+        make_folder(tmp_path / "file", error=GraphError)
