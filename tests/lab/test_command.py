@@ -4,8 +4,9 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from wirewise.cli.lab import app, parse_links
+from wirewise.cli.lab import app, parse_change, parse_links
 from wirewise.errors import InputError, LabError
+from wirewise.lab import parse_fault
 
 
 def invoke(*arguments):
@@ -50,6 +51,31 @@ def test_run_without_a_lab_is_labelled_loopback(monkeypatch, tmp_path):
     assert (record["network"], record["link_bytes_per_s"]) == ("loopback", None)
     assert record["reason"] == "ip not found; install iproute2"
     assert "Links and faults are ignored" in done.output
+
+
+def test_run_can_insist_on_a_lab(monkeypatch):
+    monkeypatch.setattr("wirewise.lab.available", lambda: (False, "ip not found"))
+    done = invoke("run", "--require", "--no-torchrun", "--", "true")
+    assert isinstance(done.exception, LabError)
+    assert "no lab can be built here: ip not found" in str(done.exception)
+
+
+@pytest.mark.lab
+def test_run_changes_links(tmp_path):
+    file = tmp_path / "run.json"
+    done = invoke(
+        "run", "--hosts", "2", "--change", "1=20mbit@0.1s", "--no-torchrun", "--json", str(file), "--",
+        "sleep", "0.4",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert json.loads(file.read_text())["link_bytes_per_s"] == [25e6, 2.5e6]
+
+
+def test_changes_are_read():
+    assert parse_change("1=20mbit@5s") == parse_fault("link:1:20mbit@5s")
+    for text in ("1=20mbit", "20mbit@5s", "1=fast@5s", "1=20mbit@soon"):
+        with pytest.raises(LabError, match="expected HOST=RATE@SECONDS"):
+            parse_change(text)
 
 
 def test_check_says_whether_and_how(monkeypatch):

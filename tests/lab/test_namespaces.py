@@ -71,6 +71,23 @@ def test_the_next_start_removes_what_is_stale_and_nothing_else():
     assert soon(lambda: not processes_with(f"sleep\0{mark}"))
 
 
+@pytest.mark.lab
+@needs_root
+def test_labs_of_two_processes_do_not_touch_each_other():
+    mark = f"300.{os.getpid()}1"
+    with start_owner(OWNER, mark, stderr=subprocess.DEVNULL) as owner:
+        theirs = set(json.loads(owner.stdout.readline())[0])
+        with lab.Lab(2, "100mbit") as network:
+            assert network.run(["true"], launcher="none").ok
+            assert theirs | set(network.names) <= names()
+            ours = set(network.names)
+        assert theirs <= names()
+        assert not ours & names()
+        assert len(processes_with(f"sleep\0{mark}")) == 4
+        owner.terminate()
+    assert soon(lambda: not theirs & names())
+
+
 def test_names_tell_the_owner_and_whether_it_lives():
     match = namespaces._NAME.fullmatch(f"{namespaces.owner_name()}-abch0")
     assert match is not None

@@ -11,7 +11,7 @@ import typer
 
 from wirewise import lab, units
 from wirewise.cli.output import JsonOption, print_table, write_json
-from wirewise.errors import InputError
+from wirewise.errors import InputError, LabError
 
 __all__ = ["app"]
 
@@ -34,16 +34,24 @@ def run(
             "link:2:50mbit@5s; may be repeated."
         ),
     ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(help="1=20mbit@5s: a host's link has another rate from then on; may be repeated."),
+    ] = None,
     torchrun: Annotated[
         bool, typer.Option(help="Start torchrun on each host; --no-torchrun: run the command as it is.")
     ] = True,
     timeout: Annotated[float | None, typer.Option(help="End the job after so many seconds.")] = None,
+    require: Annotated[
+        bool,
+        typer.Option("--require", help="Exit with 2 where no lab can be built, instead of using loopback."),
+    ] = False,
     log_dir: Annotated[Path | None, typer.Option(help="Folder for one log file a host.")] = None,
     json: JsonOption = None,
 ) -> None:
     """Run a command on every host of a lab; exit code of the job."""
     rates = parse_links(links)
-    faults = [lab.parse_fault(text) for text in fault or []]
+    faults = [lab.parse_fault(text) for text in fault or []] + [parse_change(text) for text in change or []]
     arguments: dict[str, Any] = {
         "launcher": "torchrun" if torchrun else "none",
         "timeout_s": timeout,
@@ -51,6 +59,8 @@ def run(
         "listener": _say,
     }
     ok, reason = lab.available()
+    if not ok and require:
+        raise LabError(f"no lab can be built here: {reason}")
     if not ok:
         record, result = _run_on_loopback(command, hosts, nproc, reason, bool(rates or faults), arguments)
     else:
@@ -103,6 +113,19 @@ def parse_links(text: str) -> dict[int, str | float]:
             raise InputError(f"links entry {entry!r} is not understood; expected HOST=RATE, each host once")
         rates[int(host)] = units.parse_rate(rate)
     return rates
+
+
+def parse_change(text: str) -> lab.Fault:
+    """Read "1=20mbit@5s".
+
+    Raises:
+        LabError: The text has another form.
+    """
+    host, _, rest = text.partition("=")
+    try:
+        return lab.parse_fault(f"link:{host}:{rest}")
+    except LabError as error:
+        raise LabError(f"change {text!r} is not understood; expected HOST=RATE@SECONDS") from error
 
 
 def _run_on_loopback(
