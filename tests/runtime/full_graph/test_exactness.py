@@ -41,7 +41,7 @@ def dense_epoch(
                 z = z + h @ conv.weight_self.t()
             if i == layers - 1:
                 return z
-            h = F.relu(F.layer_norm(z, (hidden,), net.gains[i], net.shifts[i]))
+            h = F.relu(F.layer_norm(z, (hidden,), conv.gain, conv.shift))
             if training:
                 key = rng.stream_key(3, 0, 0xD0, i)
                 keep = rng.uniform16(key, np.arange(n), hidden) >= round(0.5 * 65536)

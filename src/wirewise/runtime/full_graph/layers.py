@@ -30,9 +30,12 @@ class GraphConvolution(nn.Module):
         outputs: Width of the rows that go out.
         convolution: "gcn" or "sage".
         layer: Number in the model; layer 0 reads the input features.
+        last: Nothing follows; otherwise `gain` and `shift` belong to the LayerNorm that does.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, convolution: str, layer: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, *, convolution: str, layer: int, last: bool = False
+    ) -> None:
         super().__init__()
         if convolution not in CONVOLUTIONS:
             raise InputError(
@@ -43,6 +46,9 @@ class GraphConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.weight_self = nn.Parameter(torch.empty(outputs, inputs)) if convolution == "sage" else None
         self.bias = nn.Parameter(torch.zeros(outputs))
+        # The norm's parameters lie beside the weights: gradients are reduced in reverse parameter order.
+        self.gain = None if last else nn.Parameter(torch.ones(outputs))
+        self.shift = None if last else nn.Parameter(torch.zeros(outputs))
         for weight in (self.weight, self.weight_self):
             if weight is not None:
                 nn.init.xavier_uniform_(weight)
@@ -78,11 +84,11 @@ class FullGraphNet(nn.Module):
         widths = [features, *[hidden] * (layers - 1), classes]
         self.dropout, self.norm = dropout, norm
         self.convolutions = nn.ModuleList(
-            GraphConvolution(widths[i], widths[i + 1], convolution=convolution, layer=i)
+            GraphConvolution(
+                widths[i], widths[i + 1], convolution=convolution, layer=i, last=i == layers - 1
+            )
             for i in range(layers)
         )
-        self.gains = nn.ParameterList(nn.Parameter(torch.ones(hidden)) for _ in range(layers - 1))
-        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(hidden)) for _ in range(layers - 1))
 
     @staticmethod
     def kept_widths(hidden: int, classes: int, layers: int) -> list[tuple[int, int]]:
@@ -140,8 +146,8 @@ class FullGraphNet(nn.Module):
             return z
         return ops.norm_act_drop(
             z,
-            self.gains[conv.layer],
-            self.shifts[conv.layer],
+            conv.gain,
+            conv.shift,
             p=self.dropout,
             key=graph.dropout_key(conv.layer),
             rows=graph.tensors.ids[low:high],
