@@ -30,6 +30,7 @@ def main(path: str) -> None:
     """Run the job of `path` as the rank that the environment names."""
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     full_graph.keep_freed_memory()
+    full_graph.warm()
     folder = Path(path).parent
     job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
     device = (

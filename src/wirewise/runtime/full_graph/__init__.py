@@ -13,6 +13,7 @@ from wirewise.runtime.full_graph.reduce import GradientReducer
 from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions
 from wirewise.runtime.full_graph.transport import Transport
 from wirewise.runtime.full_graph.turns import Trained, train_in_turns
+from wirewise.runtime.full_graph.warm import warm
 
 __all__ = [
     "CONVOLUTIONS",
@@ -40,4 +41,5 @@ __all__ = [
     "peak_resident_bytes",
     "resident_bytes",
     "train_in_turns",
+    "warm",
 ]

@@ -84,9 +84,7 @@ class FullGraphNet(nn.Module):
         widths = [features, *[hidden] * (layers - 1), classes]
         self.dropout, self.norm = dropout, norm
         self.convolutions = nn.ModuleList(
-            GraphConvolution(
-                widths[i], widths[i + 1], convolution=convolution, layer=i, last=i == layers - 1
-            )
+            GraphConvolution(widths[i], widths[i + 1], convolution=convolution, layer=i, last=i == layers - 1)
             for i in range(layers)
         )
 
