@@ -84,6 +84,7 @@ def test_the_command_on_a_lab(tmp_path: Path) -> None:
     assert fp32.kernel_bytes_sent is not None
     assert fp32.kernel_bytes_sent >= fp32.bytes_sent
     assert result.modes["adaqp"].bytes_sent < fp32.bytes_sent
+    assert CliRunner().invoke(app, ["show", str(out / "plan-adaqp.json")]).exit_code == 0
     assert "<svg" in (out / "report.html").read_text()
 
 

@@ -80,7 +80,7 @@ def adaqp(
     quiet = json is not None and str(json) == "-"
     result = recipe.run(job, folder, report.TrainingProgress(to_stderr=quiet))
     page = folder / "report.html"
-    report.write_html(result, page)
+    report.write_html(result, page, plan=recipe.saved_plan(folder, job))
     if not quiet:
         report.print_result(result)
         typer.echo(f"Report: {page}")

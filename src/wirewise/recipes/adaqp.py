@@ -20,14 +20,14 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from wirewise import graph, units
+from wirewise import graph, plans, units
 from wirewise.files import atomic_file
 from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
 from wirewise.report.series import SMOOTHING, WARM_UP
 from wirewise.results import EpochRecord, ModeResult, RunResult
 
-__all__ = ["Progress", "run"]
+__all__ = ["Progress", "run", "saved_plan"]
 
 _NEAR = 1.01
 """A mode has reached the reference's final loss when its own is within one percent of it."""
@@ -76,6 +76,12 @@ def run(job: Job, folder: Path, progress: Progress) -> RunResult:
     with atomic_file(folder / "result.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(result)))
     return result
+
+
+def saved_plan(folder: Path, job: Job) -> plans.Plan | None:
+    """The bits that the first planning mode of a finished run ended with, None where no mode planned."""
+    paths = [folder / f"plan-{mode}.json" for mode in job.modes]
+    return next((plans.load(path) for path in paths if path.exists()), None)
 
 
 def prepare_parts(job: Job, folder: Path, progress: Progress) -> dict[str, float]:

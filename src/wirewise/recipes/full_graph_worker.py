@@ -17,7 +17,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from wirewise import graph
+from wirewise import graph, plans
 from wirewise.lab import interface_bytes
 from wirewise.recipes.job import Event, Job, ModeOutcome, Outcome
 from wirewise.results import EpochRecord
@@ -81,7 +81,11 @@ def _train(job: Job, folder: Path, transport: full_graph.Transport, device: torc
         for m in transport.all_gather(torch.tensor([full_graph.peak_resident_bytes() - before]), "memory")
     ]
     model = [int(m) for m in transport.all_gather(torch.tensor([_memory_model(job, part)]), "memory")]
-    for trainer in trainers.values():
+    for name, trainer in trainers.items():
+        if trainer.mode.traced:
+            plan = trainer.bits.current_plan()
+            if transport.rank == 0:
+                plans.save(plan, folder / f"plan-{name}.json")
         trainer.close()
     if transport.rank == 0:
         outcome = Outcome(

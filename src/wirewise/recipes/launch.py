@@ -50,7 +50,7 @@ def train(job: Job, folder: Path, heard: Callable[[str, EpochRecord], None]) -> 
     """
     path = folder / "job.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(job)))
-    for old in ("events.jsonl", "outcome.json"):
+    for old in ("events.jsonl", "outcome.json", *(f"plan-{mode}.json" for mode in job.modes)):
         (folder / old).unlink(missing_ok=True)
     with _Follower(folder / "events.jsonl", heard):
         result = _run(job, path, folder / "logs")

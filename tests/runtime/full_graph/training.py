@@ -65,6 +65,7 @@ def build_trainer(
     *,
     convolution: str = "gcn",
     dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
     hidden: int = 16,
     layers: int = 3,
     dropout: float = 0.5,
@@ -72,7 +73,7 @@ def build_trainer(
     **options: Any,
 ) -> fg.Trainer:
     """A trainer with the same initial weights on every rank and in every run."""
-    tensors = fg.PartTensors(part, dtype=dtype)
+    tensors = fg.PartTensors(part, dtype=dtype, device=device)
     with _SEEDING:
         torch.manual_seed(0)
         model = fg.FullGraphNet(
@@ -83,7 +84,7 @@ def build_trainer(
             convolution=convolution,
             dropout=dropout,
             norm=norm,
-        ).to(dtype)
+        ).to(device, dtype)
     chosen = fg.mode(mode) if isinstance(mode, str) else mode
     return fg.Trainer(tensors, model, transport, chosen, fg.TrainerOptions(seed=3, **options))
 
@@ -116,7 +117,7 @@ def train(
     results = run_ranks_as_threads(len(parts), body)
     logits = torch.empty(parts[0].num_nodes, results[0][1].shape[1], dtype=results[0][1].dtype)
     for part, result in zip(parts, results, strict=True):
-        logits[torch.from_numpy(part.own_ids)] = result[1]
+        logits[torch.from_numpy(part.own_ids)] = result[1].cpu()
     return Run(results[0][0], logits, results[0][2], results[0][3], results[0][4], [r[5] for r in results])
 
 

@@ -218,6 +218,7 @@ class Lane:
         for peer in self.transport.peers:
             if peer in sending and len(self.route.send_rows[peer]):
                 self._send(slot, peer, x, epoch, trace)
+        slot.pending.launch()
         self.bytes_sent += slot.pending.bytes_sent
         self.traced_epochs += trace
         self._current = slot

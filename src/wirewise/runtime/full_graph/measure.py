@@ -66,6 +66,7 @@ def _probe(transport: Transport, count: int) -> dict[int, float]:
     payload = torch.zeros(count, dtype=torch.uint8)
     for peer in transport.peers:
         pending.send(peer, payload)
+    pending.launch()
     for _ in pending.arrivals():
         pass
     pending.wait_sends()

@@ -1,7 +1,8 @@
 """Point-to-point messages between ranks, collected in the order in which they arrive.
 
 gloo's receives cannot be polled, so one daemon thread for each peer waits for its message and reports the
-arrival; NCCL's run on a stream and are waited for in ring order. A peer that dies or falls silent becomes a
+arrival; NCCL messages of one exchange start as one group, because single ones would wait for each other.
+A peer that dies or falls silent becomes a
 `PeerError` on every rank, and the ranks agree through the store on *which* peer it was.
 """
 
@@ -65,6 +66,7 @@ class Transport:
         for peer in self.peers:
             if peer in sends:
                 pending.send(peer, sends[peer])
+        pending.launch()
         for _ in pending.arrivals():
             pass
         pending.wait_sends()
@@ -203,7 +205,8 @@ class Pending:
         self.bytes_sent = 0
         self._arrived: queue.SimpleQueue = queue.SimpleQueue()
         self._sends: list[tuple[int, dist.Work, torch.Tensor]] = []
-        self._works: list[tuple[int, dist.Work]] = []
+        self._operations: list[dist.P2POp] = []
+        self._works: list[dist.Work] = []
         self._staged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._open: set[int] = set()
         self._expected: set[int] = set()
@@ -216,12 +219,12 @@ class Pending:
                 host = _other_side(buffer)
                 self._staged[peer] = (buffer, host)
                 buffer = host
-            work = transport.group.recv([buffer], peer, tag)
             self._open.add(peer)
             self._expected.add(peer)
             if transport.on_device:
-                self._works.append((peer, work))
+                self._operations.append(dist.P2POp(dist.irecv, buffer, peer, transport.group))
             else:
+                work = transport.group.recv([buffer], peer, tag)
                 transport.waiter(peer).put((work, transport.timeout, peer, self._arrived))
 
     def send(self, peer: int, buffer: torch.Tensor) -> None:
@@ -231,11 +234,22 @@ class Pending:
         self.bytes_sent += buffer.numel() * buffer.element_size()
         if buffer.is_cuda != self.transport.on_device:
             buffer = _other_side(buffer).copy_(buffer)
+        if self.transport.on_device:
+            self._operations.append(dist.P2POp(dist.isend, buffer, peer, self.transport.group))
+            return
         self.transport.guard(
             lambda: self._sends.append((peer, self.transport.group.send([buffer], peer, self.tag), buffer)),
             self.what,
             peer,
         )
+
+    def launch(self) -> None:
+        """Say that all sends are posted; messages between devices start only now, as one group."""
+        if self._operations:
+            self.transport.guard(
+                lambda: self._works.extend(dist.batch_isend_irecv(self._operations)), self.what
+            )
+            self._operations = []
 
     def arrivals(self) -> Iterator[int]:
         """Peers in the order in which their messages land.
@@ -247,9 +261,9 @@ class Pending:
             yield self._landed.pop(0)
         while self._open:
             if self.transport.on_device:
-                peer, work = self._works.pop()
-                self.transport.guard(work.wait, self.what, peer)
-                at = time.perf_counter()
+                peer, at = min(self._open), time.perf_counter()
+                while self._works:
+                    self.transport.guard(self._works.pop().wait, self.what)
             else:
                 peer, at, error = self._next_arrival()
                 if error is not None:
