@@ -1,0 +1,125 @@
+"""What the benchmark scripts share: command line, medians, verdicts, and the page that they print and write."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+
+def arguments(description: str, rows: Sequence[str]) -> argparse.Namespace:
+    """--preset, --out and --only, the last one checked against the names of the rows."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--preset", choices=("smoke", "paper"), default="smoke")
+    parser.add_argument("--out", type=Path, help="write the page to this Markdown file")
+    parser.add_argument("--only", type=lambda text: chosen(text, rows), default=list(rows), metavar="ROW,...")
+    return parser.parse_args()
+
+
+def chosen(text: str, rows: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in rows]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected some of {','.join(rows)}")
+    return names
+
+
+def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:
+    """Median and quartiles: "12.1 (11.9 to 12.6)"."""
+    low, median, high = np.percentile(np.asarray(values) * scale, [25, 50, 75])
+    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def verdict(value: float | None, *, least: float | None = None, most: float | None = None) -> str:
+    """The threshold and whether the value meets it; both ends belong to what is allowed."""
+    ends = ((">=", least), ("<=", most))
+    bounds = [f"{sign} {bound:.4g}" for sign, bound in ends if bound is not None]
+    held = (
+        value is not None
+        and np.isfinite(value)
+        and (least is None or value >= least)
+        and (most is None or value <= most)
+    )
+    return f"{' and '.join(bounds)}: {'holds' if held else 'FAILS'}"
+
+
+def paired(reference: Sequence[float], other: Sequence[float]) -> np.ndarray:
+    """Speed against a reference, turn by turn: both numbers of a ratio were measured next to each other."""
+    count = min(len(reference), len(other))
+    return np.asarray(reference[:count]) / np.asarray(other[:count])
+
+
+class Page:
+    """A Markdown page that is printed while it grows."""
+
+    def __init__(self, title: str, preset: str, facts: Mapping[str, str]) -> None:
+        self._started, self._parts, self._out = time.perf_counter(), [], None
+        self._failed = 0
+        self.add(f"# {title}, {date.today().isoformat()}")
+        lines = {"Hardware": hardware(), "Versions": versions(), "Command": f"`{command()}`"}
+        self.add("\n".join(f"- {k}: {v}" for k, v in {**lines, "Preset": preset, **facts}.items()))
+
+    def add(self, text: str) -> None:
+        print(text + "\n", flush=True)
+        self._parts.append(text)
+
+    @contextmanager
+    def table(self, *titles: str) -> Iterator[Callable[..., None]]:
+        """A function that adds a row; cells are written as `str` gives them."""
+        lines: list[str] = []
+
+        def row(*cells: object) -> None:
+            lines.append("| " + " | ".join(str(c) for c in cells) + " |")
+            print(lines[-1], flush=True)
+            self._failed += sum("FAILS" in str(c) for c in cells)
+
+        row(*titles)
+        row(*["---"] * len(titles))
+        yield row
+        print(flush=True)
+        self._parts.append("\n".join(lines))
+
+    def finish(self, out: Path | None) -> None:
+        seconds = time.perf_counter() - self._started
+        self.add(f"Whole script: {seconds:.0f} s. Thresholds that were not met: {self._failed}.")
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text("\n\n".join(self._parts) + "\n")
+
+
+def hardware() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    model = names[0] if names else platform.machine()
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} processors, {model}; load average at the start {load:.1f}"
+
+
+def versions() -> str:
+    packages = ", ".join(f"{name} {version(name)}" for name in ("wirewise", "torch", "numba", "numpy"))
+    return f"Python {platform.python_version()}, {packages}, Linux {platform.release()}"
+
+
+def command() -> str:
+    script = Path(sys.argv[0]).resolve()
+    root = Path(__file__).resolve().parents[1]
+    shown = script.relative_to(root) if script.is_relative_to(root) else Path(script.name)
+    return shlex.join(["python", str(shown), *sys.argv[1:]])
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="wirewise-bench-") as folder:
+        yield Path(folder)
