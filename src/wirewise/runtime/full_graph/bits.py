@@ -26,6 +26,10 @@ __all__ = ["BitController"]
 
 _FIRST_PLAN = 2
 """Epochs traced at 8 bits before the first plan."""
+_AS_FAST = 1.02
+"""Times that differ by less than this factor count as equal."""
+_HIDDEN_SHARE = 0.8
+"""Share of the last epoch's hidden time that a plan counts on: computing times vary from epoch to epoch."""
 
 
 class BitController:
@@ -92,16 +96,27 @@ class BitController:
         return drawn
 
     def _automatic(self, lanes: Mapping[str, Lane]) -> dict[str, dict[int, np.ndarray]]:
-        """Least exposed time at no more noise than four bits everywhere; every rank decides its own messages."""
+        """Least exposed time at no more noise than four bits everywhere; every rank decides its own messages.
+
+        Where fp32 would be as fast as anything else, every width is allowed. Otherwise at most 8 bits are: more would
+        only fill time that computing hides, and load the network for no accuracy that training could show.
+        """
         problem = self._problem(lanes)
         self.costs = self._measure(lanes)
-        self.decision = bitwidth.plan_channels(
-            problem, self.costs, rank=self.exchange.transport.rank, allgather=self._all_gather
-        )
+        self.decision = self._decide(problem, self.costs, BITS)
+        static = self.decision.static_exposed_s
+        if static[32] > _AS_FAST * min(static.values()):
+            self.decision = self._decide(problem, self.costs, (1, 2, 4, 8))
         chosen: dict[str, dict[int, np.ndarray]] = {name: {} for name in lanes}
         for (name, peer), table in self.decision.bits.items():
             chosen[name][peer] = table
         return chosen
+
+    def _decide(
+        self, problem: BitWidthProblem, costs: ExchangeCosts, bits: tuple[int, ...]
+    ) -> bitwidth.AutoDecision:
+        rank = self.exchange.transport.rank
+        return bitwidth.plan_channels(problem, costs, rank=rank, allgather=self._all_gather, bits=bits)
 
     def _paper(self, lanes: Mapping[str, Lane], cycle: int) -> dict[str, dict[int, np.ndarray]]:
         """The published assigner: one program over the weights of all ranks, solved alike by every rank."""
@@ -168,7 +183,7 @@ class BitController:
             links, codec = self._refitted(self.costs.links, lanes), self.costs.codec
         none = np.zeros(transport.world_size)
         hidden = {
-            n: np.where(np.arange(len(none)) == transport.rank, lane.hidden_s, none)
+            n: np.where(np.arange(len(none)) == transport.rank, _HIDDEN_SHARE * lane.hidden_s, none)
             for n, lane in lanes.items()
         }
         if not self.exchange.mode.overlap:
