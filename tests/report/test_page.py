@@ -114,6 +114,17 @@ def test_a_mode_of_one_width_has_no_chart_of_bits() -> None:
     assert "Bits by layer and direction" not in page_html(EDGES["one mode"])
 
 
+def test_phases_and_bits_are_readable_without_a_pointer() -> None:
+    said = read(page_html(USUAL)).words
+    assert "0.227 s" in said and "choosing bits" in said
+    assert "forward1, 3.95 bits on the mean" in said
+
+
+def test_print_is_never_dark() -> None:
+    assert "@media screen and (prefers-color-scheme:dark)" in page_html(USUAL)
+    assert "@media (prefers-color-scheme:dark)" not in page_html(USUAL)
+
+
 def test_loopback_says_that_no_link_was_limited() -> None:
     said = " ".join(read(page_html(EDGES["loopback"])).words)
     assert "No link was limited" in said and "kernel counter to compare" in said and "namespace" not in said

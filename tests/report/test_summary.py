@@ -26,7 +26,7 @@ def test_sentence_of_a_gain() -> None:
 @pytest.mark.parametrize(
     ("result", "said", "not_said"),
     [
-        (with_adaqp(epoch_s=2.4), "adaqp was slower than fp32: an epoch took 2.00\u00d7 the time", "as fast"),
+        (with_adaqp(epoch_s=2.4), "adaqp was slower than fp32, at 2.00\u00d7 the time per epoch", "as fast"),
         (with_adaqp(epoch_s=1.21), "adaqp trained as fast as fp32", "slower"),
         (with_adaqp(accuracy=0.80), "4.54 points higher", "lower"),
         (with_adaqp(accuracy=0.7546), "the same test accuracy (75.46 %)", "points"),

@@ -5,11 +5,12 @@ from wirewise.report.picture import write_picture
 from wirewise.report.plan import draw_plan, plan_html
 from wirewise.report.progress import TrainingProgress
 from wirewise.report.summary import summary_sentence, to_json_object
-from wirewise.report.tables import print_result
+from wirewise.report.tables import modes_table, print_result
 
 __all__ = [
     "TrainingProgress",
     "draw_plan",
+    "modes_table",
     "plan_html",
     "print_result",
     "summary_sentence",

@@ -11,7 +11,7 @@ from wirewise.report.lines import colour
 from wirewise.report.svg import Frame, Scale
 from wirewise.results import ModeResult, RunResult
 
-__all__ = ["bit_legend", "bits_charts", "bytes_chart", "phase_legend", "phases_chart"]
+__all__ = ["bit_legend", "bits_charts", "bytes_chart", "phase_meanings", "phase_table", "phases_chart"]
 
 _COLUMNS = 60
 """Most columns of one chart of bit widths."""
@@ -44,15 +44,27 @@ def phases_chart(result: RunResult, width: float = 820) -> str:
     return svg.document(width, step * len(means), "Mean time of an epoch by phase and mode", "".join(parts))
 
 
-def phase_legend(result: RunResult) -> str:
-    """The phases that occur with colour and meaning, as HTML."""
+def phase_meanings(result: RunResult) -> dict[str, str]:
+    """The phases that occur in any mode with their meaning, in the order they are drawn."""
     found = {phase for mode in result.modes.values() for phase in series.mean_phases(mode)}
     order = [p for p in series.PHASES if p in found] + sorted(found - set(series.PHASES))
-    return "".join(
-        f'<div><dt><i class="chip p-{_known(phase)}"></i>{escape(phase)}</dt>'
-        f"<dd>{escape(series.PHASES.get(phase, 'as the runtime names it'))}</dd></div>"
-        for phase in order
+    return {phase: series.PHASES.get(phase, "as the runtime names it") for phase in order}
+
+
+def phase_table(result: RunResult) -> str:
+    """The phases that occur with colour, meaning and seconds in each mode, as an HTML table."""
+    means = {name: series.mean_phases(mode) for name, mode in result.modes.items()}
+    head = "".join(
+        f'<th scope="col" class="num"><span class="mode {colour(result, name)}">{escape(name)}</span></th>'
+        for name in means
     )
+    rows = "".join(
+        f'<tr><th scope="row"><i class="chip p-{_known(phase)}"></i>{escape(phase)}</th>'
+        + "".join(f'<td class="num">{figures.seconds(p.get(phase))}</td>' for p in means.values())
+        + f'<td class="meaning">{escape(meaning)}</td></tr>'
+        for phase, meaning in phase_meanings(result).items()
+    )
+    return f'<thead><tr><td></td>{head}<td class="meaning"></td></tr></thead><tbody>{rows}</tbody>'
 
 
 def bytes_chart(result: RunResult, width: float = 820) -> str:
@@ -98,7 +110,8 @@ def bits_charts(result: RunResult) -> str:
     parts = []
     for name, mode in mixed.items():
         drawn = "".join(
-            f"<figure><figcaption>{escape(exchange)}</figcaption>"
+            f"<figure><figcaption>{escape(exchange)}, {figures.bits(series.mean_bits(mode, exchange))} bits "
+            "on the mean</figcaption>"
             f"{_bits_chart(name, mode, exchange, columns)}</figure>"
             for exchange in series.bit_exchanges(mode)
         )
@@ -124,7 +137,7 @@ def bit_legend(result: RunResult) -> str:
 
 def _bits_chart(name: str, mode: ModeResult, exchange: str, columns: int) -> str:
     """Shares of one exchange: a column an epoch, or one for a run of epochs with the same counts."""
-    frame = Frame(36, 6, 300, 118)
+    frame = Frame(46, 6, 252, 108)
     runs = _runs(mode, exchange)
     kept = [runs[i] for i in svg.thin(len(runs), columns)]
     if not kept:
@@ -152,7 +165,7 @@ def _bits_chart(name: str, mode: ModeResult, exchange: str, columns: int) -> str
         svg.text(frame.right, frame.bottom + 16, str(last), "tick", "end"),
     ]
     label = f"Messages of {name} by bit width in {exchange} over epochs"
-    return svg.document(306, 140, label, "".join(parts + hover))
+    return svg.document(256, 130, label, "".join(parts + hover))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def colour(result: RunResult, name: str) -> str:
     return f"c{others.index(name) % _COLOURS + 1}"
 
 
-def loss_chart(result: RunResult, width: float = 620, height: float = 340) -> str:
+def loss_chart(result: RunResult, width: float = 540, height: float = 310) -> str:
     """Training loss by mode, the reference's final loss dashed, and when each mode came within 1 % of it."""
     lines = {name: series.losses(mode) for name, mode in result.modes.items()}
     frame = Frame(56, 14, width - 16, height - 48)
@@ -48,7 +48,7 @@ def loss_chart(result: RunResult, width: float = 620, height: float = 340) -> st
     return svg.document(width, height, "Training loss over wall-clock time by mode", "".join(parts))
 
 
-def accuracy_chart(result: RunResult, width: float = 620, height: float = 340) -> str:
+def accuracy_chart(result: RunResult, width: float = 540, height: float = 310) -> str:
     """Validation accuracy by mode; empty where nothing was evaluated."""
     lines = {name: dots for name, mode in result.modes.items() if (dots := series.accuracies(mode))}
     frame = Frame(56, 14, width - 16, height - 48)

@@ -167,7 +167,8 @@ def _phases(result: RunResult) -> str:
     lead = (
         "Mean rank, mean epoch, the first two epochs left out. The table has the median on the slowest rank."
     )
-    body = f'<figure>{chart}</figure><dl class="phases">{bars.phase_legend(result)}</dl>' if chart else ""
+    table = f'<table class="modes phases{_many(result)}">{bars.phase_table(result)}</table>'
+    body = f'<figure>{chart}</figure><div class="scroll">{table}</div>' if chart else ""
     return _section("Where an epoch goes", lead, body)
 
 
@@ -269,7 +270,8 @@ def _fact(value: float) -> str:
 def _definitions(result: RunResult) -> str:
     terms = "".join(_term(name, meaning) for name, meaning in _TERMS.items())
     figures_told = "".join(_term(m.label, m.meaning) for m in measures(result))
-    # The table says what its figures mean where it has room; else it is said here.
+    figures_told += "".join(_term(name, meaning) for name, meaning in bars.phase_meanings(result).items())
+    # Tables say what their figures mean where they have room; else it is said here.
     hidden = "" if _many(result) else " small-screen"
     body = f'<dl class="definitions">{terms}</dl><dl class="definitions{hidden}">{figures_told}</dl>'
     return _section("Definitions", "", body)

@@ -19,6 +19,7 @@ __all__ = [
     "bit_exchanges",
     "bits_change",
     "losses",
+    "mean_bits",
     "mean_phases",
     "shares",
 ]
@@ -90,6 +91,13 @@ def bit_exchanges(mode: ModeResult) -> list[str]:
     """Exchanges that messages were counted for: forward layers, then backward layers."""
     names = {name for record in mode.epochs for name in record.bits}
     return sorted(names, key=lambda name: (not name.startswith("forward"), name))
+
+
+def mean_bits(mode: ModeResult, exchange: str) -> float | None:
+    """Mean bits of a message of one exchange over all epochs; None where it has no message."""
+    counts = [item for record in mode.epochs for item in record.bits.get(exchange, {}).items()]
+    total = sum(count for _, count in counts)
+    return sum(bits * count for bits, count in counts) / total if total else None
 
 
 def shares(counts: dict[int, int]) -> dict[int, float]:

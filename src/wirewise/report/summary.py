@@ -109,14 +109,14 @@ def _epoch_words(name: str, reference: str, both: Comparison) -> str:
     mine, other = figures.seconds(both.mode.epoch_s), figures.seconds(both.reference.epoch_s)
     speedup = both.speedup_epoch
     if speedup is None:
-        return f"the times per epoch of {name} and {reference} cannot be compared"
+        return f"{name} could not be compared with {reference} in time per epoch"
     if abs(speedup - 1) < _ALIKE:
         return f"{name} trained as fast as {reference} ({mine} an epoch, {reference} {other})"
     if speedup > 1:
         words = f"{name} trained {figures.factor(speedup)} as fast as {reference}"
         return f"{words} ({mine} an epoch instead of {other})"
     slower = figures.factor(1 / speedup)
-    return f"{name} was slower than {reference}: an epoch took {slower} the time ({mine} instead of {other})"
+    return f"{name} was slower than {reference}, at {slower} the time per epoch ({mine} instead of {other})"
 
 
 def _bytes_words(both: Comparison) -> str:

@@ -12,7 +12,7 @@ from wirewise.report.measures import measures
 from wirewise.report.summary import summary_sentence
 from wirewise.results import RunResult
 
-__all__ = ["plain_console", "print_result", "result_table"]
+__all__ = ["modes_table", "plain_console", "print_result"]
 
 _PIPE_WIDTH = 200
 """Columns where there is no terminal: wide enough that no cell wraps."""
@@ -38,12 +38,12 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
     console.print(Text(summary_sentence(result), style="bold"), soft_wrap=not console.is_terminal)
     if result.modes:
         console.print()
-        console.print(result_table(result))
+        console.print(modes_table(result))
     for note in result.notes:
         console.print(Text(f"Note: {note}"), soft_wrap=not console.is_terminal)
 
 
-def result_table(result: RunResult) -> Table:
+def modes_table(result: RunResult) -> Table:
     """One row a measure, one column a mode."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("")
