@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 import wirewise
 
@@ -22,7 +22,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "systems_page",
 ]
-exclude_patterns = ["_build", "_templates"]
+exclude_patterns = ["_build", "_ext", "_templates"]
 templates_path = ["_templates"]
 
 html_theme = "furo"

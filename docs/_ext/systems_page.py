@@ -14,7 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-_FILE = Path(__file__).parent / "systems.toml"
+_FILE = Path(__file__).parents[1] / "systems.toml"
 _STATUS = {"done": "ready", "partial": "in part", "planned": "planned"}
 
 
