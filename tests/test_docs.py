@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,21 +51,46 @@ def test_places_exist(place):
         assert re.search(rf"def {test}\b", (ROOT / file).read_text(encoding="utf-8"))
 
 
+# What a user would write next.
+SCORE = """
+model.eval()
+with torch.no_grad():
+    score = job.accuracy(model(data.x, data.edge_index), data.test_mask)
+if dist.get_rank() == 0:
+    print(score)
+"""
+
+
+def torchrun(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.dist
 def test_the_example_trains_on_two_ranks(tmp_path):
     from wirewise import graph
 
     data = graph.load("block:nodes=600,classes=4,noise=1.0", seed=1)
     graph.save_parts(data, graph.partition(data, 2), tmp_path / "parts")
-    script = ROOT / "examples" / "your_own_model.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    options = ["--parts", str(tmp_path / "parts"), "--mode", "uniform-8", "--steps", "10"]
-    done = subprocess.run(
-        [*torchrun, str(script), *options],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "test accuracy over all ranks" in done.stdout
+    script = str(ROOT / "examples" / "your_own_model.py")
+    said = torchrun(tmp_path, script, "--parts", "parts", "--mode", "uniform-8", "--steps", "10")
+    assert "test accuracy over all ranks" in said
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_the_readme_trains_on_two_ranks(tmp_path, wirewise_data):
+    shutil.copytree(wirewise_data / "Planetoid" / "Cora" / "raw", tmp_path / "data" / "Cora" / "raw")
+    (code,) = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    training, end, rest = code.partition("dist.destroy_process_group()")
+    (tmp_path / "train.py").write_text(training + SCORE + end + rest)
+    # Seven classes; a model that has learnt nothing gets a third at most.
+    assert float(torchrun(tmp_path, "train.py")) > 0.6
