@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from common import Page, arguments, scratch, verdict
 
+from common import Page, arguments, scratch, verdict
 from wirewise import lab
 from wirewise.recipes import adaqp, launch
 from wirewise.recipes.job import Job, ModeOutcome
@@ -26,7 +26,7 @@ from wirewise.results import EpochRecord
 ROWS = ("debian", "block", "arxiv-like")
 PRESETS = {
     "smoke": {
-        "seeds": 1,
+        "seeds": 1, "workers": 2,
         "debian": {"dataset": "block:nodes=1000", "epochs": 15},
         "block": {"dataset": "block:nodes=1000", "epochs": 15},
         "arxiv-like": {
@@ -35,11 +35,11 @@ PRESETS = {
         },
     },
     "paper": {
-        "seeds": 5,
-        "debian": {"dataset": "debian", "epochs": 60},
-        "block": {"dataset": "block:nodes=4000", "epochs": 100},
+        "seeds": 5, "workers": 4,
+        "debian": {"dataset": "debian", "epochs": 40},
+        "block": {"dataset": "block:nodes=4000", "epochs": 60},
         "arxiv-like": {
-            "dataset": "block:nodes=4000,directed=true", "epochs": 400,
+            "dataset": "block:nodes=4000,directed=true", "epochs": 120,
             "model": "gcn", "norm": False, "learning_rate": 5e-4,
         },
     },
@@ -70,14 +70,20 @@ class Quiet:
     def finish(self) -> None: ...
 
 
-def train(knobs: dict, seed: int) -> dict[str, ModeOutcome]:
+def train(knobs: dict, workers: int, seed: int) -> dict[str, ModeOutcome]:
     """Train all modes with one seed, on the same parts."""
     epochs = knobs["epochs"]
-    common = {"workers": 4, "seed": seed, "turn": epochs, "evaluate_every": max(1, epochs // 12), **knobs}
+    common = {
+        "workers": workers,
+        "seed": seed,
+        "turn": epochs,
+        "evaluate_every": max(1, epochs // 12),
+        **knobs,
+    }
     with scratch() as folder:
         static = Job(**common, hosts=1, network="loopback", modes=STATIC)
         adaqp.prepare_parts(static, folder, Quiet())
-        planned = Job(**common, hosts=4, network="lab", link=LINK, modes=("adaqp",))
+        planned = Job(**common, hosts=workers, network="lab", link=LINK, modes=("adaqp",))
         found = launch.train(static, folder, lambda mode, record: None).modes
         return found | launch.train(planned, folder, lambda mode, record: None).modes
 
@@ -110,7 +116,7 @@ def shown(values: list[float] | np.ndarray, digits: int) -> str:
 def section(page: Page, name: str, preset: dict) -> None:
     knobs = preset[name]
     page.add(
-        f"## {name}\n\n`{knobs['dataset']}`, P=4, "
+        f"## {name}\n\n`{knobs['dataset']}`, P={preset['workers']}, "
         + ", ".join(f"{k} {v}" for k, v in knobs.items() if k != "dataset")
         + f"; {preset['seeds']} seeds. Test accuracy at the best validation accuracy; final loss: mean of the "
         "last five epochs. Measured; mean +- standard deviation over seeds."
@@ -118,7 +124,7 @@ def section(page: Page, name: str, preset: dict) -> None:
     by_mode: dict[str, list[ModeOutcome]] = {}
     with page.table("seed", "mode", "test accuracy", "final loss", "bits", "MB sent") as row:
         for seed in range(preset["seeds"]):
-            for mode, outcome in train(knobs, seed).items():
+            for mode, outcome in train(knobs, preset["workers"], seed).items():
                 by_mode.setdefault(mode, []).append(outcome)
                 sent = sum(r.bytes_sent for r in outcome.records) / 1e6
                 row(

@@ -222,7 +222,10 @@ def main(path: str) -> None:
         measured.rows = int(over_ranks(transport, [rows]).mean())
         codec = measure_codec(case.width, device=torch.device("cpu"))
         for bits in (8, 4, 2):
-            costs = [codec.pack_s({bits: rows}, case.width), codec.unpack_s({bits: part.num_halo}, case.width)]
+            costs = [
+                codec.pack_s({bits: rows}, case.width),
+                codec.unpack_s({bits: part.num_halo}, case.width),
+            ]
             pack, unpack = over_ranks(transport, costs).mean(axis=0).tolist()
             measured.pack_s[bits], measured.unpack_s[bits] = pack, unpack
         workloads = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from common import Page, paired, scratch, spread, verdict
 from exchange_worker import SERIAL, Case, Measured, Work
 
+from common import Page, paired, scratch, spread, verdict
 from wirewise import graph, lab, units
 from wirewise.cost import EpochModel, fit_link
 
@@ -103,7 +103,9 @@ def s2(page: Page, preset: dict) -> None:
         pack_bytes_per_s=wire_bytes / (2 * found.pack_s[4]),
         unpack_bytes_per_s=wire_bytes / (2 * found.unpack_s[4]),
     )
-    with page.table("mode", "epoch ms", "measured", "predicted", "share of predicted", "MB", "threshold") as row:
+    with page.table(
+        "mode", "epoch ms", "measured", "predicted", "share of predicted", "MB", "threshold"
+    ) as row:
         rho = float(np.median(share(found, "fp32", "wire")))
         within = verdict(rho, least=S2_SHARE - S2_SHARE_WITHIN, most=S2_SHARE + S2_SHARE_WITHIN)
         shown = f"{found.payload_bytes['fp32'] / 1e6:.2f}"

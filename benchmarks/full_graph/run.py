@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import exchanges
 import trainings
-from common import Page, arguments
 
+from common import Page, arguments
 from wirewise import lab
 
 ROWS = ("s1", "s2", "s3", "a5", "a4", "s4", "s5", "s6")
@@ -26,16 +26,16 @@ PRESETS = {
         "rows": 2000, "width": 256, "rounds": 3, "rates": ["200mbit"],
         "probes": [1 << 16, 1 << 18, 1 << 20], "probe_rounds": 3,
         "a4_dataset": "block:nodes=2000", "a4_repeats": 3,
-        "s4_dataset": "block:nodes=2000", "s4_links": ["200mbit"], "s4_epochs": 9, "turn": 3, "cycle": 4,
+        "s4_dataset": "block:nodes=2000", "s4_links": {"200mbit": 9}, "turn": 3, "cycle": 4,
         "s6_datasets": ["block:nodes=1000"], "s6_epochs": 10,
     },
     "paper": {
         "rows": 8000, "width": 256, "rounds": 9, "rates": ["200mbit", "1gbit"],
         "probes": [1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22], "probe_rounds": 7,
         "a4_dataset": "block:nodes=20000", "a4_repeats": 9,
-        "s4_dataset": "debian", "s4_links": ["loopback", "200mbit", "1gbit", "10gbit"], "s4_epochs": 40,
+        "s4_dataset": "debian", "s4_links": {"loopback": 40, "200mbit": 40, "1gbit": 16, "10gbit": 16},
         "turn": 2, "cycle": 20,
-        "s6_datasets": ["debian", "block:nodes=20000", "block:nodes=20000,directed=true"], "s6_epochs": 60,
+        "s6_datasets": ["debian", "block:nodes=20000", "block:nodes=20000,directed=true"], "s6_epochs": 36,
     },
 }  # fmt: skip
 

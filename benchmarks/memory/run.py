@@ -14,9 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
-from common import Page, arguments, scratch, verdict
 from worker import Memory
 
+from common import Page, arguments, scratch, verdict
 from wirewise import graph, lab
 from wirewise.recipes.job import Job
 
@@ -64,7 +64,9 @@ def section(page: Page, model: str, preset: dict) -> None:
     )
     found = measure(model, preset)
     stages = list(found.growth)
-    with page.table("rank", "formula MB", *(f"{s} MB" for s in stages), "growth / formula", "threshold") as row:
+    with page.table(
+        "rank", "formula MB", *(f"{s} MB" for s in stages), "growth / formula", "threshold"
+    ) as row:
         for rank, formula in enumerate(found.formula):
             growth = [found.growth[s][rank] for s in stages]
             ratio = growth[-1] / formula

@@ -1,0 +1,95 @@
+"""The scripts under benchmarks compute what their pages say."""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wirewise.results import EpochRecord
+
+ROOT = Path(__file__).parents[2] / "benchmarks"
+
+
+def load(monkeypatch, name, folder=""):
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(ROOT / folder))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module(name)
+    assert Path(module.__file__).is_relative_to(ROOT)
+    return module
+
+
+@pytest.fixture
+def common(monkeypatch):
+    return load(monkeypatch, "common")
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    return load(monkeypatch, "trainings", "full_graph")
+
+
+def records(plan_s, **knobs):
+    return [
+        EpochRecord(epoch=i, loss=1.0, train_s=1.0, phases={"plan": s}, **knobs) for i, s in enumerate(plan_s)
+    ]
+
+
+def test_verdicts_come_from_the_data(common):
+    assert common.verdict(3.0, least=3.0) == ">= 3: holds"
+    assert common.verdict(2.99, least=3.0).endswith("FAILS")
+    assert common.verdict(0.5, least=0.55, most=0.65).endswith("FAILS")
+    assert common.verdict(0.7, least=0.55, most=0.65).endswith("FAILS")
+    assert common.verdict(None, most=1.0).endswith("FAILS")
+    assert common.verdict(float("nan"), most=1.0).endswith("FAILS")
+
+
+def test_rows_are_checked(common):
+    assert common.chosen("s1, s3", ["s1", "s2", "s3"]) == ["s1", "s3"]
+    for wrong in ("s9", "", "s1,s9"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            common.chosen(wrong, ["s1"])
+
+
+def test_ratios_pair_neighbours(common):
+    assert common.paired([2.0, 9.0, 4.0], [1.0, 3.0]).tolist() == [2.0, 3.0]
+    assert common.spread([0.1, 0.2, 0.3], 1e3, 0) == "200 (150 to 250)"
+
+
+def test_a_page_counts_what_failed_and_names_the_command(common, tmp_path, capsys):
+    page = common.Page("Title", "smoke", {"Repeats": "2"})
+    with page.table("a", "threshold") as row:
+        row(1, common.verdict(1.0, least=2.0))
+        row(2, common.verdict(3.0, least=2.0))
+    page.finish(tmp_path / "results" / "page.md")
+    text = (tmp_path / "results" / "page.md").read_text()
+    assert "not met: 1" in text and "- Command: `python " in text and "| 2 | >= 2: holds |" in text
+    assert "| 2 | >= 2: holds |" in capsys.readouterr().out
+
+
+def test_planning_is_counted_over_whole_cycles(trainings):
+    again, whole = trainings.plan_share(records([0, 0, 0.8, 0, 0.2, 0, 0, 0, 0.9]), 4)
+    assert again == pytest.approx(0.05)
+    assert whole == pytest.approx(1.9 / 9)
+    assert trainings.plan_share(records([0.5, 0.5]), 4)[0] is None
+
+
+def test_bits_are_those_after_the_first_plan(trainings):
+    before, after = {"forward1": {8: 100}}, {"forward1": {4: 30}, "backward1": {32: 10}}
+    trained = records([0] * 3, bits=before) + records([0], bits=after)
+    assert trainings.bits_used(trained) == "4: 75 %, 32: 25 %"
+
+
+def test_channels_of_a_host(trainings):
+    slow, others = trainings.channel_means({"0-3": 2.0, "3-1": 3.0, "0-1": 8.0, "13-1": 7.0}, 3)
+    assert slow == [2.0, 3.0] and others == [8.0, 7.0]
+
+
+def test_every_row_of_the_thresholds_has_a_mode(monkeypatch):
+    accuracy = load(monkeypatch, "run", "accuracy")
+    assert accuracy.lost_points([0.8, 0.7], [0.79, 0.71]) == pytest.approx(np.array([1.0, -1.0]))
+    for limits in accuracy.MOST_LOST.values():
+        assert limits.keys() == accuracy.MOST_LOSS.keys()
