@@ -45,10 +45,21 @@ PLACES = sorted(set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE)))
 
 @pytest.mark.parametrize("place", PLACES)
 def test_places_exist(place):
-    file, _, test = place.partition("::")
-    assert (ROOT / file).exists()
+    file, test, row = re.fullmatch(r"(\S+?)(?:::(\w+))?(?: --only (\S+))?", place).groups()
+    text = (ROOT / file).read_text(encoding="utf-8")
     if test:
-        assert re.search(rf"def {test}\b", (ROOT / file).read_text(encoding="utf-8"))
+        assert re.search(rf"def {test}\b", text)
+    if row:
+        assert row in re.search(r"^ROWS = \((.*)\)$", text, re.MULTILINE)[1].replace('"', "").split(", ")
+
+
+def test_every_mode_has_its_source():
+    from wirewise.runtime.full_graph import MODES
+
+    table, sources = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8").split("## Sources", 1)
+    for name in MODES:
+        assert re.search(rf"^\| `{name}` \|", table, re.MULTILINE), name
+        assert name in ("fp32", "bf16") or f"`{name}`" in sources, name
 
 
 # What a user would write next.
