@@ -26,7 +26,7 @@ extensions = [
 exclude_patterns = ["_build", "_ext", "_templates"]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
-html_css_files = ["formulas.css"]
+html_css_files = ["pages.css"]
 
 html_theme = "furo"
 html_title = "wirewise"
