@@ -36,10 +36,10 @@ PRESETS = {
     },
     "paper": {
         "seeds": 5, "workers": 4,
-        "debian": {"dataset": "debian", "epochs": 40},
+        "debian": {"dataset": "debian", "epochs": 36},
         "block": {"dataset": "block:nodes=4000", "epochs": 60},
         "arxiv-like": {
-            "dataset": "block:nodes=4000,directed=true", "epochs": 120,
+            "dataset": "block:nodes=4000,directed=true", "epochs": 140,
             "model": "gcn", "norm": False, "learning_rate": 5e-4,
         },
     },
