@@ -1,9 +1,8 @@
 """Point-to-point messages between ranks, collected in the order in which they arrive.
 
 gloo's receives cannot be polled, so one daemon thread for each peer waits for its message and reports the
-arrival; NCCL messages of one exchange start as one group, because single ones would wait for each other.
-A peer that dies or falls silent becomes a
-`PeerError` on every rank, and the ranks agree through the store on *which* peer it was.
+arrival; NCCL messages of one exchange start as one group, because single ones would wait for each other. A peer that
+dies or falls silent becomes a `PeerError` on every rank, and the ranks agree through the store on *which* peer it was.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ class Transport:
         """Messages travel between devices (NCCL); otherwise those of a device are staged in pinned host memory."""
         self.peers = [(self.rank + r) % self.world_size for r in range(1, self.world_size)]
         self._jobs: dict[int, queue.SimpleQueue] = {}
+        self._threads: list[threading.Thread] = []
 
     def open(self, what: str, tag: int, receives: Mapping[int, torch.Tensor]) -> Pending:
         """Start an exchange: receives are posted at once, sends follow by `Pending.send`.
@@ -113,15 +113,21 @@ class Transport:
         """Queue of the daemon thread that waits for messages from `peer`."""
         if peer not in self._jobs:
             jobs: queue.SimpleQueue = queue.SimpleQueue()
-            threading.Thread(target=_serve, args=(jobs,), name=f"wirewise-wait-{peer}", daemon=True).start()
+            thread = threading.Thread(target=_serve, args=(jobs,), name=f"wirewise-wait-{peer}", daemon=True)
+            thread.start()
             self._jobs[peer] = jobs
+            self._threads.append(thread)
         return self._jobs[peer]
 
     def close(self) -> None:
-        """End the waiting threads."""
+        """End the waiting threads; one that still waits for a silent peer is left to its timeout."""
         for jobs in self._jobs.values():
             jobs.put(None)
+        # A thread that lets go of torch's objects while the interpreter shuts down would abort the process.
+        for thread in self._threads:
+            thread.join(_GRACE_S)
         self._jobs.clear()
+        self._threads.clear()
 
     def failure(self, what: str, peer: int | None, cause: str) -> PeerError:
         """Describe a failed wait, naming the rank that failed first where the store can tell."""
