@@ -28,8 +28,6 @@ _FIRST_PLAN = 2
 """Epochs traced at 8 bits before the first plan."""
 _AS_FAST = 1.02
 """Times that differ by less than this factor count as equal."""
-_HIDDEN_SHARE = 0.8
-"""Share of the last epoch's hidden time that a plan counts on: computing times vary from epoch to epoch."""
 
 
 class BitController:
@@ -164,7 +162,7 @@ class BitController:
         return self._scores[peer]
 
     def _measure(self, lanes: Mapping[str, Lane]) -> ExchangeCosts:
-        """Costs that all ranks agree on; the hidden time is what the lanes saw last."""
+        """Costs that all ranks agree on."""
         transport = self.exchange.transport
         if self.costs is None:
             links = measure_links(transport, hosts_of(transport))
@@ -181,14 +179,9 @@ class BitController:
             codec = measure_codec(width, device=self.exchange.device)
         else:
             links, codec = self._refitted(self.costs.links, lanes), self.costs.codec
-        none = np.zeros(transport.world_size)
-        hidden = {
-            n: np.where(np.arange(len(none)) == transport.rank, _HIDDEN_SHARE * lane.hidden_s, none)
-            for n, lane in lanes.items()
-        }
-        if not self.exchange.mode.overlap:
-            hidden = {}
-        costs = ExchangeCosts(links=links, codec=codec, hidden_s=hidden)
+        # Time that computing hides is not counted on: it varies from epoch to epoch and from rank to rank, and bytes
+        # that fit into it still load the network and the processor.
+        costs = ExchangeCosts(links=links, codec=codec)
         return costs.share(transport.rank, self._all_gather)
 
     def _refitted(self, links: LinkTable, lanes: Mapping[str, Lane]) -> LinkTable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -145,9 +144,6 @@ class Lane:
         self.traced_epochs = 0
         self.bytes_sent = 0
         self._arrival_s: dict[int, float] = {}
-        self.hidden_s = 0.0
-        """Seconds of computing between sending and collecting, of the last epoch."""
-        self._posted_s = 0.0
         self._slots = [_Slot() for _ in range(2 if mode.stale else 1)]
         self._turn = 0
         self._previous: _Slot | None = None
@@ -222,7 +218,6 @@ class Lane:
         self.bytes_sent += slot.pending.bytes_sent
         self.traced_epochs += trace
         self._current = slot
-        self._posted_s = time.perf_counter()
         if wait and not self.mode.stale:
             with self.clock.phase("wire"):
                 slot.pending.drain()
@@ -254,7 +249,6 @@ class Lane:
             PeerError: A peer closed its connection or sent nothing within the timeout.
         """
         slot: _Slot | None = self._current
-        self.hidden_s = time.perf_counter() - self._posted_s
         if self.mode.stale:
             slot, self._previous = self._previous, slot
         if slot is None:
