@@ -36,7 +36,7 @@ PRESETS = {
     },
     "paper": {
         "seeds": 5, "workers": 4,
-        "debian": {"dataset": "debian", "epochs": 36},
+        "debian": {"dataset": "debian", "epochs": 36, "static": ("fp32",)},
         "block": {"dataset": "block:nodes=4000", "epochs": 60},
         "arxiv-like": {
             "dataset": "block:nodes=4000,directed=true", "epochs": 140,
@@ -78,10 +78,10 @@ def train(knobs: dict, workers: int, seed: int) -> dict[str, ModeOutcome]:
         "seed": seed,
         "turn": epochs,
         "evaluate_every": max(1, epochs // 12),
-        **knobs,
+        **{k: v for k, v in knobs.items() if k != "static"},
     }
     with scratch() as folder:
-        static = Job(**common, hosts=1, network="loopback", modes=STATIC)
+        static = Job(**common, hosts=1, network="loopback", modes=knobs.get("static", STATIC))
         adaqp.prepare_parts(static, folder, Quiet())
         planned = Job(**common, hosts=workers, network="lab", link=LINK, modes=("adaqp",))
         found = launch.train(static, folder, lambda mode, record: None).modes
@@ -117,7 +117,7 @@ def section(page: Page, name: str, preset: dict) -> None:
     knobs = preset[name]
     page.add(
         f"## {name}\n\n`{knobs['dataset']}`, P={preset['workers']}, "
-        + ", ".join(f"{k} {v}" for k, v in knobs.items() if k != "dataset")
+        + ", ".join(f"{k} {v}" for k, v in knobs.items() if k not in ("dataset", "static"))
         + f"; {preset['seeds']} seeds. Test accuracy at the best validation accuracy; final loss: mean of the "
         "last five epochs. Measured; mean +- standard deviation over seeds."
     )
