@@ -21,7 +21,7 @@ class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
     eval_s: float = 0.0
     """Wall-clock time of the evaluation after this epoch (0 when there was none)."""
     phases: dict[str, float] = {}
-    """Seconds of the mean rank in each phase: pack, wire, unpack, central, marginal, dense, reduce, plan,
+    """Seconds of the mean rank in each phase: pack, wire, unpack, central, marginal, reduce, plan,
     other."""
     bytes_sent: int = 0
     """Payload bytes of halo messages that all ranks sent in the epoch."""
