@@ -12,6 +12,7 @@ import queue
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -47,6 +48,8 @@ class Transport:
         self.peers = [(self.rank + r) % self.world_size for r in range(1, self.world_size)]
         self._jobs: dict[int, queue.SimpleQueue] = {}
         self._threads: list[threading.Thread] = []
+        # Also at the end of a program that never calls `close`.
+        weakref.finalize(self, _end, self._jobs, self._threads)
 
     def open(self, what: str, tag: int, receives: Mapping[int, torch.Tensor]) -> Pending:
         """Start an exchange: receives are posted at once, sends follow by `Pending.send`.
@@ -121,13 +124,7 @@ class Transport:
 
     def close(self) -> None:
         """End the waiting threads; one that still waits for a silent peer is left to its timeout."""
-        for jobs in self._jobs.values():
-            jobs.put(None)
-        # A thread that lets go of torch's objects while the interpreter shuts down would abort the process.
-        for thread in self._threads:
-            thread.join(_GRACE_S)
-        self._jobs.clear()
-        self._threads.clear()
+        _end(self._jobs, self._threads)
 
     def failure(self, what: str, peer: int | None, cause: str) -> PeerError:
         """Describe a failed wait, naming the rank that failed first where the store can tell."""
@@ -186,6 +183,16 @@ def _other_side(buffer: torch.Tensor) -> torch.Tensor:
     if buffer.is_cuda:
         return torch.empty_like(buffer, device="cpu", pin_memory=True)
     return torch.empty_like(buffer, device="cuda")
+
+
+def _end(jobs: dict[int, queue.SimpleQueue], threads: list[threading.Thread]) -> None:
+    for of_peer in jobs.values():
+        of_peer.put(None)
+    # A thread that lets go of torch's objects while the interpreter shuts down would abort the process.
+    for thread in threads:
+        thread.join(_GRACE_S)
+    jobs.clear()
+    threads.clear()
 
 
 def _serve(jobs: queue.SimpleQueue) -> None:
