@@ -149,3 +149,8 @@ class _Events:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    # Everything is written and the group is closed. A thread of torch that wakes up while the interpreter shuts down
+    # can abort the process, so the interpreter does not shut down.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
