@@ -7,7 +7,6 @@ gradients of halo rows leave first and the gradients of own rows are computed wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,6 +166,3 @@ def _csr(matrix: sp.csr_matrix, device: torch.device | str) -> ops.Csr:
     matrix = matrix.tocsr()
     matrix.sort_indices()
     return ops.Csr.from_scipy(matrix, device=device)
-
-
-Dense = Callable[[Tensor, Tensor, int, int], Tensor]
