@@ -37,7 +37,7 @@ def adaqp(
     seed: Annotated[int, typer.Option(help="Seed of weights, dropout and rounding.")] = 0,
     model: Annotated[str, typer.Option(help="gcn or sage.")] = "sage",
     hidden: Annotated[int, typer.Option(help="Width of the hidden rows.")] = 128,
-    layers: Annotated[int, typer.Option(help="Graph convolutions.")] = 4,
+    layers: Annotated[int, typer.Option(help="Graph convolutions.")] = 3,
     dropout: Annotated[float, typer.Option(help="Probability of dropping a hidden value.")] = 0.5,
     norm: Annotated[bool, typer.Option(help="LayerNorm on hidden rows.")] = True,
     learning_rate: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.01,

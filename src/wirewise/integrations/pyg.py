@@ -133,7 +133,9 @@ class _Distributed(nn.Module):
             if job.transport.rank:
                 tensor.detach().zero_()
             job.transport.all_reduce(tensor.detach(), "broadcast of the parameters")
-        self._reducer = full_graph.GradientReducer(module.parameters(), job.transport)
+        self._reducer = full_graph.GradientReducer(
+            module.parameters(), job.transport, bits=job.exchange.mode.gradient_bits
+        )
         self._reducer.at_end = self._end_step
         self._steps = 0
 

@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seed: int = 0
     model: str = "sage"
     hidden: int = 128
-    layers: int = 4
+    layers: int = 3
     dropout: float = 0.5
     norm: bool = True
     learning_rate: float = 0.01

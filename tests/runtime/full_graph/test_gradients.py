@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,15 +18,14 @@ DRAWS = 60
 
 def flat_gradients(
     parts: list[graph.Part],
-    mode: str,
+    mode: fg.Mode | str,
     epochs: int,
     *,
     dropout: float = 0.5,
     exact_forward: bool = False,
     warm: int = 0,
 ) -> Tensor:
-    """Gradients of `epochs` epochs at fixed weights, [epochs, parameters], after `warm` epochs of fp32
-    training.
+    """Gradients of `epochs` epochs at fixed weights, [epochs, parameters], after `warm` epochs of fp32 training.
 
     Dropout masks depend on the epoch only, so gradients of two modes can be compared epoch by epoch.
     """
@@ -72,7 +73,8 @@ def parts() -> list[graph.Part]:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: int) -> None:
     exact = flat_gradients(parts, "fp32", 1, dropout=0.0)[0]
-    drawn = flat_gradients(parts, f"uniform-{bits}", DRAWS, dropout=0.0, exact_forward=True)
+    messages_only = replace(fg.mode(f"uniform-{bits}"), gradient_bits=32)
+    drawn = flat_gradients(parts, messages_only, DRAWS, dropout=0.0, exact_forward=True)
     error = (drawn.mean(0) - exact).norm() / exact.norm()
     floor = (drawn - drawn.mean(0)).norm(dim=1).pow(2).mean().sqrt() / DRAWS**0.5 / exact.norm()
     assert floor > 0
@@ -88,3 +90,10 @@ def test_gradient_cosine(parts: list[graph.Part], bits: int, at_start: float, af
         drawn = flat_gradients(parts, f"uniform-{bits}", 5, warm=warm)
         cosines = torch.nn.functional.cosine_similarity(drawn, exact, dim=1)
         assert float(cosines.mean()) >= threshold
+
+
+def test_gradients_in_sixteen_bits_are_rounded_once_a_rank(parts: list[graph.Part]) -> None:
+    exact = flat_gradients(parts, "fp32", 1)[0]
+    rounded = flat_gradients(parts, replace(fg.mode("fp32"), gradient_bits=16), 1)[0]
+    error = (rounded - exact).norm() / exact.norm()
+    assert 0 < error <= len(parts) * 2.0**-9

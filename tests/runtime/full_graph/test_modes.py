@@ -27,6 +27,12 @@ def test_every_mode_trains(name: str) -> None:
     assert len(run.records) == 12
 
 
+def test_the_loss_is_summed_in_full_whatever_the_width_of_gradients() -> None:
+    parts = split(small_graph(), 3)
+    rounded = train(parts, replace(fg.mode("fp32"), gradient_bits=16), epochs=1)
+    assert rounded.losses == train(parts, "fp32", epochs=1).losses
+
+
 @pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
 def test_fewer_bits_send_the_bytes_of_the_formula(bits: int) -> None:
     parts = split(small_graph(), 3)

@@ -3,8 +3,7 @@
 Objective: least exposed seconds of an exchange, codec time included (`cost.exposed_s`), subject to
 
 - accuracy: the weighted variance of an exchange is at most that of uniform `accuracy_bits`;
-- direction: in a layer, the mean forward bits are at least the mean backward bits, because forward noise
-passes
+- direction: in a layer, the mean forward bits are at least the mean backward bits, because forward noise passes
   nonlinearities and turns into bias while backward noise does not.
 
 Among the choices within `slack` of the least time, the one with the least noise. Wire time that computing
@@ -21,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class AutoDecision:
     exposed_s: dict[str, float]
     """Predicted exposed seconds of each exchange, codec included, on the slowest rank."""
     static_exposed_s: dict[int, float]
-    """The same, over all exchanges, for every static width, whatever its noise."""
+    """The same, over all exchanges, for every static width, whatever its noise and also where it is not allowed."""
     noise_share: dict[str, float]
     """Weighted variance as a share of the budget, over all ranks."""
     mean_bits: dict[str, float]
@@ -159,7 +159,10 @@ class _Shared:
         accuracy_bits: int,
     ) -> None:
         self.bits, self.names = bits, [e.name for e in problem.exchanges]
+        self.param_bytes = problem.param_bytes
         self.arenas: dict[str, Arena] = {}
+        self.static: dict[str, Arena] = {}
+        """One point a width, the same for all messages."""
         self.budgets: dict[str, float] = {}
         self.messages: dict[str, int] = {}
         self.sigma: dict[str, float] = {}
@@ -171,35 +174,28 @@ class _Shared:
             stop = start + 4 + int(np.prod(shape))
             moments = np.sum([t[start : start + 4] for t in gathered], axis=0)
             blocks = np.stack([t[start + 4 : stop].reshape(shape) for t in gathered])
-            self._add(e, size, moments, blocks, costs, accuracy_bits)
+            self._add(e, moments, blocks, costs, accuracy_bits)
             start = stop
 
     def _add(
         self,
         exchange: ExchangeProblem,
-        size: NDArray[np.int64],
         moments: Vector,
         blocks: Vector,
         costs: ExchangeCosts,
         accuracy_bits: int,
     ) -> None:
-        name, bits = exchange.name, np.array(self.bits)
+        name = exchange.name
         sender, receiver = np.nonzero(blocks[:, :, 0, :-1].sum(axis=-1))
         counts, noise = blocks[sender, receiver, :, :-1], blocks[sender, receiver, :, -1]
         if moments[0] == 0:
             # Nothing was traced: all messages are taken as equal, or one bit would look lossless.
             noise = counts @ np.array([noise_factor(b) for b in self.bits])
-        pack, unpack = (_rates(costs.codec, exchange.width, self.bits, i) for i in (0, 1))
-        self.arenas[name] = Arena(
-            sender=sender.astype(np.int64),
-            receiver=receiver.astype(np.int64),
-            size=counts @ size.astype(np.float64),
-            noise=np.ascontiguousarray(noise),
-            pack_s=counts @ pack,
-            unpack_s=counts @ unpack,
-            bit_sum=counts @ bits.astype(np.float64),
-            links=costs.links,
-            hidden_s=costs.hidden(name),
+        priced = partial(_arena, exchange, costs, sender, receiver, param_bytes=self.param_bytes)
+        messages = counts[:, :1].sum(axis=-1)
+        self.arenas[name] = priced(self.bits, counts, noise)
+        self.static[name] = priced(
+            BITS, messages[:, :, None] * np.eye(len(BITS)), messages * [noise_factor(b) for b in BITS]
         )
         at = self.bits.index(accuracy_bits) if accuracy_bits in self.bits else None
         weight = moments[3] if moments[0] else counts[:, 0].sum()
@@ -280,10 +276,10 @@ class _Shared:
         static = {
             b: sum(
                 a.evaluate(np.full(len(a.sender), i, np.int64)).exposed_s
-                for a in self.arenas.values()
+                for a in self.static.values()
                 if len(a.sender)
             )
-            for i, b in enumerate(self.bits)
+            for i, b in enumerate(BITS)
         }
         return AutoDecision(
             bits=own,
@@ -294,6 +290,32 @@ class _Shared:
             mean_bits={n: self._mean(n, c) for n, c in chosen.items()},
             weight_sigma=self.sigma,
         )
+
+
+def _arena(
+    exchange: ExchangeProblem,
+    costs: ExchangeCosts,
+    sender: NDArray[np.int64],
+    receiver: NDArray[np.int64],
+    bits: Sequence[int],
+    counts: Vector,
+    noise: Vector,
+    *,
+    param_bytes: int,
+) -> Arena:
+    """Price points of channels: `counts` [channels, points, bits] are messages, `noise` [channels, points]."""
+    pack, unpack = (_rates(costs.codec, exchange.width, bits, i) for i in (0, 1))
+    return Arena(
+        sender=sender.astype(np.int64),
+        receiver=receiver.astype(np.int64),
+        size=counts @ exchange.sizes(bits, param_bytes).astype(np.float64),
+        noise=np.ascontiguousarray(noise),
+        pack_s=counts @ pack,
+        unpack_s=counts @ unpack,
+        bit_sum=counts @ np.array(bits, dtype=np.float64),
+        links=costs.links,
+        hidden_s=costs.hidden(exchange.name),
+    )
 
 
 def _rates(codec: CodecCost, width: int, bits: Iterable[int], direction: int) -> Vector:

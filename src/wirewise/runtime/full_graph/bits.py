@@ -96,15 +96,15 @@ class BitController:
     def _automatic(self, lanes: Mapping[str, Lane]) -> dict[str, dict[int, np.ndarray]]:
         """Least exposed time at no more noise than four bits everywhere; every rank decides its own messages.
 
-        Where fp32 would be as fast as anything else, every width is allowed. Otherwise at most 8 bits are: more would
-        only fill time that computing hides, and load the network for no accuracy that training could show.
+        At most 8 bits, unless fp32 would be as fast as anything else: more would only fill time that computing hides,
+        and load the network for no accuracy that training could show.
         """
         problem = self._problem(lanes)
         self.costs = self._measure(lanes)
-        self.decision = self._decide(problem, self.costs, BITS)
+        self.decision = self._decide(problem, self.costs, (1, 2, 4, 8))
         static = self.decision.static_exposed_s
-        if static[32] > _AS_FAST * min(static.values()):
-            self.decision = self._decide(problem, self.costs, (1, 2, 4, 8))
+        if static[32] <= _AS_FAST * min(static.values()):
+            self.decision = self._decide(problem, self.costs, BITS)
         chosen: dict[str, dict[int, np.ndarray]] = {name: {} for name in lanes}
         for (name, peer), table in self.decision.bits.items():
             chosen[name][peer] = table

@@ -18,8 +18,10 @@ __all__ = ["hosts_of", "measure_codec", "measure_links"]
 
 _PROBE_BYTES = (1 << 14, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
 _PROBE_ROUNDS = 2
-_PROBE_LIMIT_S = 0.25
-"""Larger probes are left out once a round takes so long: a slow network shows its slope early."""
+_PROBE_LEAST = 3
+_PROBE_LIMIT_S = 0.02
+"""Once so many sizes were tried and the last took so long, larger ones are left out: a slow network shows its slope
+early, and the exchanges of the training refine it."""
 _PROBE_TAG = 5
 
 
@@ -35,21 +37,20 @@ def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
     """Fit latency and slope of every channel to all-to-alls of several sizes.
 
     All channels are loaded at once. Arrival times are regressed on the bytes of the busier interface, so that a
-    host's channels share it in
-    predictions as they did in the measurement. Every rank knows the channels that it receives; the others are
-    placeholders until `ExchangeCosts.share`.
+    host's channels share it in predictions as they did in the measurement. Every rank knows the channels that it
+    receives; the others are placeholders until `ExchangeCosts.share`.
     """
     size = transport.world_size
     table = LinkTable.uniform(LinkCost(latency_s=1e-4, s_per_byte=1e-8), size, hosts=hosts)
     samples: dict[int, list[tuple[float, float]]] = {p: [] for p in transport.peers}
     for _ in range(_PROBE_ROUNDS):
-        for count in _PROBE_BYTES:
+        for tried, count in enumerate(_PROBE_BYTES, 1):
             load = table.load(np.full((size, size), count) * (1 - np.eye(size, dtype=np.int64)))
             slowest = 0.0
             for peer, seconds in _probe(transport, count).items():
                 samples[peer].append((float(load[peer, transport.rank]), seconds))
                 slowest = max(slowest, seconds)
-            if _agree(transport, slowest) > _PROBE_LIMIT_S:
+            if tried >= _PROBE_LEAST and _agree(transport, slowest) > _PROBE_LIMIT_S:
                 break
     links = {
         (s, r): LinkCost(latency_s=0.0, s_per_byte=0.0) for s in range(size) for r in range(size) if s != r

@@ -19,25 +19,33 @@ class GradientReducer:
 
     Gradients are views of flat buckets in reverse parameter order, so nothing is copied (unless an optimizer
     set them to None meanwhile). A bucket starts to travel when its last gradient is ready and every earlier
-    bucket has
-    started: all ranks start them in one order, also when a rank has no use for some parameter. One extra
-    number rides in the last bucket: the loss.
+    bucket has started: all ranks start them in one order, also when a rank has no use for some parameter. The
+    loss is summed beside them, in its own type.
 
     Args:
+        bits: 32: gradients travel as they are. 16: those of float32 are rounded to bfloat16, sent and summed so.
         bucket_bytes: A bucket is closed when it holds at least so many bytes.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], transport: Transport, *, bucket_bytes: int = 1 << 18
+        self,
+        parameters: Iterable[nn.Parameter],
+        transport: Transport,
+        *,
+        bits: int = 32,
+        bucket_bytes: int = 1 << 18,
     ):
-        self.transport = transport
+        self.transport, self.bits = transport, bits
         self._parameters = [p for p in reversed(list(parameters)) if p.requires_grad]
         self._flat: list[Tensor] = []
         self._bucket_of: dict[nn.Parameter, int] = {}
         self._views: dict[nn.Parameter, Tensor] = {}
         self._missing: list[int] = []
         self._expected: list[int] = []
+        self._wire: list[Tensor] = []
+        self._loss = torch.zeros(1)
         self._works: list[dist.Work] = []
+        self._loss_work: dist.Work | None = None
         for group in self._groups(bucket_bytes):
             self._add_bucket(group)
         self.at_end: Callable[[], None] | None = None
@@ -56,8 +64,7 @@ class GradientReducer:
         return groups
 
     def _add_bucket(self, group: list[nn.Parameter]) -> None:
-        # One spare element: the last bucket's carries the loss.
-        flat = torch.zeros(sum(p.numel() for p in group) + 1, dtype=group[0].dtype, device=group[0].device)
+        flat = torch.zeros(sum(p.numel() for p in group), dtype=group[0].dtype, device=group[0].device)
         start = 0
         for parameter in group:
             self._views[parameter] = flat[start : start + parameter.numel()].view_as(parameter)
@@ -65,15 +72,21 @@ class GradientReducer:
             start += parameter.numel()
             self._bucket_of[parameter] = len(self._flat)
         self._flat.append(flat)
+        rounded = self.bits == 16 and flat.dtype == torch.float32 and self.transport.world_size > 1
+        self._wire.append(torch.empty_like(flat, dtype=torch.bfloat16) if rounded else flat)
         self._expected.append(len(group))
 
     def begin(self, loss: Tensor | float = 0.0) -> None:
         """Clear the gradients before back-propagation; `loss` is this rank's share of the loss."""
         for flat in self._flat:
             flat.zero_()
-        self._flat[-1][-1] = loss.detach() if isinstance(loss, Tensor) else loss
         self._missing = list(self._expected)
         self._works = []
+        self._loss = (
+            loss.detach().clone().view(1) if isinstance(loss, Tensor) else self._flat[0].new_tensor([loss])
+        )
+        if self.transport.world_size > 1:
+            self._loss_work = self._start(self._loss)
 
     def _ready(self, parameter: nn.Parameter) -> None:
         self._own_gradient(parameter)
@@ -93,8 +106,15 @@ class GradientReducer:
         parameter.grad = view
 
     def _launch(self) -> None:
-        flat = self._flat[len(self._works)]
-        self.transport.guard(lambda: self._works.append(self.transport.group.allreduce([flat])), "all-reduce")
+        number = len(self._works)
+        if self._wire[number] is not self._flat[number]:
+            self._wire[number].copy_(self._flat[number])
+        self._works.append(self._start(self._wire[number]))
+
+    def _start(self, tensor: Tensor) -> dist.Work:
+        started: list[dist.Work] = []
+        self.transport.guard(lambda: started.append(self.transport.group.allreduce([tensor])), "all-reduce")
+        return started[0]
 
     def finish(self) -> float:
         """Wait for all buckets; returns the loss summed over ranks.
@@ -107,9 +127,13 @@ class GradientReducer:
         if self.transport.world_size > 1:
             while len(self._works) < len(self._flat):
                 self._launch()
-            for work in self._works:
+            assert self._loss_work is not None
+            for work in [self._loss_work, *self._works]:
                 self.transport.guard(partial(work.wait, self.transport.timeout), "the gradient all-reduce")
-        return float(self._flat[-1][-1])
+            for flat, wire in zip(self._flat, self._wire, strict=True):
+                if wire is not flat:
+                    flat.copy_(wire)
+        return float(self._loss)
 
     def close(self) -> None:
         """Remove the hooks from the parameters."""

@@ -93,7 +93,7 @@ class Trainer:
             lambda p: torch.optim.Adam(p, lr=options.learning_rate, weight_decay=options.weight_decay)
         )
         self.optimizer = make(model.parameters())
-        self.reducer = GradientReducer(model.parameters(), transport)
+        self.reducer = GradientReducer(model.parameters(), transport, bits=mode.gradient_bits)
         self.epoch = 0
         self._pending: list[_Measured] = []
 
