@@ -22,8 +22,9 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.runtime.full_graph.clock import Clock
-from wirewise.runtime.full_graph.lane import Lane, Route
+from wirewise.runtime.full_graph.lane import Lane
 from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.route import Route
 from wirewise.runtime.full_graph.transport import Transport
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One direction of one layer's exchange: which rows go to whom, in which bits, in which buffers."""
+"""One direction of one layer's exchange: encodes, sends and receives in its own buffers."""
 
 from __future__ import annotations
 
@@ -13,86 +13,15 @@ from torch import Tensor
 
 from wirewise import codec, rng
 from wirewise.errors import PeerError
-from wirewise.graph import ops
 from wirewise.runtime.full_graph.clock import Clock
 from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.received import Received
+from wirewise.runtime.full_graph.route import Route
+from wirewise.runtime.full_graph.sampling import BoundarySampler
+from wirewise.runtime.full_graph.skipping import BlockSkipper
 from wirewise.runtime.full_graph.transport import Pending, Transport
 
-__all__ = ["Lane", "Received", "Route"]
-
-
-@dataclass(frozen=True)
-class Route:
-    """Rows that one rank exchanges with its peers in one direction."""
-
-    send_rows: Mapping[int, Tensor]
-    """Row numbers of the sender's matrix for each receiving peer, int64 [n]."""
-    send_ids: Mapping[int, np.ndarray]
-    """Global node ids of these rows, int64 [n]; they key the stochastic rounding."""
-    receive_counts: Mapping[int, int]
-    """Rows that come from each peer."""
-    owner_sends: bool
-    """True when owners send to holders (forward); False when partial gradients return."""
-
-    def reversed(self, receive_rows: Mapping[int, Tensor], receive_ids: Mapping[int, np.ndarray]) -> Route:
-        """The same boundary, crossed the other way; `receive_rows` are the rows that this rank received into."""
-        counts = {peer: len(rows) for peer, rows in self.send_rows.items()}
-        return Route(receive_rows, receive_ids, counts, not self.owner_sends)
-
-
-@dataclass
-class Received:
-    """Rows of one peer, still as they came over the wire."""
-
-    peer: int
-    buffer: Tensor
-    layout: codec.MessageLayout | None
-    """None: the buffer holds the rows themselves (all fp32, or float64)."""
-    positions: Tensor | None
-    """Positions in the peer's full list, when only a sample was sent."""
-    scale: float
-    clock: Clock
-
-    def rows(self, count: int, width: int, dtype: torch.dtype) -> Float[Tensor, "n d"]:
-        """The decoded rows, [count, width]; rows that were not sampled are zero."""
-        with self.clock.phase("unpack"):
-            if self.layout is None:
-                rows = self.buffer.view(dtype).view(-1, width)
-            else:
-                rows = torch.empty(len(self.layout.bits), width, dtype=dtype, device=self.buffer.device)
-                codec.unpack(self.buffer, self.layout, rows)
-            if self.positions is None:
-                return rows
-            full = rows.new_zeros(count, width)
-            full[self.positions] = rows * self.scale
-            return full
-
-    def write(self, out: Float[Tensor, "n d"]) -> None:
-        """Decode into `out`, [n, width]."""
-        if self.layout is not None and self.positions is None:
-            with self.clock.phase("unpack"):
-                codec.unpack(self.buffer, self.layout, out)
-        else:
-            out.copy_(self.rows(len(out), out.shape[1], out.dtype))
-
-    def add(self, index: Tensor, out: Float[Tensor, "m d"]) -> None:
-        """Add row i to `out[index[i]]`; every index occurs once."""
-        if self.layout is not None and self.positions is None:
-            with self.clock.phase("unpack"):
-                codec.unpack_add(self.buffer, self.layout, index, out)
-        else:
-            rows = self.rows(len(index), out.shape[1], out.dtype)
-            with self.clock.phase("unpack"):
-                out.index_add_(0, index, rows)
-
-    def aggregate(self, csr: ops.Csr, out: Float[Tensor, "m d"]) -> None:
-        """Add `csr @ rows` to `out`; quantized rows are decoded on the fly and never stored."""
-        if self.layout is not None and self.positions is None:
-            with self.clock.phase("unpack"):
-                codec.unpack_aggregate(self.buffer, self.layout, csr.indptr, csr.indices, csr.weight, out)
-        else:
-            rows = self.rows(csr.num_columns, out.shape[1], out.dtype)
-            ops.aggregate_into(csr, rows, out, accumulate=True)
+__all__ = ["Lane", "check_tables"]
 
 
 @dataclass
@@ -146,9 +75,14 @@ class Lane:
         self._arrival_s: dict[int, float] = {}
         self._slots = [_Slot() for _ in range(2 if mode.stale else 1)]
         self._turn = 0
+        self._current: _Slot | None = None
+        """The exchange that was posted last."""
         self._previous: _Slot | None = None
-        self._last: dict[int, Tensor] = {}
-        self._age: dict[int, int] = {}
+        """With `stale`: the exchange of the previous epoch, whose rows this one uses."""
+        self._sampler = BoundarySampler(
+            route, mode.boundary_rate, rank=transport.rank, seed=seed, device=device
+        )
+        self._skipper = BlockSkipper(route, drift=mode.skip_drift, limit=mode.skip_limit)
 
     def set_bits(self, send: Mapping[int, np.ndarray], receive: Mapping[int, np.ndarray]) -> None:
         """Give every message its width (uint8 [n] by peer) and lay the buffers out anew."""
@@ -202,9 +136,8 @@ class Lane:
         self._turn = (self._turn + 1) % len(self._slots)
         if slot.pending is not None:
             slot.pending.wait_sends()
-        if self.mode.boundary_rate < 1.0:
-            slot.sent, slot.received = self._samples(epoch)
-        sending = self._sending(x, epoch)
+        slot.sent, slot.received = self._sampler.draw(epoch)
+        sending = self._skipper.choose(x)
         what = f"{self.name} of epoch {epoch}"
         receives = {
             p: self._part(slot.receive[p], slot.received.get(p))
@@ -248,7 +181,7 @@ class Lane:
         Raises:
             PeerError: A peer closed its connection or sent nothing within the timeout.
         """
-        slot: _Slot | None = self._current
+        slot = self._current
         if self.mode.stale:
             slot, self._previous = self._previous, slot
         if slot is None:
@@ -266,15 +199,15 @@ class Lane:
             seen.add(peer)
             yield self._received(slot, peer)
         self._note_arrivals(slot.pending)
-        # Blocks that their owners did not send again are still in the buffer.
-        for peer in self._last_received() - seen:
-            yield self._received(slot, peer)
+        if self._skipper.active:
+            # Blocks that their owners did not send again are still in the buffer.
+            for peer in set(self._receivable()) - seen:
+                yield self._received(slot, peer)
 
     def _received(self, slot: _Slot, peer: int) -> Received:
         positions = slot.received.get(peer)
-        scale = 1.0 / self.mode.boundary_rate
         buffer = self._part(slot.receive[peer], positions)
-        return Received(peer, buffer, self.receive_layouts[peer], positions, scale, self.clock)
+        return Received(peer, buffer, self.receive_layouts[peer], positions, self._sampler.scale, self.clock)
 
     def _note_arrivals(self, pending: Pending) -> None:
         for peer, seconds in pending.arrival_s.items():
@@ -302,8 +235,7 @@ class Lane:
             "variance": self.variance,
             "traced_epochs": self.traced_epochs,
             "late": None if late is None else {p: b.clone() for p, b in late.receive.items()},
-            "last": self._last,
-            "age": self._age,
+            **self._skipper.state_dict(),
             "held": {p: b.clone() for p, b in self._slots[0].receive.items()} if self.mode.skip_limit else {},
         }
 
@@ -311,7 +243,7 @@ class Lane:
         """Continue from `state_dict`."""
         self.set_bits(state["send_bits"], state["receive_bits"])
         self.variance, self.traced_epochs = state["variance"], state["traced_epochs"]
-        self._last, self._age = state["last"], state["age"]
+        self._skipper.load_state_dict(state)
         for peer, held in state["held"].items():
             self._slots[0].receive[peer].copy_(held)
         if state["late"] is not None:
@@ -332,44 +264,10 @@ class Lane:
             return buffer
         return buffer[: len(positions) * self.width * self.dtype.itemsize]
 
-    def _samples(self, epoch: int) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-        """Positions sent to and received from each peer: owner and holder draw the same without talking."""
-        rank, rate = self.transport.rank, self.mode.boundary_rate
-
-        def draw(peer: int, count: int, peer_owns: bool) -> Tensor:
-            owner, holder = (peer, rank) if peer_owns else (rank, peer)
-            key = rng.stream_key(self.seed, epoch, 0xB0, owner, holder)
-            order = np.argsort(rng.uniform16(key, np.arange(count), 1)[:, 0], kind="stable")
-            return torch.from_numpy(np.sort(order[: round(rate * count)])).to(self.device)
-
-        sends, receives = self.route.send_rows, self.route.receive_counts
-        owns = not self.route.owner_sends
-        return (
-            {p: draw(p, len(rows), owns) for p, rows in sends.items()},
-            {p: draw(p, count, not owns) for p, count in receives.items()},
-        )
-
-    def _sending(self, x: Tensor, epoch: int) -> set[int]:
-        """Peers that get rows in this epoch; all of them unless unchanged blocks are skipped."""
-        if not self.mode.skip_limit or not self.route.owner_sends:
-            return set(self.route.send_rows)
-        chosen = set()
-        for peer, rows in self.route.send_rows.items():
-            block = x[rows]
-            last, age = self._last.get(peer), self._age.get(peer, 0)
-            if last is not None and age < self.mode.skip_limit:
-                drift = float((block - last).norm() / last.norm().clamp_min(1e-12))
-                if drift <= self.mode.skip_drift:
-                    self._age[peer] = age + 1
-                    continue
-            self._last[peer], self._age[peer] = block.clone(), 0
-            chosen.add(peer)
-        return chosen
-
     def _receiving(self, what: str, sending: set[int], epoch: int) -> list[int]:
         """Peers whose rows will come; with skipping they say so in one byte each first."""
-        peers = [p for p, n in self.route.receive_counts.items() if n]
-        if not self.mode.skip_limit or not self.route.owner_sends:
+        peers = self._receivable()
+        if not self._skipper.active:
             return peers
         said = {p: torch.tensor([p in sending], dtype=torch.uint8) for p in self.route.send_rows}
         heard = {p: torch.zeros(1, dtype=torch.uint8) for p in peers}
@@ -378,10 +276,9 @@ class Lane:
             self.transport.exchange(what + " (flags)", self._tag(epoch) + 1, said, heard)
         return [p for p in peers if heard[p]]
 
-    def _last_received(self) -> set[int]:
-        if not self.mode.skip_limit or not self.route.owner_sends:
-            return set()
-        return {p for p, n in self.route.receive_counts.items() if n}
+    def _receivable(self) -> list[int]:
+        """Peers that hold rows for this rank."""
+        return [p for p, n in self.route.receive_counts.items() if n]
 
 
 def check_tables(lanes: Mapping[str, Lane], transport: Transport) -> None:
