@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
-from wirewise.planners.bitwidth.problem import BitWidthProblem, make_plan
+from wirewise.planners.bitwidth.by_exchange import plan_by_exchange
+from wirewise.planners.bitwidth.problem import BitWidthProblem
 from wirewise.planners.bitwidth.program import Program
 from wirewise.plans import BitWidthPlan
 
@@ -110,19 +112,15 @@ def milp(
     Raises:
         PlanError: A weight or a knob cannot be used, or the solver ran out of time.
     """
-    problem.validate()
-    found = {}
-    for exchange in problem.exchanges:
-        program = Program(
-            exchange,
-            costs.links,
-            lam=lam,
-            bits=bits,
-            group_size=group_size,
-            param_bytes=problem.param_bytes,
-            normaliser=normaliser,
-            exact_bytes=exact_bytes,
-        )
-        for ends, chosen in program.expand(solve(program, time_limit_s=time_limit_s)).items():
-            found[exchange.name, *ends] = chosen
-    return make_plan(problem, found, planner="milp", costs=costs, seed=seed)
+    return plan_by_exchange(
+        problem,
+        costs,
+        partial(solve, time_limit_s=time_limit_s),
+        planner="milp",
+        seed=seed,
+        lam=lam,
+        bits=bits,
+        group_size=group_size,
+        normaliser=normaliser,
+        exact_bytes=exact_bytes,
+    )

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost import ExchangeCosts
+from wirewise.planners.bitwidth.by_exchange import plan_by_exchange
 from wirewise.planners.bitwidth.frontier import Frontier, frontier
-from wirewise.planners.bitwidth.problem import BitWidthProblem, make_plan
+from wirewise.planners.bitwidth.problem import BitWidthProblem
 from wirewise.planners.bitwidth.program import Program
 from wirewise.plans import BitWidthPlan
 
@@ -71,19 +72,15 @@ def threshold(
     Raises:
         PlanError: A weight or a knob cannot be used.
     """
-    problem.validate()
-    found = {}
-    for exchange in problem.exchanges:
-        program = Program(
-            exchange,
-            costs.links,
-            lam=lam,
-            bits=bits,
-            group_size=group_size,
-            param_bytes=problem.param_bytes,
-            normaliser=normaliser,
-            exact_bytes=exact_bytes,
-        )
-        for ends, chosen in program.expand(solve(program)).items():
-            found[exchange.name, *ends] = chosen
-    return make_plan(problem, found, planner="threshold", costs=costs, seed=seed)
+    return plan_by_exchange(
+        problem,
+        costs,
+        solve,
+        planner="threshold",
+        seed=seed,
+        lam=lam,
+        bits=bits,
+        group_size=group_size,
+        normaliser=normaliser,
+        exact_bytes=exact_bytes,
+    )
