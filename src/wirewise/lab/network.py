@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from wirewise import units
 from wirewise.errors import LabError
@@ -281,29 +281,10 @@ class Lab:
     def run(
         self,
         command: Sequence[str] | Sequence[Sequence[str]],
-        *,
-        processes_per_host: int = 1,
-        launcher: str = "torchrun",
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        listener: Listener | None = None,
-        faults: Sequence[Fault] = (),
-        timeout_s: float | None = None,
-        grace_s: float = 20.0,
+        **options: Any,
     ) -> JobResult:
-        """Run one job over all hosts and wait for its end; arguments as `launch`."""
-        job = self.launch(
-            command,
-            processes_per_host=processes_per_host,
-            launcher=launcher,
-            environment=environment,
-            folder=folder,
-            listener=listener,
-            faults=faults,
-            timeout_s=timeout_s,
-            grace_s=grace_s,
-        )
-        return job.wait()
+        """Run one job over all hosts and wait for its end; arguments and errors as `launch`."""
+        return self.launch(command, **options).wait()
 
     def _open(self) -> namespaces.Realm:
         if self._realm is None:
