@@ -6,7 +6,7 @@ many, and backward draws the mask again instead of storing it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,12 +62,12 @@ def norm_act_drop(
     for name, t in (("gain", gain), ("bias", bias)):
         if norm and t is not None and (t.shape != x.shape[1:] or t.dtype != x.dtype):
             raise InputError(f"got {name} {t.dtype} {tuple(t.shape)}; expected {x.dtype} [{x.shape[1]}]")
-    p = p if drops else 0.0
+    steps = _Steps(norm=norm, eps=eps, relu=relu, p=p if drops else 0.0, key=key, rows=rows)
     if not norm:
         gain = bias = None
     if not uses_numba(implementation, x):
-        return _torch(x, gain, bias, p, key, rows, norm, relu, eps)
-    result: Tensor = _NormActDrop.apply(x, gain, bias, p, key, rows, norm, relu, eps)
+        return _torch(x, gain, bias, steps)
+    result: Tensor = _NormActDrop.apply(x, gain, bias, steps)
     return result
 
 
@@ -97,21 +97,22 @@ def _check_rows(x: Tensor, rows: Tensor | None, needed: bool) -> None:
         raise InputError(f"dropout needs the global number of each row, int64 [{len(x)}]; got {got}")
 
 
-def _torch(
-    x: Tensor,
-    gain: Tensor | None,
-    bias: Tensor | None,
-    p: float,
-    key: int,
-    rows: Tensor | None,
-    norm: bool,
-    relu: bool,
-    eps: float,
-) -> Tensor:
-    y = functional.layer_norm(x, x.shape[1:], gain, bias, eps) if norm else x
-    y = torch.relu(y) if relu else y
-    if p > 0 and rows is not None:
-        y = y * keep_mask(key, rows, x.shape[1], p) * (1.0 / (1.0 - p))
+class _Steps(NamedTuple):
+    """What is done to the rows, in this order; see `norm_act_drop`."""
+
+    norm: bool
+    eps: float
+    relu: bool
+    p: float
+    key: int
+    rows: Tensor | None
+
+
+def _torch(x: Tensor, gain: Tensor | None, bias: Tensor | None, steps: _Steps) -> Tensor:
+    y = functional.layer_norm(x, x.shape[1:], gain, bias, steps.eps) if steps.norm else x
+    y = torch.relu(y) if steps.relu else y
+    if steps.p > 0 and steps.rows is not None:
+        y = y * keep_mask(steps.key, steps.rows, x.shape[1], steps.p) * (1.0 / (1.0 - steps.p))
     # Like the fused form, never the input itself.
     return y.clone() if y is x else y
 
@@ -124,32 +125,21 @@ def _scalars(x: Tensor, p: float, key: int) -> tuple[Any, Any, Any]:
 
 class _NormActDrop(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        gain: Tensor | None,
-        bias: Tensor | None,
-        p: float,
-        key: int,
-        rows: Tensor | None,
-        norm: bool,
-        relu: bool,
-        eps: float,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, gain: Tensor | None, bias: Tensor | None, steps: _Steps) -> Tensor:
         x = x.contiguous()
-        rows = torch.empty(0, dtype=torch.int64) if rows is None else rows.contiguous()
-        mean, rstd = x.new_empty(2, len(x) if norm else 0)
+        rows = torch.empty(0, dtype=torch.int64) if steps.rows is None else steps.rows.contiguous()
+        mean, rstd = x.new_empty(2, len(x) if steps.norm else 0)
         out = torch.empty_like(x)
         a, b = _affine(x, gain, bias)
-        key_, threshold, scale = _scalars(x, p, key)
+        key, threshold, scale = _scalars(x, steps.p, steps.key)
         real = type(scale)
-        floor = real(0.0 if relu else -np.inf)
+        floor = real(0.0 if steps.relu else -np.inf)
         norm_act_drop_forward(
-            x.numpy(), a, b, rows.numpy(), key_, threshold, scale, real(eps), norm, floor,
+            x.numpy(), a, b, rows.numpy(), key, threshold, scale, real(steps.eps), steps.norm, floor,
             mean.numpy(), rstd.numpy(), out.numpy(),
         )  # fmt: skip
         ctx.save_for_backward(x, gain, bias, rows, mean, rstd)
-        ctx.scalars = key_, threshold, scale, norm, floor
+        ctx.scalars = key, threshold, scale, steps.norm, floor
         return out
 
     @staticmethod
@@ -165,8 +155,7 @@ class _NormActDrop(torch.autograd.Function):
         )  # fmt: skip
         dgain, dbias = (torch.from_numpy(t).to(x.dtype) for t in totals)
         wants = ctx.needs_input_grad
-        nothing = (None,) * 6
-        return dx, dgain if wants[1] else None, dbias if wants[2] else None, *nothing
+        return dx, dgain if wants[1] else None, dbias if wants[2] else None, None
 
 
 def _affine(x: Tensor, gain: Tensor | None, bias: Tensor | None) -> tuple[Any, Any]:
