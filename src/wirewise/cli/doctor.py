@@ -73,21 +73,33 @@ def checks(*, warm: bool = False) -> Iterator[Check]:
             yield Check(name=name, state=state, found=text, advice=f"mend or reinstall what {name} needs")
 
 
+def _ok(name: str, found: str) -> Check:
+    return Check(name=name, state="ok", found=found)
+
+
+def _missing(name: str, found: str, advice: str) -> Check:
+    return Check(name=name, state="missing", found=found, advice=advice)
+
+
+def _broken(name: str, found: str, advice: str) -> Check:
+    return Check(name=name, state="broken", found=found, advice=advice)
+
+
 def _versions() -> Check:
     text = f"{wirewise.__version__}, Python {platform.python_version()}, {platform.platform()}"
-    return Check(name="wirewise", state="ok", found=text)
+    return _ok("wirewise", text)
 
 
 def _package(name: str, package: str) -> Check:
     importlib.import_module(package)
-    return Check(name=name, state="ok", found=importlib.metadata.version(package))
+    return _ok(name, importlib.metadata.version(package))
 
 
 def _cpu() -> Check:
     usable = len(os.sched_getaffinity(0))
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     text = f"{_cpu_model()}, {usable} usable cores, {format_size(pages * page_bytes)} memory"
-    return Check(name="cpu", state="ok", found=text)
+    return _ok("cpu", text)
 
 
 def _cpu_model() -> str:
@@ -104,23 +116,19 @@ def _torch() -> Check:
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
-        return Check(
-            name="torch",
-            state="broken",
-            found=f"{torch.__version__} without torch.distributed's gloo",
-            advice="install a build of PyTorch for Linux that has gloo",
+        return _broken(
+            "torch",
+            f"{torch.__version__} without torch.distributed's gloo",
+            "install a build of PyTorch for Linux that has gloo",
         )
     text = f"{torch.__version__}, gloo, {torch.get_num_threads()} threads"
-    return Check(name="torch", state="ok", found=text)
+    return _ok("torch", text)
 
 
 def _triton() -> Check:
     if importlib.util.find_spec("triton") is None:
-        return Check(
-            name="triton",
-            state="missing",
-            found="not installed; only CUDA devices use it",
-            advice="comes with PyTorch's CUDA builds",
+        return _missing(
+            "triton", "not installed; only CUDA devices use it", "comes with PyTorch's CUDA builds"
         )
     return _package("triton", "triton")
 
@@ -130,23 +138,19 @@ def _cuda() -> Check:
     import torch.distributed as dist
 
     if not torch.cuda.is_available():
-        return Check(
-            name="cuda",
-            state="missing",
-            found="no CUDA device is usable; everything runs on the CPU",
-            advice="install PyTorch's CUDA build on a machine with a GPU",
+        return _missing(
+            "cuda",
+            "no CUDA device is usable; everything runs on the CPU",
+            "install PyTorch's CUDA build on a machine with a GPU",
         )
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     if not dist.is_nccl_available():
-        return Check(
-            name="cuda",
-            state="missing",
-            found=f"{names}, CUDA {torch.version.cuda}, no NCCL",
-            advice="install a build of PyTorch with NCCL",
+        return _missing(
+            "cuda", f"{names}, CUDA {torch.version.cuda}, no NCCL", "install a build of PyTorch with NCCL"
         )
     version: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
     nccl = ".".join(map(str, version()))
-    return Check(name="cuda", state="ok", found=f"{names}, CUDA {torch.version.cuda}, NCCL {nccl}")
+    return _ok("cuda", f"{names}, CUDA {torch.version.cuda}, NCCL {nccl}")
 
 
 def _metis() -> Check:
@@ -154,11 +158,10 @@ def _metis() -> Check:
 
     cuts, owner = pymetis.part_graph(2, adjacency=[[1], [0, 2], [1, 3], [2]])
     if cuts != 1 or sorted(owner) != [0, 0, 1, 1]:
-        return Check(
-            name="metis",
-            state="broken",
-            found=f"cut a path of 4 nodes {cuts} times into {owner}; once into halves is right",
-            advice="reinstall pymetis",
+        return _broken(
+            "metis",
+            f"cut a path of 4 nodes {cuts} times into {owner}; once into halves is right",
+            "reinstall pymetis",
         )
     return _package("metis", "pymetis")
 
@@ -169,26 +172,22 @@ def _highs() -> Check:
 
     solved = milp(c=np.array([-1.0]), bounds=(0, 2.5), integrality=np.array([1]))
     if solved.x is None or round(solved.x[0]) != 2:
-        return Check(
-            name="highs",
-            state="broken",
-            found=f"a program of one integer was not solved: {solved.message}",
-            advice="reinstall scipy",
+        return _broken(
+            "highs", f"a program of one integer was not solved: {solved.message}", "reinstall scipy"
         )
     text = f"solves mixed-integer programs, scipy {importlib.metadata.version('scipy')}"
-    return Check(name="highs", state="ok", found=text)
+    return _ok("highs", text)
 
 
 def _kernels() -> Check:
     counts = {name: len(list(_cache_folder(name).rglob("*.nbi"))) for name in _KERNELS}
     text = ", ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
     if all(counts.values()):
-        return Check(name="kernels", state="ok", found=f"compiled kernels on disk: {text}")
-    return Check(
-        name="kernels",
-        state="missing",
-        found=f"compiled kernels on disk: {text}",
-        advice="run `wirewise doctor --warm` once, or let the first run compile them",
+        return _ok("kernels", f"compiled kernels on disk: {text}")
+    return _missing(
+        "kernels",
+        f"compiled kernels on disk: {text}",
+        "run `wirewise doctor --warm` once, or let the first run compile them",
     )
 
 
@@ -202,7 +201,7 @@ def _cache_folder(part: str) -> Path:
 def _warm() -> Check:
     for name in _KERNELS:
         importlib.import_module(f"wirewise.{name}").warm()
-    return Check(name="kernels", state="ok", found=f"compiled: {', '.join(_KERNELS)}")
+    return _ok("kernels", f"compiled: {', '.join(_KERNELS)}")
 
 
 def _selftest() -> Check:
@@ -213,7 +212,7 @@ def _selftest() -> Check:
         f"2 ranks exchanged {format_size(result.message_bytes)} of packed rows over gloo; loopback "
         f"{format_rate(result.bandwidth_bytes_per_s)} each way"
     )
-    return Check(name="self-test", state="ok", found=text)
+    return _ok("self-test", text)
 
 
 def _lab() -> Check:
@@ -221,13 +220,8 @@ def _lab() -> Check:
 
     usable, reason = lab.available()
     if usable:
-        return Check(name="lab", state="ok", found="hosts as network namespaces with shaped links")
-    return Check(
-        name="lab",
-        state="missing",
-        found=reason,
-        advice="install iproute2 and run as root or where user namespaces are allowed",
-    )
+        return _ok("lab", "hosts as network namespaces with shaped links")
+    return _missing("lab", reason, "install iproute2 and run as root or where user namespaces are allowed")
 
 
 def _data() -> Check:
@@ -235,10 +229,9 @@ def _data() -> Check:
 
     root = data_root()
     if root.is_dir():
-        return Check(name="data", state="ok", found=f"downloaded sets are kept in {root}")
-    return Check(
-        name="data",
-        state="missing",
-        found=f"{root} does not exist; the shipped graph needs no folder",
-        advice="made at the first download; set WIREWISE_DATA to keep sets elsewhere",
+        return _ok("data", f"downloaded sets are kept in {root}")
+    return _missing(
+        "data",
+        f"{root} does not exist; the shipped graph needs no folder",
+        "made at the first download; set WIREWISE_DATA to keep sets elsewhere",
     )
