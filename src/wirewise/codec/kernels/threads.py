@@ -36,7 +36,10 @@ def split(
     parts = 1 if serial else max(1, min(torch.get_num_threads(), count * row_size // _MIN_BYTES))
     if parts == 1:
         return [kernel(*arguments, 0, count)]
-    pool = _pools.setdefault(parts, ThreadPoolExecutor(parts, thread_name_prefix="wirewise-codec"))
+    if parts not in _pools:
+        # Another thread may get here too: the first pool stays, and one without jobs has started no threads.
+        _pools.setdefault(parts, ThreadPoolExecutor(parts, thread_name_prefix="wirewise-codec"))
+    pool = _pools[parts]
     edges = [count * part // parts for part in range(parts + 1)]
     jobs = [pool.submit(kernel, *arguments, edges[part], edges[part + 1]) for part in range(parts)]
     return [job.result() for job in jobs]
