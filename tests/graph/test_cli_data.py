@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tests.graph.toys import toy
 from wirewise.cli.data import app, generate
-from wirewise.errors import GraphError
+from wirewise.errors import GraphError, InputError
 from wirewise.graph import BlockModel, Part, read_graph, write_graph
 
 
@@ -25,7 +25,9 @@ def record_of(*words, **options):
 def test_list_names_every_set():
     names = [row["name"] for row in record_of("list")["datasets"]]
     assert {"debian", "cora", "ogbn-arxiv", "PATH.npz"} <= set(names)
-    assert "degree-skewed" in call("list").stdout
+    lines = call("list").stdout.splitlines()
+    assert lines[0].split("\t") == ["name", "source", "summary"]
+    assert "degree-skewed" in lines[-2]
 
 
 def test_show_counts(tmp_path):
@@ -34,7 +36,7 @@ def test_show_counts(tmp_path):
     assert sum(record["split"].values()) == 200
     call("show", "block:nodes=50", "--json", tmp_path / "out.json")
     assert json.loads((tmp_path / "out.json").read_text())["nodes"] == 50
-    with pytest.raises(GraphError, match=r"cannot write .*out.json: No such file"):
+    with pytest.raises(InputError, match=r"cannot write .*out.json: No such file"):
         call("show", "block:nodes=50", "--json", tmp_path / "absent" / "out.json")
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import GraphError
 
 if TYPE_CHECKING:
@@ -22,14 +21,11 @@ __all__ = ["app"]
 app = typer.Typer(help="Graphs: list, show, build, check, generate, partition.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Dataset name, block:nodes=..., or the path of an npz file.")]
-Json = Annotated[
-    str | None, typer.Option("--json", help="Write one JSON object to FILE, or to stdout for -.")
-]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
 
 
 @app.command("list")
-def list_datasets(to_json: Json = None) -> None:
+def list_datasets(json: JsonOption = None) -> None:
     """List the graphs that can be named."""
     from wirewise.graph import DATASETS
 
@@ -40,16 +36,16 @@ def list_datasets(to_json: Json = None) -> None:
         {"name": "block:KNOB=VALUE,...", "source": "generated", "summary": "degree-skewed block model"}
     )
     rows.append({"name": "PATH.npz", "source": "your file", "summary": "edge_index, x, y, split"})
-    _report({"datasets": rows}, to_json, _table(["name", "source", "summary"], rows))
+    _report({"datasets": rows}, json, ["name", "source", "summary"], rows)
 
 
 @app.command()
-def show(name: Name, to_json: Json = None, seed: Seed = 0) -> None:
+def show(name: Name, json: JsonOption = None, seed: Seed = 0) -> None:
     """Show size, degrees, classes and split of a graph."""
     from wirewise.graph import load
 
     record = _describe(load(name, seed=seed))
-    _report(record, to_json, _pairs(record))
+    _report_pairs(record, json)
 
 
 @app.command("build-debian")
@@ -57,7 +53,7 @@ def build_debian_graph(
     source: Annotated[str, typer.Option("--from", help="Text of `apt-cache dumpavail`; - reads stdin.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.")],
     words: Annotated[int, typer.Option(min=1, help="Most features.")] = 1000,
-    to_json: Json = None,
+    json: JsonOption = None,
 ) -> None:
     """Build the package graph of a Debian system from its package list.
 
@@ -76,11 +72,11 @@ def build_debian_graph(
             raise GraphError(f"cannot read {source}: {error.strerror}; check the path") from error
     write_graph(data, output)
     record = {"path": str(output)} | _describe(data)
-    _report(record, to_json, _pairs(record))
+    _report_pairs(record, json)
 
 
 @app.command()
-def check(name: Name, to_json: Json = None) -> None:
+def check(name: Name, json: JsonOption = None) -> None:
     """Check a graph; exit with status 1 and the reason when it cannot be trained on."""
     from wirewise.graph import load
 
@@ -88,7 +84,7 @@ def check(name: Name, to_json: Json = None) -> None:
         record: dict[str, Any] = {"ok": True} | _describe(load(name))
     except GraphError as error:
         record = {"ok": False, "error": str(error)}
-    _report(record, to_json, _pairs(record))
+    _report_pairs(record, json)
     if not record["ok"]:
         raise typer.Exit(1)
 
@@ -107,7 +103,7 @@ def generate(
     train: Annotated[float, typer.Option(help="Share of training nodes.")] = 0.1,
     directed: Annotated[bool, typer.Option(help="One-way edges.")] = False,
     seed: Seed = 0,
-    to_json: Json = None,
+    json: JsonOption = None,
 ) -> None:
     """Generate a degree-skewed block model and write it as an npz file."""
     from wirewise.graph import BlockModel, block_model, write_graph
@@ -128,7 +124,7 @@ def generate(
     data = block_model(knobs)
     write_graph(data, output)
     record = {"path": str(output)} | _describe(data)
-    _report(record, to_json, _pairs(record))
+    _report_pairs(record, json)
 
 
 @app.command()
@@ -140,7 +136,7 @@ def partition(
         str, typer.Option(help="metis-balanced, metis, metis-volume or random.")
     ] = "metis-balanced",
     seed: Seed = 0,
-    to_json: Json = None,
+    json: JsonOption = None,
 ) -> None:
     """Partition a graph and write one file for each rank."""
     from wirewise.graph import load, measure, save_parts
@@ -166,10 +162,8 @@ def partition(
         "central_fraction": float(quality.central.sum() / data.num_nodes),
         "parts": [{"rank": rank} | counts for rank, counts in enumerate(meta.parts)],
     }
-    table = _table(
-        ["rank", "own", "central", "halo", "send", "edges", "train", "size_bytes"], record["parts"]
-    )
-    _report(record, to_json, table)
+    columns = ["rank", "own", "central", "halo", "send", "edges", "train", "size_bytes"]
+    _report(record, json, columns, record["parts"])
 
 
 def _describe(data: GraphData) -> dict[str, Any]:
@@ -194,25 +188,15 @@ def _describe(data: GraphData) -> dict[str, Any]:
     }
 
 
-def _pairs(record: dict[str, Any]) -> Table:
-    return _table(["what", "value"], [{"what": key, "value": value} for key, value in record.items()])
+def _report_pairs(record: Mapping[str, Any], json: str | None) -> None:
+    rows = [{"what": key, "value": value} for key, value in record.items()]
+    _report(record, json, ["what", "value"], rows)
 
 
-def _table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(str(row[column]) for column in columns))
-    return table
-
-
-def _report(record: dict[str, Any], to_json: str | None, table: Table) -> None:
-    """Print the table, or write the record where `--json` says."""
-    if to_json == "-":
-        typer.echo(json.dumps(record))
-        return
-    if to_json is not None:
-        try:
-            Path(to_json).write_text(json.dumps(record) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise GraphError(f"cannot write {to_json}: {error.strerror}; choose another file") from error
-    Console().print(table)
+def _report(
+    record: Mapping[str, Any], json: str | None, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write the record where `--json` says, and print these columns of the rows unless that is stdout."""
+    write_json(json, record)
+    if json != "-":
+        print_table(columns, [[str(row[column]) for column in columns] for row in rows])
