@@ -55,6 +55,8 @@ class BitController:
         self.costs: ExchangeCosts | None = None
         self._scores: dict[int, np.ndarray] | None = None
         self._online: OnlineLinkTable | None = None
+        self._usual: dict[tuple[str, int], float] = {}
+        """Arrival of each channel over what the planner predicted for its load, when first seen."""
         exchange.new_lane = self._first_bits
 
     def _first_bits(self, lane: Lane) -> None:
@@ -187,7 +189,9 @@ class BitController:
     def _refitted(self, links: LinkTable, lanes: Mapping[str, Lane]) -> LinkTable:
         """The links as the exchanges since the last decision showed them.
 
-        The fastest arrival of each message counts: the others also hold the time that the sender was late.
+        The fastest arrival of each message counts: the others also hold the time that the sender was late. Messages
+        that share an interface land one after the other, so an arrival alone does not tell the interface's rate; its
+        change against the first arrivals of the same channel does.
         """
         rank = self.exchange.transport.rank
         for name, lane in lanes.items():
@@ -195,10 +199,12 @@ class BitController:
             if self._online is None or self.decision is None or name not in self.decision.size_bytes:
                 continue
             load = links.load(self.decision.size_bytes[name])
-            self._online.observe_round(
-                {(p, rank): float(load[p, rank]) for p in arrivals},
-                {(p, rank): seconds for p, seconds in arrivals.items()},
-            )
+            seconds = {}
+            for p, arrived in arrivals.items():
+                expected = links.latency_s[p, rank] + links.s_per_byte[p, rank] * load[p, rank]
+                usual = self._usual.setdefault((name, p), arrived / max(expected, 1e-9))
+                seconds[p, rank] = arrived / usual
+            self._online.observe_round({channel: float(load[channel]) for channel in seconds}, seconds)
         if self._online is None:
             return links
         latency, slope = links.latency_s.copy(), links.s_per_byte.copy()

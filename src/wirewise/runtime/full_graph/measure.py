@@ -19,7 +19,7 @@ __all__ = ["hosts_of", "measure_codec", "measure_links"]
 _PROBE_BYTES = (1 << 14, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
 _PROBE_ROUNDS = 2
 _PROBE_LEAST = 3
-_PROBE_LIMIT_S = 0.02
+_PROBE_LIMIT_S = 0.01
 """Once so many sizes were tried and the last took so long, larger ones are left out: a slow network shows its slope
 early, and the exchanges of the training refine it."""
 _PROBE_TAG = 5
@@ -34,44 +34,45 @@ def hosts_of(transport: Transport) -> list[int]:
 
 
 def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
-    """Fit latency and slope of every channel to all-to-alls of several sizes.
+    """Fit latency and slope of every channel to the rounds of a ring, in several sizes.
 
-    All channels are loaded at once. Arrival times are regressed on the bytes of the busier interface, so that a
-    host's channels share it in predictions as they did in the measurement. Every rank knows the channels that it
-    receives; the others are placeholders until `ExchangeCosts.share`.
+    In a round every rank sends to one and receives from one, so all interfaces are busy, and a message takes as long as
+    the slower of its two interfaces needs. (When all channels are loaded at once, the first messages to arrive make
+    their interface look faster than it is.) Times are regressed on the bytes of the busier interface, which are more
+    than the message where ranks share a host. Every rank knows the channels that it receives; the others are
+    placeholders until `ExchangeCosts.share`.
     """
-    size = transport.world_size
+    size, rank = transport.world_size, transport.rank
     table = LinkTable.uniform(LinkCost(latency_s=1e-4, s_per_byte=1e-8), size, hosts=hosts)
     samples: dict[int, list[tuple[float, float]]] = {p: [] for p in transport.peers}
     for _ in range(_PROBE_ROUNDS):
         for tried, count in enumerate(_PROBE_BYTES, 1):
-            load = table.load(np.full((size, size), count) * (1 - np.eye(size, dtype=np.int64)))
             slowest = 0.0
-            for peer, seconds in _probe(transport, count).items():
-                samples[peer].append((float(load[peer, transport.rank]), seconds))
+            for step in range(1, size):
+                source = (rank - step) % size
+                load = table.load(count * np.roll(np.eye(size, dtype=np.int64), step, axis=1))
+                seconds = _probe(transport, count, (rank + step) % size, source)
+                samples[source].append((float(load[source, rank]), seconds))
                 slowest = max(slowest, seconds)
             if tried >= _PROBE_LEAST and _agree(transport, slowest) > _PROBE_LIMIT_S:
                 break
     links = {
         (s, r): LinkCost(latency_s=0.0, s_per_byte=0.0) for s in range(size) for r in range(size) if s != r
     }
-    links |= {(p, transport.rank): fit_link(taken) for p, taken in samples.items()}
+    links |= {(p, rank): fit_link(taken) for p, taken in samples.items()}
     return LinkTable.of(links, size, hosts=hosts)
 
 
-def _probe(transport: Transport, count: int) -> dict[int, float]:
-    """Seconds until the message of each peer landed, all ranks starting together."""
+def _probe(transport: Transport, count: int, target: int, source: int) -> float:
+    """Seconds until the message of `source` landed, all ranks starting together."""
     transport.all_reduce(torch.zeros(1), "start of a probe")
-    buffers = {p: torch.empty(count, dtype=torch.uint8) for p in transport.peers}
-    pending = transport.open("link probe", _PROBE_TAG, buffers)
-    payload = torch.zeros(count, dtype=torch.uint8)
-    for peer in transport.peers:
-        pending.send(peer, payload)
+    pending = transport.open("link probe", _PROBE_TAG, {source: torch.empty(count, dtype=torch.uint8)})
+    pending.send(target, torch.zeros(count, dtype=torch.uint8))
     pending.launch()
     for _ in pending.arrivals():
         pass
     pending.wait_sends()
-    return pending.arrival_s
+    return pending.arrival_s[source]
 
 
 def _agree(transport: Transport, seconds: float) -> float:
