@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from wirewise.results import EpochRecord
+
 
 def arguments(description: str, rows: Sequence[str]) -> argparse.Namespace:
     """--preset, --out and --only, the last one checked against the names of the rows."""
@@ -96,6 +98,18 @@ class Page:
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text("\n\n".join(self._parts) + "\n")
+
+
+class Quiet:
+    """Hears of a run and says nothing."""
+
+    def start(self, modes: list[str], epochs: int) -> None: ...
+
+    def epoch(self, mode: str, record: EpochRecord) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def finish(self) -> None: ...
 
 
 def hardware() -> str:

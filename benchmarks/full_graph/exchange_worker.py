@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import msgspec
 import numpy as np
 import torch
-import torch.distributed as dist
 
+from rank import joined
 from wirewise import graph
 from wirewise.lab import interface_bytes
 from wirewise.runtime import full_graph
@@ -201,15 +203,7 @@ def probe(case: Case, transport, measured: Measured) -> None:
             measured.probes.append((size, float(seconds)))
 
 
-def main(path: str) -> None:
-    torch.set_num_threads(1)
-    full_graph.keep_freed_memory()
-    folder = Path(path).parent
-    case = msgspec.json.decode(Path(path).read_bytes(), type=Case)
-    dist.init_process_group("gloo")
-    transport = full_graph.Transport(
-        dist.distributed_c10d._get_default_group(), store=dist.distributed_c10d._get_default_store()
-    )
+def measure(case: Case, folder: Path, transport) -> Measured:
     measured = Measured()
     if case.probe_bytes:
         probe(case, transport, measured)
@@ -233,11 +227,16 @@ def main(path: str) -> None:
         }
         tune(case, workloads, transport, measured)
         run_rounds(case, workloads, transport, measured)
-    if transport.rank == 0:
-        (folder / "measured.json").write_bytes(msgspec.json.encode(measured))
-    transport.all_reduce(torch.zeros(1), "end")
-    transport.close()
-    dist.destroy_process_group()
+    return measured
+
+
+def main(path: str) -> None:
+    folder = Path(path).parent
+    case = msgspec.json.decode(Path(path).read_bytes(), type=Case)
+    with joined() as transport:
+        measured = measure(case, folder, transport)
+        if transport.rank == 0:
+            (folder / "measured.json").write_bytes(msgspec.json.encode(measured))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import msgspec
 import numpy as np
 import torch
-import torch.distributed as dist
 
+from rank import joined
 from wirewise import graph
 from wirewise.recipes.job import Job
 from wirewise.runtime import full_graph
@@ -65,15 +67,7 @@ def channel_bits(trainer: full_graph.Trainer) -> dict[str, float]:
     return {name: float(np.concatenate(tables).mean()) for name, tables in bits.items()}
 
 
-def main(path: str, epochs: int, repeats: int) -> None:
-    torch.set_num_threads(1)
-    full_graph.keep_freed_memory()
-    folder = Path(path).parent
-    job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
-    dist.init_process_group("gloo")
-    transport = full_graph.Transport(
-        dist.distributed_c10d._get_default_group(), store=dist.distributed_c10d._get_default_store()
-    )
+def plan_and_time(job: Job, folder: Path, transport, epochs: int, repeats: int) -> Rounds:
     part = graph.load_part(folder / "parts", transport.rank, transport.world_size)
     torch.manual_seed(job.seed)
     model = full_graph.FullGraphNet(
@@ -91,12 +85,17 @@ def main(path: str, epochs: int, repeats: int) -> None:
         found.size_bytes = {name: int(size.sum()) for name, size in decision.size_bytes.items()}
         found.s_per_byte = costs.links.s_per_byte.tolist()
     time_rounds(trainer, repeats + 1, found)
-    if transport.rank == 0:
-        (folder / "rounds.json").write_bytes(msgspec.json.encode(found))
-    transport.all_reduce(torch.zeros(1), "end")
     trainer.close()
-    transport.close()
-    dist.destroy_process_group()
+    return found
+
+
+def main(path: str, epochs: int, repeats: int) -> None:
+    folder = Path(path).parent
+    job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
+    with joined() as transport:
+        found = plan_and_time(job, folder, transport, epochs, repeats)
+        if transport.rank == 0:
+            (folder / "rounds.json").write_bytes(msgspec.json.encode(found))
 
 
 if __name__ == "__main__":

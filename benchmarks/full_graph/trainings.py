@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from plan_worker import Rounds
 
-from common import Page, paired, scratch, spread, verdict
+from common import Page, Quiet, paired, scratch, spread, verdict
 from wirewise import lab
 from wirewise.graph.datasets import data_root
 from wirewise.recipes import adaqp, launch
@@ -28,18 +28,6 @@ S5_CLAIM = 0.02
 S6_MODES = ("fp32", "adaqp", "pipegcn", "bns")
 A4_CLAIM = 0.15
 A4_SLOW = 3
-
-
-class Quiet:
-    """Hears of a run and says nothing."""
-
-    def start(self, modes: list[str], epochs: int) -> None: ...
-
-    def epoch(self, mode: str, record: EpochRecord) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 def train(job: Job, folder: Path) -> Outcome:
