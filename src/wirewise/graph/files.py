@@ -54,8 +54,8 @@ def read_graph(path: str | Path) -> GraphData:
     """A user's graph from an npz file, checked.
 
     Keys: `edge_index` int [2, E]; `x` float [N, F], or `x_indptr`, `x_indices`, optional `x_data` and
-    `num_features`; `y` int [N] or 0/1 [N, C]; `split` int [N]; optional `class_names`,
-    `edge_weight` and `directed` (default False: every edge is used in both directions).
+    `num_features`; `y` int [N] or 0/1 [N, C]; `split` int [N]; optional `class_names`, `edge_weight` and
+    `directed` (default False: every edge is used in both directions).
 
     Raises:
         GraphError: A key is missing, or an array is not what training needs.

@@ -3,8 +3,8 @@
     dist.init_process_group("gloo")              # as torchrun scripts do
     job = pyg.Job(data, mode="adaqp")            # partition once; keep this rank's part
     model = job.distribute(Net(...))             # halo exchange under every convolution
-    data = job.data                              # own nodes: x, y, masks; model(data.x, data.edge_index) as
-    before
+    data = job.data                              # own nodes: x, y, masks
+    model(data.x, data.edge_index)               # as before
 
 Every convolution of the model is wrapped: boundary rows are sent, the convolution runs on the central nodes
 while they travel, and on the marginal nodes when the halo rows are there. Convolutions that take a pair of
@@ -42,10 +42,10 @@ class Job:
     """One graph spread over the ranks of a process group.
 
     Args:
-        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what to
-        train.
-        mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8", "uniform-4",
-        ...
+        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what
+            to train.
+        mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8",
+            "uniform-4", ...
         parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs
             the whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
         group: Process group; None: the default one.
@@ -290,8 +290,8 @@ def _take_over_normalization(conv: GCNConv, part: Part) -> tuple[np.ndarray, np.
             "expected the defaults (self loops of weight 1) or normalize=False"
         )
     conv.normalize = False
-    # PyG takes the in-degree, self loop included, of both ends; on undirected graphs this is Kipf & Welling's
-    # weight.
+    # PyG takes the in-degree, self loop included, of both ends; on undirected graphs this is the weight of
+    # Kipf & Welling.
     scale = 1.0 / np.sqrt(part.in_degree + 1.0)
     target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
     weight = scale[part.indices] * scale[target]

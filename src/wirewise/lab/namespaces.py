@@ -127,8 +127,8 @@ def _pid_namespace() -> int:
 
 def _start_time(pid: int) -> int | None:
     try:
-        # The command in parentheses may hold spaces; the state is the field after it, the start time 19
-        # later.
+        # The command in parentheses may hold spaces; the state is the field after it, and the start time
+        # comes 19 fields later.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None

@@ -334,8 +334,8 @@ class Loopback:
 
 
 def _host_devices(address: str) -> list[str]:
-    # Without an address of their own kind IPv6 neighbours stay silent, and the counters hold the job's bytes
-    # only.
+    # Without an address of their own kind IPv6 neighbours stay silent, and the counters hold nothing but the
+    # job's bytes.
     return [
         f"addr add {address}/24 dev {_INTERFACE}",
         f"link set dev {_INTERFACE} addrgenmode none",

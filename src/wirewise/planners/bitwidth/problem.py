@@ -173,8 +173,7 @@ def boundary_scores(
         alpha: Aggregation coefficient of these edges, [edges].
         count: Messages.
         combine: "sum_of_squares" bounds the summed squared output errors; "square_of_sum" is right only
-            where all
-            errors point the same way and over-weights hubs.
+            where all errors point the same way and over-weights hubs.
 
     Returns:
         Scores S, [count]; multiply by the traced variances.

@@ -60,8 +60,8 @@ class Program:
         group_size: Messages that share a bit width; 1: every message has its own.
         param_bytes: Bytes of zero point and step of a quantized row.
         normaliser: "max": T_u is the time of the fewest bits. "min": T_u adds up each round's *fastest*
-            channel,
-            as the paper's released program does, which lets lam = 0.5 mean something else in every round.
+            channel, as the paper's released program does, which lets lam = 0.5 mean something else in every
+            round.
         exact_bytes: False charges a full group for the last, short one and no parameters.
     """
 
