@@ -48,7 +48,9 @@ class Received:
             with self.clock.phase("unpack"):
                 codec.unpack(self.buffer, self.layout, out)
         else:
-            out.copy_(self.rows(len(out), out.shape[1], out.dtype))
+            rows = self.rows(len(out), out.shape[1], out.dtype)
+            with self.clock.phase("unpack"):
+                out.copy_(rows)
 
     def add(self, index: Tensor, out: Float[Tensor, "m d"]) -> None:
         """Add row i to `out[index[i]]`; every index occurs once."""
@@ -67,4 +69,5 @@ class Received:
                 codec.unpack_aggregate(self.buffer, self.layout, csr.indptr, csr.indices, csr.weight, out)
         else:
             rows = self.rows(csr.num_columns, out.shape[1], out.dtype)
-            ops.aggregate_into(csr, rows, out, accumulate=True)
+            with self.clock.phase("unpack"):
+                ops.aggregate_into(csr, rows, out, accumulate=True)
