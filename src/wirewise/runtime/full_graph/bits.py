@@ -17,7 +17,7 @@ from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, Exchange
 from wirewise.plans import BitWidthPlan, ChannelBits
 from wirewise.runtime.full_graph.exchange import HaloExchange
 from wirewise.runtime.full_graph.lane import Lane, check_tables
-from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links
+from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_contention, measure_links
 
 if TYPE_CHECKING:
     from wirewise.runtime.full_graph.local import PartTensors
@@ -164,27 +164,35 @@ class BitController:
         return self._scores[peer]
 
     def _measure(self, lanes: Mapping[str, Lane]) -> ExchangeCosts:
-        """Costs that all ranks agree on."""
-        transport = self.exchange.transport
+        """Costs that all ranks agree on.
+
+        Time that computing hides is not counted on: it varies from epoch to epoch and from rank to rank, and bytes
+        that fit into it still load the network and the processor.
+        """
+        rank = self.exchange.transport.rank
         if self.costs is None:
-            links = measure_links(transport, hosts_of(transport))
-            self._online = OnlineLinkTable(
-                {
-                    (p, transport.rank): LinkCost(
-                        latency_s=float(links.latency_s[p, transport.rank]),
-                        s_per_byte=float(links.s_per_byte[p, transport.rank]),
-                    )
-                    for p in transport.peers
-                }
-            )
-            width = max((lane.width for lane in lanes.values()), default=128)
-            codec = measure_codec(width, device=self.exchange.device)
-        else:
-            links, codec = self._refitted(self.costs.links, lanes), self.costs.codec
-        # Time that computing hides is not counted on: it varies from epoch to epoch and from rank to rank, and bytes
-        # that fit into it still load the network and the processor.
-        costs = ExchangeCosts(links=links, codec=codec)
-        return costs.share(transport.rank, self._all_gather)
+            return self._first_costs(max((lane.width for lane in lanes.values()), default=128))
+        costs = ExchangeCosts(links=self._refitted(self.costs.links, lanes), codec=self.costs.codec)
+        return costs.share(rank, self._all_gather)
+
+    def _first_costs(self, width: int) -> ExchangeCosts:
+        transport = self.exchange.transport
+        rank = transport.rank
+        costs = ExchangeCosts(
+            links=measure_links(transport, hosts_of(transport)),
+            codec=measure_codec(width, device=self.exchange.device),
+        ).share(rank, self._all_gather)
+        slope = costs.links.s_per_byte * measure_contention(transport, costs.links)
+        links = replace(costs.links, s_per_byte=slope)
+        self._online = OnlineLinkTable(
+            {
+                (p, rank): LinkCost(
+                    latency_s=float(links.latency_s[p, rank]), s_per_byte=float(slope[p, rank])
+                )
+                for p in transport.peers
+            }
+        )
+        return replace(costs, links=links)
 
     def _refitted(self, links: LinkTable, lanes: Mapping[str, Lane]) -> LinkTable:
         """The links as the exchanges since the last decision showed them.

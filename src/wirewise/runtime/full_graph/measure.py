@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from wirewise import codec
 from wirewise.cost import CodecCost, LinkCost, LinkTable, fit_codec, fit_link
 from wirewise.runtime.full_graph.transport import Transport
 
-__all__ = ["hosts_of", "measure_codec", "measure_links"]
+__all__ = ["hosts_of", "measure_codec", "measure_contention", "measure_links"]
 
 _PROBE_BYTES = (1 << 14, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
 _PROBE_ROUNDS = 2
@@ -23,6 +24,8 @@ _PROBE_LIMIT_S = 0.01
 """Once so many sizes were tried and the last took so long, larger ones are left out: a slow network shows its slope
 early, and the exchanges of the training refine it."""
 _PROBE_TAG = 5
+_CONTENTION_S = 0.02
+"""Length of the round that loads all channels at once."""
 
 
 def hosts_of(transport: Transport) -> list[int]:
@@ -51,7 +54,7 @@ def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
             for step in range(1, size):
                 source = (rank - step) % size
                 load = table.load(count * np.roll(np.eye(size, dtype=np.int64), step, axis=1))
-                seconds = _probe(transport, count, (rank + step) % size, source)
+                seconds = _probe(transport, count, [(rank + step) % size], [source])[source]
                 samples[source].append((float(load[source, rank]), seconds))
                 slowest = max(slowest, seconds)
             if tried >= _PROBE_LEAST and _agree(transport, slowest) > _PROBE_LIMIT_S:
@@ -63,16 +66,39 @@ def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
     return LinkTable.of(links, size, hosts=hosts)
 
 
-def _probe(transport: Transport, count: int, target: int, source: int) -> float:
-    """Seconds until the message of `source` landed, all ranks starting together."""
+def measure_contention(transport: Transport, links: LinkTable) -> float:
+    """How much longer messages take when all channels are loaded at once than `links` predicts, at least 1.
+
+    Flows that share an interface also share its queue, and acknowledgements travel against them; rounds of a ring show
+    little of that. Mean over ranks of the better of a few rounds; equal on all ranks if `links` is.
+    """
+    size, rank = transport.world_size, transport.rank
+    ones = 1 - np.eye(size, dtype=np.int64)
+    slope = float((links.wire_s(1_000_000 * ones) - links.wire_s(ones)).max()) / 999_999
+    count = int(np.clip(_CONTENTION_S / max(slope, 1e-12), _PROBE_BYTES[0], _PROBE_BYTES[-1]))
+    expected = float(links.wire_s(count * ones)[rank])
+    took = min(max(_probe(transport, count, transport.peers, transport.peers).values()) for _ in range(2))
+    ratios = transport.all_gather(
+        torch.tensor([took / max(expected, 1e-9)], dtype=torch.float64), "contention"
+    )
+    return max(1.0, float(torch.stack(ratios).mean()))
+
+
+def _probe(
+    transport: Transport, count: int, targets: Iterable[int], sources: Iterable[int]
+) -> dict[int, float]:
+    """Seconds until the message of each source landed, all ranks starting together."""
     transport.all_reduce(torch.zeros(1), "start of a probe")
-    pending = transport.open("link probe", _PROBE_TAG, {source: torch.empty(count, dtype=torch.uint8)})
-    pending.send(target, torch.zeros(count, dtype=torch.uint8))
+    buffers = {p: torch.empty(count, dtype=torch.uint8) for p in sources}
+    pending = transport.open("link probe", _PROBE_TAG, buffers)
+    payload = torch.zeros(count, dtype=torch.uint8)
+    for peer in targets:
+        pending.send(peer, payload)
     pending.launch()
     for _ in pending.arrivals():
         pass
     pending.wait_sends()
-    return pending.arrival_s[source]
+    return pending.arrival_s
 
 
 def _agree(transport: Transport, seconds: float) -> float:
