@@ -1,0 +1,116 @@
+"""Binary heap of ops by the time of their next event, in arrays, for the simulator's compiled core.
+
+An op has at most one event at a time, so the heap never outgrows the number of ops and an event can be moved.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["Heap", "goes_before", "new_heap", "pop", "schedule"]
+
+
+class Heap(NamedTuple):
+    """Events of n ops in order of (time, rank): `rank` breaks ties between ops, the least first."""
+
+    time: NDArray[np.float64]
+    """Time of each place, [n]."""
+    op: NDArray[np.int64]
+    """Op of each place, [n]."""
+    place: NDArray[np.int64]
+    """Place of each op, or -1, [n]."""
+    rank: NDArray[np.int64]
+    """Place of an op among those with the same time; may change while the op has no event, [n]."""
+    ready: NDArray[np.float64]
+    """Breaks ties of `rank`: who could have started first; then the lesser number, [n]."""
+    size: NDArray[np.int64]
+    """How many events there are, [1]."""
+
+
+@njit(cache=True, nogil=True)
+def new_heap(rank: NDArray[np.int64], ready: NDArray[np.float64]) -> Heap:
+    """No events."""
+    n = len(rank)
+    return Heap(
+        np.empty(n), np.empty(n, np.int64), np.full(n, -1, np.int64), rank, ready, np.zeros(1, np.int64)
+    )
+
+
+@njit(cache=True, nogil=True)
+def _before(heap: Heap, a_time: float, a: int, b_time: float, b: int) -> bool:
+    return a_time < b_time if a_time != b_time else goes_before(heap, a, b)
+
+
+@njit(cache=True, nogil=True)
+def goes_before(heap: Heap, a: int, b: int) -> bool:
+    """Whether op a comes before op b at the same time."""
+    if heap.rank[a] != heap.rank[b]:
+        return heap.rank[a] < heap.rank[b]
+    if heap.ready[a] != heap.ready[b]:
+        return heap.ready[a] < heap.ready[b]
+    return a < b
+
+
+@njit(cache=True, nogil=True)
+def _put(heap: Heap, place: int, time: float, op: int) -> None:
+    heap.time[place], heap.op[place], heap.place[op] = time, op, place
+
+
+@njit(cache=True, nogil=True)
+def _rise(heap: Heap, place: int, time: float, op: int) -> None:
+    """Put an event at `place` or above."""
+    while place > 0:
+        parent = (place - 1) >> 1
+        if not _before(heap, time, op, heap.time[parent], heap.op[parent]):
+            break
+        _put(heap, place, heap.time[parent], heap.op[parent])
+        place = parent
+    _put(heap, place, time, op)
+
+
+@njit(cache=True, nogil=True)
+def _sink(heap: Heap, place: int, time: float, op: int) -> None:
+    """Put an event at `place` or below."""
+    size = heap.size[0]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        other = child + 1
+        if other < size and _before(heap, heap.time[other], heap.op[other], heap.time[child], heap.op[child]):
+            child = other
+        if not _before(heap, heap.time[child], heap.op[child], time, op):
+            break
+        _put(heap, place, heap.time[child], heap.op[child])
+        place = child
+    _put(heap, place, time, op)
+
+
+@njit(cache=True, nogil=True)
+def schedule(heap: Heap, op: int, time: float) -> None:
+    """Give an op an event, or move the one that it has."""
+    place = heap.place[op]
+    if place < 0:
+        place = heap.size[0]
+        heap.size[0] += 1
+        _rise(heap, place, time, op)
+    elif time < heap.time[place]:
+        _rise(heap, place, time, op)
+    else:
+        _sink(heap, place, time, op)
+
+
+@njit(cache=True, nogil=True)
+def pop(heap: Heap) -> int:
+    """Take the first event out; the op that has it."""
+    first = heap.op[0]
+    heap.place[first] = -1
+    heap.size[0] -= 1
+    size = heap.size[0]
+    if size > 0:
+        _sink(heap, 0, heap.time[size], heap.op[size])
+    return first
