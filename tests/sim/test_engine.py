@@ -1,5 +1,7 @@
 """The compiled simulator: small graphs by hand, random ones against the slow reference, and conservation."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -173,5 +175,5 @@ def test_slack_and_critical_path(graph):
     path = critical_path(out)
     assert out.end[path[-1]] == out.end.max()
     assert free[path] == pytest.approx(0.0, abs=1e-9)
-    for before, op in zip(path[:-1], path[1:], strict=True):
+    for before, op in pairwise(path):
         assert out.start[op] in (out.end[before], out.end[before] + ops.gap[before])

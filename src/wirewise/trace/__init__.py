@@ -1,0 +1,1 @@
+"""Traces of all ranks and the dataflow graph that they give."""
