@@ -7,7 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COLLECTIVES", "Dataflow"]
+__all__ = ["COLLECTIVES", "KINDS", "Dataflow"]
+
+KINDS = (
+    "data",
+    "forward",
+    "backward",
+    "communication",
+    "optimizer",
+    "step",
+    "wait",
+    "encode",
+    "decode",
+    "other",
+)
+"""What an op is."""
 
 COLLECTIVES = (
     "",

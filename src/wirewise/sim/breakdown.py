@@ -1,0 +1,137 @@
+"""Where the time of a step goes: compute, communication beside it or not, waiting."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.trace.dataflow import KINDS, Dataflow
+
+__all__ = ["Breakdown", "break_down", "overlap_share"]
+
+Vector = NDArray[np.float64]
+Intervals = NDArray[np.float64]
+
+_COMMUNICATION = KINDS.index("communication")
+_IDLE = [KINDS.index(kind) for kind in ("communication", "wait", "step")]
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of the mean rank; compute_s + exposed_communication_s + wait_s is the whole."""
+
+    compute_s: float
+    """All that is no communication and no waiting, with or without communication beside it."""
+    exposed_communication_s: float
+    """A transfer runs and the rank does nothing else."""
+    overlapped_communication_s: float
+    """A transfer runs beside compute; part of `compute_s`."""
+    wait_s: float
+    """Neither runs: gaps, waiting for other ranks or for latecomers of a transfer."""
+
+
+def break_down(
+    dataflow: Dataflow, start_s: Vector, end_s: Vector, begin_s: Vector, until_s: Vector
+) -> Breakdown:
+    """Divide the time of every rank from `begin_s` to `until_s`, both [ranks], and take the mean."""
+    sums = np.zeros(4)
+    communication = _communication(dataflow, start_s, end_s)
+    for rank in range(dataflow.ranks):
+        low, high = begin_s[rank], until_s[rank]
+        own = (dataflow.rank == rank) & ~np.isin(dataflow.kind, _IDLE)
+        busy = _clip(_union(np.stack([start_s[own], end_s[own]], axis=1)), low, high)
+        moved = _clip(communication[rank], low, high)
+        compute, moving = _length(busy), _length(moved)
+        both = float(_covered(moved, busy[:, 1]).sum() - _covered(moved, busy[:, 0]).sum())
+        sums += [compute, moving - both, both, max(high - low - compute - (moving - both), 0.0)]
+    compute, exposed, both, wait = (sums / max(dataflow.ranks, 1)).tolist()
+    return Breakdown(
+        compute_s=compute,
+        exposed_communication_s=max(exposed, 0.0),
+        overlapped_communication_s=both,
+        wait_s=wait,
+    )
+
+
+def overlap_share(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> Vector:
+    """Share of each op's time in which its rank communicates, in [0, 1], 0 for ops of no rank, [n]."""
+    share = np.zeros(len(dataflow.names))
+    communication = _communication(dataflow, start_s, end_s)
+    for rank in range(dataflow.ranks):
+        own = np.flatnonzero((dataflow.rank == rank) & (end_s > start_s))
+        moving = _covered(communication[rank], end_s[own]) - _covered(communication[rank], start_s[own])
+        share[own] = np.clip(moving / (end_s[own] - start_s[own]), 0.0, 1.0)
+    return share
+
+
+def members(dataflow: Dataflow) -> list[NDArray[np.int32]]:
+    """Ranks that take part in each communication op, empty for other ops.
+
+    An op of no single rank belongs to the ranks before and behind it, or to those of its hosts.
+    """
+    n = len(dataflow.names)
+    shared = (dataflow.kind == _COMMUNICATION) & (dataflow.rank < 0)
+    source = np.repeat(np.arange(n), np.diff(dataflow.indptr))
+    target = dataflow.indices
+    out = shared[source] & (dataflow.rank[target] >= 0)
+    into = shared[target] & (dataflow.rank[source] >= 0)
+    op = np.concatenate([source[out], target[into]])
+    rank = np.concatenate([dataflow.rank[target[out]], dataflow.rank[source[into]]])
+    pairs = np.unique(op * max(dataflow.ranks, 1) + rank)
+    first = np.searchsorted(pairs, np.arange(n + 1) * max(dataflow.ranks, 1))
+    found = []
+    for i in range(n):
+        if dataflow.kind[i] != _COMMUNICATION:
+            found.append(np.zeros(0, dtype=np.int32))
+        elif dataflow.rank[i] >= 0:
+            found.append(dataflow.rank[i : i + 1])
+        elif first[i + 1] > first[i]:
+            found.append((pairs[first[i] : first[i + 1]] % dataflow.ranks).astype(np.int32))
+        else:
+            part = slice(dataflow.flow_indptr[i], dataflow.flow_indptr[i + 1])
+            hosts = np.union1d(dataflow.flow_src[part], dataflow.flow_dst[part])
+            found.append(np.flatnonzero(np.isin(dataflow.hosts, hosts)).astype(np.int32))
+    return found
+
+
+def _communication(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> list[Intervals]:
+    """When each rank communicates: disjoint intervals in order, [k, 2] for each rank."""
+    belongs = members(dataflow)
+    runs = [op for op in np.flatnonzero(end_s > start_s).tolist() if len(belongs[op])]
+    rank = np.concatenate([belongs[op] for op in runs]) if runs else np.zeros(0, dtype=np.int32)
+    op = np.repeat(np.array(runs, dtype=np.int64), [len(belongs[i]) for i in runs])
+    return [
+        _union(np.stack([start_s[op[rank == r]], end_s[op[rank == r]]], axis=1))
+        for r in range(dataflow.ranks)
+    ]
+
+
+def _union(intervals: Intervals) -> Intervals:
+    """Disjoint intervals in order, that cover the same time."""
+    if not len(intervals):
+        return intervals
+    ordered = intervals[np.argsort(intervals[:, 0], kind="stable")]
+    until = np.maximum.accumulate(ordered[:, 1])
+    opens = np.concatenate([[True], ordered[1:, 0] > until[:-1]])
+    closes = np.concatenate([opens[1:], [True]])
+    return np.stack([ordered[opens, 0], until[closes]], axis=1)
+
+
+def _clip(intervals: Intervals, low: float, high: float) -> Intervals:
+    return np.clip(intervals, low, max(low, high))
+
+
+def _length(intervals: Intervals) -> float:
+    return float((intervals[:, 1] - intervals[:, 0]).sum())
+
+
+def _covered(intervals: Intervals, times: Vector) -> Vector:
+    """Seconds of disjoint intervals before each time."""
+    if not len(intervals):
+        return np.zeros(len(times))
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate([[0.0], np.cumsum(lengths)])
+    place = np.searchsorted(intervals[:, 0], times, side="right")
+    inside = np.minimum(times - intervals[np.maximum(place - 1, 0), 0], lengths[np.maximum(place - 1, 0)])
+    covered: Vector = before[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0.0)
+    return covered

@@ -1,0 +1,105 @@
+"""A dataflow graph and links as the arrays that the compiled simulator takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import InputError
+from wirewise.sim.engine import Ops
+from wirewise.sim.sharing import Uses
+from wirewise.trace.dataflow import Dataflow
+
+__all__ = ["Links", "Program", "program"]
+
+Vector = NDArray[np.float64]
+
+
+class Program(NamedTuple):
+    """What `engine.run` takes; transfers are ops with `work` above 0."""
+
+    ops: Ops
+    uses: Uses
+
+
+def program(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -> Program:
+    """Arrays of a graph on links.
+
+    Interface h is the way out of host h, H + h the way in, 2 H + h the way inside.
+
+    Args:
+        dataflow: The graph.
+        links: At least as many hosts as the graph has.
+        release_s: Time before which no op of a rank starts, [ranks]; none: 0.
+
+    Raises:
+        InputError: Too few hosts, or as many release times as there are no ranks.
+    """
+    if links.hosts < dataflow.host_count:
+        raise InputError(
+            f"the graph has {dataflow.host_count} hosts, the links are those of {links.hosts}; give the links "
+            "of all hosts"
+        )
+    release = np.zeros(len(dataflow.names))
+    if release_s is not None:
+        if release_s.shape != (dataflow.ranks,):
+            raise InputError(
+                f"got {release_s.shape} release times; expected one for each of {dataflow.ranks} ranks"
+            )
+        of_rank = dataflow.rank >= 0
+        release[of_rank] = release_s[dataflow.rank[of_rank]]
+    uses, work = _uses(dataflow, links)
+    ops = Ops(
+        duration=_durations(dataflow, links),
+        gap=np.asarray(dataflow.gap_s, dtype=np.float64),
+        release=release,
+        work=work,
+        resource=dataflow.resource.astype(np.int64),
+        priority=dataflow.priority.astype(np.int64),
+        indptr=dataflow.indptr.astype(np.int64),
+        successors=dataflow.indices.astype(np.int64),
+        slots=dataflow.slots.astype(np.int64),
+    )
+    return Program(ops, uses)
+
+
+def _flow_ops(dataflow: Dataflow) -> NDArray[np.int64]:
+    """Op of each flow."""
+    return np.repeat(np.arange(len(dataflow.names)), np.diff(dataflow.flow_indptr))
+
+
+def _durations(dataflow: Dataflow, links: Links) -> Vector:
+    """Seconds of ops; of those with flows, the latency of all rounds."""
+    op = _flow_ops(dataflow)
+    slowest = np.zeros(len(dataflow.names))
+    np.maximum.at(slowest, op, links.latency_s[dataflow.flow_src, dataflow.flow_dst])
+    seconds = np.array(dataflow.duration_s, dtype=np.float64)
+    seconds[op] = (slowest * dataflow.rounds)[op]
+    return seconds
+
+
+def _uses(dataflow: Dataflow, links: Links) -> tuple[Uses, Vector]:
+    """What transfers need of interfaces, and the bytes of their largest flows, [n]."""
+    n, hosts = len(dataflow.names), links.hosts
+    capacity = np.concatenate(
+        [links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s, links.intra_bytes_per_s]
+    )
+    op, size = _flow_ops(dataflow), dataflow.flow_bytes
+    source, target = dataflow.flow_src.astype(np.int64), dataflow.flow_dst.astype(np.int64)
+    inside = source == target
+    op = np.concatenate([op, op[~inside]])
+    interface = np.concatenate([np.where(inside, 2 * hosts + source, source), hosts + target[~inside]])
+    size = np.concatenate([size, size[~inside]])
+    shared = np.isfinite(capacity[interface]) & (size > 0)
+    op, interface, size = op[shared], interface[shared], size[shared]
+    work = np.zeros(n)
+    np.maximum.at(work, op, size)
+    key, place = np.unique(op * len(capacity) + interface, return_inverse=True)
+    total = np.bincount(place, size, minlength=len(key))
+    owner, interface = key // len(capacity), key % len(capacity)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=n))]).astype(np.int64)
+    finite = np.where(np.isfinite(capacity), capacity, 1.0)
+    return Uses(indptr, interface, total / work[owner], owner, finite), work

@@ -1,0 +1,162 @@
+"""Replay of one step's dataflow graph: when every op runs, what decides the end, where the time goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.interfaces import Links
+from wirewise.cost.interference import slowed
+from wirewise.errors import InputError
+from wirewise.sim import critical
+from wirewise.sim.breakdown import Breakdown, break_down, overlap_share
+from wirewise.sim.engine import Run, run
+from wirewise.sim.links import Program, program
+from wirewise.sim.timeline import Span, Timeline
+from wirewise.trace.dataflow import KINDS, Dataflow
+
+__all__ = ["CriticalPath", "Replay", "replay"]
+
+Vector = NDArray[np.float64]
+
+_ROUNDS_OF_INTERFERENCE = 8
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """What decides the end of a step."""
+
+    ops: NDArray[np.int64]
+    """Ops first to last; each one's start was made possible by the end of the one before."""
+    slack_s: Vector
+    """Seconds that each op of the graph could end later without a later end of the step, [n]."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One simulated step; all times in seconds on one clock."""
+
+    dataflow: Dataflow
+    """The graph, its durations with the interference that was found."""
+    links: Links
+    program: Program
+    run: Run
+    begin_s: Vector
+    """When each rank may begin, [ranks]."""
+
+    @property
+    def start_s(self) -> Vector:
+        """Start of every op, [n]."""
+        return self.run.start
+
+    @property
+    def end_s(self) -> Vector:
+        """End of every op, [n]."""
+        return self.run.end
+
+    @property
+    def step_s(self) -> float:
+        """From the first rank's beginning to the last op's end."""
+        return (
+            float(self.run.end.max(initial=0.0) - self.begin_s.min(initial=np.inf))
+            if len(self.run.end)
+            else 0.0
+        )
+
+    @cached_property
+    def finish_s(self) -> Vector:
+        """When each rank is done with its own ops and the idle time after them, [ranks]."""
+        own = self.dataflow.rank >= 0
+        found = self.begin_s.copy()
+        np.maximum.at(found, self.dataflow.rank[own], (self.run.end + self.dataflow.gap_s)[own])
+        return found
+
+    def critical_path(self) -> CriticalPath:
+        """The ops that decide the end, and the slack of all, through the graph and the order on resources."""
+        return CriticalPath(critical.critical_path(self.run), critical.slack(self.program.ops, self.run))
+
+    def breakdown(self) -> Breakdown:
+        """Where the mean rank spends the step."""
+        until = np.full(self.dataflow.ranks, self.run.end.max(initial=0.0))
+        begin = np.full(self.dataflow.ranks, self.begin_s.min(initial=0.0))
+        return break_down(self.dataflow, self.run.start, self.run.end, begin, until)
+
+    def timeline(self) -> Timeline:
+        """Spans of the ops of single ranks that take time; the phase is the kind, the exchange the name."""
+        flow = self.dataflow
+        spans = [
+            Span(
+                rank=int(flow.rank[op]),
+                phase=KINDS[flow.kind[op]],
+                exchange=flow.names[op],
+                start_s=float(self.run.start[op]),
+                end_s=float(self.run.end[op]),
+            )
+            for op in np.flatnonzero((flow.rank >= 0) & (self.run.end > self.run.start)).tolist()
+        ]
+        return Timeline(spans=tuple(spans), world_size=flow.ranks)
+
+
+def replay(
+    dataflow: Dataflow, links: Links, *, interference: float = 1.0, begin_s: Vector | None = None
+) -> Replay:
+    """Simulate a step.
+
+    Args:
+        dataflow: The graph of all ranks.
+        links: Rates and latencies of its hosts.
+        interference: Factor by which compute slows down while its rank communicates; `dataflow.duration_s`
+            is then the time without communication.
+        begin_s: When each rank may begin, [ranks]; none: all at 0.
+
+    Raises:
+        InputError: Ops that wait for each other, a time that is negative or not finite, or links of too few
+            hosts.
+    """
+    _check(dataflow)
+    begin = np.zeros(dataflow.ranks) if begin_s is None else np.asarray(begin_s, dtype=np.float64)
+    result = _once(dataflow, links, begin)
+    if interference == 1.0:
+        return result
+    compute = is_compute(dataflow)
+    for _ in range(_ROUNDS_OF_INTERFERENCE):
+        share = overlap_share(result.dataflow, result.start_s, result.end_s)
+        seconds = np.where(compute, slowed(dataflow.duration_s, share, interference), dataflow.duration_s)
+        settled = np.allclose(seconds, result.dataflow.duration_s, rtol=1e-4, atol=0.0)
+        result = _once(replace(dataflow, duration_s=seconds), links, begin)
+        if settled:
+            break
+    return result
+
+
+def is_compute(dataflow: Dataflow) -> NDArray[np.bool_]:
+    """Ops that keep one rank's processor busy, [n]."""
+    idle = [KINDS.index(kind) for kind in ("communication", "wait", "step", "data")]
+    return (dataflow.rank >= 0) & ~np.isin(dataflow.kind, idle)
+
+
+def _once(dataflow: Dataflow, links: Links, begin: Vector) -> Replay:
+    prepared = program(dataflow, links, begin)
+    out = run(prepared.ops, prepared.uses)
+    never = np.flatnonzero(np.isnan(out.end))
+    if len(never):
+        names = ", ".join(repr(dataflow.names[op]) for op in never[:5])
+        raise InputError(
+            f"{len(never)} ops wait for each other, among them {names}; expected a graph without cycles: "
+            "check the clocks and the order of the trace"
+        )
+    return Replay(dataflow, links, prepared, out, begin)
+
+
+def _check(dataflow: Dataflow) -> None:
+    for name in ("duration_s", "gap_s", "size_bytes"):
+        values = getattr(dataflow, name)
+        bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+        if len(bad):
+            raise InputError(
+                f"{name} of op {dataflow.names[bad[0]]!r} is {values[bad[0]]}; expected a finite number >= 0: "
+                "check the clocks of the trace"
+            )
