@@ -56,6 +56,17 @@ def test_a_folder_cannot_be_replaced_by_a_file(tmp_path: Path) -> None:
     assert _names(tmp_path.parent).count(tmp_path.name) == 1 and _names(tmp_path) == []
 
 
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with atomic_file(pipe) as file:
+        file.write(b"new")
+    assert os.read(reader, 10) == b"new"
+    assert pipe.is_fifo() and _names(tmp_path) == ["pipe"]
+    os.close(reader)
+
+
 def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
     made = make_folder(tmp_path / "a" / "b")
     assert made.is_dir() and make_folder(made) == made

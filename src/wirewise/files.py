@@ -18,7 +18,7 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
     """A binary file that takes the name `path` only when it is complete and on disk.
 
     It is written under a temporary name in the same folder, synchronised and renamed; an error removes it,
-    and an older file at `path` stays whole.
+    and an older file at `path` stays whole. A device or a pipe is written to and never replaced.
 
     Args:
         path: The file.
@@ -26,13 +26,16 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    special = target.exists() and not target.is_file()
     try:
-        with temporary.open("wb") as file:
+        with (target if special else temporary).open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-        _sync_folder(target.parent)
+            if not special:
+                os.fsync(file.fileno())
+        if not special:
+            temporary.replace(target)
+            _sync_folder(target.parent)
     except OSError as cause:
         raise error(
             f"cannot write {target}: {cause.strerror or cause}; nothing was left there, free space or choose "

@@ -75,3 +75,9 @@ def test_list_systems():
     assert lines["TAG"][1:] == ["planned", "-", "-"]
     systems = json.loads(call("list", "systems", "--json", "-").stdout)["systems"]
     assert systems[0]["name"] == "adaqp"
+
+
+def test_a_json_file_in_no_folder_is_refused_before_the_work(tmp_path):
+    result = call("data", "list", "--json", tmp_path / "absent" / "out.json")
+    assert result.exit_code == 2 and "its folder does not exist" in result.stderr
+    assert result.stdout == ""

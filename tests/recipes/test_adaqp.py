@@ -147,6 +147,10 @@ def test_a_failing_worker_is_reported_with_its_words_and_its_log(tmp_path: Path)
         ({"modes": ()}, "expected at least one"),
         ({"modes": ("fp32", "fp32")}, "each once"),
         ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan; expected a finite number above 0"),
+        ({"timeout_s": 0.0}, "timeout_s is 0.0"),
+        ({"link": "fast"}, "rate 'fast' is not understood"),
+        ({"links": {1: "0"}}, "rate '0' is not understood"),
     ],
 )
 def test_jobs_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,9 +17,24 @@ from wirewise.files import atomic_file
 
 __all__ = ["JsonOption", "make_table", "print_table", "write_json"]
 
+
+def _writable(target: str | None) -> str | None:
+    """Refuse a file that cannot be written before the work is done, not after it."""
+    if target is not None and target != "-" and not os.access(Path(target).absolute().parent, os.W_OK):
+        raise InputError(
+            f"cannot write {target}: its folder does not exist or takes no files; choose a folder that can be written"
+        )
+    return target
+
+
 JsonOption = Annotated[
     str | None,
-    typer.Option("--json", metavar="FILE|-", help="Write one JSON object to FILE, or to stdout for -."),
+    typer.Option(
+        "--json",
+        metavar="FILE|-",
+        help="Write one JSON object to FILE, or to stdout for -.",
+        callback=_writable,
+    ),
 ]
 """Type of the `--json` option; its default is None, which writes nothing."""
 

@@ -54,6 +54,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
         if not self.modes or len(set(self.modes)) != len(self.modes):
             raise InputError(f"modes are {list(self.modes)}; expected at least one, each once")
+        for name in ("learning_rate", "timeout_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name)}; expected a finite number above 0")
+        for rate in (self.link, *self.links.values()):
+            units.parse_rate(rate)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}; expected at least 0 and below 1")
 
