@@ -1,0 +1,264 @@
+"""Edits of a dataflow graph that answer what-if questions about communication: other ranks, buckets, codecs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import InputError
+from wirewise.sim.breakdown import members
+from wirewise.sim.data_parallel import buckets
+from wirewise.sim.replay import is_compute, replay
+from wirewise.sim.sketch import Node, Sketch
+from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
+from wirewise.trace.flows import collective_flows
+
+__all__ = ["rebucket", "skew_of", "with_algorithm", "with_codec", "with_ranks", "without_communication"]
+
+_ALL_REDUCE = COLLECTIVES.index("all_reduce")
+
+
+def without_communication(flow: Dataflow) -> Dataflow:
+    """Every communication takes no time; its order stays."""
+    gone = flow.kind == KINDS.index("communication")
+    empty = np.zeros(len(flow.names))
+    return replace(
+        flow,
+        duration_s=np.where(gone, 0.0, flow.duration_s),
+        size_bytes=empty,
+        gap_s=np.where(gone, 0.0, flow.gap_s),
+        flow_indptr=np.zeros(len(flow.names) + 1, dtype=np.int64),
+        flow_src=flow.flow_src[:0],
+        flow_dst=flow.flow_dst[:0],
+        flow_bytes=flow.flow_bytes[:0],
+    )
+
+
+def with_algorithm(flow: Dataflow, algorithm: str, *, servers: int = 1) -> Dataflow:
+    """All-reduces by another algorithm (`trace.flows`)."""
+    sketch, belongs = Sketch.of(flow), members(flow)
+    for op in _all_reduces(flow):
+        node = sketch.nodes[op]
+        hosts = flow.hosts[belongs[op]].tolist()
+        node.flows, node.rounds = collective_flows(
+            "all_reduce", hosts, node.size_bytes, algorithm, servers=servers
+        )
+    return sketch.dataflow()
+
+
+def skew_of(flow: Dataflow) -> np.ndarray:
+    """Compute of each rank over that of the mean rank, [ranks]."""
+    own = is_compute(flow)
+    total = np.bincount(flow.rank[own], flow.duration_s[own], minlength=flow.ranks)
+    return total / total.mean() if total.sum() > 0 else np.ones(flow.ranks)
+
+
+def with_ranks(
+    flow: Dataflow, links: Links, ranks: int, factors: Sequence[float], algorithm: str = "ring"
+) -> tuple[Dataflow, Links]:
+    """Another number of ranks: new ones do what the present ones do, in turn.
+
+    Args:
+        flow: A graph whose transfers are collectives of all ranks.
+        links: Of its hosts; new hosts are like the present ones, in turn.
+        ranks: How many ranks there shall be; as many on each host as now.
+        factors: Of the compute of each rank beyond the present ones, [ranks - present] or more.
+        algorithm: Of the all-reduces.
+
+    Raises:
+        InputError: Fewer than 1 rank, or a transfer among some of the ranks only.
+    """
+    if ranks < 1:
+        raise InputError(f"got {ranks} ranks; expected at least 1")
+    old, belongs = flow.ranks, members(flow)
+    transfers = np.flatnonzero(flow.size_bytes > 0).tolist()
+    for op in transfers:
+        if len(belongs[op]) != old or flow.collective[op] in (0, *map(COLLECTIVES.index, ("send", "recv"))):
+            raise InputError(
+                f"{flow.names[op]!r} is a transfer among ranks {belongs[op].tolist()}; another number of ranks "
+                f"needs collectives of all {old} ranks"
+            )
+    sketch = Sketch.of(flow)
+    per_host = max(old // flow.host_count, 1)
+    sketch.hosts = [rank // per_host for rank in range(ranks)]
+    sketch.remove([op for op, node in sketch.nodes.items() if node.rank >= ranks])
+    for rank in range(old, ranks):
+        _copy_rank(sketch, rank % old, rank, factors[rank - old])
+    for op in transfers:
+        node = sketch.nodes[op]
+        node.flows, node.rounds = collective_flows(node.collective, sketch.hosts, node.size_bytes, algorithm)
+        if not node.flows:
+            node.duration_s = 0.0
+    hosts = np.arange(max(sketch.hosts) + 1) % links.hosts
+    return sketch.dataflow(), links.of_hosts(hosts)
+
+
+def _copy_rank(sketch: Sketch, template: int, rank: int, factor: float) -> None:
+    own = {op: node for op, node in sketch.nodes.items() if node.rank == template}
+    number: dict[int, int] = {}
+    for op, node in own.items():
+        resource = f"{node.resource} of new rank {rank}" if node.resource else ""
+        if resource:
+            sketch.slots[resource] = sketch.slots[node.resource]
+        slower = factor if node.kind not in ("communication", "wait") else 1.0
+        number[op] = sketch.add(
+            replace(node, rank=rank, resource=resource, duration_s=node.duration_s * slower, after=set())
+        )
+    for op, node in own.items():
+        sketch.nodes[number[op]].after = {number.get(before, before) for before in node.after}
+    for node in sketch.nodes.values():
+        if node.rank < 0:
+            node.after |= {number[before] for before in node.after if before in number}
+
+
+def _all_reduces(flow: Dataflow) -> list[int]:
+    return np.flatnonzero((flow.collective == _ALL_REDUCE) & (flow.size_bytes > 0)).tolist()
+
+
+class _Region:
+    """Communication ops around one transfer, and the other ops just before and behind them."""
+
+    def __init__(self, sketch: Sketch, followers: dict[int, list[int]], transfer: int) -> None:
+        self.ops = {transfer}
+        self.entries: list[tuple[int, int]] = []
+        """Edges from an op of a rank into the region."""
+        self.exits: list[tuple[int, int]] = []
+        """Edges out of it to an op of a rank."""
+        for edges, up in ((self.entries, True), (self.exits, False)):
+            stack = [transfer]
+            while stack:
+                op = stack.pop()
+                for other in sketch.nodes[op].after if up else followers[op]:
+                    node = sketch.nodes[other]
+                    if node.kind != "communication":
+                        edges.append((other, op) if up else (op, other))
+                    elif other not in self.ops and node.size_bytes <= 0:
+                        self.ops.add(other)
+                        stack.append(other)
+
+
+def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_per_byte: float) -> Dataflow:
+    """All-reduces of encoded gradients: every rank encodes before and decodes behind, on its own thread.
+
+    Args:
+        flow: The graph.
+        ratio: Encoded bytes over bytes.
+        encode_s_per_byte: Seconds for each byte before encoding.
+        decode_s_per_byte: Seconds for each byte after decoding.
+    """
+    sketch = Sketch.of(flow)
+    for op in _all_reduces(flow):
+        followers = sketch.followers()
+        region, node = _Region(sketch, followers, op), sketch.nodes[op]
+        for before, inner in region.entries:
+            source = sketch.nodes[before]
+            seconds = encode_s_per_byte * node.size_bytes
+            made = sketch.add(
+                replace(source, name=f"encode {node.name}", kind="encode", duration_s=seconds, after={before},
+                        gap_s=0.0, gradient_bytes=0.0)
+            )  # fmt: skip
+            sketch.nodes[inner].after = (sketch.nodes[inner].after - {before}) | {made}
+            for follower in followers[before]:
+                # The thread goes on after the encoding.
+                if sketch.nodes[follower].resource == source.resource:
+                    sketch.nodes[follower].after.add(made)
+        for inner, behind in region.exits:
+            target = sketch.nodes[behind]
+            seconds = decode_s_per_byte * node.size_bytes
+            made = sketch.add(
+                replace(target, name=f"decode {node.name}", kind="decode", duration_s=seconds, after={inner},
+                        gap_s=0.0, gradient_bytes=0.0)
+            )  # fmt: skip
+            target.after = (target.after - {inner}) | {made}
+        node.flows = [(a, b, size * ratio) for a, b, size in node.flows]
+        node.size_bytes *= ratio
+    return sketch.dataflow()
+
+
+def rebucket(flow: Dataflow, links: Links, cap_bytes: float, algorithm: str = "ring") -> Dataflow:
+    """Gradients in other buckets, by the rule of DistributedDataParallel (`data_parallel.buckets`).
+
+    A new bucket is reduced after the backward op that completes its last gradient, and what waited for the
+    old bucket that ended with the same gradient, or behind it, waits for the new one. Where the trace does
+    not say which op completes how many bytes, those of an old bucket are spread evenly over its ops.
+
+    Raises:
+        InputError: There are no buckets, or the ranks have different backward ops.
+    """
+    sketch = Sketch.of(flow)
+    start = replay(flow, links).start_s
+    followers = sketch.followers()
+    regions = {op: _Region(sketch, followers, op) for op in _all_reduces(flow)}
+    old = [
+        op
+        for op, region in regions.items()
+        if any(sketch.nodes[b].kind == "backward" for b, _ in region.entries)
+    ]
+    old.sort(key=lambda op: start[op])
+    backward = [
+        sorted(
+            (op for op, n in sketch.nodes.items() if n.rank == rank and n.kind == "backward"),
+            key=lambda op: (start[op], op),
+        )
+        for rank in range(flow.ranks)
+    ]
+    if not old or len({len(ops) for ops in backward}) != 1:
+        raise InputError(
+            f"found {len(old)} all-reduces behind backward ops, and {[len(ops) for ops in backward]} backward "
+            "ops on the ranks; other buckets need a trace of data-parallel training with the same ops on all ranks"
+        )
+    last = [_last_entry(sketch, regions[op], backward[0]) for op in old]
+    sizes = _gradient_bytes(sketch, backward[0], old, last)
+    resource, priority = sketch.nodes[old[0]].resource, min(sketch.nodes[op].priority for op in old)
+    exits = [sorted({behind for _, behind in regions[op].exits}) for op in old]
+    _remove(sketch, [op for bucket in old for op in regions[bucket].ops])
+    ready = np.flatnonzero(sizes > 0)
+    for number, bucket in enumerate(buckets(sizes[ready].tolist(), cap_bytes)):
+        place, size = int(ready[bucket[-1]]), float(sizes[ready[bucket]].sum())
+        flows, rounds = collective_flows("all_reduce", flow.hosts.tolist(), size, algorithm)
+        made = sketch.add(
+            Node(f"bucket {number}", "communication", size_bytes=size, flows=flows, rounds=rounds,
+                 collective="all_reduce", resource=resource, priority=priority + number,
+                 step=int(flow.step[old[0]]), after={ops[place] for ops in backward})
+        )  # fmt: skip
+        waits = next((found for found, end in zip(exits, last, strict=True) if end >= place), exits[-1])
+        for op in waits:
+            sketch.nodes[op].after.add(made)
+    return sketch.dataflow()
+
+
+def _last_entry(sketch: Sketch, region: _Region, backward: list[int]) -> int:
+    """Place of the last backward op of a rank that a transfer waits for."""
+    place = {op: i for i, op in enumerate(backward)}
+    return max((place[before] for before, _ in region.entries if before in place), default=-1)
+
+
+def _gradient_bytes(sketch: Sketch, backward: list[int], old: list[int], last: list[int]) -> np.ndarray:
+    """Bytes that each backward op of a rank completes; together those of the buckets."""
+    known = np.array([sketch.nodes[op].gradient_bytes for op in backward])
+    whole = sum(sketch.nodes[op].size_bytes for op in old)
+    if known.sum() > 0:
+        return known * (whole / known.sum())
+    spread, first = np.zeros(len(backward)), 0
+    for op, end in zip(old, last, strict=True):
+        first = min(first, end)
+        spread[first : end + 1] += sketch.nodes[op].size_bytes / (end + 1 - first)
+        first = end + 1
+    return spread
+
+
+def _remove(sketch: Sketch, ops: Sequence[int]) -> None:
+    """Take ops out; what came before and behind one on the same rank stays in order."""
+    followers = sketch.followers()
+    for op in ops:
+        node = sketch.nodes[op]
+        before = {b for b in node.after if sketch.nodes[b].rank == node.rank >= 0}
+        for behind in followers[op]:
+            if node.rank >= 0 and sketch.nodes[behind].rank == node.rank:
+                sketch.nodes[behind].after |= before
+        for b in before:
+            followers[b] += [f for f in followers[op] if sketch.nodes[f].rank == node.rank]
+    sketch.remove(ops)

@@ -1,0 +1,114 @@
+"""What a step gains from faster ops and links, and up to where, by simulating again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wirewise.sim.replay import Replay, is_compute, replay
+
+__all__ = ["LinkSensitivity", "OpSensitivity", "link_sensitivity", "op_sensitivity"]
+
+_STEP = 1e-4
+_TOLERANCE = 1e-6
+_HALVINGS = 20
+_FASTEST = 64.0
+
+
+@dataclass(frozen=True)
+class OpSensitivity:
+    """What the step gains when one op takes less time."""
+
+    op: int
+    name: str
+    rank: int
+    s_per_s: float
+    """Seconds of the step for each second of the op, from the present duration down."""
+    kink_s: float
+    """Duration of the op at which another path decides or the gain changes; 0: the gain holds to the end."""
+
+
+@dataclass(frozen=True)
+class LinkSensitivity:
+    """What the step gains when the interface of a host gets faster."""
+
+    host: int
+    """-1: all hosts together."""
+    s_per_byte_per_s: float
+    """d(step) / d(rate) at the present rate, zero or below."""
+    s_for_twice_the_rate: float
+    """Seconds that the step gets shorter at twice the rate."""
+    kink_factor: float
+    """Factor of the rate up to which step = a + b / rate holds; infinite: further than 64."""
+
+
+def op_sensitivity(result: Replay, *, most: int = 20) -> list[OpSensitivity]:
+    """The longest compute ops of the critical path, by what the step gains from them.
+
+    Args:
+        result: A replay; simulated again about 20 times for each op.
+        most: How many ops to look at.
+    """
+    flow = result.dataflow
+    path = result.critical_path().ops
+    path = path[is_compute(flow)[path]]
+    longest = path[np.argsort(-flow.duration_s[path], kind="stable")][:most]
+    found = []
+    for op in longest.tolist():
+        seconds = float(flow.duration_s[op])
+        if seconds <= 0:
+            continue
+
+        def step(share: float, op: int = op, seconds: float = seconds) -> float:
+            durations = flow.duration_s.copy()
+            durations[op] = seconds * (1.0 - share)
+            return _again(result, durations)
+
+        slope, kink = _line(step, 1.0, result.step_s)
+        found.append(
+            OpSensitivity(op, flow.names[op], int(flow.rank[op]), -slope / seconds, seconds * (1.0 - kink))
+        )
+    return sorted(found, key=lambda item: -item.s_per_s * float(flow.duration_s[item.op]))
+
+
+def link_sensitivity(result: Replay) -> list[LinkSensitivity]:
+    """What faster interfaces give: all hosts together first, then each host, both directions alike."""
+    found = []
+    for host in (-1, *range(result.dataflow.host_count)):
+
+        def step(share: float, host: int = host) -> float:
+            faster = result.links.scaled(1.0 / (1.0 - share), None if host < 0 else host)
+            return replay(result.dataflow, faster, begin_s=result.begin_s).step_s
+
+        end = 1.0 - 1.0 / _FASTEST
+        slope, kink = _line(step, end, result.step_s)
+        rates = result.links.bandwidth_out_bytes_per_s
+        rate = float(rates.mean() if host < 0 else rates[host])
+        found.append(
+            LinkSensitivity(
+                host, slope / rate, result.step_s - step(0.5), np.inf if kink >= end else 1.0 / (1.0 - kink)
+            )
+        )
+    return found
+
+
+def _again(result: Replay, durations: np.ndarray) -> float:
+    return replay(replace(result.dataflow, duration_s=durations), result.links, begin_s=result.begin_s).step_s
+
+
+def _line(step: Callable[[float], float], end: float, base: float) -> tuple[float, float]:
+    """Slope of step(share) at 0 and the largest share in [0, end] up to which the line holds."""
+    slope = (step(_STEP * end) - base) / (_STEP * end)
+
+    def holds(share: float) -> bool:
+        return abs(step(share) - base - slope * share) <= _TOLERANCE * base
+
+    if holds(end):
+        return slope, end
+    low, high = _STEP * end, end
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return slope, low
