@@ -21,6 +21,7 @@ IDS = [
     *(f"S{i}" for i in range(1, 7)),
     *(f"T{i}" for i in range(1, 5)),
     *(f"M{i}" for i in range(1, 3)),
+    *(f"I{i}" for i in range(1, 9)),
 ]
 
 
