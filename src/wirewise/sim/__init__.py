@@ -3,6 +3,7 @@
 from wirewise.cost.interfaces import Links
 from wirewise.sim.exchange import ComputeTimes, EpochPrediction, predict_epoch, simulate_epoch
 from wirewise.sim.replay import CriticalPath, Replay, replay
+from wirewise.sim.steps import RecordedStep, ReplayReport, replay_steps
 from wirewise.sim.timeline import Span, Timeline
 
 __all__ = [
@@ -10,10 +11,13 @@ __all__ = [
     "CriticalPath",
     "EpochPrediction",
     "Links",
+    "RecordedStep",
     "Replay",
+    "ReplayReport",
     "Span",
     "Timeline",
     "predict_epoch",
     "replay",
+    "replay_steps",
     "simulate_epoch",
 ]

@@ -1,0 +1,248 @@
+"""Replay of every recorded step, one after the other, against what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import InputError
+from wirewise.sim.breakdown import Breakdown, break_down, overlap_share
+from wirewise.sim.replay import Replay, is_compute, replay
+from wirewise.sim.rewrite import skew_of
+from wirewise.sim.whatif import Change, Setting, apply
+from wirewise.trace.dataflow import KINDS, Dataflow
+
+__all__ = ["CriticalOp", "Prediction", "RecordedStep", "ReplayReport", "StepTimes", "replay_steps"]
+
+Vector = NDArray[np.float64]
+
+_OUTLIER_DEVIATIONS = 3.0
+_RESAMPLES = 2000
+
+
+class RecordedStep(NamedTuple):
+    """One step as it was recorded, on aligned clocks."""
+
+    number: int
+    dataflow: Dataflow
+    begin_s: Vector
+    """When each rank began, [ranks]."""
+    end_s: Vector
+    """When each rank was done, [ranks]."""
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Period of one step, mean over ranks: from the end of the step before, where that was recorded."""
+
+    step: int
+    measured_s: float
+    predicted_s: float
+    outlier: bool
+    """Measured more than 3 median absolute deviations from the median; in no mean."""
+
+
+class CriticalOp(msgspec.Struct, frozen=True, kw_only=True):
+    """An op of the critical path."""
+
+    name: str
+    kind: str
+    rank: int
+    start_s: float
+    end_s: float
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Periods of simulated steps."""
+
+    predicted_step_s: float
+    """Mean."""
+    p50_s: float
+    p95_s: float
+    ci95_s: tuple[float, float]
+    """Interval of the mean, by bootstrap."""
+    ranks: int
+    breakdown: Breakdown
+    """Mean of ranks and steps; adds up to the mean period."""
+    critical_path: list[CriticalOp]
+    """Of the step that is nearest to the median."""
+    source: str = "simulated"
+
+
+class ReplayReport(Prediction, frozen=True, kw_only=True):
+    """Replay of a trace, and of the trace with changes."""
+
+    measured_step_s: float
+    error: float
+    """predicted / measured - 1 of the means."""
+    error_ci95: tuple[float, float]
+    """By bootstrap over steps; an error inside of it is not told from none."""
+    steps: int
+    """Steps in the means."""
+    interference: float
+    per_step: list[StepTimes]
+    what_if: Prediction | None = None
+
+
+def replay_steps(
+    steps: Sequence[RecordedStep],
+    links: Links,
+    *,
+    interference: float = 1.0,
+    what_if: Sequence[Change] = (),
+) -> ReplayReport:
+    """Replay recorded steps in their order, each rank going on where the step before left it.
+
+    A mean of durations is no replay: the mean of what waits for the slowest rank is more than the wait for
+    the slowest mean. So every step is replayed with its own durations, and the periods are averaged.
+
+    Args:
+        steps: In order; a step whose number does not follow the one before begins as it was measured.
+        links: Of the hosts of the graphs.
+        interference: Factor by which compute slows down beside communication (`cost.interference`).
+        what_if: Changes (`whatif.parse`); the report then holds the prediction with them too.
+
+    Raises:
+        InputError: No steps, or those of different numbers of ranks.
+    """
+    sizes = sorted({(step.dataflow.ranks, len(step.begin_s), len(step.end_s)) for step in steps})
+    if len(sizes) != 1 or len(set(sizes[0])) != 1:
+        raise InputError(
+            f"got {len(steps)} steps with graphs, begins and ends of {sizes} ranks; expected steps of one job"
+        )
+    flows = [_alone(step.dataflow, links, interference) for step in steps]
+    measured = _measured(steps)
+    outlier = _outliers(measured)
+    kept = np.flatnonzero(~outlier)
+    predicted, replays, parts = _chain(steps, flows, [links] * len(steps), interference)
+    base = _summary(predicted[kept], [replays[i] for i in kept], [parts[i] for i in kept])
+    changed = None
+    if what_if:
+        settings = _changed(flows, links, what_if)
+        after = _chain(steps, [s.dataflow for s in settings], [s.links for s in settings], interference)
+        changed = _summary(after[0][kept], [after[1][i] for i in kept], [after[2][i] for i in kept])
+    both = np.stack([predicted[kept], measured[kept]])
+    errors = _resampled(both)
+    return ReplayReport(
+        **{name: getattr(base, name) for name in base.__struct_fields__},
+        measured_step_s=float(measured[kept].mean()),
+        error=float(both[0].mean() / both[1].mean() - 1.0),
+        error_ci95=_interval(errors[0] / errors[1] - 1.0),
+        steps=len(kept),
+        interference=interference,
+        per_step=[
+            StepTimes(step=step.number, measured_s=float(m), predicted_s=float(p), outlier=bool(o))
+            for step, m, p, o in zip(steps, measured, predicted, outlier, strict=True)
+        ],
+        what_if=changed,
+    )
+
+
+def _alone(flow: Dataflow, links: Links, interference: float) -> Dataflow:
+    """The graph with the time that compute would have taken without communication beside it."""
+    if interference == 1.0:
+        return flow
+    seen = replay(flow, links)
+    share = overlap_share(flow, seen.start_s, seen.end_s)
+    own = flow.duration_s * (1.0 - share * (1.0 - 1.0 / interference))
+    return replace(flow, duration_s=np.where(is_compute(flow), own, flow.duration_s))
+
+
+def _follows(steps: Sequence[RecordedStep], place: int) -> bool:
+    return place > 0 and steps[place].number == steps[place - 1].number + 1
+
+
+def _measured(steps: Sequence[RecordedStep]) -> Vector:
+    """Period of each step, [steps]."""
+    return np.array(
+        [
+            (step.end_s - (steps[i - 1].end_s if _follows(steps, i) else step.begin_s)).mean()
+            for i, step in enumerate(steps)
+        ]
+    )
+
+
+def _outliers(periods: Vector) -> NDArray[np.bool_]:
+    far = np.abs(periods - np.median(periods))
+    spread = 1.4826 * float(np.median(far))
+    found: NDArray[np.bool_] = far > _OUTLIER_DEVIATIONS * spread + 1e-9 * float(np.median(periods))
+    return found
+
+
+def _chain(
+    steps: Sequence[RecordedStep], flows: list[Dataflow], links: list[Links], interference: float
+) -> tuple[Vector, list[Replay], list[Breakdown]]:
+    """Replay steps one after the other: periods [steps], replays and where their time goes."""
+    periods, replays, parts = [], [], []
+    done = np.zeros(0)
+    for place, (step, flow) in enumerate(zip(steps, flows, strict=True)):
+        # Ranks that a change added do as the measured ones do.
+        if _follows(steps, place):
+            before = done - done.min()
+            idle = np.maximum(step.begin_s - steps[place - 1].end_s, 0.0)
+            begin = before + np.resize(idle, flow.ranks)
+        else:
+            begin = before = np.resize(step.begin_s - step.begin_s.min(), flow.ranks)
+        result = replay(flow, links[place], interference=interference, begin_s=begin)
+        done = result.finish_s
+        periods.append(float((done - before).mean()))
+        replays.append(result)
+        parts.append(break_down(result.dataflow, result.start_s, result.end_s, before, done))
+    return np.array(periods), replays, parts
+
+
+def _changed(flows: list[Dataflow], links: Links, changes: Sequence[Change]) -> list[Setting]:
+    """Every step with the changes."""
+    skew = np.concatenate([skew_of(flow) for flow in flows])
+    return [
+        apply(
+            list(changes),
+            Setting(dataflow=flow, links=links, skew=skew, random=np.random.default_rng(number)),
+        )
+        for number, flow in enumerate(flows)
+    ]
+
+
+def _resampled(values: Vector) -> Vector:
+    """Means of columns drawn with replacement, [rows, resamples]."""
+    random = np.random.default_rng(0)
+    columns = random.integers(0, values.shape[1], (_RESAMPLES, values.shape[1]))
+    means: Vector = values[:, columns].mean(axis=2)
+    return means
+
+
+def _interval(values: Vector) -> tuple[float, float]:
+    low, high = np.percentile(values, [2.5, 97.5]).tolist()
+    return low, high
+
+
+def _summary(periods: Vector, replays: list[Replay], parts: list[Breakdown]) -> Prediction:
+    p50, p95 = np.percentile(periods, [50, 95]).tolist()
+    typical = replays[int(np.argmin(np.abs(periods - p50)))]
+    flow = typical.dataflow
+    mean = {
+        name: float(np.mean([getattr(part, name) for part in parts])) for name in Breakdown.__struct_fields__
+    }
+    return Prediction(
+        predicted_step_s=float(periods.mean()),
+        p50_s=p50,
+        p95_s=p95,
+        ci95_s=_interval(_resampled(periods[None])[0]),
+        ranks=flow.ranks,
+        breakdown=Breakdown(**mean),
+        critical_path=[
+            CriticalOp(
+                name=flow.names[op],
+                kind=KINDS[flow.kind[op]],
+                rank=int(flow.rank[op]),
+                start_s=float(typical.start_s[op]),
+                end_s=float(typical.end_s[op]),
+            )
+            for op in typical.critical_path().ops.tolist()
+        ],
+    )
