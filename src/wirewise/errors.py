@@ -3,7 +3,8 @@
 WirewiseError
 ├── InputError        a file, argument or tensor that cannot be used as given
 │   ├── GraphError    a graph, its features, its split or its partition
-│   └── TopologyError hosts, devices and links
+│   ├── TopologyError hosts, devices and links
+│   └── TraceError    a trace, its clocks or its collectives
 ├── PlanError         a plan that does not fit its topology, group or problem
 ├── CodecError        a message that cannot be encoded or decoded
 ├── PeerError         a rank that died, fell silent or disagrees
@@ -22,6 +23,7 @@ __all__ = [
     "PeerError",
     "PlanError",
     "TopologyError",
+    "TraceError",
     "WirewiseError",
 ]
 
@@ -40,6 +42,10 @@ class GraphError(InputError):
 
 class TopologyError(InputError):
     """A description of hosts, devices and links is malformed."""
+
+
+class TraceError(InputError):
+    """A trace cannot be read, or the traces of the ranks do not fit each other."""
 
 
 class PlanError(WirewiseError):

@@ -1,0 +1,70 @@
+"""The global dataflow graph of one step, all ranks, as arrays for the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Dataflow"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataflow:
+    """n ops of all ranks, their order, and what they need.
+
+    A transfer is an op with `size_bytes` above 0. Its time follows from its flows and the links, not from
+    `duration_s`.
+    """
+
+    names: list[str]
+    """[n]"""
+    kind: NDArray[np.int8]
+    """Index in KINDS, [n]."""
+    rank: NDArray[np.int32]
+    """-1: of several ranks, [n]."""
+    step: NDArray[np.int32]
+    """[n]"""
+    duration_s: NDArray[np.float64]
+    """Of a transfer, the measured time, [n]."""
+    size_bytes: NDArray[np.float64]
+    """Payload of one rank, [n]."""
+    flow_indptr: NDArray[np.int64]
+    """First flow of each op, [n + 1]."""
+    flow_src: NDArray[np.int32]
+    """Host that a flow leaves, [flows]; the same as `flow_dst` inside a host."""
+    flow_dst: NDArray[np.int32]
+    """Host that a flow enters, [flows]."""
+    flow_bytes: NDArray[np.float64]
+    """[flows]"""
+    rounds: NDArray[np.int32]
+    """How often in a row a transfer pays the latency of its slowest link, 2 (N - 1) for a whole ring, [n]."""
+    collective: NDArray[np.int8]
+    """Index in COLLECTIVES, [n]."""
+    gradient_bytes: NDArray[np.float64]
+    """Bytes of the parameters whose gradients a backward op completes, 0 where unknown, [n]."""
+    resource: NDArray[np.int32]
+    """Ops of one resource run one after the other; -1: none, [n]."""
+    slots: NDArray[np.int32]
+    """How many ops a resource runs at once, [resources]."""
+    priority: NDArray[np.int64]
+    """Order among the ready ops of a resource, the least first, [n]."""
+    gap_s: NDArray[np.float64]
+    """Idle time kept after the op on its resource, [n]."""
+    indptr: NDArray[np.int64]
+    """First successor of each op, [n + 1]."""
+    indices: NDArray[np.int64]
+    """Successors."""
+    ranks: int
+    hosts: NDArray[np.int32]
+    """Host number of each rank, [ranks]."""
+    resource_names: list[str]
+    """[resources]"""
+    member_ops: list[list[str]] | None = None
+    """Names of the traced ops that each op stands for, [n]."""
+
+    @property
+    def host_count(self) -> int:
+        """Hosts are numbered from 0."""
+        return int(self.hosts.max(initial=-1)) + 1

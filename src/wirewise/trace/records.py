@@ -1,0 +1,162 @@
+"""What a rank records: a header, then ops, probes of the clocks of others and readings of its own clock."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["COLLECTIVES", "FORMAT", "KINDS", "ClockFit", "Header", "Op", "Probe", "RankTrace", "Trace"]
+
+FORMAT = 1
+"""Number of the file format that this version writes and reads."""
+
+KINDS = (
+    "data",
+    "forward",
+    "backward",
+    "communication",
+    "optimizer",
+    "step",
+    "wait",
+    "encode",
+    "decode",
+    "other",
+)
+"""What an op is. A "step" spans one whole step; a "wait" is the main thread blocked on a communication."""
+
+COLLECTIVES = (
+    "",
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+    "send",
+    "recv",
+)
+"""What a communication is; the first: none of these."""
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that took time on one rank."""
+
+    name: str
+    """Such as "layer3.conv1", "bucket 2", "all_reduce", "optimizer"; of a wait, the communication's."""
+    kind: str
+    """One of KINDS."""
+    start_s: float
+    """On this rank's clock (`time.perf_counter`) until the trace is aligned."""
+    end_s: float
+    step: int
+    """-1 before the first step."""
+    thread: str = "main"
+    """ "main", "comm" (a slot of the process group) or another name."""
+    group: str = ""
+    """Name of the process group; empty: none. Of waits, encodes and decodes: that of their communication."""
+    seq: int = -1
+    """Number of the collective in its group, counted alike on every rank."""
+    collective: str = ""
+    """One of COLLECTIVES."""
+    size_bytes: int = 0
+    """This rank's payload."""
+    split_bytes: tuple[int, ...] = ()
+    """Of an all_to_all: what goes to each rank of the group; empty: equal parts."""
+    peer: int = -1
+    """Other end of send and recv, or the source of a broadcast, as a global rank."""
+    tag: int = -1
+    enqueued_s: float = -1.0
+    """When the caller handed a communication over; `start_s` is the same unless the dequeue is known."""
+    parameters: tuple[str, ...] = ()
+    """Of a bucket."""
+    gradient_bytes: int = 0
+    """Of a backward op: size of the parameters whose gradients it completes; 0: not known."""
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A round trip: sent and received on the clock of the rank that holds it, answered on that of `peer`."""
+
+    peer: int
+    sent_s: float
+    peer_s: float
+    received_s: float
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """Who recorded."""
+
+    rank: int
+    world_size: int
+    host: str
+    groups: dict[str, list[int]]
+    """Global ranks of each process group."""
+    format: int = FORMAT
+    run: str = ""
+    """The same text on all ranks of a run and on no other run; empty: not known."""
+    local_rank: int = 0
+    comm_slots: int = 2
+    """Collectives of one group that run at once: threads of gloo, 1 for NCCL."""
+    link_bytes_per_s: float = 0.0
+    """0: not known."""
+    clock_pairs: list[tuple[float, int]] = []
+    """(`time.perf_counter` in s, `time.time_ns`) read together."""
+    probes: list[Probe] = []
+    environment: dict[str, str] = {}
+
+
+class ClockFit(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's clock: common time = t + offset_s + drift * (t - reference_s)."""
+
+    offset_s: float
+    """At `reference_s`."""
+    drift: float
+    """Seconds per second."""
+    reference_s: float
+
+    def common(self, t: float) -> float:
+        """Time `t` of the rank's clock on the common clock."""
+        return t + (self.offset_s + self.drift * (t - self.reference_s))
+
+
+class RankTrace(msgspec.Struct):
+    """All that one rank recorded."""
+
+    header: Header
+    ops: list[Op]
+    complete: bool = True
+    """False: the file was cut off."""
+
+
+class Trace(msgspec.Struct):
+    """All ranks, in their order."""
+
+    ranks: list[RankTrace]
+    aligned: bool = False
+    """Whether all times are on the clock of rank 0."""
+    offsets: list[ClockFit] = []
+    """Of each rank, once aligned."""
+    notes: list[str] = []
+    """What a reader should know, such as a file that was cut off."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    def steps(self) -> list[int]:
+        """Numbers of the steps that all ranks have, in order.
+
+        Where a rank has "step" ops, only the steps that they span count: others were not finished.
+        """
+        common = [self._steps_of(rank) for rank in self.ranks]
+        return sorted(set.intersection(*common)) if common else []
+
+    def of(self, rank: int, step: int) -> list[Op]:
+        """Ops of a rank in a step, in the order of their starts."""
+        return sorted(
+            (op for op in self.ranks[rank].ops if op.step == step), key=lambda op: (op.start_s, -op.end_s)
+        )
+
+    @staticmethod
+    def _steps_of(rank: RankTrace) -> set[int]:
+        marked = {op.step for op in rank.ops if op.kind == "step" and op.step >= 0}
+        return marked or {op.step for op in rank.ops if op.step >= 0}
