@@ -1,0 +1,273 @@
+"""A folder of traces, one file of JSON lines for each rank.
+
+The first line of `rank-R.jsonl` is the header. Each other line is an op, {"probe": ...} or {"clock": [s, ns]}.
+Lines are appended and never changed, so a file of a rank that died is readable up to its last whole line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from wirewise.errors import TraceError
+from wirewise.files import make_folder
+from wirewise.trace.records import FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
+
+__all__ = ["RankWriter", "assemble", "rank_file", "read", "read_rank", "write_trace"]
+
+_FILE = re.compile(r"rank-(\d+)\.jsonl")
+_FAR_APART_S = 3600.0
+
+
+class _Extra(msgspec.Struct):
+    """A line that is no op."""
+
+    probe: Probe | None = None
+    clock: tuple[float, int] | None = None
+
+
+_ENCODER = msgspec.json.Encoder()
+_HEADER = msgspec.json.Decoder(Header)
+_OP = msgspec.json.Decoder(Op)
+_EXTRA = msgspec.json.Decoder(_Extra)
+
+
+def rank_file(folder: str | os.PathLike[str], rank: int) -> Path:
+    """The file of a rank in a run folder."""
+    return Path(folder) / f"rank-{rank}.jsonl"
+
+
+class RankWriter:
+    """Appends what a rank records to its file; a context manager.
+
+    Args:
+        path: The file (`rank_file`). An older one is replaced.
+        header: Its first line.
+
+    Raises:
+        TraceError: The file cannot be written. The same holds for `flush` and `close`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: Header) -> None:
+        self.path = Path(path)
+        try:
+            self._file = self.path.open("wb")
+        except OSError as cause:
+            raise self._refused(cause) from cause
+        self._lines: list[bytes] = [_ENCODER.encode(header)]
+        self.flush()
+
+    def write(self, ops: Iterable[Op]) -> None:
+        """Take ops; they are in the file after the next `flush`."""
+        self._lines += [_ENCODER.encode(op) for op in ops]
+
+    def probe(self, probe: Probe) -> None:
+        """Take a round trip that was made after the header was written."""
+        self._lines.append(_ENCODER.encode({"probe": probe}))
+
+    def clock(self, perf_counter_s: float, time_ns: int) -> None:
+        """Take a reading of both clocks."""
+        self._lines.append(_ENCODER.encode({"clock": (perf_counter_s, time_ns)}))
+
+    def flush(self) -> None:
+        """Hand all lines to the operating system; call it at the end of each step."""
+        text = b"".join(line + b"\n" for line in self._lines)
+        self._lines = []
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError as cause:
+            raise self._refused(cause) from cause
+
+    def close(self) -> None:
+        """Flush and close."""
+        if not self._file.closed:
+            try:
+                self.flush()
+            finally:
+                self._file.close()
+
+    def __enter__(self) -> RankWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _refused(self, cause: OSError) -> TraceError:
+        return TraceError(
+            f"cannot write the trace {self.path}: {cause.strerror or cause}; free space or choose a folder that "
+            "exists and can be written"
+        )
+
+
+def write_trace(trace: Trace, folder: str | os.PathLike[str]) -> None:
+    """Write the files of all ranks into `folder`, which is made where it is missing."""
+    make_folder(folder, error=TraceError)
+    for rank in trace.ranks:
+        with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
+            writer.write(rank.ops)
+
+
+def read(folder: str | os.PathLike[str]) -> Trace:
+    """Read the traces of all ranks of a run.
+
+    Raises:
+        TraceError: No folder, no trace in it, a rank that is missing, files of different runs, a format of
+            another version, a line that cannot be read before the last one, or no step that all ranks have.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise TraceError(f"no folder {path}; give the folder into which the ranks recorded")
+    files = sorted(file for file in path.iterdir() if _FILE.fullmatch(file.name))
+    if not files:
+        raise TraceError(f"no trace in {path}: expected files rank-0.jsonl, rank-1.jsonl and so on")
+    ranks = []
+    for file in files:
+        rank = read_rank(file)
+        if file.name != rank_file(path, rank.header.rank).name:
+            raise TraceError(
+                f"{file} says that it is of rank {rank.header.rank}; it was renamed or copied: record again or "
+                f"name it {rank_file(path, rank.header.rank).name}"
+            )
+        ranks.append(rank)
+    trace = assemble(ranks, str(path))
+    if not trace.steps():
+        raise TraceError(
+            f"no steps in {path} that all ranks have: the run ended before the first step was over, or nothing "
+            "marks the steps; record longer, or call `tracer.step()` once a step"
+        )
+    return trace
+
+
+def assemble(ranks: list[RankTrace], source: str) -> Trace:
+    """Ranks of one run in their order, with notes on what is odd.
+
+    Args:
+        ranks: In any order.
+        source: What to call them in messages, such as their folder.
+
+    Raises:
+        TraceError: A rank is missing or twice, or the ranks are of different runs.
+    """
+    ordered = sorted(ranks, key=lambda rank: rank.header.rank)
+    _check_one_run([rank.header for rank in ordered], source)
+    notes = [
+        f"the trace of rank {rank.header.rank} was cut off; what it holds of the last step may be missing"
+        for rank in ordered
+        if not rank.complete
+    ]
+    return Trace(ranks=ordered, notes=notes + _clock_notes(ordered))
+
+
+def read_rank(path: str | os.PathLike[str]) -> RankTrace:
+    """Read the trace of one rank; a last line that was cut off is left out.
+
+    Raises:
+        TraceError: The file cannot be read, is of another format, or has a broken line before its last.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as cause:
+        raise TraceError(f"cannot read the trace {path}: {cause.strerror}; check the path") from cause
+    first, _, rest = text.partition(b"\n")
+    header = _header(first, path)
+    ops: list[Op] = []
+    # Text after the last line end was not written to its end, even where it happens to be whole.
+    for number, line in enumerate(rest.split(b"\n")[:-1], start=2):
+        try:
+            _take(line, header, ops)
+        except msgspec.MsgspecError as cause:
+            raise TraceError(f"{path}, line {number}: {cause}; the file is damaged: record again") from cause
+    return RankTrace(header, ops, complete=text.endswith(b"\n"))
+
+
+def _take(line: bytes, header: Header, ops: list[Op]) -> None:
+    if line.startswith((b'{"probe"', b'{"clock"')):
+        extra = _EXTRA.decode(line)
+        if extra.probe:
+            header.probes.append(extra.probe)
+        if extra.clock:
+            header.clock_pairs.append(extra.clock)
+        return
+    op = _OP.decode(line)
+    if op.kind not in KINDS:
+        raise msgspec.ValidationError(f"kind {op.kind!r}; expected one of {', '.join(KINDS)}")
+    if not op.end_s >= op.start_s:
+        raise msgspec.ValidationError(f"{op.name!r} ends at {op.end_s} s before it starts at {op.start_s} s")
+    ops.append(op)
+
+
+def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
+    foreign = (
+        f"{os.fspath(path)} is no trace of wirewise; expected rank-R.jsonl files as `wirewise profile trace` "
+        "writes them (read Kineto and Chakra files with their own readers)"
+    )
+    try:
+        head: Any = msgspec.json.decode(line)
+    except msgspec.DecodeError as cause:
+        raise TraceError(foreign) from cause
+    if not isinstance(head, dict) or "format" not in head:
+        raise TraceError(foreign)
+    if head["format"] != FORMAT:
+        raise TraceError(
+            f"{os.fspath(path)} has format {head['format']!r}; this version reads format {FORMAT}: record "
+            "again, or read it with the version that wrote it"
+        )
+    try:
+        return _HEADER.decode(line)
+    except msgspec.ValidationError as cause:
+        raise TraceError(
+            f"{os.fspath(path)}, line 1: {cause}; the header is damaged: record again"
+        ) from cause
+
+
+def _check_one_run(headers: list[Header], source: str) -> None:
+    first = headers[0]
+    for header in headers[1:]:
+        for field in ("run", "world_size"):
+            one, other = getattr(first, field), getattr(header, field)
+            if one != other:
+                raise TraceError(
+                    f"{source} mixes runs: {field} is {one!r} on rank {first.rank} and {other!r} on rank "
+                    f"{header.rank}; keep each run in a folder of its own"
+                )
+    found = [header.rank for header in headers]
+    if twice := sorted({rank for rank in found if found.count(rank) > 1}):
+        raise TraceError(f"{source} mixes runs: rank {twice[0]} is there twice; keep one trace a rank")
+    if missing := sorted(set(range(first.world_size)) - set(found)):
+        names = ", ".join(map(str, missing))
+        raise TraceError(
+            f"{source} has {len(found)} of {first.world_size} ranks: missing rank {names}; copy the traces of "
+            "all ranks into one folder"
+        )
+    if extra := sorted(set(found) - set(range(first.world_size))):
+        raise TraceError(
+            f"{source} has rank {extra[0]} in a run of {first.world_size}; the header is damaged"
+        )
+
+
+def _clock_notes(ranks: list[RankTrace]) -> list[str]:
+    """A run is at one time, so real-time clocks that are hours apart are set wrong somewhere."""
+    times = {}
+    for rank in ranks:
+        pairs = rank.header.clock_pairs
+        if pairs:
+            times[rank.header.rank] = pairs[0][1] * 1e-9
+    if len(times) < 2:
+        return []
+    early, late = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+    apart = times[late] - times[early]
+    if apart < _FAR_APART_S:
+        return []
+    return [
+        f"the clocks of rank {early} and rank {late} are {apart / 3600:.1f} hours apart; alignment corrects that "
+        "where the ranks share collectives or probes"
+    ]
