@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wirewise.errors import InputError
 from wirewise.sim import Links, replay
 from wirewise.sim.data_parallel import Layer, buckets, data_parallel_step
-from wirewise.sim.sketch import Node, Sketch
+from wirewise.trace.sketch import Node, Sketch
 
 MIB = 2**20
 LAYERS = [Layer("a", 1.0, 2.0, 2 * MIB), Layer("b", 1.0, 2.0, 1 * MIB)]

@@ -7,7 +7,7 @@ from wirewise.sim import Links, replay
 from wirewise.sim.baselines import one_rank_s, slower_part_s, sum_of_parts_s
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.sim.sensitivity import link_sensitivity, op_sensitivity
-from wirewise.sim.sketch import Node, Sketch
+from wirewise.trace.sketch import Node, Sketch
 
 MIB = 2**20
 

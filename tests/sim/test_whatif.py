@@ -6,8 +6,8 @@ import pytest
 from wirewise.errors import InputError
 from wirewise.sim import Links, replay, whatif
 from wirewise.sim.data_parallel import Layer, data_parallel_step
-from wirewise.sim.sketch import Node, Sketch
 from wirewise.trace.dataflow import KINDS
+from wirewise.trace.sketch import Node, Sketch
 
 MIB = 2**20
 LAYERS = [Layer(f"layer {i}", 0.01 * (i + 1), 0.02 * (i + 1), (i + 1) * 0.7 * MIB) for i in range(8)]

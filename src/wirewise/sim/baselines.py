@@ -7,8 +7,8 @@ import numpy as np
 from wirewise.cost.interfaces import Links
 from wirewise.sim.links import program
 from wirewise.sim.replay import is_compute, replay
-from wirewise.sim.sketch import Sketch
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
+from wirewise.trace.sketch import Sketch
 
 __all__ = ["one_rank_s", "slower_part_s", "sum_of_parts_s"]
 

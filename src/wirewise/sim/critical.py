@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from wirewise.sim.compiled import outer
 from wirewise.sim.engine import Ops, Run
 from wirewise.sim.sharing import NONE
 
 __all__ = ["critical_path", "slack"]
 
 
-@njit(cache=True, nogil=True)
+@outer
 def slack(ops: Ops, out: Run) -> NDArray[np.float64]:
     """Seconds that each op could end later without a later end of the whole, other durations as they were.
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.errors import InputError
-from wirewise.sim.sketch import Node, Sketch
 from wirewise.trace.dataflow import Dataflow
 from wirewise.trace.flows import collective_flows
+from wirewise.trace.sketch import Node, Sketch
 
 __all__ = ["FIRST_BUCKET_BYTES", "Layer", "buckets", "data_parallel_step"]
 

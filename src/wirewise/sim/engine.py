@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wirewise.sim import queue
+from wirewise.sim.compiled import inner, outer
 from wirewise.sim.heap import Heap, new_heap, pop, schedule
 from wirewise.sim.sharing import NONE, Shares, Uses, fair_rates, join, leave, new_shares
 
@@ -94,7 +94,7 @@ class _State(NamedTuple):
     """Length of `dirty`, last stamp, ops that started, [3]."""
 
 
-@njit(cache=True, nogil=True)
+@outer
 def run(ops: Ops, uses: Uses) -> Run:
     """Simulate.
 
@@ -133,7 +133,7 @@ def run(ops: Ops, uses: Uses) -> Run:
     return out
 
 
-@njit(cache=True, nogil=True)
+@outer
 def _new_state(ops: Ops, uses: Uses, ready: Vector) -> _State:
     n, resources, interfaces = len(ops.duration), len(ops.slots), len(uses.capacity)
     pending = np.zeros(n, np.int64)
@@ -161,7 +161,7 @@ def _new_state(ops: Ops, uses: Uses, ready: Vector) -> _State:
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _try(op: int, now: float, ops: Ops, uses: Uses, out: Run, state: _State) -> None:
     """Start an op that is ready where a slot is free, else let it queue."""
     r = ops.resource[op]
@@ -196,7 +196,7 @@ def _try(op: int, now: float, ops: Ops, uses: Uses, out: Run, state: _State) -> 
         _wake(r, now, state)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _first_slot(r: int, state: _State) -> int:
     """The slot of a resource that opens first."""
     best = state.slot_start[r]
@@ -206,7 +206,7 @@ def _first_slot(r: int, state: _State) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _wake(r: int, now: float, state: _State) -> None:
     """Let the first of a queue try again when a slot opens, if that is known."""
     if state.queues.size[r] > 0:
@@ -215,7 +215,7 @@ def _wake(r: int, now: float, state: _State) -> None:
             schedule(state.heap, state.queues.op[state.queues.first[r]], max(free, now))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _finish(op: int, end: float, now: float, ops: Ops, out: Run, state: _State) -> None:
     """Fix the end of an op (now or later): open its slot and tell its successors."""
     out.end[op] = end
@@ -233,7 +233,7 @@ def _finish(op: int, end: float, now: float, ops: Ops, out: Run, state: _State) 
             schedule(state.heap, follower, ready[follower])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _flow(op: int, now: float, uses: Uses, state: _State) -> None:
     """The latency of a transfer is over: its bytes begin to flow."""
     state.stage[op] = _FLOWS
@@ -242,7 +242,7 @@ def _flow(op: int, now: float, uses: Uses, state: _State) -> None:
     _touch(op, uses, state)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _touch(op: int, uses: Uses, state: _State) -> None:
     """Note that the shares of a transfer's interfaces change."""
     for use in range(uses.indptr[op], uses.indptr[op + 1]):
@@ -253,7 +253,7 @@ def _touch(op: int, uses: Uses, state: _State) -> None:
             state.counts[0] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _share(now: float, uses: Uses, state: _State) -> None:
     """New speeds and ends of the transfers that the changes at this time touch."""
     before = state.counts[1]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from wirewise.sim.compiled import inner, outer
 
 __all__ = ["Heap", "goes_before", "new_heap", "pop", "schedule"]
 
@@ -31,7 +32,7 @@ class Heap(NamedTuple):
     """How many events there are, [1]."""
 
 
-@njit(cache=True, nogil=True)
+@outer
 def new_heap(rank: NDArray[np.int64], ready: NDArray[np.float64]) -> Heap:
     """No events."""
     n = len(rank)
@@ -40,12 +41,12 @@ def new_heap(rank: NDArray[np.int64], ready: NDArray[np.float64]) -> Heap:
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _before(heap: Heap, a_time: float, a: int, b_time: float, b: int) -> bool:
     return a_time < b_time if a_time != b_time else goes_before(heap, a, b)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def goes_before(heap: Heap, a: int, b: int) -> bool:
     """Whether op a comes before op b at the same time."""
     if heap.rank[a] != heap.rank[b]:
@@ -55,12 +56,12 @@ def goes_before(heap: Heap, a: int, b: int) -> bool:
     return a < b
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _put(heap: Heap, place: int, time: float, op: int) -> None:
     heap.time[place], heap.op[place], heap.place[op] = time, op, place
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rise(heap: Heap, place: int, time: float, op: int) -> None:
     """Put an event at `place` or above."""
     while place > 0:
@@ -72,7 +73,7 @@ def _rise(heap: Heap, place: int, time: float, op: int) -> None:
     _put(heap, place, time, op)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sink(heap: Heap, place: int, time: float, op: int) -> None:
     """Put an event at `place` or below."""
     size = heap.size[0]
@@ -90,7 +91,7 @@ def _sink(heap: Heap, place: int, time: float, op: int) -> None:
     _put(heap, place, time, op)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def schedule(heap: Heap, op: int, time: float) -> None:
     """Give an op an event, or move the one that it has."""
     place = heap.place[op]
@@ -104,7 +105,7 @@ def schedule(heap: Heap, op: int, time: float) -> None:
         _sink(heap, place, time, op)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def pop(heap: Heap) -> int:
     """Take the first event out; the op that has it."""
     first = heap.op[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from wirewise.sim.compiled import inner, outer
 from wirewise.sim.heap import Heap, goes_before
 
 __all__ = ["Queues", "new_queues", "pop", "push"]
@@ -26,7 +26,7 @@ class Queues(NamedTuple):
     """How many wait, [R]."""
 
 
-@njit(cache=True, nogil=True)
+@outer
 def new_queues(resource: Ints, resources: int) -> Queues:
     """Empty queues, with room for all ops of each resource (-1: none)."""
     first = np.zeros(resources + 1, np.int64)
@@ -38,7 +38,7 @@ def new_queues(resource: Ints, resources: int) -> Queues:
     return Queues(np.empty(first[-1], np.int64), first, np.zeros(resources, np.int64))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def push(queues: Queues, r: int, op: int, order: Heap) -> None:
     """Let an op wait for resource r."""
     first, place = queues.first[r], queues.size[r]
@@ -52,7 +52,7 @@ def push(queues: Queues, r: int, op: int, order: Heap) -> None:
     queues.op[first + place] = op
 
 
-@njit(cache=True, nogil=True)
+@inner
 def pop(queues: Queues, r: int, order: Heap) -> None:
     """Take the first op of resource r out."""
     queues.size[r] -= 1

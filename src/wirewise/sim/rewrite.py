@@ -12,9 +12,9 @@ from wirewise.errors import InputError
 from wirewise.sim.breakdown import members
 from wirewise.sim.data_parallel import buckets
 from wirewise.sim.replay import is_compute, replay
-from wirewise.sim.sketch import Node, Sketch
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
 from wirewise.trace.flows import collective_flows
+from wirewise.trace.sketch import Node, Sketch
 
 __all__ = ["rebucket", "skew_of", "with_algorithm", "with_codec", "with_ranks", "without_communication"]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from wirewise.sim.compiled import inner, outer
 
 __all__ = ["NONE", "Shares", "Uses", "fair_rates", "join", "leave", "new_shares"]
 
@@ -61,7 +62,7 @@ class Shares(NamedTuple):
     """Weight of the transfers that may grow, [K]."""
 
 
-@njit(cache=True, nogil=True)
+@outer
 def new_shares(ops: int, uses: int, interfaces: int) -> Shares:
     """Nobody runs."""
     return Shares(
@@ -78,7 +79,7 @@ def new_shares(ops: int, uses: int, interfaces: int) -> Shares:
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def join(op: int, uses: Uses, shares: Shares) -> None:
     """Put a transfer on the lists of its interfaces."""
     for use in range(uses.indptr[op], uses.indptr[op + 1]):
@@ -90,7 +91,7 @@ def join(op: int, uses: Uses, shares: Shares) -> None:
         shares.head[k] = use
 
 
-@njit(cache=True, nogil=True)
+@inner
 def leave(op: int, uses: Uses, shares: Shares) -> None:
     """Take a transfer off the lists of its interfaces."""
     for use in range(uses.indptr[op], uses.indptr[op + 1]):
@@ -103,7 +104,7 @@ def leave(op: int, uses: Uses, shares: Shares) -> None:
             shares.before[after] = before
 
 
-@njit(cache=True, nogil=True)
+@inner
 def fair_rates(start: int, uses: Uses, shares: Shares, stamp: int) -> int:
     """Max-min speeds of all transfers that share interface `start`, directly or through others.
 
@@ -129,7 +130,7 @@ def fair_rates(start: int, uses: Uses, shares: Shares, stamp: int) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _reach(start: int, uses: Uses, shares: Shares, stamp: int) -> tuple[int, int]:
     """Collect the connected transfers and interfaces, and weigh the interfaces."""
     shares.reached[0], shares.seen[start] = start, stamp
@@ -155,7 +156,7 @@ def _reach(start: int, uses: Uses, shares: Shares, stamp: int) -> tuple[int, int
     return count, interfaces
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _weigh(k: int, uses: Uses, shares: Shares, stamp: int) -> None:
     """What held transfers leave of an interface, and the weight of those that may grow."""
     left, load = uses.capacity[k], 0.0
@@ -170,7 +171,7 @@ def _weigh(k: int, uses: Uses, shares: Shares, stamp: int) -> None:
     shares.left[k], shares.load[k] = max(left, 0.0), load
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _level(interfaces: int, shares: Shares) -> tuple[int, float]:
     """Speed at which the next interface is full; forgets interfaces on which nothing grows."""
     level, position = np.inf, 0
@@ -185,7 +186,7 @@ def _level(interfaces: int, shares: Shares) -> tuple[int, float]:
     return interfaces, level
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _hold(interfaces: int, level: float, uses: Uses, shares: Shares, stamp: int) -> int:
     """Hold the transfers on every interface that is full at `level`; how many they are."""
     held = 0
