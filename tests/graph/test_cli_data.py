@@ -36,7 +36,7 @@ def test_show_counts(tmp_path):
     assert sum(record["split"].values()) == 200
     call("show", "block:nodes=50", "--json", tmp_path / "out.json")
     assert json.loads((tmp_path / "out.json").read_text())["nodes"] == 50
-    with pytest.raises(InputError, match=r"cannot write .*out.json: No such file"):
+    with pytest.raises(InputError, match=r"cannot write .*out.json: its folder does not exist"):
         call("show", "block:nodes=50", "--json", tmp_path / "absent" / "out.json")
 
 
