@@ -115,9 +115,10 @@ def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
 
 
 def _memory_model(job: Job, part: graph.Part) -> int:
-    return graph.part_memory_bytes(
-        part, full_graph.FullGraphNet.kept_widths(job.hidden, part.num_classes, job.layers)
-    )
+    modes = [full_graph.mode(name) for name in job.modes]
+    return full_graph.memory_terms(
+        part, modes, hidden=job.hidden, layers=job.layers, convolution=job.model
+    ).total
 
 
 def _host_bytes() -> int | None:

@@ -7,6 +7,7 @@ from wirewise.runtime.full_graph.lane import Lane, check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
 from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
 from wirewise.runtime.full_graph.memory import keep_freed_memory, peak_resident_bytes, resident_bytes
+from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
 from wirewise.runtime.full_graph.modes import MODES, Mode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
 from wirewise.runtime.full_graph.reduce import GradientReducer
@@ -27,6 +28,7 @@ __all__ = [
     "HaloExchange",
     "Lane",
     "LocalGraph",
+    "MemoryTerms",
     "Mode",
     "Neighbourhood",
     "PartTensors",
@@ -37,6 +39,7 @@ __all__ = [
     "Transport",
     "check_tables",
     "keep_freed_memory",
+    "memory_terms",
     "mode",
     "peak_resident_bytes",
     "resident_bytes",

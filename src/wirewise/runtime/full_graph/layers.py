@@ -89,13 +89,28 @@ class FullGraphNet(nn.Module):
         )
 
     @staticmethod
-    def kept_widths(hidden: int, classes: int, layers: int) -> list[tuple[int, int]]:
-        """For each layer the values kept for an own row until the backward pass, and those for a halo row.
+    def kept_widths(
+        hidden: int, classes: int, layers: int, convolution: str = "sage"
+    ) -> list[tuple[int, int, int]]:
+        """For each layer the values that an own, a marginal and a halo row hold when most are held.
 
-        A hidden layer keeps its sum, its output before and after activation and the gradients of two of them;
-        a halo row is held once, as received. See `wirewise.graph.part_memory_bytes`.
+        That is early in the backward pass, or for GCN late in the forward pass. A hidden layer keeps the input of
+        its norm with mean and deviation, and its output where a weight multiplies it. From the second layer on it
+        keeps the sums over neighbours, those of marginal rows once more with the halo added, and computes gradients
+        of halo rows, in one layer at a time. Two more matrices are in work in the last hidden layer, and four of
+        the class width in the last layer. See `wirewise.graph.part_memory_bytes`.
         """
-        return [(5 * hidden, 0), *[(5 * hidden, hidden)] * (layers - 2), (5 * classes, classes)][:layers]
+        last, project = layers - 1, classes < hidden
+        widths = []
+        for layer in range(last):
+            sums = hidden if layer else 0
+            output = hidden if convolution == "sage" or (project and layer == last - 1) else 0
+            working = 2 * hidden if layer == last - 1 else 0
+            gradients = hidden if layer and layer == last - 1 else 0
+            widths.append((sums + hidden + 2 + output + working, sums, gradients))
+        sums = hidden if last and not project else 0
+        received = min(hidden, classes) if layers == 2 else 0
+        return [*widths, (sums + 4 * classes, sums, received)]
 
     def forward(self, graph: LocalGraph) -> Float[Tensor, "own classes"]:
         """Logits of the own nodes, central first."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -65,24 +65,39 @@ class PartTensors:
 
     def own_features(self) -> Any:
         """Input features of own rows."""
-        return self._input("own", lambda x: x[: self.part.num_own])
+        return self._input("own", lambda x: _first_rows(x, self.part.num_own))
 
     def aggregated_features(self, kind: str) -> Any:
         """Input features summed over in-neighbours, [own, F]."""
         return self._input(kind, self.hood(kind).aggregate_inputs)
 
-    def _input(self, key: str, make: Any) -> Any:
+    def _input(self, key: str, make: Callable[[Any], Any]) -> Any:
         if key not in self._inputs:
             x = self.part.x.to_dense() if self.dense and isinstance(self.part.x, SparseRows) else self.part.x
-            real = np.float64 if self.dtype == torch.float64 else np.float32
-            if isinstance(x, SparseRows):
-                data = np.ones(len(x.indices), real) if x.data is None else x.data.astype(real)
-                csr = sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape)
-                self._inputs[key] = ops.Csr.from_scipy(sp.csr_matrix(make(csr)), device=self.device)
-            else:
-                dense = np.ascontiguousarray(make(x.astype(real)))
-                self._inputs[key] = torch.from_numpy(dense).to(self.device)
+            self._inputs[key] = self._on_device(make(x))
         return self._inputs[key]
+
+    def _on_device(self, x: Any) -> Any:
+        """Features as training reads them, sharing the part's arrays where type and device allow."""
+        if isinstance(x, SparseRows):
+            real = np.float64 if self.dtype == torch.float64 else np.float32
+            data = np.ones(len(x.indices), real) if x.data is None else x.data.astype(real, copy=False)
+            x = ops.Csr(x.indptr, x.indices, data, num_columns=x.num_columns)
+        if isinstance(x, ops.Csr):
+            return x.to(self.device)
+        # torch has no read-only tensors.
+        return torch.from_numpy(x if x.flags.writeable else x.copy()).to(self.device, self.dtype)
+
+
+def _first_rows(x: Any, count: int) -> Any:
+    """The first rows, sharing the arrays."""
+    if not isinstance(x, SparseRows):
+        return x[:count]
+    end = int(x.indptr[count])
+    data = None if x.data is None else x.data[:end]
+    return SparseRows(
+        indptr=x.indptr[: count + 1], indices=x.indices[:end], data=data, num_columns=x.num_columns
+    )
 
 
 SPLITS = ("train", "validation", "test")

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.graph import edge_weights, edge_weights64, ops
+from wirewise.graph import SparseRows, edge_weights, edge_weights64, ops
 from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
 
 if TYPE_CHECKING:
@@ -37,43 +37,45 @@ class Neighbourhood:
     def __init__(
         self, part: Part, kind: str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ):
-        self.part, self.kind = part, kind
-        real = np.float64 if dtype == torch.float64 else np.float32
-        weight, self_weight = (edge_weights64 if dtype == torch.float64 else edge_weights)(part, kind)
-        columns = part.num_own + part.num_halo
-        whole = sp.csr_matrix(
-            (weight.astype(real), part.indices, part.indptr), shape=(part.num_own, columns), copy=False
-        )
-        self.whole = whole
-        self.self_weight = torch.from_numpy(self_weight.astype(real)).to(device)
-        self.self_scale = None if not self_weight.any() else self.self_weight
+        self.part, self.kind, self.dtype, self.device = part, kind, dtype, device
+        whole, self_weight = self._whole()
+        self.self_scale = torch.from_numpy(self_weight).to(device) if self_weight.any() else None
         self.own = _csr(whole[:, : part.num_own], device)
-        self._halo = whole[part.num_central :, part.num_own :].tocsr()
-        self.halo = _csr(self._halo, device)
-        bounds = part.halo_offsets
+        halo, bounds = whole[part.num_central :, part.num_own :], part.halo_offsets
+        # Kept once, by peer: rows are added peer by peer, and so are their gradients.
         self.halo_of = {
-            p: _csr(self._halo[:, int(bounds[p]) : int(bounds[p + 1])], device)
+            p: _csr(halo[:, int(bounds[p]) : int(bounds[p + 1])], device)
             for p in range(part.num_parts)
             if bounds[p + 1] > bounds[p]
         }
         self._reversed: dict[int, ops.Csr] = {}
-        self.device = device
+
+    def _whole(self) -> tuple[sp.csr_matrix, np.ndarray]:
+        """All in-edges, [own, own + halo], and the weight of the row itself, [own]."""
+        part, wide = self.part, self.dtype == torch.float64
+        weight, self_weight = (edge_weights64 if wide else edge_weights)(part, self.kind)
+        shape = part.num_own, part.num_own + part.num_halo
+        return sp.csr_matrix((weight, part.indices, part.indptr), shape=shape, copy=False), self_weight
 
     def aggregate_inputs(self, x: Any) -> Any:
         """Sum the input features of all in-neighbours once; input features never change.
 
+        The matrix of all edges is made anew: training uses its pieces, and would keep it for nothing.
+
         Args:
-            x: Dense float [own + halo, F] or a scipy CSR matrix of that shape.
+            x: Features of own and halo rows, [own + halo, F]: an array or `SparseRows`.
 
         Returns:
-            The same kind, [own, F].
+            [own, F]: an array for an array, an `ops.Csr` for sparse rows.
         """
-        out = self.whole @ x
-        own = x[: self.part.num_own]
-        scale = self.self_weight.cpu().numpy()
-        if self.self_scale is None:
-            return out
-        return out + (sp.diags(scale) @ own if sp.issparse(x) else scale[:, None] * own)
+        whole, self_weight = self._whole()
+        if isinstance(x, SparseRows):
+            scale = None if self.self_scale is None else torch.from_numpy(self_weight)
+            return ops.aggregate_features(_csr(whole, "cpu"), x, scale)
+        out = whole @ x
+        if self.self_scale is not None:
+            out += self_weight[:, None] * x[: self.part.num_own]
+        return out
 
     def local(self, x: Float[Tensor, "own d"]) -> Float[Tensor, "own d"]:
         """The part of the sum that needs own rows only, for all own nodes."""
@@ -92,14 +94,10 @@ class Neighbourhood:
         the receiver's sums), or takes the square of the sum of alpha as the released AdaQP does; one
         all-to-all brings the sums to the senders.
         """
-        alpha = self._halo.data.astype(np.float64)
-        per_row = np.bincount(
-            self._halo.indices, alpha if squared_sum else alpha * alpha, minlength=self.part.num_halo
-        )
-        per_row = per_row * per_row if squared_sum else per_row
-        bounds = self.part.halo_offsets
         sends = {
-            p: torch.from_numpy(per_row[int(bounds[p]) : int(bounds[p + 1])].copy())
+            p: torch.from_numpy(
+                _column_scores(self.halo_of[p], squared_sum) if p in self.halo_of else np.empty(0)
+            )
             for p in exchange.transport.peers
         }
         receives = {
@@ -108,6 +106,13 @@ class Neighbourhood:
         }
         exchange.transport.exchange("message scores", 3, sends, receives)
         return {p: t.numpy() for p, t in receives.items()}
+
+    def push_gradients(self, grad: Float[Tensor, "marginal d"]) -> Float[Tensor, "halo d"]:
+        """Partial gradients of the halo rows, from those of the sums of the marginal nodes."""
+        out, bounds = grad.new_empty(self.part.num_halo, grad.shape[1]), self.part.halo_offsets
+        for peer, csr in self.halo_of.items():
+            ops.aggregate_transposed(csr, grad, out[int(bounds[peer]) : int(bounds[peer + 1])])
+        return out
 
     def reversed_of(self, peer: int) -> ops.Csr:
         """Edges from own marginal nodes to nodes of `peer`, as rows of own nodes (undirected graphs only).
@@ -121,19 +126,17 @@ class Neighbourhood:
                 "got a directed one. Use a mode with backward='push'"
             )
         if peer not in self._reversed:
-            low, high = int(self.part.halo_offsets[peer]), int(self.part.halo_offsets[peer + 1])
-            block = self._halo[:, low:high].tocsr()
-            self._reversed[peer] = _csr(self._with_reversed_weights(block, low), self.device)
+            self._reversed[peer] = self._with_reversed_weights(self.halo_of[peer], peer)
         return self._reversed[peer]
 
-    def _with_reversed_weights(self, block: sp.csr_matrix, first: int) -> sp.csr_matrix:
-        """The same pattern with the weight of the edge that runs the other way."""
+    def _with_reversed_weights(self, block: ops.Csr, peer: int) -> ops.Csr:
+        """The same pattern, not copied, with the weight of the edge that runs the other way."""
         if self.kind != "mean":
             return block
-        degree = self.part.in_degree[self.part.num_own + first :][: block.shape[1]]
-        flipped = block.copy()
-        flipped.data = (1.0 / np.maximum(degree, 1)[block.indices]).astype(block.dtype)
-        return flipped
+        degree = self.part.in_degree[self.part.num_own + int(self.part.halo_offsets[peer]) :]
+        inverse = torch.from_numpy(1.0 / np.maximum(degree[: block.num_columns], 1))
+        weight = inverse.to(self.device, block.weight.dtype)[block.indices.long()]
+        return ops.Csr(block.indptr, block.indices, weight, num_columns=block.num_columns)
 
 
 class _AddHalo(torch.autograd.Function):
@@ -158,8 +161,16 @@ class _AddHalo(torch.autograd.Function):
         if exchange.mode.backward == "pull":
             exchange.post_gradients(ctx.layer, grad)
         else:
-            exchange.post_gradients(ctx.layer, ops.aggregate_transposed(hood.halo, grad))
+            exchange.post_gradients(ctx.layer, hood.push_gradients(grad))
         return grad.new_zeros(()), grad, None, None, None
+
+
+def _column_scores(csr: ops.Csr, squared_sum: bool) -> np.ndarray:
+    """Sum of squared weights of each column, or the square of their sum; float64 [columns]."""
+    matrix = csr.to_scipy()
+    alpha = matrix.data.astype(np.float64)
+    summed = np.bincount(matrix.indices, alpha if squared_sum else alpha * alpha, minlength=csr.num_columns)
+    return summed * summed if squared_sum else summed
 
 
 def _csr(matrix: sp.csr_matrix, device: torch.device | str) -> ops.Csr:
