@@ -66,6 +66,17 @@ def test_interference_is_found_again(factor):
     assert fit_interference(op, overlap, noisy) == pytest.approx(factor, rel=0.05)
 
 
+def test_slow_steps_are_not_taken_for_interference():
+    """Half of the ops never overlap; a slow step makes all its ops slow and their overlap large."""
+    random = np.random.default_rng(3)
+    step, op = (table.reshape(-1) for table in np.mgrid[:40, :10])
+    slow = 1 + random.random(40)[step]
+    overlap = np.where(op < 5, 0.0, 0.9 * (slow - 1) + 0.1 * random.random(400))
+    seconds = slowed(slow * (1 + op), overlap, 1.2)
+    assert fit_interference(op, overlap, seconds) > 1.5
+    assert fit_interference(op, overlap, seconds, step) == pytest.approx(1.2, rel=0.02)
+
+
 def test_interference_is_not_known_without_contrast():
     op = np.repeat(np.arange(3), 10)
     assert fit_interference(op, np.ones(30), np.ones(30)) is None

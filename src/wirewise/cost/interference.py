@@ -9,7 +9,8 @@ from wirewise.errors import InputError
 
 __all__ = ["fit_interference", "slowed"]
 
-_ROUNDS = 20
+_ROUNDS = 15
+_SWEEPS = 10
 _LEAST_SPREAD = 0.05
 _MOST_SLOWDOWN = 0.95
 
@@ -23,18 +24,23 @@ def slowed(own_s: NDArray[np.float64], overlap: NDArray[np.float64], factor: flo
 
 
 def fit_interference(
-    op: NDArray[np.int64], overlap: NDArray[np.float64], duration_s: NDArray[np.float64]
+    op: NDArray[np.int64],
+    overlap: NDArray[np.float64],
+    duration_s: NDArray[np.float64],
+    context: NDArray[np.int64] | None = None,
 ) -> float | None:
     """Factor of `slowed` that fits what ops took with more and with less communication beside them.
 
-    The speed of an op, one over its seconds, is a line in the overlap with the same relative slope for all
-    ops. Alternates between the ops' speeds alone and that slope; an op counts by the time that it takes, and
-    disturbed samples count less (Huber's weights).
+    log seconds = own(op) + slow(context) - log(1 - overlap * (1 - 1 / factor)), by Gauss and Newton's method;
+    an op counts by the time that it takes, and disturbed samples count less (Huber's weights). The context
+    matters: a rank that is slow in a step has other overlaps than its peers, without being slow because of
+    them.
 
     Args:
         op: Which samples are of the same op, any whole numbers, [n].
         overlap: Share of the op's time with communication beside it, in [0, 1], [n].
         duration_s: Seconds that it took, [n].
+        context: Which samples share a speed for other reasons, such as a rank in a step, [n]; none: all.
 
     Returns:
         The factor, at least 1; None: no op ran both with more and with less communication beside it.
@@ -47,32 +53,37 @@ def fit_interference(
             "got an overlap outside of [0, 1] or a time that is not finite and >= 0; check the trace"
         )
     runs = duration_s > 0
-    x, speed = overlap[runs], 1.0 / duration_s[runs]
+    x, seconds = overlap[runs], duration_s[runs]
     _, number = np.unique(op[runs], return_inverse=True)
-    spread = np.sqrt(_mean(number, (x - _mean(number, x)) ** 2))
-    useful = spread >= _LEAST_SPREAD
-    if not useful.any():
+    _, place = np.unique(np.zeros(len(x)) if context is None else context[runs], return_inverse=True)
+    even = np.ones(len(x))
+    if not (np.sqrt(_mean(number, (x - _mean(number, x, even)) ** 2, even)) >= _LEAST_SPREAD).any():
         return None
-    x, speed = x[useful], speed[useful]
-    _, number = np.unique(number[useful], return_inverse=True)
-    slope, weight = 0.0, np.ones(len(x))
+    slope, weight = 0.0, seconds
     for _ in range(_ROUNDS):
-        model = 1.0 - slope * x
-        alone = _mean(number, speed * model, weight) / _mean(number, model * model, weight)
-        relative = speed / alone
-        error = np.abs(relative - model)
-        limit = 1.345 * 1.4826 * float(np.median(error)) + 1e-12
-        weight = np.minimum(1.0, limit / np.maximum(error, 1e-300)) / alone
-        apart = x - _mean(number, x, weight)
-        lost = float((weight * apart * -relative).sum() / (weight * apart * apart).sum())
-        slope = min(max(lost, 0.0), _MOST_SLOWDOWN)
+        rest = 1.0 - slope * x
+        error = _apart(np.log(seconds) + np.log(rest), number, place, weight)
+        change = _apart(x / rest, number, place, weight)
+        slope += float((weight * change * error).sum() / (weight * change * change).sum())
+        slope = min(max(slope, 0.0), _MOST_SLOWDOWN)
+        limit = 1.345 * 1.4826 * float(np.median(np.abs(error))) + 1e-12
+        weight = seconds * np.minimum(1.0, limit / np.maximum(np.abs(error), 1e-300))
     return 1.0 / (1.0 - slope)
 
 
-def _mean(
-    number: NDArray[np.int64], values: NDArray[np.float64], weight: NDArray[np.float64] | None = None
+def _apart(
+    values: NDArray[np.float64], op: NDArray[np.int64], place: NDArray[np.int64], weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Weighted mean over the samples of the same op, for each sample."""
-    weight = np.ones(len(values)) if weight is None else weight
+    """What neither the op nor the context explains."""
+    for _ in range(_SWEEPS):
+        values = values - _mean(op, values, weight)
+        values = values - _mean(place, values, weight)
+    return values
+
+
+def _mean(
+    number: NDArray[np.int64], values: NDArray[np.float64], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Weighted mean over the samples with the same number, for each sample."""
     means: NDArray[np.float64] = np.bincount(number, weight * values) / np.bincount(number, weight)
     return means[number]

@@ -14,6 +14,8 @@ __all__ = ["TransferCost", "TransferSample", "fit_transfers"]
 
 _ROUNDS_OF_WEIGHTS = 5
 _OUTLIER_DEVIATIONS = 3.0
+_LEAST_OUTLIER = 1e-3
+_NO_LATENCY = 1e-4
 
 
 class TransferSample(NamedTuple):
@@ -44,7 +46,8 @@ def fit_transfers(samples: list[TransferSample]) -> TransferCost:
 
     Collectives that overlap in time share the links, so their union counts as one: its bytes are the sum of
     theirs, its rounds those of the one with the most. Non-negative least squares on relative errors, repeated
-    without what lies further than 3 median absolute deviations.
+    without what lies further than 3 median absolute deviations. Where all unions are alike, so that latency and
+    bandwidth cannot be told apart, all is charged to the bandwidth.
 
     Raises:
         InputError: No sample, or one that ends before it starts or is not finite.
@@ -67,7 +70,7 @@ def fit_transfers(samples: list[TransferSample]) -> TransferCost:
         residual = (table[:, :2] @ cost - seconds) / scale
         middle = float(np.median(residual[kept]))
         spread = 1.4826 * float(np.median(np.abs(residual[kept] - middle)))
-        now = np.abs(residual - middle) <= _OUTLIER_DEVIATIONS * spread + 1e-9
+        now = np.abs(residual - middle) <= _OUTLIER_DEVIATIONS * spread + _LEAST_OUTLIER
         if (now == kept).all():
             break
         kept = now
@@ -81,7 +84,8 @@ def _solve(rounds: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np
     columns = np.stack([rounds, size], axis=1)
     # The columns differ by many orders of magnitude.
     norm = np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
-    found: NDArray[np.float64] = nnls(columns / norm, np.ones(len(rounds)))[0] / norm
+    bounded = np.concatenate([columns / norm, [[_NO_LATENCY, 0.0]]])
+    found: NDArray[np.float64] = nnls(bounded, np.append(np.ones(len(rounds)), 0.0))[0] / norm
     return found
 
 

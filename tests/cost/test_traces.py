@@ -1,0 +1,76 @@
+"""Links and interference from traces that are made with known ones."""
+
+import numpy as np
+import pytest
+
+from wirewise.cost.traces import fit_links, hosts_of, interference_of
+from wirewise.trace.records import Header, Op, RankTrace, Trace
+
+RATE, LATENCY = 20e6, 5e-4
+
+
+def trace(hosts, count=40, *, slowdown=1.0, link_bytes_per_s=0.0):
+    """All-reduces of three sizes; a backward op that begins beside them for part of its time."""
+    random = np.random.default_rng(0)
+    n, crosses = len(hosts), len(set(hosts)) > 1
+    headers = [
+        Header(
+            rank=r,
+            world_size=n,
+            host=h,
+            groups={"all": list(range(n))},
+            link_bytes_per_s=link_bytes_per_s,
+        )
+        for r, h in enumerate(hosts)
+    ]
+    ops, now = [[] for _ in hosts], 0.0
+    for step in range(count):
+        size = int(random.choice([10_000, 1_000_000, 4_000_000]))
+        share = 2 * (n - 1) / n * (1 if crosses else n)
+        took = 2 * (n - 1) * LATENCY + share * size / RATE
+        for rank in range(n):
+            early = 0.001 * random.random() * (rank > 0)
+            common = {
+                "kind": "communication",
+                "group": "all",
+                "seq": step,
+                "collective": "all_reduce",
+                "step": step,
+            }
+            ops[rank].append(
+                Op(name="bucket 0", start_s=now - early, end_s=now + took, size_bytes=size, **common)
+            )
+            # Alone it takes 1 s; beside communication it works at 1 / slowdown.
+            length = took + max(1.0 - took / slowdown, 0.0)
+            ops[rank].append(Op(name="a", kind="backward", start_s=now, end_s=now + length, step=step))
+            ops[rank].append(Op(name="a", kind="forward", start_s=now - 0.5, end_s=now, step=step))
+        now += 2.0
+    return Trace([RankTrace(header, own) for header, own in zip(headers, ops, strict=True)], aligned=True)
+
+
+def test_links_between_hosts():
+    links = fit_links(trace(["x", "y", "z"]))
+    assert links.bandwidth_out_bytes_per_s == pytest.approx(np.full(3, RATE), rel=1e-3)
+    assert links.latency_s[0, 1] == pytest.approx(LATENCY, rel=1e-3)
+    assert np.isinf(links.intra_bytes_per_s).all()
+
+
+def test_two_ranks_of_a_host_share_its_interface_once():
+    links = fit_links(trace(["x", "x", "y", "y"]))
+    assert links.hosts == 2
+    assert links.bandwidth_in_bytes_per_s == pytest.approx(np.full(2, RATE), rel=1e-3)
+
+
+def test_ranks_of_one_host():
+    links = fit_links(trace(["x", "x"], link_bytes_per_s=1e6))
+    assert links.intra_bytes_per_s == pytest.approx([RATE], rel=1e-3)
+    assert links.bandwidth_out_bytes_per_s == pytest.approx([0.957e6])
+
+
+def test_hosts_in_the_order_of_ranks():
+    assert hosts_of(trace(["b", "a", "b"], count=1)).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.5])
+def test_interference(slowdown):
+    assert interference_of(trace(["x", "y"], slowdown=slowdown)) == pytest.approx(slowdown, rel=0.01)
