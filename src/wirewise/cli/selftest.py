@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from wirewise.codec import MessageLayout, pack, unpack
+from wirewise.codec import MessageLayout, pack, unpack, warm
 from wirewise.errors import CodecError, PeerError
 
 __all__ = ["SelfTest", "run_selftest"]
@@ -40,6 +40,8 @@ def run_selftest(timeout_s: float = 20.0) -> SelfTest:
     Raises:
         PeerError: A rank failed or did not end in time; the message says which and how.
     """
+    # On a fresh machine compiling the kernels takes half a minute, which says nothing of the transport.
+    warm()
     store = HashStore()
     results: dict[int, SelfTest] = {}
     errors: dict[int, BaseException] = {}
