@@ -1,0 +1,192 @@
+"""Which communications of the ranks are one collective or one message."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wirewise.errors import TraceError
+from wirewise.trace.records import Op, Trace
+
+__all__ = ["Match", "match", "slot_starts"]
+
+_NO_SEQ = ("send", "recv")
+_OWN_SIZE = ("all_to_all", "barrier")
+
+
+@dataclass(frozen=True)
+class Match:
+    """One collective, or one message from `ranks[0]` to `ranks[1]`."""
+
+    group: str
+    seq: int
+    """Number in its group; of a message, its number between its two ranks."""
+    collective: str
+    """One of COLLECTIVES; a message is a "send"."""
+    step: int
+    size_bytes: int
+    """Payload of one rank; of an all_to_all, the largest."""
+    ranks: tuple[int, ...]
+    """Global ranks, in the order of the group."""
+    ops: tuple[Op, ...]
+    """One for each of `ranks`."""
+
+    @property
+    def start_s(self) -> float:
+        """When the last rank came, on aligned clocks."""
+        return max(op.start_s for op in self.ops)
+
+    @property
+    def end_s(self) -> float:
+        """When the last rank was done, on aligned clocks."""
+        return max(op.end_s for op in self.ops)
+
+    def causes(self) -> list[tuple[int, int]]:
+        """Pairs (i, j) of places in `ranks`: j cannot be done before i has started."""
+        n = len(self.ranks)
+        if self.collective == "send":
+            return [(0, 1)]
+        if self.collective == "broadcast":
+            # Others may come after the source is done, which need not wait for them.
+            source = self.ops[0].peer
+            first = [self.ranks.index(source)] if source in self.ranks else []
+        else:
+            first = list(range(n))
+        return [(i, j) for i in first for j in range(n) if i != j]
+
+
+def match(trace: Trace) -> list[Match]:
+    """Collectives by (group, seq) and messages by their order, sorted by group and number.
+
+    Left out are collectives at the ends of the trace that some rank did not record any more or not yet.
+
+    Raises:
+        TraceError: Ranks disagree on what a collective is or on its bytes, a rank has it twice, or a rank
+            lacks one between two that it has.
+    """
+    groups = _groups(trace)
+    found: dict[tuple[str, int], dict[int, Op]] = defaultdict(dict)
+    for rank, recorded in enumerate(trace.ranks):
+        for op in recorded.ops:
+            if op.kind != "communication" or op.seq < 0 or op.collective in _NO_SEQ:
+                continue
+            if op.group not in groups:
+                raise TraceError(
+                    f"rank {rank} communicates in group {op.group!r}, which no header names; expected one of "
+                    f"{', '.join(map(repr, groups))}"
+                )
+            if rank in found[op.group, op.seq]:
+                raise TraceError(
+                    f"rank {rank} has collective {op.seq} of group {op.group!r} twice; number the collectives of "
+                    "a group one after the other"
+                )
+            found[op.group, op.seq][rank] = op
+    ends = _ends(found)
+    matches = []
+    for (group, seq), by_rank in sorted(found.items()):
+        members = groups[group]
+        missing = [rank for rank in members if rank not in by_rank]
+        if not missing:
+            matches.append(_agree(group, seq, members, by_rank))
+        for rank in missing:
+            first, last = ends.get((group, rank), (seq + 1, seq - 1))
+            if first < seq < last:
+                raise TraceError(
+                    f"rank {rank} lacks collective {seq} of group {group!r}, which rank {min(by_rank)} has; "
+                    "the ranks called different collectives, or the trace lost one: record again"
+                )
+    return matches + _messages(trace)
+
+
+def slot_starts(matches: Sequence[Match], slots: int) -> list[float]:
+    """When each of a group's collectives got a slot on the last rank, on aligned clocks.
+
+    A rank records when it hands a collective over, not always when a slot takes it. Slots take collectives
+    in order.
+
+    Args:
+        matches: Of one group, by number.
+        slots: How many run at once.
+    """
+    free = [-float("inf")] * max(slots, 1)
+    starts = []
+    for one in matches:
+        start = min(max(one.start_s, heapq.heappop(free)), one.end_s)
+        starts.append(start)
+        heapq.heappush(free, one.end_s)
+    return starts
+
+
+def _groups(trace: Trace) -> dict[str, tuple[int, ...]]:
+    groups: dict[str, tuple[int, ...]] = {}
+    for rank in trace.ranks:
+        for name, members in rank.header.groups.items():
+            ranks = tuple(members)
+            if groups.setdefault(name, ranks) != ranks:
+                raise TraceError(
+                    f"group {name!r} is of ranks {list(groups[name])} on one rank and of {members} on rank "
+                    f"{rank.header.rank}; give each group a name of its own"
+                )
+            if outside := [r for r in ranks if not 0 <= r < trace.world_size]:
+                raise TraceError(f"group {name!r} has rank {outside[0]} in a run of {trace.world_size} ranks")
+    return groups
+
+
+def _ends(found: dict[tuple[str, int], dict[int, Op]]) -> dict[tuple[str, int], tuple[int, int]]:
+    """First and last number of each (group, rank)."""
+    ends: dict[tuple[str, int], tuple[int, int]] = {}
+    for (group, seq), by_rank in found.items():
+        for rank in by_rank:
+            first, last = ends.get((group, rank), (seq, seq))
+            ends[group, rank] = min(first, seq), max(last, seq)
+    return ends
+
+
+def _agree(group: str, seq: int, members: tuple[int, ...], by_rank: dict[int, Op]) -> Match:
+    first = by_rank[members[0]]
+    for rank in members[1:]:
+        op = by_rank[rank]
+        same_size = first.size_bytes == op.size_bytes or first.collective in _OWN_SIZE
+        if first.collective == op.collective and same_size:
+            continue
+        raise TraceError(
+            f"collective {seq} of group {group!r} is {_what(first)} on rank {members[0]} and {_what(op)} on rank "
+            f"{rank}; all ranks must call the same collectives in the same order: check the code that branches "
+            "by rank"
+        )
+    ops = tuple(by_rank[rank] for rank in members)
+    size = max(op.size_bytes for op in ops)
+    return Match(group, seq, first.collective, first.step, size, members, ops)
+
+
+def _what(op: Op) -> str:
+    return f"{op.collective or 'no known collective'} of {op.size_bytes} bytes"
+
+
+def _messages(trace: Trace) -> list[Match]:
+    """Messages between two ranks with one tag arrive in the order in which they were sent."""
+    sent: dict[tuple[str, int, int, int], list[Op]] = defaultdict(list)
+    received: dict[tuple[str, int, int, int], list[Op]] = defaultdict(list)
+    for rank, recorded in enumerate(trace.ranks):
+        for op in sorted(recorded.ops, key=lambda op: op.start_s):
+            if op.kind != "communication" or op.peer < 0:
+                continue
+            if op.collective == "send":
+                sent[op.group, rank, op.peer, op.tag].append(op)
+            elif op.collective == "recv":
+                received[op.group, op.peer, rank, op.tag].append(op)
+    matches = []
+    for key, ops in sorted(sent.items()):
+        group, source, target, tag = key
+        # A surplus at the end was under way when the trace ended.
+        for number, (out, into) in enumerate(zip(ops, received.get(key, []), strict=False)):
+            if out.size_bytes != into.size_bytes:
+                raise TraceError(
+                    f"message {number} with tag {tag} has {out.size_bytes} bytes on rank {source} and "
+                    f"{into.size_bytes} bytes on rank {target}; the trace lost one: record again"
+                )
+            pair = (source, target)
+            matches.append(Match(group, number, "send", out.step, out.size_bytes, pair, (out, into)))
+    return matches
