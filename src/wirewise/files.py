@@ -25,7 +25,7 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
         error: What to raise where the folder or the disk does not take it.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.parent / f".{target.name}.{os.getpid()}.tmp"
     special = target.exists() and not target.is_file()
     try:
         with (target if special else temporary).open("wb") as file:

@@ -78,6 +78,8 @@ def run(
     write_json(json, record)
     if json != "-":
         _print_hosts(record)
+    if result.timed_out:
+        _note(f"the job had not ended after {timeout:g} s (--timeout), so it was ended; give it more time")
     raise typer.Exit(result.exit_code)
 
 

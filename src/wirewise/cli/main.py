@@ -57,6 +57,16 @@ class _Root(TyperGroup):
                 raise
             typer.echo(f"wirewise: {error}", err=True)
             raise typer.Exit(2) from error
+        except BrokenPipeError:
+            raise  # Typer ends quietly when the reader of a pipe has gone.
+        except OSError as error:
+            if ctx.params.get("debug"):
+                raise
+            typer.echo(
+                f"wirewise: {error}; free space, or choose a place that can be read and written (--debug shows where)",
+                err=True,
+            )
+            raise typer.Exit(2) from error
 
 
 app = typer.Typer(

@@ -20,7 +20,11 @@ __all__ = ["JsonOption", "make_table", "print_table", "write_json"]
 
 def _writable(target: str | None) -> str | None:
     """Refuse a file that cannot be written before the work is done, not after it."""
-    if target is not None and target != "-" and not os.access(Path(target).absolute().parent, os.W_OK):
+    if target is None or target == "-":
+        return target
+    if Path(target).is_dir():
+        raise InputError(f"cannot write {target!r}: it is a folder; choose a file, or - for stdout")
+    if not os.access(Path(target).absolute().parent, os.W_OK):
         raise InputError(
             f"cannot write {target}: its folder does not exist or takes no files; choose a folder that can be written"
         )

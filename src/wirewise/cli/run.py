@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from wirewise.cli.output import JsonOption, write_json
+from wirewise.errors import WirewiseError
 
 __all__ = ["app"]
 
@@ -54,12 +55,10 @@ def adaqp(
     from wirewise.recipes import adaqp as recipe
     from wirewise.recipes.job import Job, parse_links
 
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = make_folder(out or Path("runs") / f"adaqp-{stamp}")
     job = Job(
         dataset=dataset,
         workers=workers,
-        hosts=hosts or workers,
+        hosts=workers if hosts is None else hosts,
         link=link,
         links=parse_links(links),
         network=network,
@@ -77,8 +76,15 @@ def adaqp(
         replan_every=replan_every,
         timeout_s=timeout,
     )
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = make_folder(out or Path("runs") / f"adaqp-{stamp}")
     quiet = json is not None and str(json) == "-"
-    result = recipe.run(job, folder, report.TrainingProgress(to_stderr=quiet))
+    try:
+        result = recipe.run(job, folder, report.TrainingProgress(to_stderr=quiet))
+    except WirewiseError:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
     page = folder / "report.html"
     report.write_html(result, page, plan=recipe.saved_plan(folder, job))
     if not quiet:

@@ -86,6 +86,8 @@ class SparseRows:
             raise GraphError(
                 f"x_data has {len(self.data)} values and x_indices {len(self.indices)}; expected as many"
             )
+        if self.num_columns < 1:
+            raise GraphError(f"num_features is {self.num_columns}; expected at least one feature")
         wrong = np.flatnonzero((self.indices < 0) | (self.indices >= self.num_columns))
         if len(wrong):
             node = int(np.searchsorted(self.indptr, wrong[0], side="right")) - 1
@@ -175,6 +177,8 @@ class GraphData:
         Raises:
             GraphError: Names the first edge, node, column or length that is wrong, and what was expected.
         """
+        if self.num_nodes == 0:
+            raise GraphError("the graph has no nodes (y is empty); expected at least one")
         _check_edges(self)
         _check_features(self)
         _check_labels(self)
@@ -186,7 +190,8 @@ def _check_edges(data: GraphData) -> None:
     edges, nodes = data.edge_index, data.num_nodes
     if edges.ndim != 2 or edges.shape[0] != 2 or not np.issubdtype(edges.dtype, np.integer):
         raise GraphError(
-            f"edge_index is {edges.dtype} {list(edges.shape)}; expected integers of shape [2, edges]"
+            f"edge_index is {edges.dtype} {list(edges.shape)}; expected integers of shape [2, edges], "
+            "the sources in the first row and the targets in the second"
         )
     wrong = np.flatnonzero(((edges < 0) | (edges >= nodes)).any(axis=0))
     if len(wrong):
@@ -245,7 +250,10 @@ def _check_labels(data: GraphData) -> None:
         wrong = np.argwhere((y != 0) & (y != 1))
         if len(wrong):
             node, column = wrong[0]
-            raise GraphError(f"y of node {node}, class {column} is {y[node, column]}; expected 0 or 1")
+            raise GraphError(
+                f"y of node {node}, class {column} is {y[node, column]}; expected 0 or 1, or "
+                "one class number a node as y of shape [nodes]"
+            )
         return
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
         raise GraphError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,6 +17,9 @@ from wirewise.graph.data import GraphData, SparseRows
 
 __all__ = ["graph_of", "read_arrays", "read_graph", "write_graph"]
 
+_ZIP, _NPY = b"PK", b"\x93NUMPY"
+_FEW_CLASSES = 1000
+"""Classes that a graph of fewer nodes may have without names; more point to labels that are no class numbers."""
 _KEYS = "edge_index, (x or x_indptr and x_indices and num_features), y, split"
 
 
@@ -29,6 +33,9 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     try:
         # Opened here because NumPy leaves the file open when it is no archive.
         with path.open("rb") as file:
+            head = file.peek(len(_NPY))[: len(_NPY)]
+            if not head.startswith((_ZIP, _NPY)):
+                raise _broken(path, f"it begins with {head!r}, an npz file with {_ZIP!r}")
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.lib.npyio.NpzFile):
                 return {name: loaded[name] for name in loaded.files}
@@ -43,9 +50,9 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     raise GraphError(f"{path} is a single array (npy); expected an npz file with {_KEYS}")
 
 
-def _broken(path: Path, error: Exception) -> GraphError:
+def _broken(path: Path, reason: object) -> GraphError:
     return GraphError(
-        f"{path} is no complete npz file ({error}); it may be truncated or hold Python objects, write it "
+        f"{path} is no complete npz file ({reason}); it may be truncated or hold Python objects, write it "
         "again with numpy.savez"
     )
 
@@ -63,7 +70,7 @@ def read_graph(path: str | Path) -> GraphData:
     path = Path(path)
     arrays = read_arrays(path)
     try:
-        directed = "directed" in arrays and bool(arrays["directed"])
+        directed = "directed" in arrays and bool(_expect(arrays, "directed", "iub", (0,)))
         # Checked before edges get their reverse, so that a message names the user's own edge number.
         data = graph_of(arrays, path.stem).validate()
         return data if directed else data.undirected()
@@ -86,9 +93,11 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
     _expect(arrays, "edge_index", "iu", (2,))
     _expect(arrays, "split", "iu", (1,))
     labels = y.astype(np.float32 if y.ndim == 2 else np.int64)
-    names = tuple(str(c) for c in arrays["class_names"]) if "class_names" in arrays else None
-    classes = labels.shape[1] if y.ndim == 2 else int(labels.max(initial=0)) + 1
-    weight = arrays.get("edge_weight")
+    names = None
+    if "class_names" in arrays:
+        names = tuple(str(name) for name in _expect(arrays, "class_names", "US", (1,)))
+    classes = labels.shape[1] if y.ndim == 2 else _count_classes(labels, names)
+    weight = _single(arrays, "edge_weight", (1,)) if "edge_weight" in arrays else None
     split = arrays["split"]
     wrong = np.flatnonzero((split < 0) | (split > 255))
     if len(wrong):
@@ -98,39 +107,68 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
         x=_features_of(arrays),
         y=labels,
         split=split.astype(np.uint8),
-        num_classes=len(names) if names is not None and y.ndim == 1 else classes,
+        num_classes=classes,
         class_names=names,
         directed=True,
-        edge_weight=None if weight is None else weight.astype(np.float32),
+        edge_weight=weight,
         name=name,
     )
 
 
 def _features_of(arrays: dict[str, NDArray[Any]]) -> SparseRows | NDArray[np.float32]:
     if "x" in arrays:
-        _expect(arrays, "x", "iufb", (2,))
-        return arrays["x"].astype(np.float32)
-    _expect(arrays, "x_indptr", "iu", (1,))
-    _expect(arrays, "x_indices", "iu", (1,))
-    _expect(arrays, "num_features", "iu", (0,))
-    if "x_data" in arrays:
-        _expect(arrays, "x_data", "iufb", (1,))
-    return SparseRows(
-        indptr=arrays["x_indptr"].astype(np.int64),
-        indices=arrays["x_indices"].astype(np.int32),
-        data=arrays["x_data"].astype(np.float32) if "x_data" in arrays else None,
-        num_columns=int(arrays["num_features"]),
+        return _single(arrays, "x", (2,))
+    rows = SparseRows(
+        indptr=_expect(arrays, "x_indptr", "iu", (1,)).astype(np.int64),
+        indices=_expect(arrays, "x_indices", "iu", (1,)),
+        data=_single(arrays, "x_data", (1,)) if "x_data" in arrays else None,
+        num_columns=int(_expect(arrays, "num_features", "iu", (0,))),
     )
+    # Checked before the cast, which would turn a column of 2^32 into column 0.
+    rows.validate()
+    return dataclasses.replace(rows, indices=rows.indices.astype(np.int32))
 
 
-def _expect(arrays: dict[str, NDArray[Any]], key: str, kinds: str, dimensions: tuple[int, ...]) -> None:
+def _count_classes(labels: NDArray[Any], names: tuple[str, ...] | None) -> int:
+    """Classes of single labels: as many as there are names, else the largest label and one."""
+    if names is not None:
+        return len(names)
+    classes = int(labels.max(initial=0)) + 1
+    if classes > max(len(labels), _FEW_CLASSES):
+        raise GraphError(
+            f"y of node {labels.argmax()} is {classes - 1}, which makes {classes} classes of {len(labels)} nodes; "
+            "number the classes from 0 without gaps, or name all of them in class_names"
+        )
+    return classes
+
+
+def _single(arrays: dict[str, NDArray[Any]], key: str, dimensions: tuple[int, ...]) -> NDArray[np.float32]:
+    """An array of numbers as float32; GraphError where a finite one becomes infinite."""
+    wide = _expect(arrays, key, "iufb", dimensions)
+    with np.errstate(over="ignore"):
+        single = wide.astype(np.float32)
+    over = np.argwhere(np.isinf(single) & np.isfinite(wide))
+    if len(over):
+        place = tuple(over[0].tolist())
+        raise GraphError(
+            f"{key}{list(place)} is {wide[place]}; expected numbers that float32 can hold, up to 3.4e38, "
+            "scale them before saving"
+        )
+    return single
+
+
+def _expect(
+    arrays: dict[str, NDArray[Any]], key: str, kinds: str, dimensions: tuple[int, ...]
+) -> NDArray[Any]:
+    """The array `key`; GraphError unless its type is one of NumPy's `kinds` and its dimensions fit."""
     array = arrays[key]
     if array.dtype.kind not in kinds or array.ndim not in dimensions:
-        words = {"iu": "integers", "iufb": "numbers"}[kinds]
+        words = {"iu": "integers", "iub": "a truth value", "iufb": "numbers", "US": "texts"}[kinds]
         shape = " or ".join(f"{d}" for d in dimensions)
         raise GraphError(
             f"{key} is {array.dtype} {list(array.shape)}; expected {words} with {shape} dimensions"
         )
+    return array
 
 
 def write_graph(data: GraphData, path: str | Path) -> None:

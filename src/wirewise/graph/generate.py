@@ -51,6 +51,7 @@ class BlockModel:
             "norm_sigma": (0, 10),
             "label_noise": (0, 1),
             "train": (1e-9, 1),
+            "seed": (0, 2**64 - 1),
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)

@@ -234,7 +234,8 @@ def save_parts(
         )
         fingerprint = part.fingerprint
     for stale in folder.glob("part-*.npz"):
-        if stale.name not in {_file_name(rank) for rank in range(len(counts))}:
+        number = stale.stem.removeprefix("part-")
+        if number.isdecimal() and int(number) >= len(counts):
             _remove(stale)
     meta = PartsMeta(
         version=FORMAT_VERSION,
@@ -271,7 +272,7 @@ def read_meta(folder: str | Path) -> PartsMeta:
         ) from None
     except OSError as error:
         raise GraphError(f"cannot read {path}: {error.strerror}; check its permissions") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise GraphError(f"{path} is malformed ({error}); write the parts again") from error
     if meta.version != FORMAT_VERSION:
         raise GraphError(
@@ -343,7 +344,7 @@ def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
             )
         values = {"edge_weight": None} | values | arrays
         return Part(**{field.name: values[field.name] for field in fields(Part)})
-    except (KeyError, msgspec.DecodeError) as error:
+    except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
         raise GraphError(
             f"{path} is no part file ({error} missing or malformed); write the parts again"
         ) from error

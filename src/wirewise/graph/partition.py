@@ -94,13 +94,15 @@ def partition(
         node_weight: Positive int [nodes] that parts should hold equal sums of; None: every node weighs one.
 
     Raises:
-        GraphError: More parts than nodes, an unknown method, or an assignment that does not fit.
+        GraphError: More parts than nodes, an unknown method, a negative seed, or an assignment that does not fit.
     """
     nodes = data.num_nodes
     if not 1 <= num_parts <= nodes:
         raise GraphError(
             f"{num_parts} parts were asked for and the graph has {nodes} nodes; expected 1 to {nodes} parts"
         )
+    if not 0 <= seed < 2**63:
+        raise GraphError(f"seed is {seed}; expected 0 to {2**63 - 1}")
     if not isinstance(method, str):
         return check_assignment(method, nodes, num_parts)
     if method not in PARTITIONERS:

@@ -135,7 +135,7 @@ class Job:
         """Wait for the end; an interruption of the wait, such as Ctrl-C, ends the job.
 
         Raises:
-            LabError: A fault of the timeline could not be carried out.
+            LabError: A fault of the timeline could not be carried out, or a log could not be written.
         """
         try:
             self._ended.wait()
@@ -169,7 +169,7 @@ class Job:
             for reader in readers:
                 reader.join(timeout=_STOP_S)
             for log in self._logs.values():
-                log.close()
+                self._close(log)
             self._result.exit_codes = [r.returncode for r in running]
             self._result.tails = [list(tail) for tail in self._tails]
             self._result.seconds = time.monotonic() - started
@@ -217,17 +217,37 @@ class Job:
             ) from error
 
     def _read(self, running: subprocess.Popen[str], number: int) -> None:
-        host = self._processes[number].host
-        log = self._logs.get(host)
         assert running.stdout is not None
         with running.stdout:
             for line in running.stdout:
                 self._tails[number].append(line.rstrip("\n"))
-                if log is not None:
-                    log.write(line)
-                    log.flush()
-                if self._listener is not None:
-                    self._listener(host, line.rstrip("\n"))
+                try:
+                    self._pass_on(self._processes[number].host, line)
+                except Exception as error:
+                    # Not raised here: nobody waits for a reader, and a process whose lines are not read hangs.
+                    self._fail(error)
+
+    def _pass_on(self, host: int, line: str) -> None:
+        log = self._logs.get(host)
+        if log is not None:
+            try:
+                log.write(line)
+                log.flush()
+            except OSError as error:
+                raise _unwritable(log.name, error) from error
+        if self._listener is not None:
+            self._listener(host, line.rstrip("\n"))
+
+    def _close(self, log: IO[str]) -> None:
+        try:
+            log.close()
+        except OSError as error:
+            self._fail(_unwritable(log.name, error))
+
+    def _fail(self, error: BaseException) -> None:
+        """End the job; whoever waits for it gets the first error."""
+        self._error = self._error or error
+        self._stop.set()
 
 
 def _open_logs(folder: Path | None, processes: Sequence[Process]) -> dict[int, IO[str]]:
@@ -237,9 +257,13 @@ def _open_logs(folder: Path | None, processes: Sequence[Process]) -> dict[int, I
         folder.mkdir(parents=True, exist_ok=True)
         return {h: (folder / f"host-{h}.log").open("w") for h in sorted({p.host for p in processes})}
     except OSError as error:
-        raise LabError(
-            f"logs cannot be written to {folder}: {error.strerror}; choose another folder"
-        ) from error
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(place: Path | str, error: OSError) -> LabError:
+    return LabError(
+        f"logs cannot be written to {place}: {error.strerror}; free space or choose another folder"
+    )
 
 
 def _dying_with_parent() -> list[str]:

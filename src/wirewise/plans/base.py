@@ -31,7 +31,7 @@ class TopologyLike(Protocol):
         ...
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="family"):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family"):
     """A decision about a distributed job, as data."""
 
     family: ClassVar[str] = ""
@@ -56,8 +56,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="family"):
         """
         try:
             return msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise PlanError(explain(error, cls.family)) from error
+
+    def check_itself(self) -> None:
+        """Raise if the plan is inconsistent in itself, whatever it is used for.
+
+        Raises:
+            PlanError: The message shows the faulty place.
+        """
+        if self.world_size < 1:
+            raise PlanError(
+                f"world_size is {self.world_size} - at `$.world_size`; expected at least 1, make the plan again"
+            )
 
     def check(self, topology: TopologyLike) -> None:
         """Raise if the plan is inconsistent or does not fit the topology.
@@ -71,6 +82,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="family"):
                 f"plan {self.planner!r} was made for world size {self.world_size}, the topology has {ranks} "
                 f"ranks; make the plan again for {ranks} ranks or start {self.world_size}"
             )
+        self.check_itself()
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Column titles and rows that show the plan to people."""
@@ -85,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="family"):
         return "\n".join([headline, *("  ".join(row) for row in cells)])
 
 
-def explain(error: msgspec.DecodeError, family: str) -> str:
+def explain(error: Exception, family: str) -> str:
     """What msgspec found, with the path inside the JSON and what to do."""
     return (
         f"cannot read a {family or 'wirewise'} plan: {error}; expected a plan written by `plans.save`, "

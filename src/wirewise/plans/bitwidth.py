@@ -26,7 +26,7 @@ def row_bytes(bits: int, width: int, param_bytes: int) -> int:
     return (width * bits + 7) // 8 + (param_bytes if bits <= 8 else 0)
 
 
-class ChannelBits(msgspec.Struct, frozen=True, kw_only=True):
+class ChannelBits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bit widths of the rows that one rank sends to another in one exchange."""
 
     exchange: str
@@ -102,6 +102,12 @@ class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
         counts = self.counts(exchange)
         return sum(b * n for b, n in counts.items()) / max(sum(counts.values()), 1)
 
+    def check_itself(self) -> None:
+        """Raise if channels contradict each other or the world size; see `Plan.check_itself`."""
+        Plan.check_itself(self)
+        for fault, place in self._faults():
+            raise PlanError(fault + matrix_picture(self.world_size, place))
+
     def check(
         self, topology: TopologyLike, messages: Mapping[tuple[str, int, int], int] | None = None
     ) -> None:
@@ -115,8 +121,6 @@ class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
             PlanError: The message shows the faulty channel in a sender-by-receiver grid.
         """
         Plan.check(self, topology)
-        for fault, place in self._faults():
-            raise PlanError(fault + matrix_picture(self.world_size, place))
         if messages is not None:
             self._check_messages(messages)
 

@@ -23,18 +23,20 @@ def loads(text: str | bytes) -> Plan:
     """Read a plan of any family by its tag.
 
     Raises:
-        PlanError: As `Plan.from_json`, or an unknown family.
+        PlanError: As `Plan.from_json` and `Plan.check_itself`, or an unknown family.
     """
     try:
         head: Any = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PlanError(explain(error, "")) from error
     family = head.get("family") if isinstance(head, dict) else None
-    if family not in PLANS:
+    if not isinstance(family, str) or family not in PLANS:
         raise PlanError(
             f"unknown plan family {family!r} - at `$.family`; expected one of: {', '.join(sorted(PLANS))}"
         )
-    return PLANS[family].from_json(text)
+    plan = PLANS[family].from_json(text)
+    plan.check_itself()
+    return plan
 
 
 def load(path: str | os.PathLike[str]) -> Plan:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from wirewise import graph, plans
+from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
 from wirewise.recipes.job import Event, Job, ModeOutcome, Outcome
 from wirewise.results import EpochRecord
@@ -98,7 +99,8 @@ def _train(job: Job, folder: Path, transport: full_graph.Transport, device: torc
             peak_memory_bytes=peak,
             memory_model_bytes=model,
         )
-        (folder / "outcome.json").write_bytes(msgspec.json.encode(outcome))
+        with atomic_file(folder / "outcome.json") as file:
+            file.write(msgspec.json.encode(outcome))
 
 
 def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:

@@ -44,9 +44,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         """Check the ranges that nothing below checks."""
-        for name in ("workers", "hosts", "epochs", "hidden", "layers", "turn"):
+        for name in ("workers", "hosts", "epochs", "hidden", "layers", "turn", "replan_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        for name in ("seed", "evaluate_every"):
+            if not 0 <= getattr(self, name) < 2**63:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 0 to {2**63 - 1}")
+        for host in self.links:
+            if host >= self.hosts:
+                raise InputError(
+                    f"links name host {host}; expected hosts 0 to {self.hosts - 1}, or more hosts (--hosts)"
+                )
         if self.workers % self.hosts:
             raise InputError(
                 f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; "
@@ -91,13 +99,15 @@ def parse_links(text: str) -> dict[int, str]:
     """Read "2=50mbit,3=1gbit": the rates of single hosts.
 
     Raises:
-        InputError: The text has another form.
+        InputError: The text has another form, or names a host twice.
     """
     rates = {}
     for entry in filter(None, (e.strip() for e in text.split(","))):
         host, equals, rate = entry.partition("=")
-        if not equals or not host.strip().isdigit():
-            raise InputError(f"link {entry!r} is not understood; expected HOST=RATE, such as 2=50mbit")
+        if not equals or not host.strip().isdecimal() or int(host) in rates:
+            raise InputError(
+                f"link {entry!r} is not understood; expected HOST=RATE, such as 2=50mbit, each host once"
+            )
         units.parse_rate(rate)
         rates[int(host)] = rate.strip()
     return rates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,12 +11,15 @@ import msgspec
 
 from wirewise import lab
 from wirewise.errors import InputError, LabError, PeerError
+from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job, Outcome
 from wirewise.results import EpochRecord
 
 __all__ = ["choose_network", "train"]
 
 _WORKER = ["-m", "wirewise.recipes.full_graph_worker"]
+_ERROR = re.compile(r"^(?:\[rank\d+\]: )?(?:wirewise\.errors\.\w+Error: |(?=[\w.]+Error\b))")
+"""Start of a line that ends a traceback: all before the message, or before the name of an error of others."""
 
 
 def choose_network(job: Job) -> tuple[Job, list[str]]:
@@ -49,7 +53,8 @@ def train(job: Job, folder: Path, heard: Callable[[str, EpochRecord], None]) -> 
         PeerError: A worker failed; the message holds its last words and where its log is.
     """
     path = folder / "job.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(job)))
+    with atomic_file(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(job)))
     for old in ("events.jsonl", "outcome.json", *(f"plan-{mode}.json" for mode in job.modes)):
         (folder / old).unlink(missing_ok=True)
     with _Follower(folder / "events.jsonl", heard):
@@ -71,15 +76,17 @@ def _run(job: Job, path: Path, logs: Path) -> lab.JobResult:
 
 
 def _last_words(result: lab.JobResult, logs: Path) -> str:
-    """The most telling line of each failed worker: a wirewise error where there is one."""
-    words = []
+    """The most telling line of each failed worker, an error where there is one; equal lines are said once."""
+    said: dict[str, list[str]] = {}
     for rank, (code, tail) in enumerate(zip(result.exit_codes, result.tails, strict=True)):
         if code == 0:
             continue
-        errors = [line for line in tail if "Error" in line]
-        last = (errors or tail or ["(it said nothing)"])[-1].strip()
-        words.append(f"worker {rank} ended with {'signal ' + str(-code) if code < 0 else code}: {last}")
-    return "training failed. " + "; ".join(words) + f". The full logs are in {logs}"
+        errors = [line for line in tail if _ERROR.search(line)]
+        last = _ERROR.sub("", (errors or tail or ["it said nothing"])[-1].strip())
+        ending = f"ended by signal {-code}, its last words: " if code < 0 else ""
+        said.setdefault(ending + last, []).append(str(rank))
+    words = [f"worker {', '.join(ranks)}: {words}" for words, ranks in said.items()]
+    return f"training failed. {'; '.join(words)}. The full logs are in {logs}"
 
 
 class _Follower:

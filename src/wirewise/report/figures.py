@@ -46,8 +46,8 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
 
 
 def accuracy_of(mode: ModeResult) -> float | None:
-    """Test accuracy as a fraction, or None if no epoch was evaluated."""
-    return finite(mode.accuracy) if any(record.accuracy for record in mode.epochs) else None
+    """Test accuracy as a fraction, or None if no epoch was evaluated or the graph has no test nodes."""
+    return finite(mode.accuracy) if any("test" in record.accuracy for record in mode.epochs) else None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ def loads(text: str, *, source: str = "topology") -> Topology:
         place = re.search(r"line (\d+)", str(error))
         line = int(place[1]) if place else text.count("\n") + 1
         raise TopologyError(f"{source}, line {line}: no TOML: {error}; mend the named place") from error
+    except RecursionError as error:
+        raise TopologyError(
+            f"{source}: values are nested too deeply; expected tables of plain values"
+        ) from error
     except MisplacedError as error:
         path, reason = error.path, error.reason
     except msgspec.ValidationError as error:

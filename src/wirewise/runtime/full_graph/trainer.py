@@ -164,11 +164,20 @@ class Trainer:
             self.exchange.training = True
 
     def evaluate(self, *, bits: int | None = None) -> dict[str, float]:
-        """Accuracy (micro-F1 for multi-label graphs) by split over the whole graph; also noted in the record."""
+        """Accuracy (micro-F1 for multi-label graphs) by split over the whole graph; also noted in the record.
+
+        A split without nodes has none and is left out.
+        """
         started = time.perf_counter()
         counts = _hits(self.logits(bits=bits), self.tensors)
         self.transport.all_reduce(counts, "evaluation")
-        scores = {name: float(2 * c[0] / c[1].clamp_min(1)) for name, c in zip(SPLITS, counts, strict=True)}
+        part = self.tensors.part
+        sizes = (part.train_count, part.validation_count, part.test_count)
+        scores = {
+            name: float(2 * hits / bound.clamp_min(1))
+            for name, (hits, bound), size in zip(SPLITS, counts, sizes, strict=True)
+            if size
+        }
         self.clock.take()
         if self._pending:
             self._pending[-1].accuracy = scores

@@ -25,7 +25,7 @@ class Trained:
     kernel_bytes: int | None = None
     """Bytes that the hosts' interfaces sent during the mode's turns, over all hosts."""
     best: tuple[float, float] = (-1.0, 0.0)
-    """Best validation score and the test score at it."""
+    """Best validation score and the test score at it; the last test score where no node is for validation."""
 
 
 def train_in_turns(
@@ -83,8 +83,9 @@ def _take_turn(
             pause = interface_bytes() or 0
             scores = trainer.evaluate(bits=32 if last else None)
             sent -= (interface_bytes() or 0) - pause
-            if scores["validation"] > trained.best[0]:
-                trained.best = (scores["validation"], scores["test"])
+            validation = scores.get("validation")
+            if validation is None or validation > trained.best[0]:
+                trained.best = (validation or 0.0, scores.get("test", 0.0))
     trainer.drain()
     after = interface_bytes()
     if before is not None and after is not None:
