@@ -1,8 +1,300 @@
-"""The global dataflow graph of one step."""
+"""The global dataflow graph of one step, from the traces of all ranks.
+
+The ops of a thread form a chain that keeps the idle time between them. A communication is handed over at its
+place in the chain; its transfer begins when all members of the group have come and a slot is free; what waits
+for it goes on when the rank has the result:
+
+    backward (rank 0) -> enqueue (rank 0) -+               +-> done (rank 0) -> wait (rank 0) -> optimizer
+                                           +-> transfer -> +
+    backward (rank 1) -> enqueue (rank 1) -+               +-> done (rank 1) -> wait (rank 1) -> optimizer
+"""
 
 from __future__ import annotations
 
-from wirewise.trace.arrays import Dataflow
-from wirewise.trace.records import COLLECTIVES, KINDS
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 
-__all__ = ["COLLECTIVES", "KINDS", "Dataflow"]
+import numpy as np
+
+from wirewise.errors import InputError, TraceError
+from wirewise.trace.arrays import Dataflow
+from wirewise.trace.chains import Draft, Key, Part, add_rank
+from wirewise.trace.flows import ALGORITHMS, Flows, collective_flows
+from wirewise.trace.hops import hops
+from wirewise.trace.match import Match, match, slot_starts
+from wirewise.trace.records import COLLECTIVES, KINDS, Trace
+from wirewise.trace.sketch import Node, Sketch
+
+__all__ = ["COLLECTIVES", "KINDS", "Dataflow", "build", "check", "coarsen"]
+
+
+def build(
+    trace: Trace,
+    step: int,
+    *,
+    algorithm: str = "ring",
+    expand: bool = False,
+    servers: int = 1,
+    matches: Sequence[Match] | None = None,
+) -> Dataflow:
+    """The graph of a step.
+
+    Args:
+        trace: Aligned, or of ranks that share a clock.
+        step: One of `trace.steps()`.
+        algorithm: How all_reduce is carried out, one of `flows.ALGORITHMS`.
+        expand: Whether a collective is all its transfers between two ranks, instead of one transfer whose
+            flows are their sum. A collective then starts on a rank once the one `comm_slots` before it is done.
+        servers: Of the algorithm "ps": how many first ranks hold the parameters.
+        matches: What `match(trace)` gave, where many steps of a trace are built.
+
+    Raises:
+        TraceError: No such step, ranks that do not fit each other, or ops that wait for each other.
+        InputError: An algorithm that is not known.
+    """
+    steps = trace.steps()
+    if step not in steps:
+        known = f"{steps[0]} to {steps[-1]}" if steps else "none: no step is on all ranks"
+        raise TraceError(f"no step {step} on all ranks; the steps are {known}")
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"got the algorithm {algorithm!r}; expected one of {', '.join(ALGORITHMS)}")
+    numbers: dict[str, int] = {}
+    hosts = [numbers.setdefault(rank.header.host, len(numbers)) for rank in trace.ranks]
+    draft = Draft(hosts, step)
+    chosen = _of_step(match(trace) if matches is None else matches, step)
+    parts = _parts(trace, step, [one for one, _ in chosen])
+    for rank in range(trace.world_size):
+        waited = {(op.group, op.seq) for op in trace.ranks[rank].ops if op.kind == "wait" and op.seq >= 0}
+        add_rank(draft, rank, trace.of(rank, step), parts[rank], waited)
+    transfers = _Transfers(draft, trace, algorithm, servers)
+    by_match = {id(one): [_part(parts[rank], one) for rank in one.ranks] for one, _ in chosen}
+    for one, begins in chosen:
+        transfers.add(one, begins, by_match[id(one)], expand)
+    flow = replace(
+        draft.sketch.dataflow(), member_ops=[draft.members[op] for op in sorted(draft.sketch.nodes)]
+    )
+    check(flow)
+    return flow
+
+
+def check(flow: Dataflow) -> None:
+    """Raise unless every op can run and is tied to another.
+
+    Raises:
+        TraceError: Ops that wait for each other, or an op without a tie to any other.
+    """
+    waits = np.bincount(flow.indices, minlength=len(flow.names))
+    alone = np.flatnonzero(waits + np.diff(flow.indptr) == 0)
+    if len(alone):
+        op = int(alone[0])
+        raise TraceError(
+            f"op {flow.names[op]!r} of rank {flow.rank[op]} is tied to no other; this graph is of no use"
+        )
+    ready = np.flatnonzero(waits == 0).tolist()
+    done = 0
+    while ready:
+        op = ready.pop()
+        done += 1
+        for follower in flow.indices[flow.indptr[op] : flow.indptr[op + 1]].tolist():
+            waits[follower] -= 1
+            if waits[follower] == 0:
+                ready.append(follower)
+    if done < len(flow.names):
+        stuck = ", ".join(repr(flow.names[op]) for op in np.flatnonzero(waits > 0)[:5])
+        raise TraceError(
+            f"{len(flow.names) - done} ops wait for each other, among them {stuck}; a rank waits for a collective "
+            "before it hands it over: align the clocks and check the order of waits in the trace"
+        )
+
+
+def coarsen(flow: Dataflow, *, max_gap_s: float = 100e-6) -> Dataflow:
+    """The same graph with ops of one kind that only follow each other as one op.
+
+    Ops at whose start or end something else begins stay apart, so no other op notices. `member_ops` names
+    what each op stands for.
+
+    Args:
+        flow: The graph.
+        max_gap_s: Longer idle times between two ops keep them apart; shorter ones count as work.
+    """
+    sketch = Sketch.of(flow)
+    followers = sketch.followers()
+    members = dict(enumerate(flow.member_ops or [[name] for name in flow.names]))
+    for op in sorted(sketch.nodes):
+        if len(followers[op]) != 1:
+            continue
+        node, target = sketch.nodes[op], followers[op][0]
+        heir = sketch.nodes[target]
+        if heir.after != {op} or node.gap_s > max_gap_s or not _mergeable(node, heir, sketch):
+            continue
+        for before in node.after:
+            followers[before] = [target if one == op else one for one in followers[before]]
+        heir.after, heir.priority = node.after, node.priority
+        heir.duration_s += node.duration_s + node.gap_s
+        heir.gradient_bytes += node.gradient_bytes
+        members[target] = members.pop(op) + members[target]
+        heir.name = f"{members[target][0]}..{members[target][-1]}"
+        del sketch.nodes[op]
+    return replace(sketch.dataflow(), member_ops=[members[op] for op in sorted(sketch.nodes)])
+
+
+def _mergeable(node: Node, heir: Node, sketch: Sketch) -> bool:
+    alike = (node.rank, node.resource, node.kind) == (heir.rank, heir.resource, heir.kind)
+    work = node.kind not in ("wait", "communication") and node.duration_s > 0 and heir.duration_s > 0
+    return alike and work and sketch.slots.get(node.resource) == 1
+
+
+def _of_step(matches: Sequence[Match], step: int) -> list[tuple[Match, float]]:
+    """Collectives and messages of the step, with the time at which each got a slot."""
+    by_group: dict[str, list[Match]] = defaultdict(list)
+    starts: dict[int, float] = {}
+    for one in matches:
+        starts[id(one)] = one.start_s
+        if one.collective != "send":
+            by_group[one.group].append(one)
+    for ones in by_group.values():
+        starts.update(zip(map(id, ones), slot_starts(ones, ones[0].slots), strict=True))
+    chosen = [one for one in matches if any(op.step == step for op in one.ops)]
+    for one in chosen:
+        if any(op.step != step for op in one.ops):
+            raise TraceError(
+                f"{one.collective} {one.seq} of group {one.group!r} is of steps {sorted(op.step for op in one.ops)} "
+                f"on ranks {list(one.ranks)}; mark the steps at the same place on all ranks"
+            )
+    return [(one, starts[id(one)]) for one in chosen]
+
+
+def _parts(trace: Trace, step: int, chosen: Sequence[Match]) -> list[dict[Key, Part]]:
+    """Of each rank, its communications in the step."""
+    parts: list[dict[Key, Part]] = [{} for _ in trace.ranks]
+    for number, one in enumerate(chosen):
+        for rank, op in zip(one.ranks, one.ops, strict=True):
+            # Messages have numbers between two ranks only, so they get a name that no collective has.
+            key = ("", -2 - number) if one.collective == "send" else (one.group, one.seq)
+            parts[rank][key] = Part(one, op)
+    for rank, own in enumerate(parts):
+        known = {id(part.op) for part in own.values()}
+        for op in trace.ranks[rank].ops:
+            if op.kind == "communication" and op.step == step and id(op) not in known:
+                raise TraceError(
+                    f"rank {rank} has {op.collective or op.name} {op.seq} of group {op.group!r} in step {step} "
+                    "without its counterparts on the other ranks; choose a step that all ranks recorded whole"
+                )
+    return parts
+
+
+def _part(parts: dict[Key, Part], one: Match) -> Part:
+    return next(part for part in parts.values() if part.match is one)
+
+
+class _Transfers:
+    """Adds what lies between handing over and having the result."""
+
+    def __init__(self, draft: Draft, trace: Trace, algorithm: str, servers: int) -> None:
+        self.draft, self.trace, self.algorithm, self.servers = draft, trace, algorithm, servers
+        self.done: dict[tuple[int, str], list[int]] = defaultdict(list)
+        """Of each (rank, group), what was done in order; only where transfers are expanded."""
+
+    def add(self, one: Match, begin_s: float, parts: list[Part], expand: bool) -> None:
+        """Add one collective or message that got its slot at `begin_s`."""
+        if one.collective == "broadcast" and one.ops[0].peer in one.ranks:
+            # Trees start at the first rank.
+            first = one.ranks.index(one.ops[0].peer)
+            parts = parts[first:] + parts[:first]
+            ranks = one.ranks[first:] + one.ranks[:first]
+        else:
+            ranks = one.ranks
+        hosts = [self.draft.sketch.hosts[rank] for rank in ranks]
+        seconds = max(one.end_s - begin_s, 0.0)
+        if not (expand and self._expanded(one, ranks, hosts, parts, seconds)):
+            self._whole(one, hosts, parts, seconds)
+
+    def _whole(self, one: Match, hosts: list[int], parts: list[Part], seconds: float) -> None:
+        splits = _splits(one)
+        found = collective_flows(one.collective, hosts, one.size_bytes, self.algorithm, servers=self.servers)
+        if splits is not None:
+            found = Flows(_split_flows(hosts, splits), len(hosts) - 1)
+        node = Node(
+            parts[0].op.name,
+            "communication",
+            duration_s=seconds,
+            size_bytes=float(one.size_bytes),
+            flows=found.flows,
+            rounds=found.rounds,
+            collective=one.collective,
+            priority=max(one.seq, 0),
+            after={number for part in parts for number in (part.enqueue, *part.encodes)},
+        )
+        if one.collective != "send":
+            node.resource = f"group {one.group}"
+            self.draft.sketch.slots.setdefault(node.resource, one.slots)
+        transfer = self.draft.add(node, [parts[0].op.name])
+        for part in parts:
+            self.draft.sketch.nodes[part.done].after.add(transfer)
+
+    def _expanded(
+        self, one: Match, ranks: Sequence[int], hosts: list[int], parts: list[Part], seconds: float
+    ) -> bool:
+        """Add single transfers; False where there are none."""
+        found = hops(
+            one.collective, hosts, one.size_bytes, self.algorithm, servers=self.servers, splits=_splits(one)
+        )
+        if not found:
+            return False
+        starts = [self._start(one, rank, part) for rank, part in zip(ranks, parts, strict=True)]
+        each = seconds / (max(hop.round for hop in found) + 1)
+        numbers: list[int] = []
+        last: list[dict[int, None]] = [{} for _ in ranks]
+        for hop in found:
+            after = {numbers[i] for i in hop.after}
+            seen = {place for i in hop.after for place in (found[i].source, found[i].target)}
+            after |= {starts[place] for place in (hop.source, hop.target) if place not in seen}
+            name = f"{parts[0].op.name} {ranks[hop.source]}>{ranks[hop.target]} round {hop.round}"
+            node = Node(
+                name,
+                "communication",
+                duration_s=each,
+                size_bytes=hop.size_bytes,
+                flows=[(hosts[hop.source], hosts[hop.target], hop.size_bytes)],
+                rounds=1,
+                collective=one.collective,
+                priority=max(one.seq, 0),
+                after=after,
+            )
+            number = self.draft.add(node, [parts[0].op.name])
+            for place in (hop.source, hop.target):
+                # What came before in the same chain need not be waited for once more.
+                for i in hop.after:
+                    last[place].pop(numbers[i], None)
+                last[place][number] = None
+            numbers.append(number)
+        for place, (rank, part) in enumerate(zip(ranks, parts, strict=True)):
+            self.draft.sketch.nodes[part.done].after |= set(last[place]) or {starts[place]}
+            self.done[rank, one.group].append(part.done)
+        return True
+
+    def _start(self, one: Match, rank: int, part: Part) -> int:
+        """An op at which the rank has a slot for the collective."""
+        after = {part.enqueue, *part.encodes}
+        before = self.done[rank, one.group]
+        if one.collective != "send" and len(before) >= one.slots:
+            after.add(before[-one.slots])
+        return self.draft.add(Node(f"start {part.op.name}", "other", rank=rank, after=after))
+
+
+def _splits(one: Match) -> list[list[float]] | None:
+    """Of an all_to_all, bytes from each rank to each; None: not known."""
+    n = len(one.ranks)
+    if one.collective != "all_to_all" or any(len(op.split_bytes) != n for op in one.ops):
+        return None
+    return [[float(size) for size in op.split_bytes] for op in one.ops]
+
+
+def _split_flows(hosts: Sequence[int], splits: list[list[float]]) -> list[tuple[int, int, float]]:
+    total: dict[tuple[int, int], float] = defaultdict(float)
+    for i, row in enumerate(splits):
+        for j, size in enumerate(row):
+            if i != j and size > 0:
+                total[hosts[i], hosts[j]] += size
+    return [(a, b, size) for (a, b), size in total.items()]

@@ -32,6 +32,8 @@ class Match:
     """Global ranks, in the order of the group."""
     ops: tuple[Op, ...]
     """One for each of `ranks`."""
+    slots: int = 1
+    """Collectives of the group that run at once."""
 
     @property
     def start_s(self) -> float:
@@ -89,7 +91,8 @@ def match(trace: Trace) -> list[Match]:
         members = groups[group]
         missing = [rank for rank in members if rank not in by_rank]
         if not missing:
-            matches.append(_agree(group, seq, members, by_rank))
+            slots = min(trace.ranks[rank].header.comm_slots for rank in members)
+            matches.append(_agree(group, seq, members, by_rank, max(slots, 1)))
         for rank in missing:
             first, last = ends.get((group, rank), (seq + 1, seq - 1))
             if first < seq < last:
@@ -144,7 +147,7 @@ def _ends(found: dict[tuple[str, int], dict[int, Op]]) -> dict[tuple[str, int], 
     return ends
 
 
-def _agree(group: str, seq: int, members: tuple[int, ...], by_rank: dict[int, Op]) -> Match:
+def _agree(group: str, seq: int, members: tuple[int, ...], by_rank: dict[int, Op], slots: int) -> Match:
     first = by_rank[members[0]]
     for rank in members[1:]:
         op = by_rank[rank]
@@ -158,7 +161,7 @@ def _agree(group: str, seq: int, members: tuple[int, ...], by_rank: dict[int, Op
         )
     ops = tuple(by_rank[rank] for rank in members)
     size = max(op.size_bytes for op in ops)
-    return Match(group, seq, first.collective, first.step, size, members, ops)
+    return Match(group, seq, first.collective, first.step, size, members, ops, slots)
 
 
 def _what(op: Op) -> str:

@@ -1,0 +1,253 @@
+"""What one rank does in a step, as chains of ops: one for each thread."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from wirewise.trace.match import Match
+from wirewise.trace.records import Op
+from wirewise.trace.segments import Piece, pieces
+from wirewise.trace.sketch import Node, Sketch
+
+__all__ = ["Draft", "Key", "Part", "add_rank"]
+
+Key = tuple[str, int]
+"""Group and number of a collective."""
+
+
+@dataclass
+class Part:
+    """One rank's part of a collective in the graph; numbers are those of ops of the graph."""
+
+    match: Match
+    op: Op
+    enqueue: int = -1
+    """Hands it over."""
+    done: int = -1
+    """The rank has the result."""
+    encodes: list[int] = field(default_factory=list)
+    """What other threads prepare before it."""
+    decodes: list[tuple[int, float]] = field(default_factory=list)
+    """What other threads do with the result, and when that was over."""
+
+    def finish(self) -> tuple[set[int], float]:
+        """What to wait for, and when that was over."""
+        if not self.decodes:
+            return {self.done}, self.op.end_s
+        return {number for number, _ in self.decodes}, max(end for _, end in self.decodes)
+
+
+class Draft:
+    """A graph in the making.
+
+    Args:
+        hosts: Host of each rank.
+        step: Of all ops.
+    """
+
+    def __init__(self, hosts: Sequence[int], step: int) -> None:
+        self.sketch, self.step = Sketch(hosts), step
+        self.members: dict[int, list[str]] = {}
+        """Traced ops that each op stands for."""
+
+    def add(self, node: Node, members: Iterable[str] = ()) -> int:
+        """Add an op; its number."""
+        node.step = self.step
+        number = self.sketch.add(node)
+        self.members[number] = list(members)
+        return number
+
+
+class _Chain:
+    """Ops of one thread, each after the one before."""
+
+    def __init__(self, draft: Draft, rank: int, thread: str, at: float, after: Iterable[int] = ()) -> None:
+        self.draft, self.rank, self.resource = draft, rank, f"rank {rank} {thread}"
+        self.made: list[int] = []
+        self.end_s = at
+        name = "begin" if thread == "main" else f"begin {thread}"
+        self._append(Node(name, "other", after=set(after)), [])
+
+    def mark(self, name: str, at: float) -> int:
+        """An op that takes no time."""
+        self._idle(at)
+        return self._append(Node(name, "other"), [])
+
+    def piece(self, piece: Piece, parts: Sequence[Part]) -> int:
+        """A piece of an op that needs the results of `parts`."""
+        op, after, until = piece.op, set[int](), -math.inf
+        for part in parts:
+            numbers, end = part.finish()
+            after |= numbers
+            until = max(until, end)
+        if op.kind == "wait":
+            # Only what is left once the result is there is its own time.
+            self._idle(piece.start_s)
+            seconds = piece.end_s - max(piece.start_s, until)
+        else:
+            # The time before was not idle as long as the result was not there.
+            self._idle(max(piece.start_s - max(until - self.end_s, 0.0), self.end_s))
+            seconds = piece.end_s - piece.start_s
+        self.end_s = max(self.end_s, piece.end_s)
+        node = Node(op.name, op.kind, duration_s=max(seconds, 0.0), after=after)
+        node.gradient_bytes = float(op.gradient_bytes if piece.last else 0)
+        return self._append(node, [op.name])
+
+    def _idle(self, until: float) -> None:
+        self.draft.sketch.nodes[self.made[-1]].gap_s = max(until - self.end_s, 0.0)
+        self.end_s = max(self.end_s, until)
+
+    def _append(self, node: Node, members: list[str]) -> int:
+        node.rank, node.resource, node.priority = self.rank, self.resource, len(self.made)
+        if self.made:
+            node.after = node.after | {self.made[-1]}
+        self.made.append(self.draft.add(node, members))
+        return self.made[-1]
+
+
+def add_rank(draft: Draft, rank: int, ops: Sequence[Op], parts: dict[Key, Part], waited: set[Key]) -> None:
+    """Add the chains of a rank, and the ops at which it has handed over and has got each collective.
+
+    Args:
+        draft: The graph.
+        rank: Number of the rank.
+        ops: All its ops of the step.
+        parts: Its communications; `enqueue`, `done`, `encodes` and `decodes` are set.
+        waited: Collectives for which it waits at a known place, in this step or another.
+    """
+    marks = [op for op in ops if op.kind == "step"] or list(ops)
+    begin, end = min(op.start_s for op in marks), max(op.end_s for op in marks)
+    threads: dict[str, list[Op]] = defaultdict(list)
+    for op in ops:
+        if op.kind not in ("step", "communication"):
+            threads[op.thread].append(op)
+    main = threads.pop("main", [])
+    for part in parts.values():
+        part.done = draft.add(Node(part.op.name, "communication", rank=rank), [part.op.name])
+    chain = _Chain(draft, rank, "main", begin)
+    tails = [
+        _add_thread(draft, rank, name, own, begin, chain.made[0], parts) for name, own in threads.items()
+    ]
+    needs = {id(op): [parts[key]] for op in main if (key := _needed(op)) in parts}
+    main = main + _inferred_waits(main, parts, waited, needs, begin, end)
+    _add_main(chain, main, parts, needs, begin, end)
+    over = chain.mark("end", max(end, chain.end_s))
+    # What goes on beyond the step does not hold up its end.
+    draft.sketch.nodes[over].after |= {tail for tail, until in tails if until <= end}
+    _share_gradients([draft.sketch.nodes[op] for op in chain.made], chain.made, list(parts.values()))
+
+
+def _needed(op: Op) -> Key:
+    return (op.group, op.seq) if op.kind in ("wait", "decode") else ("", -1)
+
+
+def _add_main(
+    chain: _Chain,
+    main: list[Op],
+    parts: dict[Key, Part],
+    needs: dict[int, list[Part]],
+    begin: float,
+    end: float,
+) -> None:
+    waits = [op for op in main if op.kind == "wait"]
+    enqueues = []
+    for part in parts.values():
+        at = min(max(part.op.enqueued_s if part.op.enqueued_s != -1.0 else part.op.start_s, begin), end)
+        # Another thread handed it over while the main one was blocked.
+        at = min([at, *(wait.start_s for wait in waits if wait.start_s < at < wait.end_s)])
+        enqueues.append((at, part))
+    enqueues.sort(key=lambda item: (item[0], item[1].op.start_s, item[1].op.seq))
+    handed_over = 0
+    for piece in pieces(main, [at for at, _ in enqueues]):
+        while handed_over < len(enqueues) and enqueues[handed_over][0] <= piece.start_s:
+            _hand_over(chain, *enqueues[handed_over])
+            handed_over += 1
+        # The pieces of a wait before its last are broken off by other work, not by the result.
+        chain.piece(piece, needs.get(id(piece.op), []) if piece.last or piece.op.kind != "wait" else [])
+    for at, part in enqueues[handed_over:]:
+        _hand_over(chain, at, part)
+
+
+def _hand_over(chain: _Chain, at: float, part: Part) -> None:
+    part.enqueue = chain.mark(f"enqueue {part.op.name}", at)
+
+
+def _add_thread(
+    draft: Draft, rank: int, name: str, ops: list[Op], begin: float, first: int, parts: dict[Key, Part]
+) -> tuple[int, float]:
+    """Chain of a thread beside the main one; its last op and when that was over."""
+    chain = _Chain(draft, rank, name, begin, [first])
+    for piece in pieces(ops):
+        part = parts.get((piece.op.group, piece.op.seq))
+        number = chain.piece(piece, [part] if part and piece.op.kind in ("wait", "decode") else [])
+        if part and piece.last and piece.op.kind == "encode":
+            part.encodes.append(number)
+        if part and piece.last and piece.op.kind == "decode":
+            part.decodes.append((number, piece.end_s))
+    return chain.made[-1], chain.end_s
+
+
+def _inferred_waits(
+    main: list[Op],
+    parts: dict[Key, Part],
+    waited: set[Key],
+    needs: dict[int, list[Part]],
+    begin: float,
+    end: float,
+) -> list[Op]:
+    """Waits for communications for which none was recorded; `needs` tells what each waits for.
+
+    A rank that did nothing between handing over and having the result waited for it at once. Otherwise the
+    optimizer did, or else the end of the step.
+    """
+    ordered = sorted(main, key=lambda op: op.start_s)
+    made: dict[float, Op] = {}
+    for key, part in parts.items():
+        if key in waited:
+            continue
+        op, until = part.op, part.op.end_s
+        recorded = (w for w in ordered if w.kind == "wait" and w.seq < 0 and id(w) not in needs)
+        own = next((w for w in recorded if w.name == op.name and w.end_s >= until), None)
+        if own is not None:
+            needs[id(own)] = [part]
+            continue
+        blocked = not any(op.start_s < other.start_s < until for other in ordered)
+        later = [other for other in ordered if other.start_s >= until]
+        places = [other.start_s for other in later if blocked or other.kind == "optimizer"]
+        target = places[0] if places else max(end, until)
+        if target not in made:
+            known = [other.end_s for other in ordered if other.end_s <= target]
+            known += [other.start_s for other in ordered if other.start_s < target]
+            start = max(known, default=begin)
+            made[target] = Op(name=op.name, kind="wait", start_s=start, end_s=target, step=op.step)
+        needs.setdefault(id(made[target]), []).append(part)
+    return list(made.values())
+
+
+def _share_gradients(nodes: list[Node], numbers: list[int], parts: list[Part]) -> None:
+    """Where no backward op says which bytes it completes, share those of each bucket.
+
+    They go to the ops whose parameters the bucket names, in proportion to their number, else in equal parts
+    to the ops since the bucket before.
+    """
+    backward = [
+        (number, node) for number, node in zip(numbers, nodes, strict=True) if node.kind == "backward"
+    ]
+    if not backward or any(node.gradient_bytes for _, node in backward):
+        return
+    before = -1
+    for part in sorted(parts, key=lambda part: part.enqueue):
+        if part.op.collective != "all_reduce":
+            continue
+        since = [node for number, node in backward if before < number < part.enqueue]
+        before = part.enqueue
+        named = {
+            id(node): sum(name.startswith(f"{node.name}.") for name in part.op.parameters) for node in since
+        }
+        total = sum(named.values())
+        for node in since:
+            share = named[id(node)] / total if total else 1.0 / len(since)
+            node.gradient_bytes += part.op.size_bytes * share

@@ -1,0 +1,65 @@
+"""What a thread does, as pieces of time that do not overlap."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wirewise.trace.records import Op
+
+__all__ = ["Piece", "pieces"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an op in which no op inside it runs."""
+
+    op: Op
+    start_s: float
+    end_s: float
+    last: bool
+    """Whether the op ends with it."""
+
+
+def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[Piece]:
+    """Ops of one thread, each without the ops inside it, cut where something else begins.
+
+    Args:
+        ops: Of one thread. One that begins inside another and outlasts it ends with it.
+        cuts: Times in order; waits are not cut.
+
+    Returns:
+        In order; every op has at least one piece, which may be empty.
+    """
+    found: list[Piece] = []
+    stack: list[tuple[Op, float]] = []
+    begun: list[float] = []
+
+    def leave(until: float) -> None:
+        """End the ops that are over."""
+        while stack and stack[-1][1] <= until:
+            op, end = stack.pop()
+            found.append(Piece(op, begun.pop(), end, True))
+            if begun:
+                begun[-1] = max(begun[-1], end)
+
+    for op in sorted(ops, key=lambda op: (op.start_s, -op.end_s)):
+        leave(op.start_s)
+        if stack and op.start_s > begun[-1]:
+            found.append(Piece(stack[-1][0], begun[-1], op.start_s, False))
+        end = min(op.end_s, stack[-1][1]) if stack else op.end_s
+        stack.append((op, end))
+        begun.append(op.start_s)
+    leave(float("inf"))
+    cut = [part for piece in found for part in _cut(piece, cuts)]
+    return sorted(cut, key=lambda piece: (piece.start_s, piece.end_s))
+
+
+def _cut(piece: Piece, cuts: Sequence[float]) -> list[Piece]:
+    if piece.op.kind == "wait":
+        return [piece]
+    first, last = bisect.bisect_right(cuts, piece.start_s), bisect.bisect_left(cuts, piece.end_s)
+    marks = [piece.start_s, *dict.fromkeys(cuts[first:last]), piece.end_s]
+    return [Piece(piece.op, a, b, piece.last and b == piece.end_s) for a, b in itertools.pairwise(marks)]
