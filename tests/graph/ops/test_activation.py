@@ -64,8 +64,9 @@ def test_numba_equals_torch_with_the_same_mask(n, width, p, norm):
         y = norm_act_drop(x, gain, bias, p=p, key=KEY, rows=rows, norm=norm, implementation=implementation)
         (y * torch.linspace(-1, 1, width)).sum().backward()
         values.append((y.detach(), x.grad, gain.grad if norm else None))
-    # A row of width 1 or with a tiny deviation loses digits in x - mean, in both implementations.
-    torch.testing.assert_close(*values, rtol=1e-4, atol=2e-3 if norm else 1e-6)
+    # A row with a tiny deviation loses digits in x - mean, in both implementations; of width 1 it loses all of them.
+    atol = (2e-2 if width == 1 else 2e-3) if norm else 1e-6
+    torch.testing.assert_close(*values, rtol=1e-4, atol=atol)
 
 
 def test_mask_does_not_depend_on_the_batch(implementation):

@@ -76,3 +76,19 @@ def test_a_silent_rank_is_named_by_all_others() -> None:
     assert "rank 1 waited in layer 1: rank 2 sent nothing for 1 s" in messages[1]
     assert "rank 2" in messages[0], messages[0]
     assert "log of rank 2" in messages[0]
+
+
+def test_a_rank_that_is_missing_from_a_sum_is_named() -> None:
+    def body(rank: int, group: Any, store: Any) -> str:
+        transport = Transport(group, timeout_s=1.0, store=store)
+        if rank == 2:
+            time.sleep(6)
+            return ""
+        with pytest.raises(PeerError) as caught:
+            transport.all_reduce(torch.zeros(4), "the gradient all-reduce")
+        transport.close()
+        return str(caught.value)
+
+    messages = run_ranks_as_threads(3, body)
+    for rank in (0, 1):
+        assert f"rank {rank} waited in the gradient all-reduce: rank 2" in messages[rank]

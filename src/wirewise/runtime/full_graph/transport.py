@@ -166,9 +166,14 @@ class Transport:
                     suspect = after if after not in seen else suspect
                     continue
                 time.sleep(0.1)
-            return suspect
+            return self._only_silent() if suspect is None else suspect
         except (RuntimeError, ValueError):
             return peer if peer is not None else 0
+
+    def _only_silent(self) -> int | None:
+        """The one rank that reported no failure, where all others did: of a sum nobody knows whose part is missing."""
+        silent = [rank for rank in self.peers if not self.store.check([f"wirewise/blame/{rank}"])]
+        return silent[0] if len(silent) == 1 else None
 
     def _blame(self, rank: int) -> int | None:
         key = f"wirewise/blame/{rank}"
