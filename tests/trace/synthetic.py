@@ -60,7 +60,7 @@ def make(
             [np.linspace(99.0, 99.5, probes), begin.max() + np.linspace(0, 0.5, probes)]
         ):
             out, back = 60e-6 + draw.exponential(20e-6), 60e-6 + draw.exponential(20e-6)
-            probe = Probe(peer=0, sent_s=at, peer_s=at + out, received_s=at + out + back)
+            probe = Probe(peer=0, sent_s=float(at), peer_s=float(at + out), received_s=float(at + out + back))
             true.ranks[r].header.probes.append(probe)
     return Run(shifted(true, offsets, drifts), true, offsets, drifts)
 
@@ -72,7 +72,7 @@ def _step(ops, begin, step, step_s, sizes, jitter, lag_s, bytes_per_s, draw):
         return step_s * share * draw.uniform(1 - jitter, 1 + jitter, ranks)
 
     def add(rank, name, kind, start, end, **more):
-        ops[rank].append(Op(name=name, kind=kind, start_s=start, end_s=end, step=step, **more))
+        ops[rank].append(Op(name=name, kind=kind, start_s=float(start), end_s=float(end), step=step, **more))
 
     now = begin.copy()
     for layer in range(layers):
@@ -96,7 +96,7 @@ def _step(ops, begin, step, step_s, sizes, jitter, lag_s, bytes_per_s, draw):
         for r in range(ranks):
             add(
                 r, f"bucket {number}", "communication", now[r], end[r], collective="all_reduce",
-                size_bytes=size, enqueued_s=now[r], parameters=(f"layer{layers - 1 - number}.weight",), **place,
+                size_bytes=size, enqueued_s=float(now[r]), parameters=(f"layer{layers - 1 - number}.weight",), **place,
             )  # fmt: skip
         now = now + 10e-6
     for number, end in enumerate(done):
@@ -119,7 +119,7 @@ def shifted(trace: Trace, offsets, drifts) -> Trace:
     for r, rank in enumerate(trace.ranks):
 
         def local(t, r=r):
-            return t * (1.0 + drifts[r]) + offsets[r]
+            return float(t * (1.0 + drifts[r]) + offsets[r])
 
         moved = [
             msgspec.structs.replace(
@@ -134,7 +134,7 @@ def shifted(trace: Trace, offsets, drifts) -> Trace:
             Probe(
                 peer=p.peer,
                 sent_s=local(p.sent_s),
-                peer_s=p.peer_s * (1.0 + drifts[p.peer]) + offsets[p.peer],
+                peer_s=local(p.peer_s, p.peer),
                 received_s=local(p.received_s),
             )
             for p in rank.header.probes
