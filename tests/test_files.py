@@ -54,6 +54,8 @@ def test_a_folder_cannot_be_replaced_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Is a directory"), atomic_file(tmp_path) as file:
         file.write(b"x")
     assert _names(tmp_path.parent).count(tmp_path.name) == 1 and _names(tmp_path) == []
+    with pytest.raises(InputError, match="Is a directory"), atomic_file("."):
+        pytest.fail("a folder was opened")
 
 
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def with_nan(value):
             r"edge_index is int64 \[2\]; expected integers of shape \[2, edges\]",
         ),
         ({"edge_index": np.zeros((2, 1))}, "edge_index is float64"),
+        ({"y": np.zeros(0, np.int64)}, "the graph has no nodes"),
         (
             {"edge_weight": np.ones(5, np.float32)},
             r"edge_weight has shape \[5\]; expected one weight for each edge",

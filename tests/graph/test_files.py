@@ -20,6 +20,15 @@ def arrays(**changes):
     return {key: value for key, value in (good | changes).items() if value is not None}
 
 
+SPARSE = {
+    "x": None,
+    "x_indptr": np.array([0, 1, 2, 2]),
+    "x_indices": np.array([0, 1]),
+    "num_features": np.array(2),
+}
+EMPTY = {key: value[:, :0] if key == "edge_index" else value[:0] for key, value in arrays().items()}
+
+
 @pytest.fixture
 def file(tmp_path):
     def write(**changes):
@@ -76,6 +85,22 @@ def test_several_labels_a_node(file):
         ({"split": np.array([0, 1, 3])}, "split of node 2 is 3"),
         ({"split": np.array([1, 1, 2])}, "no node has split 0"),
         ({"split": np.array([[0, 1, 2]])}, r"split is int64 \[1, 3\]; expected integers with 1 dim"),
+        ({"directed": np.array([True, False])}, r"directed is bool \[2\]; expected a truth value"),
+        ({"class_names": np.array("ab")}, r"class_names is <U2 \[\]; expected texts with 1 dim"),
+        ({"edge_weight": np.array(["a", "b"])}, r"edge_weight is <U1 \[2\]; expected numbers"),
+        ({"edge_weight": np.ones(2, np.complex64)}, "edge_weight is complex64"),
+        (
+            {"x": np.array([[1, 1], [1, -1e39], [1, 1]])},
+            r"x\[1, 1\] is -1e\+39; expected numbers that float32",
+        ),
+        (SPARSE | {"x_indices": np.array([0, 2**32])}, "x_indices of node 1 names column 4294967296"),
+        (SPARSE | {"num_features": np.array(-1)}, "num_features is -1; expected at least one"),
+        (
+            {"y": np.array([0, 10**9, 1])},
+            "y of node 1 is 1000000000, which makes 1000000001 classes of 3 nodes",
+        ),
+        ({"y": np.array([[0], [1], [2]])}, "expected 0 or 1, or one class number a node"),
+        (EMPTY, "the graph has no nodes"),
         ({"y": np.array([None, 1, 1])}, "is no complete npz file .Object arrays cannot be loaded"),
     ],
 )
@@ -93,6 +118,9 @@ def test_files_that_are_no_npz_files(file, tmp_path):
         read_graph(path)
     path.write_bytes(b"")
     with pytest.raises(GraphError, match="is no complete npz file"):
+        read_graph(path)
+    path.write_text("some text")
+    with pytest.raises(GraphError, match="it begins with b'some t', an npz file with b'PK'"):
         read_graph(path)
     path.write_bytes(whole[:60] + b"\xff" * 8 + whole[68:])
     with pytest.raises(GraphError, match="is no complete npz file"):

@@ -200,6 +200,28 @@ def test_a_part_of_another_graph_is_refused(folder, tmp_path):
         Part.load(folder, 0)
 
 
+def test_a_part_of_another_seed_is_refused(tmp_path):
+    data = block_model(BlockModel(nodes=60, classes=3, features=4))
+    for seed in (0, 1):
+        save_parts(data, partition(data, 2, "random", seed=seed), tmp_path / f"seed-{seed}")
+    (tmp_path / "seed-0" / "part-0.npz").write_bytes((tmp_path / "seed-1" / "part-0.npz").read_bytes())
+    with pytest.raises(GraphError, match=r"part-0.npz has (fingerprint|.* bytes).*write the parts again"):
+        Part.load(tmp_path / "seed-0", 0, 2)
+
+
+def test_a_description_that_contradicts_itself_is_refused(folder):
+    good = json.loads((folder / "meta.json").read_text())
+    for changes in ({"num_parts": 3}, {"parts": [{}, {}]}):
+        (folder / "meta.json").write_text(json.dumps(good | changes))
+        with pytest.raises(
+            GraphError, match=r"describes 2 of . parts or lacks their size_bytes; write the parts"
+        ):
+            Part.load(folder, 0)
+    (folder / "meta.json").write_text("[" * 100_000)
+    with pytest.raises(GraphError, match=r"meta.json is malformed"):
+        Part.load(folder, 0)
+
+
 def test_a_missing_part_or_description_is_named(folder):
     (folder / "part-0.npz").unlink()
     with pytest.raises(GraphError, match=r"cannot read .*part-0.npz: No such file"):
@@ -220,8 +242,10 @@ def test_another_format_is_refused(folder):
 
 
 def test_fewer_parts_leave_none_of_the_earlier_ones(folder):
+    (folder / "part-of-mine.npz").write_text("not a part")
     save_parts(toy([(0, 1)]), np.zeros(4, np.int64), folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["meta.json", "part-0.npz"]
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == ["meta.json", "part-0.npz", "part-of-mine.npz"]
 
 
 def test_a_full_disk_leaves_no_half_written_file(folder, monkeypatch):

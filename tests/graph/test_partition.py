@@ -126,3 +126,9 @@ def test_a_graph_without_edges_has_no_halo():
     data = dataclasses.replace(toy([]), directed=False)
     quality = measure(data, partition(data, 2))
     assert quality.busiest_rows == 0 and quality.central.sum() == 4
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_seeds_that_no_method_takes_are_named(seed):
+    with pytest.raises(GraphError, match=f"seed is {seed}; expected 0 to 9223372036854775807"):
+        partition(toy([(0, 1)]), 2, seed=seed)

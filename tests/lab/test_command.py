@@ -53,6 +53,13 @@ def test_run_without_a_lab_is_labelled_loopback(monkeypatch, tmp_path):
     assert "Links and faults are ignored" in done.output
 
 
+def test_a_job_that_takes_too_long_is_said_to(monkeypatch):
+    monkeypatch.setattr("wirewise.lab.available", lambda: (False, "ip not found"))
+    done = invoke("run", "--hosts", "1", "--timeout", "0.3", "--no-torchrun", "--", "sleep", "300")
+    assert done.exit_code == 124
+    assert "the job had not ended after 0.3 s (--timeout)" in done.stderr
+
+
 def test_run_can_insist_on_a_lab(monkeypatch):
     monkeypatch.setattr("wirewise.lab.available", lambda: (False, "ip not found"))
     done = invoke("run", "--require", "--no-torchrun", "--", "true")

@@ -113,6 +113,20 @@ def test_logs_are_written_where_they_can_be(tmp_path):
         job("true", folder=tmp_path / "file" / "logs")
 
 
+def test_a_full_disk_of_the_logs_ends_the_job(tmp_path):
+    (tmp_path / "host-0.log").symlink_to("/dev/full")
+    with pytest.raises(LabError, match=r"host-0\.log: No space left on device; free space or choose"):
+        job("echo one; sleep 300", folder=tmp_path).wait()
+
+
+def test_a_listener_that_fails_ends_the_job():
+    def gone(host, line):
+        raise BrokenPipeError(host, line)
+
+    with pytest.raises(BrokenPipeError, match="one"):
+        job("echo one; sleep 300", listener=gone).wait()
+
+
 def test_a_timeout_must_be_positive():
     with pytest.raises(LabError, match=r"timeout is 0 s; expected a number above 0"):
         job("true", timeout_s=0)

@@ -286,3 +286,10 @@ def test_loopback_is_labelled_and_has_no_counters(tmp_path: Path) -> None:
         assert network.network == "loopback"
         result = network.run([str(script)], processes=3, launcher="direct", timeout_s=60)
     assert [tail[-1] for tail in result.tails] == [f"{rank} 3 None" for rank in range(3)]
+
+
+@pytest.mark.parametrize(("rate", "shown"), [("1bit", "0.125"), ("1000tbit", "1.25e+14")])
+def test_rates_that_cannot_be_shaped_are_refused(rate: str, shown: str) -> None:
+    with pytest.raises(LabError) as caught, Lab(1, rate):
+        pytest.fail("the lab was built")
+    assert f"host 0 has {shown} bytes per second; expected 1 to 4e+12" in str(caught.value)

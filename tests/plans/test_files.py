@@ -36,6 +36,16 @@ CHANNEL = '{"exchange": "forward1", "sender": 0, "receiver": 1, "width": 4, '
         ('{"family": "bitwidth", "world_size": 2}', "planner"),
         ('{"family": "tarot"}', "'tarot' - at `$.family`; expected one of: bitwidth"),
         ("[1, 2]", "$.family"),
+        ('{"family": ["bitwidth"]}', "['bitwidth'] - at `$.family`"),
+        (HEAD + '"channels": [], "world": 2}', "unknown field `world`"),
+        (HEAD + '"channels": [' + CHANNEL + '"bits": "", "senders": 2}]}', "unknown field `senders`"),
+        (
+            HEAD.replace("2", "0") + '"channels": []}',
+            "world_size is 0 - at `$.world_size`; expected at least 1",
+        ),
+        (HEAD + '"channels": [' + CHANNEL.replace("0", "9") + '"bits": ""}]}', "sender is 9"),
+        (HEAD + '"channels": [' + CHANNEL + '"bits": "/w=="}]}', "message 0 has 255 bits"),
+        ("[" * 100_000, "cannot read a wirewise plan"),
         ('{"family": ', "truncated"),
     ],
 )

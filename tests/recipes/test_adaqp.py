@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from wirewise import lab
+from wirewise import graph, lab, report
 from wirewise.cli.main import app
 from wirewise.errors import InputError, PeerError
 from wirewise.recipes import adaqp, launch
@@ -151,6 +153,11 @@ def test_a_failing_worker_is_reported_with_its_words_and_its_log(tmp_path: Path)
         ({"timeout_s": 0.0}, "timeout_s is 0.0"),
         ({"link": "fast"}, "rate 'fast' is not understood"),
         ({"links": {1: "0"}}, "rate '0' is not understood"),
+        ({"links": {2: "1gbit"}}, "links name host 2; expected hosts 0 to 1"),
+        ({"seed": -1}, "seed is -1; expected 0 to"),
+        ({"evaluate_every": -1}, "evaluate_every is -1; expected 0 to"),
+        ({"replan_every": 0}, "replan_every is 0; expected at least 1"),
+        ({"network": "wifi"}, "network is 'wifi'; expected auto, lab or loopback"),
     ],
 )
 def test_jobs_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
@@ -158,14 +165,38 @@ def test_jobs_that_make_no_sense_are_refused(changes: dict[str, object], message
         small_job(**changes)
 
 
-def test_unknown_networks_and_links_are_refused() -> None:
-    with pytest.raises(InputError, match="network is 'wifi'; expected auto, lab or loopback"):
-        launch.choose_network(small_job(network="wifi"))
+def test_links_are_read() -> None:
     assert parse_links("2=50mbit, 3=1gbit") == {2: "50mbit", 3: "1gbit"}
-    with pytest.raises(InputError, match="HOST=RATE"):
-        parse_links("fast")
+    for text in ("fast", "1=1gbit,1=2gbit"):
+        with pytest.raises(InputError, match="HOST=RATE"):
+            parse_links(text)
     with pytest.raises(InputError, match="rate 'quick' is not understood"):
         parse_links("1=quick")
+
+
+def test_workers_that_say_the_same_are_quoted_once(tmp_path: Path) -> None:
+    tails = [
+        ["Traceback (most recent call last):", "[rank0]: wirewise.errors.InputError: unknown mode", "bye"],
+        ["[rank1]: wirewise.errors.InputError: unknown mode"],
+        ["ValueError: a bug"],
+        ["it was killed"],
+        ["it ended well"],
+    ]
+    said = launch._last_words(lab.JobResult([1, 1, 1, -9, 0], tails=tails), tmp_path)
+    assert said == (
+        "training failed. worker 0, 1: unknown mode; worker 2: ValueError: a bug; "
+        f"worker 3: ended by signal 9, its last words: it was killed. The full logs are in {tmp_path}"
+    )
+
+
+@pytest.mark.slow
+def test_a_graph_without_test_nodes_has_no_test_accuracy(tmp_path: Path) -> None:
+    data = dataclasses.replace(graph.load(GRAPH), split=np.zeros(600, np.uint8))
+    graph.write_graph(data, tmp_path / "all-train.npz")
+    job = small_job(network="loopback", modes=("fp32",), dataset=str(tmp_path / "all-train.npz"))
+    result = adaqp.run(job, tmp_path / "run", Silent())
+    assert {split for record in result.modes["fp32"].epochs for split in record.accuracy} == {"train"}
+    assert report.to_json_object(result)["modes"]["fp32"]["accuracy"] is None
 
 
 def test_time_to_loss_counts_evaluations_and_smooths() -> None:

@@ -126,3 +126,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         topology.load(tmp_path / "binary.toml")
     with pytest.raises(InputError, match="cannot write"):
         topology.save(topology.preset("lab-4"), tmp_path / "no" / "folder.toml")
+
+
+def test_values_that_are_nested_too_deeply_are_refused() -> None:
+    with pytest.raises(TopologyError, match=r"mine\.toml: values are nested too deeply; expected tables"):
+        topology.loads("x = " + "[" * 5000 + "]" * 5000, source="mine.toml")

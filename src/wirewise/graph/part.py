@@ -278,6 +278,11 @@ def read_meta(folder: str | Path) -> PartsMeta:
         raise GraphError(
             f"{path} has format {meta.version}; expected {FORMAT_VERSION}, write the parts again"
         )
+    if len(meta.parts) != meta.num_parts or not all("size_bytes" in part for part in meta.parts):
+        raise GraphError(
+            f"{path} describes {len(meta.parts)} of {meta.num_parts} parts or lacks their size_bytes; write the "
+            "parts again"
+        )
     return meta
 
 

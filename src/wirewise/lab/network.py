@@ -36,6 +36,9 @@ _MIN_BURST = 4_096
 after a pause, so a large one falsifies short transfers: measured at 200 Mbit/s, 100 kB after a pause reach
 1.17 of the rate with a bucket of 1 ms and 7 to 12 of it with one of 10 ms; 25 MB reach 0.95 with either."""
 
+_MAX_RATE = 4e12
+"""Bytes per second whose bucket of `_BURST_S` still fits into the 32 bits that the kernel keeps for it."""
+
 
 class Lab:
     """A cluster on one machine: each host a network namespace, each link a token bucket in both directions.
@@ -142,6 +145,11 @@ class Lab:
             self._shape(host, rate, "add")
 
     def _shape(self, host: int, bytes_per_s: float, verb: str) -> None:
+        if not 1 <= bytes_per_s <= _MAX_RATE:
+            raise LabError(
+                f"the link of host {host} has {bytes_per_s:g} bytes per second; expected 1 to {_MAX_RATE:g}, "
+                "which is what the kernel can shape"
+            )
         # A host's own end shapes what it sends, the bridge's end what it receives.
         burst = max(_MIN_BURST, int(bytes_per_s * _BURST_S))
         bucket = f"tbf rate {round(bytes_per_s * 8)}bit burst {burst}b latency {_QUEUE_LATENCY}".split()

@@ -60,6 +60,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; "
                 "choose a number of workers that is a multiple of the hosts"
             )
+        if self.network not in ("auto", "lab", "loopback"):
+            raise InputError(f"network is {self.network!r}; expected auto, lab or loopback")
         if not self.modes or len(set(self.modes)) != len(self.modes):
             raise InputError(f"modes are {list(self.modes)}; expected at least one, each once")
         for name in ("learning_rate", "timeout_s"):

@@ -1,0 +1,163 @@
+"""Bad input as a user gives it: files by name, and a command for each case of docs/bad-input.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+GOOD_GRAPH: dict[str, Any] = {
+    "edge_index": np.array([[0, 1, 2], [1, 2, 3]]),
+    "x": np.ones((4, 2), np.float32),
+    "y": np.array([0, 1, 1, 0]),
+    "split": np.array([0, 1, 2, 0]),
+}
+SPARSE = {
+    "x": None,
+    "x_indptr": np.arange(5),
+    "x_indices": np.array([0, 1, 0, 1]),
+    "num_features": np.array(2),
+}
+
+
+def _with(value: float) -> np.ndarray[Any, Any]:
+    x = np.ones((4, 2))
+    x[2, 1] = value
+    return x
+
+
+GRAPHS: dict[str, dict[str, Any]] = {
+    "dangling": {"edge_index": np.array([[0, 1], [1, 9]])},
+    "negative": {"edge_index": np.array([[0, -1], [1, 0]])},
+    "transposed": {"edge_index": GOOD_GRAPH["edge_index"].T.copy()},
+    "float-edges": {"edge_index": GOOD_GRAPH["edge_index"] + 0.5},
+    "nan": {"x": _with(np.nan)},
+    "infinity": {"x": _with(np.inf)},
+    "too-large": {"x": _with(1e300)},
+    "rows": {"x": np.ones((3, 2))},
+    "no-columns": {"x": np.ones((4, 0))},
+    "complex": {"x": np.ones((4, 2), np.complex64)},
+    "objects": {"x": np.array([[None, 1]] * 4)},
+    "no-y": {"y": None},
+    "y-nan": {"y": np.array([0, np.nan, 1, 0])},
+    "y-negative": {"y": np.array([0, -1, 1, 0])},
+    "y-huge": {"y": np.array([0, 10**9, 1, 0])},
+    "y-column": {"y": np.array([[0], [1], [2], [0]])},
+    "split-unknown": {"split": np.array([0, 1, 7, 0])},
+    "split-short": {"split": np.array([0, 1])},
+    "no-train": {"split": np.array([1, 1, 2, 2])},
+    "empty": {k: v[:, :0] if k == "edge_index" else v[:0] for k, v in GOOD_GRAPH.items()},
+    "indptr": SPARSE | {"x_indptr": np.array([0, 2, 1, 3, 4])},
+    "column": SPARSE | {"x_indices": np.array([0, 1, 7, 1])},
+    "column-wraps": SPARSE | {"x_indices": np.array([0, 1, 2**32, 1])},
+    "num-features": SPARSE | {"num_features": np.array(-8)},
+    "weight-text": {"edge_weight": np.array(["a", "b", "c"])},
+    "weight-short": {"edge_weight": np.ones(2)},
+    "names": {"class_names": np.array("abc")},
+    "directed": {"directed": np.array([True, False])},
+}
+
+GOOD_TOPOLOGY = """name = "two"
+[[hosts]]
+name = "a"
+[[hosts]]
+name = "b"
+[[links]]
+from = "a"
+to = "b"
+latency_s = 1e-5
+bandwidth_bytes_per_s = 1e9
+"""
+TOPOLOGIES = {
+    "type": GOOD_TOPOLOGY.replace("1e9", '"fast"'),
+    "key": GOOD_TOPOLOGY.replace("latency_s", "latency"),
+    "dangling": GOOD_TOPOLOGY.replace('to = "b"', 'to = "c"'),
+    "rate": GOOD_TOPOLOGY.replace("1e9", "nan"),
+    "apart": GOOD_TOPOLOGY.partition("[[links]]")[0],
+    "cut-off": GOOD_TOPOLOGY[:45],
+    "deep": "x = " + "[" * 5000 + "]" * 5000,
+}
+
+_CHANNEL = {"exchange": "forward1", "sender": 0, "receiver": 1, "width": 4, "bits": "BAgI"}
+_PLAN = {"family": "bitwidth", "world_size": 2, "planner": "test", "channels": [_CHANNEL]}
+PLANS = {
+    "cut-off": json.dumps(_PLAN)[:60],
+    "family": json.dumps(_PLAN | {"family": ["bitwidth"]}),
+    "key": json.dumps(_PLAN | {"world": 2}),
+    "world-size": json.dumps(_PLAN | {"world_size": -1}),
+    "sender": json.dumps(_PLAN | {"channels": [_CHANNEL | {"sender": 9}]}),
+    "bits": json.dumps(_PLAN | {"channels": [_CHANNEL | {"bits": "/w=="}]}),
+    "deep": "[" * 100_000,
+}
+
+
+def write_files(folder: Path) -> None:
+    """All of them, under the names that the cases use."""
+    np.savez(folder / "good.npz", **GOOD_GRAPH)
+    for name, changes in GRAPHS.items():
+        arrays = {key: value for key, value in (GOOD_GRAPH | changes).items() if value is not None}
+        np.savez(folder / f"{name}.npz", **arrays)
+    whole = (folder / "good.npz").read_bytes()
+    (folder / "cut-off.npz").write_bytes(whole[: len(whole) // 2])
+    (folder / "text.npz").write_text("hello")
+    for name, text in TOPOLOGIES.items():
+        (folder / f"{name}.toml").write_text(text)
+    for name, text in PLANS.items():
+        (folder / f"{name}.json").write_text(text)
+
+
+_RUN = "run adaqp --dataset good.npz --workers 2"
+
+CASES: dict[str, str] = {
+    **{name: f"data show {name}.npz" for name in [*GRAPHS, "cut-off", "text", "absent"]},
+    "unknown dataset": "data show nonsense",
+    "more parts than nodes": "data partition good.npz -o parts --parts 5",
+    "no part": "data partition good.npz -o parts --parts 0",
+    "unknown method": "data partition good.npz -o parts --method nonsense",
+    "seed below zero": "data partition good.npz -o parts --seed -1",
+    "output is a file": "data partition good.npz -o good.npz",
+    "knob out of range": "data generate -o out.npz --nodes 0",
+    "seed of a generated graph": "data generate -o out.npz --nodes 50 --seed -1",
+    "output in no folder": "data generate -o absent/out.npz --nodes 50",
+    "output on a full disk": "data generate -o /dev/full --nodes 50",
+    "no package list": "data build-debian --from text.npz -o out.npz",
+    **{f"topology, {name}": f"topo check {name}.toml" for name in TOPOLOGIES},
+    "topology, absent": "topo check absent.toml",
+    "topology, unknown": "topo show lab-0",
+    "topology, unknown rate": "topo show lab-4@fast",
+    "topology, written over a folder": "topo export lab-4 .",
+    **{f"plan, {name}": f"show {name}.json" for name in PLANS},
+    "plan, another file": "show good.npz",
+    "plan, absent": "show absent.json",
+    "--json in no folder": "list systems --json absent/out.json",
+    "--json is a folder": "list systems --json .",
+    "--json on a full disk": "list systems --json /dev/full",
+    "run, dangling edges": "run adaqp --dataset dangling.npz",
+    "run, no workers": f"{_RUN} --workers 0",
+    "run, hosts do not divide": f"{_RUN} --hosts 3",
+    "run, no hosts": f"{_RUN} --hosts 0",
+    "run, no epochs": f"{_RUN} --epochs 0",
+    "run, no mode": f"{_RUN} --modes ,",
+    "run, a mode twice": f"{_RUN} --modes fp32,fp32",
+    "run, no rate": f"{_RUN} --link 0",
+    "run, rate of no host": f"{_RUN} --links 9=1gbit",
+    "run, rate twice": f"{_RUN} --links 1=1gbit,1=2gbit",
+    "run, seed below zero": f"{_RUN} --seed -1",
+    "run, never planned": f"{_RUN} --replan-every 0",
+    "run, no timeout": f"{_RUN} --timeout nan",
+    "run, learning rate": f"{_RUN} --learning-rate -1",
+    "run, dropout": f"{_RUN} --dropout 1",
+    "run, unknown network": f"{_RUN} --network wifi",
+    "run, more workers than nodes": f"{_RUN} --workers 5",
+    "run, output is a file": f"{_RUN} --out good.npz",
+    "run, --json in no folder": f"{_RUN} --json absent/out.json",
+    "lab, no hosts": "lab run --hosts 0 -- true",
+    "lab, unknown rate": "lab run --link fast -- true",
+    "lab, rate of no host": "lab run --hosts 2 --links 9=1gbit -- true",
+    "lab, malformed rates": "lab run --links 1gbit -- true",
+    "lab, malformed fault": "lab run --fault explode -- true",
+    "lab, malformed change": "lab run --change 1=20mbit -- true",
+}
+"""What is wrong, and the command that meets it in the folder of `write_files`."""
