@@ -6,7 +6,13 @@ from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
 from wirewise.runtime.full_graph.lane import Lane, check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
 from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
-from wirewise.runtime.full_graph.memory import keep_freed_memory, peak_resident_bytes, resident_bytes
+from wirewise.runtime.full_graph.memory import (
+    ALL_KEPT,
+    KEPT_BYTES,
+    keep_freed_memory,
+    peak_resident_bytes,
+    resident_bytes,
+)
 from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
 from wirewise.runtime.full_graph.modes import MODES, Mode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
@@ -17,7 +23,9 @@ from wirewise.runtime.full_graph.turns import Trained, train_in_turns
 from wirewise.runtime.full_graph.warm import warm
 
 __all__ = [
+    "ALL_KEPT",
     "CONVOLUTIONS",
+    "KEPT_BYTES",
     "MODES",
     "PHASES",
     "BitController",

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from pathlib import Path
 
-__all__ = ["keep_freed_memory", "peak_resident_bytes", "resident_bytes"]
+__all__ = ["ALL_KEPT", "KEPT_BYTES", "keep_freed_memory", "peak_resident_bytes", "resident_bytes"]
+
+KEPT_BYTES = 16 << 20
+"""Freed blocks below this size are kept for the next tensors."""
+
+ALL_KEPT = (1 << 31) - 1
+"""Largest size that glibc takes: every freed block is kept."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -26,15 +33,33 @@ def _status(field: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def keep_freed_memory() -> None:
-    """Let glibc keep large freed blocks for the next tensors.
+def keep_freed_memory(below_bytes: int = KEPT_BYTES) -> None:
+    """Let glibc keep freed blocks below a size for the next tensors; larger ones go back to the kernel.
 
-    An epoch frees and allocates the same large tensors again and again; giving each back to the kernel costs
-    a page fault for every 4 KiB of it. Does nothing with another C library.
+    An epoch frees and allocates the same tensors again and again; giving each back costs a page fault for every
+    4 KiB of it. But kept blocks are split by smaller ones and then fit no tensor of their size: with all blocks kept
+    the resident set of a large training grows to nearly twice what it holds. So large blocks are given back, and
+    asked for in huge pages, which makes it cheap. Where the kernel has no huge pages all blocks are kept, and with
+    another C library nothing is done.
+
+    Call it before the first tensor is made: torch decides then whether to ask for huge pages.
+
+    Args:
+        below_bytes: Smallest block that goes back.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return
-    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    if _huge_pages():
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    else:
+        below_bytes = ALL_KEPT
+    mallopt(_M_MMAP_THRESHOLD, below_bytes)
+    mallopt(_M_TRIM_THRESHOLD, ALL_KEPT)
+
+
+def _huge_pages() -> bool:
+    """Whether a process that asks for huge pages gets them."""
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[never]" not in setting.read_text()

@@ -130,20 +130,20 @@ def _matrices(part: Part, modes: Sequence[Mode], convolution: str, layers: int) 
 
 
 def _messages(part: Part, mode: Mode, hidden: int, layers: int) -> int:
-    """Each layer after the first has a lane forward, one backward, and one or two for evaluation."""
+    """Each layer after the first has a lane forward, one backward and one for evaluation."""
     sent, received = part.num_send, part.num_halo
     pull = mode.backward == "pull"
     size = 2 * _ID * sent + _ID * (sent if pull else received)
     bits = mode.bits if isinstance(mode.bits, int) else 8
     slots = 2 if mode.stale else 1
-    # The last evaluation of a training is in float32.
-    evaluated = {32} if mode.bits in (16, 32) else {8, 32}
+    # The float32 buffers of a training's last evaluation are made when its activations are gone, and take less.
+    evaluated = 32 if mode.bits in (16, 32) else 8
     for width in [hidden] * (layers - 2) + [min(hidden, part.num_classes)] * (layers > 1):
         there = sent, received
         back = there if pull else (received, sent)
         size += _lane(*there, width, bits, mode.param_bytes, slots=slots, summed=True)
         size += _lane(*back, width, bits, mode.param_bytes, slots=slots, summed=pull)
-        size += sum(_lane(*there, width, b, 6, summed=True) for b in evaluated)
+        size += _lane(*there, width, evaluated, 6, summed=True)
         if mode.skip_limit:
             size += _VALUE * width * sent * (1 if not pull else 2)
     return size
