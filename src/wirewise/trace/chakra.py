@@ -1,0 +1,90 @@
+"""Execution traces of torch (Chakra): which operator called which, without times.
+
+Beside a Kineto file of the same run they tell which call each run of a gloo collective belongs to, which a
+Kineto file alone does not.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from wirewise.errors import TraceError
+from wirewise.trace.profiles import collective_name, read_json
+
+__all__ = ["ExecutionTrace", "Node", "read"]
+
+_SCHEMA = "1.1."
+
+
+class Node(msgspec.Struct):
+    """One operator."""
+
+    id: int
+    name: str
+    parent: int
+    """Node that called it."""
+    record_id: int
+    """Also in the Kineto file of the run ("Record function id"); -1: none."""
+
+
+class ExecutionTrace(msgspec.Struct):
+    """All operators of one rank."""
+
+    schema: str
+    nodes: dict[int, Node]
+
+    def calls(self) -> dict[int, int]:
+        """For each run of a gloo collective, its record id with that of the call that it belongs to."""
+        found = {}
+        for node in self.nodes.values():
+            if not node.name.startswith("gloo:"):
+                continue
+            caller = self.nodes.get(node.parent)
+            while caller is not None and not caller.name.startswith("c10d::") and caller.parent != caller.id:
+                caller = self.nodes.get(caller.parent)
+            if caller is not None and caller.name.startswith("c10d::"):
+                found[node.record_id] = caller.record_id
+        return found
+
+    def collectives(self) -> list[Node]:
+        """Calls of collectives in their order."""
+        ordered = sorted(self.nodes.values(), key=lambda node: node.id)
+        return [node for node in ordered if node.name.startswith("c10d::") and collective_name(node.name)]
+
+
+def read(path: str | os.PathLike[str]) -> ExecutionTrace:
+    """Read what `torch.profiler.ExecutionTraceObserver` wrote, plain or compressed.
+
+    Raises:
+        TraceError: The file cannot be read, was cut off, or is of another schema than 1.1.
+    """
+    head: Any = read_json(path)
+    schema = head.get("schema") if isinstance(head, dict) else None
+    if not isinstance(schema, str) or not isinstance(head.get("nodes"), list):
+        raise TraceError(
+            f"{os.fspath(path)} is no execution trace; expected a file of torch.profiler.ExecutionTraceObserver"
+        )
+    if not schema.startswith(_SCHEMA):
+        raise TraceError(
+            f"{os.fspath(path)} has schema {schema}; expected {_SCHEMA}x: record it with torch 2.2 or later"
+        )
+    nodes: dict[int, Node] = {}
+    for raw in head["nodes"]:
+        try:
+            attributes = {one["name"]: one.get("value") for one in raw.get("attrs", [])}
+            record = attributes.get("rf_id")
+            node = Node(
+                id=int(raw["id"]),
+                name=str(raw["name"]),
+                parent=int(raw.get("ctrl_deps", 0)),
+                record_id=-1 if record is None else int(record),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as cause:
+            raise TraceError(
+                f"{os.fspath(path)}, node {len(nodes)}: {type(cause).__name__} {cause}; the file is damaged"
+            ) from cause
+        nodes[node.id] = node
+    return ExecutionTrace(schema, nodes)

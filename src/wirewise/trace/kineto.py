@@ -1,0 +1,370 @@
+"""Traces of torch.profiler (Kineto) as traces of ranks.
+
+What such a file tells depends on the backend. NCCL kernels carry their group and number. gloo collectives have
+neither: their runs, on threads of their own, are paired with the calls in order, for each kind of run, or
+exactly with an execution trace (`chakra`). Runs of a reduce_scatter are named all_reduce by gloo; the call
+tells them apart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wirewise.errors import TraceError
+from wirewise.trace import chakra
+from wirewise.trace.files import assemble
+from wirewise.trace.profiles import Event, Profile, collective_name, item_bytes, load, shapes, tensor_bytes
+from wirewise.trace.records import Header, Op, RankTrace, Trace
+
+__all__ = ["read", "read_all"]
+
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+_GLOO = re.compile(r"gloo:(\w+)")
+_NCCL = re.compile(r"nccl", re.IGNORECASE)
+_BACKWARD = re.compile(r"autograd::|torch::autograd|Backward\d*$")
+_OPAQUE = (
+    ("Optimizer.step", "optimizer"),
+    ("Optimizer.zero_grad", "other"),
+    ("enumerate(DataLoader)", "data"),
+)
+_MAIN_MARKS = ("ProfilerStep#", "DistributedDataParallel.forward", "Optimizer.step")
+_RECORD = "Record function id"
+
+
+def read_all(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    execution_traces: Sequence[str | os.PathLike[str]] = (),
+) -> Trace:
+    """Files of all ranks of a run, on the clock of the first.
+
+    Args:
+        paths: One file a rank.
+        execution_traces: Of the same ranks in the same order, or none.
+
+    Raises:
+        TraceError: As `read`; a rank is missing or twice; the ranks are of different runs; no common step.
+    """
+    files = list(paths)
+    beside: Sequence[str | os.PathLike[str] | None] = list(execution_traces) or [None] * len(files)
+    if not files or len(beside) != len(files):
+        raise TraceError(
+            f"got {len(files)} profiles and {len(execution_traces)} execution traces; expected one of each a rank"
+        )
+    read_ones = [_read(path, other, None) for path, other in zip(files, beside, strict=True)]
+    bases = [base for _, base, _ in read_ones if base]
+    first = min(bases, default=0)
+    ranks = [_rebased(rank, base - first if base else 0, first) for rank, base, _ in read_ones]
+    trace = assemble(ranks, str(Path(files[0]).parent))
+    trace.notes += [f"rank {rank.header.rank}: {note}" for rank, _, notes in read_ones for note in notes]
+    if not trace.steps():
+        raise TraceError("no steps that all ranks have; call `profiler.step()` once a step on all ranks")
+    return trace
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    execution_trace: str | os.PathLike[str] | None = None,
+    rank_of: tuple[int, int] | None = None,
+) -> RankTrace:
+    """One rank's file; times are seconds since its base time.
+
+    Args:
+        path: Of `export_chrome_trace`, plain or compressed.
+        execution_trace: What ExecutionTraceObserver wrote in the same run.
+        rank_of: (rank, number of ranks), where the file does not tell.
+
+    Raises:
+        TraceError: The file cannot be read, tells nothing of ranks although it communicates, or tells of
+            several ranks but has no communication.
+    """
+    return _read(path, execution_trace, rank_of)[0]
+
+
+def _read(
+    path: str | os.PathLike[str],
+    execution_trace: str | os.PathLike[str] | None,
+    rank_of: tuple[int, int] | None,
+) -> tuple[RankTrace, int, list[str]]:
+    """A rank's trace, the base time of its file in ns (0: not known), and notes."""
+    profile = load(path)
+    reader = _Reader(profile, os.fspath(path), rank_of)
+    calls = chakra.read(execution_trace).calls() if execution_trace is not None else {}
+    ops = reader.steps() + reader.work() + reader.communication(calls)
+    header = reader.header(ops)
+    base = int(profile.head.get("baseTimeNanoseconds") or 0)
+    if not base:
+        reader.notes.append("the file does not tell its base time; align the trace before use")
+    ops.sort(key=lambda op: (op.start_s, -op.end_s))
+    return RankTrace(header, ops, profile.complete), base, reader.notes
+
+
+def _rebased(rank: RankTrace, later_ns: int, base_ns: int) -> RankTrace:
+    """Times since `base_ns`, which was `later_ns` before the base time of the file."""
+    shift = later_ns * 1e-9
+    ops = [
+        msgspec.structs.replace(
+            op,
+            start_s=op.start_s + shift,
+            end_s=op.end_s + shift,
+            enqueued_s=op.enqueued_s + shift if op.enqueued_s != -1.0 else -1.0,
+        )
+        for op in rank.ops
+    ]
+    pairs = [(0.0, base_ns)] if base_ns else []
+    return RankTrace(msgspec.structs.replace(rank.header, clock_pairs=pairs), ops, rank.complete)
+
+
+class _Reader:
+    def __init__(self, profile: Profile, source: str, rank_of: tuple[int, int] | None) -> None:
+        self.source, self.head = source, profile.head
+        self.notes: list[str] = []
+        self.spans = sorted((e for e in profile.events if e.ph == "X"), key=lambda e: (e.ts, -e.dur))
+        named = [e for e in profile.events if e.name == "thread_name"]
+        self.loops = {(e.pid, e.tid) for e in named if "pt_gloo_runloop" in str(e.args.get("name", ""))}
+        self.info: dict[str, Any] = self.head.get("distributedInfo") or {}
+        self.rank, self.world_size = rank_of or (
+            int(self.info.get("rank", 0)),
+            int(self.info.get("world_size", 1)),
+        )
+        self.told = rank_of is not None or "world_size" in self.info
+        self.main = self._main_threads()
+        self.marks = self._marks()
+
+    def _main_threads(self) -> set[tuple[int | str, int | str]]:
+        """The thread of the script, and those of the backward pass, during which it is blocked."""
+        host = [e for e in self.spans if e.cat in ("cpu_op", "user_annotation")]
+        own = {(e.pid, e.tid) for e in host if e.name.startswith(_MAIN_MARKS)}
+        if not own:
+            counts: dict[tuple[int | str, int | str], int] = defaultdict(int)
+            for e in host:
+                counts[e.pid, e.tid] += (e.pid, e.tid) not in self.loops
+            own = {max(counts, key=counts.__getitem__)} if counts else set()
+        return own | {(e.pid, e.tid) for e in host if _BACKWARD.search(e.name)} - self.loops
+
+    def _marks(self) -> list[tuple[float, float, int]]:
+        """(start, end, number) of the steps."""
+        found: dict[int, tuple[float, float]] = {}
+        for e in self.spans:
+            if (number := _STEP.fullmatch(e.name)) and (e.pid, e.tid) in self.main:
+                found.setdefault(int(number[1]), (e.ts, e.end))
+        if not found and self.spans:
+            self.notes.append("no ProfilerStep marks: all is one step; call `profiler.step()` once a step")
+            return [(self.spans[0].ts, max(e.end for e in self.spans), 0)]
+        return [(start, end, number) for number, (start, end) in sorted(found.items())]
+
+    def _step(self, at: float) -> int:
+        return next((number for start, end, number in self.marks if start <= at < end), -1)
+
+    def steps(self) -> list[Op]:
+        return [
+            Op(name="step", kind="step", start_s=start * 1e-6, end_s=end * 1e-6, step=number)
+            for start, end, number in self.marks
+        ]
+
+    def work(self) -> list[Op]:
+        """Outermost operators of the main thread, and kernels of each stream that do not communicate."""
+        chosen = self._outermost()
+        last_backward = {self._step(e.ts): e.ts for e, kind in chosen if kind == "backward"}
+        ops = []
+        for e, known in chosen:
+            step = self._step(e.ts)
+            kind = known or ("forward" if e.ts < last_backward.get(step, float("inf")) else "other")
+            name = e.name.removeprefix("autograd::engine::evaluate_function: ")
+            ops.append(_op(e, name, kind, step))
+        for e in self.spans:
+            if e.cat in ("kernel", "gpu_memcpy", "gpu_memset") and not _communicates(e):
+                ops.append(_op(e, e.name, "other", self._step(e.ts), thread=f"stream {e.tid}"))
+        return ops
+
+    def _outermost(self) -> list[tuple[Event, str]]:
+        """Events with nothing of interest around them, with their kind where the name tells."""
+        found: list[tuple[Event, str]] = []
+        until: dict[tuple[int | str, int | str], float] = defaultdict(lambda: -float("inf"))
+        for e in self.spans:
+            thread = (e.pid, e.tid)
+            if thread not in self.main or e.cat not in ("cpu_op", "user_annotation"):
+                continue
+            kind = next((kind for start, kind in _OPAQUE if e.name.startswith(start)), "")
+            if not kind and _BACKWARD.search(e.name):
+                kind = "backward"
+            # Other annotations only hold what is of interest.
+            inside = e.ts < until[thread]
+            if inside or (e.cat == "user_annotation" and not kind) or _GLOO.match(e.name):
+                continue
+            until[thread] = e.end
+            found.append((e, kind))
+        return found
+
+    def communication(self, calls: dict[int, int]) -> list[Op]:
+        """Collectives.
+
+        Args:
+            calls: Of gloo's runs, the record id of the call of each.
+
+        Raises:
+            TraceError: Several ranks and no collective.
+        """
+        kernels = [e for e in self.spans if e.cat == "kernel" and _communicates(e)]
+        runs = [e for e in self.spans if _GLOO.fullmatch(e.name) and (e.pid, e.tid) not in self.main]
+        if any(_GLOO.fullmatch(e.name) and (e.pid, e.tid) in self.main for e in self.spans):
+            self.notes.append(
+                "gloo's send and recv tell when they were posted, not how long they took; left out"
+            )
+        ops = self._kernels(kernels) + self._runs(runs, calls)
+        if not ops and self.world_size > 1:
+            raise TraceError(
+                f"{self.source} is of rank {self.rank} of {self.world_size} but has no communication: expected "
+                "events gloo:... on threads pt_gloo_runloop or kernels whose name contains nccl; record whole "
+                "steps, with ProfilerActivity.CUDA where NCCL is used"
+            )
+        if ops and not self.told:
+            raise TraceError(
+                f"{self.source} communicates but does not tell its rank (no distributedInfo); start the profiler "
+                "after init_process_group, or give the rank"
+            )
+        if ops and not all(op.size_bytes or op.collective == "barrier" for op in ops):
+            self.notes.append("some collectives do not tell their bytes; record with record_shapes=True")
+        return ops
+
+    def _kernels(self, kernels: list[Event]) -> list[Op]:
+        """NCCL kernels, with what the call that started them tells."""
+        called = {
+            e.args["External id"]: e
+            for e in self.spans
+            if e.name == "record_param_comms" and "External id" in e.args
+        }
+        rows = []
+        for e in kernels:
+            call = called.get(e.args.get("External id"))
+            args = {**(call.args if call else {}), **e.args}
+            name = collective_name(str(args.get("Collective name", ""))) or collective_name(e.name)
+            start = call.ts if call else e.ts
+            rows.append((start, e, args, name))
+        numbered = all(isinstance(args.get("Seq"), int) for _, _, args, _ in rows)
+        counts: dict[str, int] = defaultdict(int)
+        ops = []
+        for start, e, args, name in rows:
+            group = str(args.get("Process Group Name", "nccl"))
+            message = name in ("send", "recv")
+            number = -1 if message else int(args["Seq"]) if numbered else counts[group]
+            counts[group] += not message
+            peer = args.get("Dst Rank" if name == "send" else "Src Rank", -1) if message else -1
+            size = int(args.get("In msg nelems", 0)) * item_bytes(str(args.get("dtype", "")))
+            ops.append(
+                _op(
+                    e,
+                    name or e.name,
+                    "communication",
+                    self._step(start),
+                    thread="comm",
+                    group=group,
+                    seq=number,
+                    collective=name,
+                    size_bytes=size,
+                    peer=int(peer),
+                    enqueued_s=min(start, e.ts) * 1e-6,
+                )
+            )
+        if rows and not numbered:
+            self.notes.append(
+                "kernels do not tell their numbers; they were counted, so record the same steps"
+            )
+        return ops
+
+    def _runs(self, runs: list[Event], calls: dict[int, int]) -> list[Op]:
+        """Runs of gloo's collectives with the calls that they belong to."""
+        names = [
+            e for e in self.spans
+            if e.name.startswith("c10d::") and collective_name(e.name) not in ("", "send", "recv")
+        ]  # fmt: skip
+        paired = self._pairs(runs, names, calls)
+        group = self._gloo_group()
+        rows = [(call.ts if call else run.ts, run, call) for run, call in zip(runs, paired, strict=True)]
+        unpaired = sum(call is None for *_, call in rows)
+        if unpaired:
+            self.notes.append(f"{unpaired} collectives were called before the recording began")
+        ops = []
+        # Numbers follow the calls, which all ranks make in one order; runs may overtake each other.
+        for number, (at, run, call) in enumerate(sorted(rows, key=lambda row: (row[0], row[1].ts))):
+            name = collective_name(call.name if call else run.name)
+            size = next((s for s in (tensor_bytes(*pair) for pair in shapes(run.args)) if s), 0)
+            ops.append(
+                _op(
+                    run,
+                    name,
+                    "communication",
+                    self._step(at),
+                    thread="comm",
+                    group=group,
+                    seq=number,
+                    collective=name,
+                    size_bytes=size,
+                    enqueued_s=at * 1e-6,
+                )
+            )
+        return ops
+
+    @staticmethod
+    def _pairs(runs: list[Event], names: list[Event], calls: dict[int, int]) -> list[Event | None]:
+        """The call of each run: the one that `calls` tells, else the first of its kind that has none."""
+        by_record = {int(e.args[_RECORD]): e for e in names if _RECORD in e.args}
+        found = [by_record.get(calls.get(int(run.args.get(_RECORD, -1)), -1)) for run in runs]
+        told = {id(call) for call in found}
+        waiting: dict[str, deque[Event]] = defaultdict(deque)
+        for e in names:
+            if id(e) not in told:
+                waiting[_run_name(e.name)].append(e)
+        for place, run in enumerate(runs):
+            queue = waiting[collective_name(run.name)]
+            if found[place] is None and queue and queue[0].ts <= run.ts:
+                found[place] = queue.popleft()
+        return found
+
+    def _gloo_group(self) -> str:
+        groups = self.info.get("pg_config") or []
+        if len(groups) > 1:
+            self.notes.append(
+                f"gloo's runs do not tell their group; the collectives of {len(groups)} groups count as one group"
+            )
+        return str(groups[0].get("pg_name", "gloo")) if len(groups) == 1 else "gloo"
+
+    def header(self, ops: list[Op]) -> Header:
+        everyone = list(range(self.world_size))
+        groups = {op.group: everyone for op in ops if op.group}
+        for one in self.info.get("pg_config") or []:
+            name, ranks = str(one.get("pg_name", "")), one.get("ranks")
+            if isinstance(ranks, list) and ranks and name in groups:
+                groups[name] = [int(r) for r in ranks]
+        nccl = any(_communicates(e) for e in self.spans if e.cat == "kernel")
+        return Header(
+            rank=self.rank,
+            world_size=self.world_size,
+            host=str(self.head.get("host_name") or f"rank{self.rank}"),
+            groups=groups,
+            comm_slots=1 if nccl else 2,
+            clock_pairs=[],
+        )
+
+
+def _communicates(kernel: Event) -> bool:
+    return bool(_NCCL.search(kernel.name)) or "Collective name" in kernel.args
+
+
+def _run_name(call: str) -> str:
+    """The collective by whose name gloo shows the runs of a call."""
+    name = collective_name(call)
+    # It reduces all and keeps a part.
+    return "all_reduce" if name == "reduce_scatter" else name
+
+
+def _op(e: Event, name: str, kind: str, step: int, **more: Any) -> Op:
+    return Op(name=name, kind=kind, start_s=e.ts * 1e-6, end_s=e.end * 1e-6, step=step, **more)
