@@ -1,0 +1,1 @@
+"""Recording and measuring training jobs: traces of unmodified scripts, and where their time stalls."""
