@@ -163,3 +163,40 @@ def test_clocks_hours_apart_are_a_note(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(TraceError, match="cannot write the trace"):
         RankWriter(tmp_path / "missing" / "rank-0.jsonl", header())
+
+
+def test_ops_written_short_read_back_like_the_others(tmp_path):
+    path = rank_file(tmp_path, 0)
+    forward, bucket, step = ops()
+    with RankWriter(path, header(world=1)) as writer:
+        for op in (forward, bucket, step):
+            writer.form(op)
+        writer.group("pair", [0, 3])
+        writer.times(4, [(1, 2_000_000, 2_250_001, 7), (0, 1_000_000, 1_000_000, -1)])
+        writer.times(5, [(2, 10**15 + 1, 10**15 + 3, -1)])
+    found = read_rank(path)
+    assert found.header.groups == {"world": [0, 1], "pair": [0, 3]}
+    change = msgspec.structs.replace
+    assert found.ops == [
+        change(bucket, step=4, start_s=2.0, end_s=2.250001, seq=7, enqueued_s=2.0),
+        change(forward, step=4, start_s=1.0, end_s=1.0),
+        change(step, step=5, start_s=(10**15 + 1) / 1e6, end_s=(10**15 + 3) / 1e6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"times":[0,[[1,5,5]]]}', "one of 1 forms"),
+        (b'{"times":[0,[[0,5]]]}', r"times \[0, 5\]; expected \[form, start, length\]"),
+        (b'{"times":[0,[[0,5,-1]]]}', "ends at"),
+        (b'{"times":[0,[[0,5,"x"]]]}', "Expected `int`"),
+    ],
+)
+def test_times_that_fit_no_form_are_damage(tmp_path, line, message):
+    path = rank_file(tmp_path, 0)
+    with RankWriter(path, header(world=1)) as writer:
+        writer.form(ops()[0])
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(TraceError, match=message):
+        read_rank(path)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wirewise.cli.output import JsonOption, write_json
-from wirewise.errors import WirewiseError
+from wirewise.errors import InputError, PeerError, WirewiseError
+
+if TYPE_CHECKING:
+    from wirewise.recipes.adaqp import Progress
+    from wirewise.recipes.job import Job
+    from wirewise.results import RunResult
 
 __all__ = ["app"]
 
@@ -23,6 +29,7 @@ def _group() -> None:
 
 @app.command()
 def adaqp(
+    ctx: typer.Context,
     dataset: Annotated[
         str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
     ] = "debian",
@@ -45,8 +52,15 @@ def adaqp(
     partition: Annotated[str, typer.Option(help="metis, metis-volume, random, ...")] = "metis",
     evaluate_every: Annotated[int, typer.Option(help="Epochs between evaluations.")] = 5,
     replan_every: Annotated[int, typer.Option(help="Epochs between decisions on bits.")] = 20,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Epochs between checkpoints of a mode; 0 writes none.")
+    ] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank ends the job.")] = 120.0,
     out: Annotated[Path | None, typer.Option(help="Folder of parts, logs, result and report.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a stopped run: go on from its checkpoints, with its settings."),
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """Full-graph GNN training with adaptively quantized messages (AdaQP), next to full precision."""
@@ -55,39 +69,85 @@ def adaqp(
     from wirewise.recipes import adaqp as recipe
     from wirewise.recipes.job import Job, parse_links
 
-    job = Job(
-        dataset=dataset,
-        workers=workers,
-        hosts=workers if hosts is None else hosts,
-        link=link,
-        links=parse_links(links),
-        network=network,
-        epochs=epochs,
-        modes=tuple(m.strip() for m in modes.split(",") if m.strip()),
-        seed=seed,
-        model=model,
-        hidden=hidden,
-        layers=layers,
-        dropout=dropout,
-        norm=norm,
-        learning_rate=learning_rate,
-        partition=partition,
-        evaluate_every=evaluate_every,
-        replan_every=replan_every,
-        timeout_s=timeout,
-    )
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = make_folder(out or Path("runs") / f"adaqp-{stamp}")
+    settings: dict[str, Any] = {
+        "dataset": dataset,
+        "workers": workers,
+        "hosts": workers if hosts is None else hosts,
+        "link": link,
+        "links": parse_links(links),
+        "network": network,
+        "epochs": epochs,
+        "modes": tuple(m.strip() for m in modes.split(",") if m.strip()),
+        "seed": seed,
+        "model": model,
+        "hidden": hidden,
+        "layers": layers,
+        "dropout": dropout,
+        "norm": norm,
+        "learning_rate": learning_rate,
+        "partition": partition,
+        "evaluate_every": evaluate_every,
+        "replan_every": replan_every,
+        "checkpoint_every": checkpoint_every,
+        "timeout_s": timeout,
+    }
+    if resume is None:
+        job = Job(**settings)
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        folder = make_folder(out or Path("runs") / f"adaqp-{stamp}")
+    else:
+        job, folder = _stopped_job(ctx, settings, resume), resume
     quiet = json is not None and str(json) == "-"
-    try:
-        result = recipe.run(job, folder, report.TrainingProgress(to_stderr=quiet))
-    except WirewiseError:
-        if not any(folder.iterdir()):
-            folder.rmdir()
-        raise
+    result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
     page = folder / "report.html"
     report.write_html(result, page, plan=recipe.saved_plan(folder, job))
     if not quiet:
         report.print_result(result)
         typer.echo(f"Report: {page}")
     write_json(json, report.to_json_object(result))
+
+
+def _stopped_job(ctx: typer.Context, settings: dict[str, Any], folder: Path) -> Job:
+    """The job of a stopped run, checked against the options that were given beside its folder."""
+    from wirewise.recipes import resuming
+
+    options = {"timeout": "timeout_s"}
+    given = {
+        options.get(name, name)
+        for name in ctx.params
+        if (source := ctx.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    }
+    out = ctx.params["out"]
+    if out is not None and out.resolve() != folder.resolve():
+        raise InputError(
+            f"--out is {out} and --resume is {folder}; a run goes on in its own folder, leave --out away"
+        )
+    return resuming.read_job(folder, {name: settings[name] for name in settings if name in given})
+
+
+def _run(job: Job, folder: Path, progress: Progress, *, resume: bool) -> RunResult:
+    """Run the recipe; where that is stopped and checkpoints lie there, say how to go on."""
+    from wirewise.recipes import adaqp as recipe
+
+    try:
+        return recipe.run(job, folder, progress, resume=resume)
+    except PeerError as error:
+        raise PeerError(f"{error}{_way_on(folder)}") from error
+    except WirewiseError:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    except KeyboardInterrupt:
+        typer.echo(f"wirewise: stopped{_way_on(folder)}", err=True)
+        raise
+
+
+def _way_on(folder: Path) -> str:
+    if not (folder / "checkpoints").is_dir():
+        return ""
+    # Needs torch, which takes seconds to import.
+    from wirewise.recipes import resuming
+
+    if not resuming.can_continue(folder):
+        return ""
+    return f". Go on from the last checkpoint: wirewise run adaqp --resume {shlex.quote(str(folder))}"

@@ -49,19 +49,25 @@ class Progress(Protocol):
         """Training ended."""
 
 
-def run(job: Job, folder: Path, progress: Progress) -> RunResult:
+def run(job: Job, folder: Path, progress: Progress, *, resume: bool = False) -> RunResult:
     """Partition the graph, train it in every mode and return the measurements.
 
     Args:
         job: What to train and on which network.
         folder: Existing folder that takes parts, events, logs and the result.
         progress: Hears of every epoch.
+        resume: Go on from the parts and the newest checkpoints in the folder; `job` is then what
+            `resuming.read_job` returned.
 
     Raises:
-        WirewiseError: The dataset, the network or a worker failed; the message says which.
+        WirewiseError: The dataset, the network, a checkpoint or a worker failed; the message says which.
     """
-    facts = prepare_parts(job, folder, progress)
-    job, notes = launch.choose_network(job)
+    start, notes = _start(job, folder) if resume else (None, [])
+    facts = (
+        partition_facts(graph.read_meta(folder / "parts")) if resume else prepare_parts(job, folder, progress)
+    )
+    job, more = launch.choose_network(job)
+    notes += more
     if job.network == "lab" and job.links:
         other = ", ".join(f"host {host} at {rate}" for host, rate in sorted(job.links.items()))
         notes.append(f"Links differ: {other}, every other host at {job.link}.")
@@ -69,7 +75,7 @@ def run(job: Job, folder: Path, progress: Progress) -> RunResult:
         progress.note(note)
     progress.start(list(job.modes), job.epochs)
     try:
-        outcome = launch.train(job, folder, progress.epoch)
+        outcome = launch.train(job, folder, progress.epoch, start=start)
     finally:
         progress.finish()
     result = summarize(job, facts, outcome, notes)
@@ -90,14 +96,29 @@ def prepare_parts(job: Job, folder: Path, progress: Progress) -> dict[str, float
     assignment = graph.partition(data, job.workers, method=job.partition, seed=job.seed)
     meta = graph.save_parts(data, assignment, folder / "parts")
     progress.note(f"{data.name}: {data.num_nodes:,} nodes, {meta.num_edges:,} edges in {job.workers} parts")
+    return partition_facts(meta)
+
+
+def partition_facts(meta: graph.PartsMeta) -> dict[str, float]:
+    """What a result tells of the graph and its partition."""
     return {
-        "nodes": data.num_nodes,
+        "nodes": meta.num_nodes,
         "edges": meta.num_edges,
-        "features": data.num_features,
-        "classes": data.num_classes,
+        "features": meta.num_features,
+        "classes": meta.num_classes,
         "halo_rows": sum(p["halo"] for p in meta.parts),
-        "central_fraction": sum(p["central"] for p in meta.parts) / data.num_nodes,
+        "central_fraction": sum(p["central"] for p in meta.parts) / meta.num_nodes,
     }
+
+
+def _start(job: Job, folder: Path) -> tuple[dict[str, int], list[str]]:
+    """Where each mode goes on, and what a reader of the result must know of it."""
+    # Needs torch, which takes seconds to import.
+    from wirewise.recipes import resuming
+
+    start = resuming.positions(job, folder)
+    where = ", ".join(f"{mode} after epoch {epoch}" for mode, epoch in start.items())
+    return start, [f"Resumed from checkpoints: {where}; times before and after are of different processes."]
 
 
 def summarize(job: Job, facts: dict[str, float], outcome: Outcome, notes: list[str]) -> RunResult:

@@ -1,8 +1,9 @@
-"""One worker of a full-graph run: `torchrun ... -m wirewise.recipes.full_graph_worker JOB.json`.
+"""One worker of a full-graph run: `torchrun ... -m wirewise.recipes.full_graph_worker JOB.json [START]`.
 
 It reads its part, trains every mode in turns and lets rank 0 write what all ranks measured next to the job
 file:
-`events.jsonl` while training and `outcome.json` at the end.
+`events.jsonl` while training and `outcome.json` at the end. START is a JSON object: the epoch of the checkpoint that
+a mode goes on from; the events of the epochs before are then in `events.jsonl` already.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch.distributed as dist
 from wirewise import graph, plans
 from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
+from wirewise.recipes import resuming
 from wirewise.recipes.job import Event, Job, ModeOutcome, Outcome
 from wirewise.results import EpochRecord
 from wirewise.runtime import full_graph
@@ -27,8 +30,8 @@ from wirewise.runtime import full_graph
 __all__ = ["main"]
 
 
-def main(path: str) -> None:
-    """Run the job of `path` as the rank that the environment names."""
+def main(path: str, start: str = "{}") -> None:
+    """Run the job of `path` as the rank that the environment names, from the checkpoints that `start` names."""
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     full_graph.keep_freed_memory()
     full_graph.warm()
@@ -47,13 +50,19 @@ def main(path: str) -> None:
             timeout_s=job.timeout_s,
             store=dist.distributed_c10d._get_default_store(),
         )
-        _train(job, folder, transport, device)
+        _train(job, folder, transport, device, msgspec.json.decode(start, type=dict[str, int]))
         transport.close()
     finally:
         dist.destroy_process_group()
 
 
-def _train(job: Job, folder: Path, transport: full_graph.Transport, device: torch.device) -> None:
+def _train(
+    job: Job,
+    folder: Path,
+    transport: full_graph.Transport,
+    device: torch.device,
+    start: Mapping[str, int],
+) -> None:
     before = full_graph.resident_bytes()
     part = graph.load_part(folder / "parts", transport.rank, transport.world_size)
     tensors = full_graph.PartTensors(part, device=device)
@@ -73,9 +82,16 @@ def _train(job: Job, folder: Path, transport: full_graph.Transport, device: torc
         )
         for i, name in enumerate(job.modes)
     }
+    before_stop = _restore(folder, trainers, start)
     with _Events(folder, transport.rank) as events:
         trained = full_graph.train_in_turns(
-            trainers, job.epochs, turn=job.turn, heard=events.write, interface_bytes=_host_bytes
+            trainers,
+            job.epochs,
+            turn=job.turn,
+            heard=events.write,
+            interface_bytes=_host_bytes,
+            after_turn=_Checkpoints(job, folder, events, start),
+            trained=before_stop,
         )
     peak = [
         int(m)
@@ -101,6 +117,19 @@ def _train(job: Job, folder: Path, transport: full_graph.Transport, device: torc
         )
         with atomic_file(folder / "outcome.json") as file:
             file.write(msgspec.json.encode(outcome))
+
+
+def _restore(
+    folder: Path, trainers: Mapping[str, full_graph.Trainer], start: Mapping[str, int]
+) -> dict[str, full_graph.Trained]:
+    """Put the trainers where their checkpoints are; returns what was measured until then."""
+    resumed = {name: epoch for name, epoch in start.items() if epoch}
+    records = resuming.records(folder) if resumed else {}
+    trained = {}
+    for name, epoch in resumed.items():
+        extra = full_graph.checkpoint.load(trainers[name], resuming.checkpoint_folder(folder, name), epoch)
+        trained[name] = full_graph.Trained(records=records[name], kernel_bytes=extra["kernel_bytes"])
+    return trained
 
 
 def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
@@ -149,9 +178,33 @@ class _Events:
             self._file.write(msgspec.json.encode(Event(mode=mode, record=record)) + b"\n")
             self._file.flush()
 
+    def sync(self) -> None:
+        """Return when all events are on disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+
+class _Checkpoints:
+    """Saves a mode after a turn, when enough epochs have passed since its last checkpoint, and at its end."""
+
+    def __init__(self, job: Job, folder: Path, events: _Events, start: Mapping[str, int]) -> None:
+        self._job, self._folder, self._events = job, folder, events
+        self._saved = {mode: start.get(mode, 0) for mode in job.modes}
+
+    def __call__(self, mode: str, trainer: full_graph.Trainer, trained: full_graph.Trained) -> None:
+        every, passed = self._job.checkpoint_every, trainer.epoch - self._saved[mode]
+        if not every or (passed < every and trainer.epoch < self._job.epochs):
+            return
+        # A checkpoint is of no use without the events of its epochs.
+        self._events.sync()
+        folder = resuming.checkpoint_folder(self._folder, mode)
+        full_graph.checkpoint.save(trainer, folder, extra={"kernel_bytes": trained.kernel_bytes})
+        full_graph.checkpoint.prune(trainer, folder)
+        self._saved[mode] = trainer.epoch
+
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
     # Everything is written and the group is closed. A thread of torch that wakes up while the interpreter shuts down
     # can abort the process, so the interpreter does not shut down.
     sys.stdout.flush()

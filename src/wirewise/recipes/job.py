@@ -40,6 +40,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Epochs that a mode trains before the next one takes its turn, so that noise of the machine hits all alike."""
     evaluate_every: int = 5
     replan_every: int = 20
+    checkpoint_every: int = 0
+    """Least epochs between two checkpoints of a mode; 0: none are written."""
     timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -47,7 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         for name in ("workers", "hosts", "epochs", "hidden", "layers", "turn", "replan_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("seed", "evaluate_every"):
+        for name in ("seed", "evaluate_every", "checkpoint_every"):
             if not 0 <= getattr(self, name) < 2**63:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 to {2**63 - 1}")
         for host in self.links:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -39,31 +39,56 @@ def choose_network(job: Job) -> tuple[Job, list[str]]:
     return msgspec.structs.replace(job, network="loopback"), [note]
 
 
-def train(job: Job, folder: Path, heard: Callable[[str, EpochRecord], None]) -> Outcome:
+def train(
+    job: Job,
+    folder: Path,
+    heard: Callable[[str, EpochRecord], None],
+    *,
+    start: Mapping[str, int] | None = None,
+) -> Outcome:
     """Run the workers to their end and return what they measured.
 
     Args:
         job: The job, its network settled.
         folder: Holds the parts; takes the job file, events, logs and the outcome.
         heard: Called with every finished epoch.
+        start: Epoch of the checkpoint that each mode goes on from, 0 for one that starts anew. By default all
+            modes start anew, and checkpoints of an earlier run are removed.
 
     Raises:
+        InputError: There are no such checkpoints.
         PeerError: A worker failed; the message holds its last words and where its log is.
     """
-    path = folder / "job.json"
-    with atomic_file(path) as file:
+    _clear(job, folder, start)
+    with atomic_file(folder / "job.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(job)))
-    for old in ("events.jsonl", "outcome.json", *(f"plan-{mode}.json" for mode in job.modes)):
-        (folder / old).unlink(missing_ok=True)
     with _Follower(folder / "events.jsonl", heard):
-        result = _run(job, path, folder / "logs")
+        result = _run(job, folder, start or {})
     if not result.ok:
         raise PeerError(_last_words(result, folder / "logs"))
     return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
 
 
-def _run(job: Job, path: Path, logs: Path) -> lab.JobResult:
-    command = [*_WORKER, str(path)]
+def _clear(job: Job, folder: Path, start: Mapping[str, int] | None) -> None:
+    """Remove what an earlier run left, from the epochs `start` on; first of all what a later one could resume."""
+    # Checkpoints need torch, which takes seconds to import.
+    if start is not None:
+        from wirewise.recipes import resuming
+
+        resuming.rewind(job, folder, start)
+    else:
+        if (folder / "checkpoints").is_dir():
+            from wirewise.recipes import resuming
+
+            resuming.forget(folder)
+        (folder / "events.jsonl").unlink(missing_ok=True)
+    for old in ("outcome.json", *(f"plan-{mode}.json" for mode in job.modes)):
+        (folder / old).unlink(missing_ok=True)
+
+
+def _run(job: Job, folder: Path, start: Mapping[str, int]) -> lab.JobResult:
+    command = [*_WORKER, str(folder / "job.json"), msgspec.json.encode(start).decode()]
+    logs = folder / "logs"
     if job.network == "lab":
         with lab.Lab(job.hosts, job.link, job.links) as network:
             return network.run(

@@ -1,6 +1,7 @@
 """A folder of traces, one file of JSON lines for each rank.
 
-The first line of `rank-R.jsonl` is the header. Each other line is an op, {"probe": ...} or {"clock": [s, ns]}.
+The first line of `rank-R.jsonl` is the header. Each other line is an op, {"probe": ...}, {"clock": [s, ns]},
+{"group": {name: ranks}}, or ops written short: {"form": ...} and {"times": ...} (`trace.packed`).
 Lines are appended and never changed, so a file of a rank that died is readable up to its last whole line.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 
 from wirewise.errors import TraceError
 from wirewise.files import make_folder
+from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
 from wirewise.trace.records import FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
 __all__ = ["RankWriter", "assemble", "rank_file", "read", "read_rank", "write_trace"]
@@ -30,12 +32,16 @@ class _Extra(msgspec.Struct):
 
     probe: Probe | None = None
     clock: tuple[float, int] | None = None
+    group: dict[str, list[int]] = {}
+    form: Op | None = None
+    times: tuple[int, list[list[int]]] | None = None
 
 
 _ENCODER = msgspec.json.Encoder()
 _HEADER = msgspec.json.Decoder(Header)
 _OP = msgspec.json.Decoder(Op)
 _EXTRA = msgspec.json.Decoder(_Extra)
+_EXTRA_STARTS = tuple(f'{{"{name}"'.encode() for name in _Extra.__struct_fields__)
 
 
 def rank_file(folder: str | os.PathLike[str], rank: int) -> Path:
@@ -74,6 +80,18 @@ class RankWriter:
     def clock(self, perf_counter_s: float, time_ns: int) -> None:
         """Take a reading of both clocks."""
         self._lines.append(_ENCODER.encode({"clock": (perf_counter_s, time_ns)}))
+
+    def group(self, name: str, ranks: list[int]) -> None:
+        """Take a process group that was made after the header was written."""
+        self._lines.append(_ENCODER.encode({"group": {name: ranks}}))
+
+    def form(self, op: Op) -> None:
+        """Take what many ops have in common; forms are numbered from 0 in this order (`packed.pack_form`)."""
+        self._lines.append(pack_form(op))
+
+    def times(self, step: int, rows: Sequence[Row]) -> None:
+        """Take ops of a step by their forms and times."""
+        self._lines.append(pack_times(step, rows))
 
     def flush(self) -> None:
         """Hand all lines to the operating system; call it at the end of each step."""
@@ -180,29 +198,38 @@ def read_rank(path: str | os.PathLike[str]) -> RankTrace:
     first, _, rest = text.partition(b"\n")
     header = _header(first, path)
     ops: list[Op] = []
+    unpacker = Unpacker()
     # Text after the last line end was not written to its end, even where it happens to be whole.
     for number, line in enumerate(rest.split(b"\n")[:-1], start=2):
         try:
-            _take(line, header, ops)
+            _take(line, header, ops, unpacker)
         except msgspec.MsgspecError as cause:
             raise TraceError(f"{path}, line {number}: {cause}; the file is damaged: record again") from cause
     return RankTrace(header, ops, complete=text.endswith(b"\n"))
 
 
-def _take(line: bytes, header: Header, ops: list[Op]) -> None:
-    if line.startswith((b'{"probe"', b'{"clock"')):
+def _take(line: bytes, header: Header, ops: list[Op], unpacker: Unpacker) -> None:
+    if line.startswith(_EXTRA_STARTS):
         extra = _EXTRA.decode(line)
+        header.groups.update(extra.group)
         if extra.probe:
             header.probes.append(extra.probe)
         if extra.clock:
             header.clock_pairs.append(extra.clock)
+        if extra.form:
+            unpacker.form(_checked(extra.form))
+        if extra.times:
+            ops += map(_checked, unpacker.times(*extra.times))
         return
-    op = _OP.decode(line)
+    ops.append(_checked(_OP.decode(line)))
+
+
+def _checked(op: Op) -> Op:
     if op.kind not in KINDS:
         raise msgspec.ValidationError(f"kind {op.kind!r}; expected one of {', '.join(KINDS)}")
     if not op.end_s >= op.start_s:
         raise msgspec.ValidationError(f"{op.name!r} ends at {op.end_s} s before it starts at {op.start_s} s")
-    ops.append(op)
+    return op
 
 
 def _header(line: bytes, path: str | os.PathLike[str]) -> Header:

@@ -59,6 +59,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of COLLECTIVES."""
     size_bytes: int = 0
     """This rank's payload."""
+    dtype: str = ""
+    """Of the payload, such as "float32"; empty: not known."""
     split_bytes: tuple[int, ...] = ()
     """Of an all_to_all: what goes to each rank of the group; empty: equal parts."""
     peer: int = -1

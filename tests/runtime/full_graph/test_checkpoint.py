@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,3 +94,121 @@ def test_only_complete_epochs_count(tmp_path: Path) -> None:
             (folder / f"rank-{rank}.pt").touch()
     assert checkpoint.latest(tmp_path, 2) == 1
     assert checkpoint.latest(tmp_path, 3) is None
+
+
+def test_a_checkpoint_of_other_ranks_is_not_complete(tmp_path: Path) -> None:
+    folder = tmp_path / "epoch-000003"
+    folder.mkdir()
+    for name in ("rank-0.pt", "rank-1.pt", "rank-2.pt", ".rank-3.pt.77.tmp", "rank-x.pt"):
+        (folder / name).touch()
+    assert checkpoint.ranks_by_epoch(tmp_path) == {3: {0, 1, 2}}
+    assert checkpoint.latest(tmp_path, 3) == 3
+    assert checkpoint.latest(tmp_path, 2) is None
+
+
+def test_old_checkpoints_go_when_a_new_one_is_complete(tmp_path: Path) -> None:
+    parts = split(small_graph(), 2)
+
+    def body(rank: int, group: Any, store: Any) -> tuple[list[int], dict[str, Any]]:
+        transport = fg.Transport(group, timeout_s=30, store=store)
+        trainer = build_trainer(parts[rank], transport, "fp32")
+        newest = []
+        for epoch in range(1, 5):
+            trainer.train_epoch()
+            checkpoint.save(trainer, tmp_path, extra={"epochs": epoch})
+            checkpoint.prune(trainer, tmp_path)
+            newest.append(checkpoint.latest(tmp_path, 2))
+        transport.all_reduce(torch.zeros(1), "all have removed theirs")
+        extra = checkpoint.load(trainer, tmp_path, 3)
+        trainer.close()
+        transport.close()
+        return newest, extra
+
+    for newest, extra in run_ranks_as_threads(2, body):
+        assert newest == [1, 2, 3, 4]
+        assert extra == {"epochs": 3}
+    assert checkpoint.ranks_by_epoch(tmp_path) == {3: {0, 1}, 4: {0, 1}}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch-000003", "epoch-000004"]
+    checkpoint.discard(tmp_path, after=3)
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-000003"]
+
+
+def test_other_parts_are_refused(tmp_path: Path) -> None:
+    def body(rank: int, group: Any, store: Any) -> None:
+        transport = fg.Transport(group, timeout_s=30, store=store)
+        trainers = [build_trainer(split(small_graph(seed=s), 1)[0], transport, "fp32") for s in (5, 6)]
+        checkpoint.save(trainers[0], tmp_path)
+        with pytest.raises(InputError, match=r"'parts': .*expects.*'parts': "):
+            checkpoint.load(trainers[1], tmp_path, 0)
+        for trainer in trainers:
+            trainer.close()
+        transport.close()
+
+    run_ranks_as_threads(1, body)
+
+
+def test_the_next_plan_starts_from_the_same_measurements(tmp_path: Path) -> None:
+    """Costs, predictions and arrivals come back, so that a link which changed is seen after the resume too."""
+    parts = split(small_graph(), 2)
+
+    def body(rank: int, group: Any, store: Any) -> tuple[Any, ...]:
+        transport = fg.Transport(group, timeout_s=30, store=store)
+        first = build_trainer(parts[rank], transport, "adaqp", replan_every=4)
+        for _ in range(7):
+            first.train_epoch()
+        checkpoint.save(first, tmp_path)
+        second = build_trainer(parts[rank], transport, "adaqp", replan_every=4)
+        checkpoint.load(second, tmp_path, 7)
+        assert first.bits.costs is not None
+        links = first.bits.costs.links
+        fitted = [t.bits._refitted(links, t.exchange.training_lanes()) for t in (first, second)]
+        plans = [t.bits.current_plan() for t in (first, second)]
+        # The decision at epoch 8 is made anew.
+        later = [second.train_epoch() for _ in range(3)]
+        first.close()
+        second.close()
+        transport.close()
+        return links, fitted, plans, later
+
+    for links, (expected, found), plans, later in run_ranks_as_threads(2, body):
+        assert np.array_equal(found.latency_s, expected.latency_s)
+        assert np.array_equal(found.s_per_byte, expected.s_per_byte)
+        assert not np.array_equal(found.s_per_byte, links.s_per_byte)
+        assert plans[1].predicted_s == plans[0].predicted_s != {}
+        assert np.isfinite(later).all()
+
+
+def test_a_mode_that_is_behind_trains_first() -> None:
+    parts = split(small_graph(), 1)
+
+    def body(rank: int, group: Any, store: Any) -> tuple[list[Any], list[Any], dict[str, fg.Trained]]:
+        transport = fg.Transport(group, timeout_s=30, store=store)
+        trainers = {name: build_trainer(parts[0], transport, "fp32") for name in ("ahead", "behind")}
+        for _ in range(3):
+            trainers["ahead"].train_epoch()
+        before = fg.Trained(records=trainers["ahead"].records(), kernel_bytes=7)
+        heard: list[Any] = []
+        turns: list[Any] = []
+        trained = fg.train_in_turns(
+            trainers,
+            5,
+            turn=2,
+            heard=lambda name, record: heard.append((name, record.epoch)),
+            interface_bytes=lambda: None,
+            after_turn=lambda name, trainer, measured: turns.append(
+                (name, trainer.epoch, len(measured.records))
+            ),
+            trained={"ahead": before},
+        )
+        for trainer in trainers.values():
+            trainer.close()
+        transport.close()
+        return heard, turns, trained
+
+    ((heard, turns, trained),) = run_ranks_as_threads(1, body)
+    assert [name for name, _, _ in turns] == ["behind", "behind", "ahead", "behind"]
+    assert turns == [("behind", 2, 2), ("behind", 4, 4), ("ahead", 5, 5), ("behind", 5, 5)]
+    assert [epoch for name, epoch in heard if name == "ahead"] == [3, 4]
+    assert [record.epoch for record in trained["ahead"].records] == [0, 1, 2, 3, 4]
+    assert trained["ahead"].kernel_bytes == 7
+    assert trained["ahead"].best[0] == trained["ahead"].records[-1].accuracy["validation"]

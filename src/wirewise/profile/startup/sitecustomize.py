@@ -9,8 +9,9 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = Path(__file__).resolve().parent
 # The launcher itself and the helpers of multiprocessing are no ranks.
 _NO_RANK = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "--multiprocessing-fork")
 
@@ -42,13 +43,13 @@ class _AfterTorch:
                 execute(module)
                 _run_entries()
 
-            spec.loader.exec_module = exec_module
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
 def _the_next_one():
     """Run the sitecustomize that this one hides."""
-    sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
+    sys.path[:] = [p for p in sys.path if Path(p).resolve() != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

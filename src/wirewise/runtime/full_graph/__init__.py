@@ -1,5 +1,6 @@
 """Full-graph training over parts: halo exchange under any convolution, quantized, overlapped, checkpointed."""
 
+from wirewise.runtime.full_graph import checkpoint
 from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.clock import PHASES, Clock
 from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
@@ -7,7 +8,6 @@ from wirewise.runtime.full_graph.lane import Lane, check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
 from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
 from wirewise.runtime.full_graph.memory import (
-    ALL_KEPT,
     KEPT_BYTES,
     keep_freed_memory,
     peak_resident_bytes,
@@ -46,6 +46,7 @@ __all__ = [
     "TrainerOptions",
     "Transport",
     "check_tables",
+    "checkpoint",
     "keep_freed_memory",
     "memory_terms",
     "mode",

@@ -319,9 +319,15 @@ class BitController:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Measured costs; the lanes keep bits and traces."""
-        return {"costs": self.costs}
+        """What the next decision starts from; the lanes keep bits, traces and arrivals."""
+        return {
+            "costs": self.costs,
+            "decision": self.decision,
+            "online": self._online,
+            "usual": self._usual,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self.costs = state["costs"]
+        self.costs, self.decision = state["costs"], state["decision"]
+        self._online, self._usual = state["online"], state["usual"]

@@ -2,14 +2,20 @@
 
 Dropout, stochastic rounding and boundary sampling are functions of (seed, epoch), so there is no generator
 state to
-save: weights, optimizer, bit tables, traces and rows that were received but not used yet are all.
+save: weights, optimizer, bit tables, traces, measured costs and rows that were received but not used yet are all.
+
+A folder holds the checkpoints of one trainer: `epoch-000010/rank-0.pt` and so on. One is complete, and counts, when
+it has the files of exactly the ranks of the job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,25 +23,27 @@ from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder
 from wirewise.runtime.full_graph.trainer import Trainer
 
-__all__ = ["latest", "load", "save"]
+__all__ = ["discard", "latest", "load", "prune", "ranks_by_epoch", "save"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
-def save(trainer: Trainer, folder: str | os.PathLike) -> Path:
+def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any] | None = None) -> Path:
     """Write this rank's file of the checkpoint of the current epoch; every rank must call it.
 
     The file appears complete or not at all.
+
+    Args:
+        trainer: What to save.
+        folder: The checkpoints of this trainer; it is made where it is missing.
+        extra: What the caller wants back from `load`.
 
     Raises:
         InputError: The folder cannot be written.
     """
     path = _file(folder, trainer.epoch, trainer.transport.rank)
     state = {
-        "format": _FORMAT,
-        "world_size": trainer.transport.world_size,
-        "mode": trainer.mode.name,
-        "seed": trainer.options.seed,
+        **_identity(trainer),
         "epoch": trainer.epoch,
         "model": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
@@ -44,6 +52,7 @@ def save(trainer: Trainer, folder: str | os.PathLike) -> Path:
             for name, lane in trainer.exchange.training_lanes().items()
         },
         "bits": trainer.bits.state_dict(),
+        "extra": dict(extra or {}),
     }
     make_folder(path.parent)
     with atomic_file(path) as file:
@@ -51,21 +60,54 @@ def save(trainer: Trainer, folder: str | os.PathLike) -> Path:
     return path
 
 
-def latest(folder: str | os.PathLike, world_size: int) -> int | None:
-    """The newest epoch of which every rank's file is there, or None."""
-    epochs = []
-    for path in Path(folder).glob("epoch-*"):
-        match = re.fullmatch(r"epoch-(\d+)", path.name)
-        if match and all((path / f"rank-{r}.pt").exists() for r in range(world_size)):
-            epochs.append(int(match[1]))
-    return max(epochs, default=None)
+def prune(trainer: Trainer, folder: str | os.PathLike, *, keep: int = 2) -> None:
+    """Remove this rank's files of all but the newest `keep` checkpoints; a collective call after `save`.
 
-
-def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> None:
-    """Put a fresh trainer where the saved one was.
+    Nothing is removed before every rank has saved, so that a complete checkpoint is there at any time.
 
     Raises:
-        InputError: The file is missing, damaged, or of another world size, mode or seed.
+        PeerError: A rank died or fell silent.
+    """
+    trainer.transport.all_reduce(torch.zeros(1, device=trainer.tensors.device), "checkpoint")
+    rank = trainer.transport.rank
+    own = sorted(epoch for epoch, ranks in ranks_by_epoch(folder).items() if rank in ranks)
+    for epoch in own[:-keep]:
+        _remove(_file(folder, epoch, rank))
+
+
+def discard(folder: str | os.PathLike, *, after: int = -1) -> None:
+    """Remove the files of all ranks of every checkpoint of an epoch later than `after`.
+
+    A run that goes on from an earlier epoch calls it first: files of its ranks must not complete those that another
+    run left behind.
+    """
+    for epoch, ranks in ranks_by_epoch(folder).items():
+        if epoch > after:
+            for rank in ranks:
+                _remove(_file(folder, epoch, rank))
+
+
+def ranks_by_epoch(folder: str | os.PathLike) -> dict[int, set[int]]:
+    """The ranks whose files are there, for each epoch that has any."""
+    found: dict[int, set[int]] = {}
+    for path in Path(folder).glob("epoch-*/rank-*.pt"):
+        match = re.fullmatch(r"epoch-(\d{6,})/rank-(\d+)\.pt", f"{path.parent.name}/{path.name}")
+        if match:
+            found.setdefault(int(match[1]), set()).add(int(match[2]))
+    return found
+
+
+def latest(folder: str | os.PathLike, world_size: int) -> int | None:
+    """The newest epoch that has the files of `world_size` ranks, no more and no fewer, or None."""
+    every = set(range(world_size))
+    return max((epoch for epoch, ranks in ranks_by_epoch(folder).items() if ranks == every), default=None)
+
+
+def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> dict[str, Any]:
+    """Put a fresh trainer where the saved one was; returns what was given to `save` as `extra`.
+
+    Raises:
+        InputError: The file is missing, damaged, or of another world size, mode, seed or partition.
     """
     path = _file(folder, epoch, trainer.transport.rank)
     try:
@@ -73,15 +115,10 @@ def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> None:
     except Exception as error:
         raise InputError(
             f"cannot read the checkpoint {path}: {error}; expected a file written by `checkpoint.save`. "
-            "Resume from an earlier epoch"
+            "Remove its folder to go on from the checkpoint before it"
         ) from error
-    found = {key: state.get(key) for key in ("format", "world_size", "mode", "seed")}
-    expected = {
-        "format": _FORMAT,
-        "world_size": trainer.transport.world_size,
-        "mode": trainer.mode.name,
-        "seed": trainer.options.seed,
-    }
+    expected = _identity(trainer)
+    found = {key: state.get(key) for key in expected}
     if found != expected:
         raise InputError(
             f"{path} holds {found}; this job expects {expected}. Start it with the same settings"
@@ -93,7 +130,26 @@ def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> None:
         direction, layer = re.fullmatch(r"([a-z]+)(\d+)", name).groups()  # type: ignore[union-attr]
         trainer.exchange.lane(direction, int(layer), saved["width"]).load_state_dict(saved["state"])
     trainer.bits.load_state_dict(state["bits"])
+    return dict(state["extra"])
+
+
+def _identity(trainer: Trainer) -> dict[str, Any]:
+    """What a checkpoint and the trainer that takes it must have in common."""
+    return {
+        "format": _FORMAT,
+        "world_size": trainer.transport.world_size,
+        "mode": trainer.mode.name,
+        "seed": trainer.options.seed,
+        "parts": trainer.tensors.part.fingerprint,
+    }
 
 
 def _file(folder: str | os.PathLike, epoch: int, rank: int) -> Path:
     return Path(folder) / f"epoch-{epoch:06d}" / f"rank-{rank}.pt"
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    # The last rank to leave takes the folder with it; until then it is not empty.
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()

@@ -226,7 +226,7 @@ class Lane:
                 slot.pending.wait_sends()
 
     def state_dict(self) -> dict[str, object]:
-        """What the next epoch depends on: bits, traces and rows received but not used yet."""
+        """What the next epochs depend on: bits, traces, arrivals and rows received but not used yet."""
         self.drain()
         late = self._previous
         return {
@@ -234,6 +234,7 @@ class Lane:
             "receive_bits": self.receive_bits,
             "variance": self.variance,
             "traced_epochs": self.traced_epochs,
+            "arrivals": self._arrival_s,
             "late": None if late is None else {p: b.clone() for p, b in late.receive.items()},
             **self._skipper.state_dict(),
             "held": {p: b.clone() for p, b in self._slots[0].receive.items()} if self.mode.skip_limit else {},
@@ -243,6 +244,7 @@ class Lane:
         """Continue from `state_dict`."""
         self.set_bits(state["send_bits"], state["receive_bits"])
         self.variance, self.traced_epochs = state["variance"], state["traced_epochs"]
+        self._arrival_s = state["arrivals"]
         self._skipper.load_state_dict(state)
         for peer, held in state["held"].items():
             self._slots[0].receive[peer].copy_(held)

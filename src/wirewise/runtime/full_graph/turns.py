@@ -24,8 +24,16 @@ class Trained:
     records: list[EpochRecord] = field(default_factory=list)
     kernel_bytes: int | None = None
     """Bytes that the hosts' interfaces sent during the mode's turns, over all hosts."""
-    best: tuple[float, float] = (-1.0, 0.0)
-    """Best validation score and the test score at it; the last test score where no node is for validation."""
+
+    @property
+    def best(self) -> tuple[float, float]:
+        """Best validation score and the test score at it; the last test score where no node is for validation."""
+        best = (-1.0, 0.0)
+        for scores in (record.accuracy for record in self.records if record.accuracy):
+            validation = scores.get("validation")
+            if validation is None or validation > best[0]:
+                best = (validation or 0.0, scores.get("test", 0.0))
+        return best
 
 
 def train_in_turns(
@@ -35,9 +43,12 @@ def train_in_turns(
     turn: int,
     heard: Callable[[str, EpochRecord], None],
     interface_bytes: Callable[[], int | None],
-    after_turn: Callable[[str, Trainer], None] | None = None,
+    after_turn: Callable[[str, Trainer, Trained], None] | None = None,
+    trained: Mapping[str, Trained] | None = None,
 ) -> dict[str, Trained]:
     """Train every mode, `turn` epochs at a time; the order of the modes flips every round.
+
+    Trainers that were loaded from checkpoints may stand at different epochs: those behind train first.
 
     Args:
         trainers: One trainer a mode, built in the same order on every rank.
@@ -46,21 +57,23 @@ def train_in_turns(
         heard: Called on every rank with each finished epoch, after the turn that it belongs to.
         interface_bytes: Bytes that this host has sent so far, None where nothing counts them.
         after_turn: Called after each turn, to save a checkpoint for example.
+        trained: What was measured before the trainers were saved; by default nothing.
 
     Raises:
         PeerError: A rank died or fell silent.
     """
-    trained = {name: Trained() for name in trainers}
+    measured = {name: (trained or {}).get(name) or Trained() for name in trainers}
     names = list(trainers)
-    while any(trainers[n].epoch < epochs for n in names):
+    while (behind := min(t.epoch for t in trainers.values())) < epochs:
         for name in names:
-            count = min(turn, epochs - trainers[name].epoch)
-            if count > 0:
-                _take_turn(name, trainers[name], trained[name], count, epochs, heard, interface_bytes)
+            trainer = trainers[name]
+            count = min(turn, epochs - trainer.epoch)
+            if count > 0 and trainer.epoch < behind + turn:
+                _take_turn(name, trainer, measured[name], count, epochs, heard, interface_bytes)
                 if after_turn is not None:
-                    after_turn(name, trainers[name])
+                    after_turn(name, trainer, measured[name])
         names.reverse()
-    return trained
+    return measured
 
 
 def _take_turn(
@@ -81,11 +94,8 @@ def _take_turn(
         last = trainer.epoch == epochs
         if trainer.due() or last:
             pause = interface_bytes() or 0
-            scores = trainer.evaluate(bits=32 if last else None)
+            trainer.evaluate(bits=32 if last else None)
             sent -= (interface_bytes() or 0) - pause
-            validation = scores.get("validation")
-            if validation is None or validation > trained.best[0]:
-                trained.best = (validation or 0.0, scores.get("test", 0.0))
     trainer.drain()
     after = interface_bytes()
     if before is not None and after is not None:

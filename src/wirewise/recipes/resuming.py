@@ -1,0 +1,147 @@
+"""Continue a full-graph run that was stopped, from what lies in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from wirewise import graph
+from wirewise.errors import InputError
+from wirewise.files import atomic_file
+from wirewise.recipes.job import Event, Job
+from wirewise.results import EpochRecord
+from wirewise.runtime.full_graph import checkpoint
+
+__all__ = ["can_continue", "checkpoint_folder", "forget", "positions", "read_job", "records", "rewind"]
+
+
+def checkpoint_folder(folder: Path, mode: str) -> Path:
+    """Where a run keeps the checkpoints of one mode."""
+    return folder / "checkpoints" / mode
+
+
+def read_job(folder: Path, given: Mapping[str, object]) -> Job:
+    """The job of a stopped run, with more epochs where these are asked for.
+
+    Args:
+        folder: Folder of the run.
+        given: Settings that the user named again, by field of `Job`.
+
+    Raises:
+        InputError: The folder holds no job, or a setting contradicts it.
+    """
+    path = folder / "job.json"
+    try:
+        job = msgspec.json.decode(path.read_bytes(), type=Job)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; expected the folder of a run that was stopped"
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is no description of a run: {error}; start a new run") from error
+    for name, value in given.items():
+        held = getattr(job, name)
+        if value == held or (name, value) == ("network", "auto"):
+            continue
+        if name == "epochs" and isinstance(value, int) and value > held:
+            job = msgspec.structs.replace(job, epochs=value)
+            continue
+        raise InputError(
+            f"{name} is {value!r}, and {path} has {held!r}; a run goes on with the settings that it started with, "
+            "only its epochs may be raised. Leave the setting away, or start a new run"
+        )
+    return job
+
+
+def positions(job: Job, folder: Path) -> dict[str, int]:
+    """Epochs that the newest complete checkpoint of each mode holds; 0 for a mode that has none.
+
+    Raises:
+        InputError: No mode has a complete checkpoint, or the parts are of another number of workers.
+    """
+    parts = graph.read_meta(folder / "parts").num_parts
+    if parts != job.workers:
+        raise InputError(
+            f"{folder / 'parts'} holds {parts} parts, and job.json of that run has {job.workers} workers; "
+            "expected one part a worker, start a new run"
+        )
+    found = _newest(job, folder)
+    if not any(found.values()):
+        raise InputError(
+            f"{folder / 'checkpoints'} holds no complete checkpoint: {_what_is_there(job, folder)}; expected the "
+            f"files of ranks 0 to {job.workers - 1} in one folder. Start a new run, with --checkpoint-every"
+        )
+    return found
+
+
+def can_continue(folder: Path) -> bool:
+    """Whether `positions` would find something to go on from."""
+    try:
+        return any(positions(read_job(folder, {}), folder).values())
+    except InputError:
+        return False
+
+
+def _newest(job: Job, folder: Path) -> dict[str, int]:
+    return {mode: checkpoint.latest(checkpoint_folder(folder, mode), job.workers) or 0 for mode in job.modes}
+
+
+def _what_is_there(job: Job, folder: Path) -> str:
+    there = [
+        f"{mode} has ranks {', '.join(map(str, sorted(ranks)))} of epoch {epoch}"
+        for mode in job.modes
+        for epoch, ranks in sorted(checkpoint.ranks_by_epoch(checkpoint_folder(folder, mode)).items())
+    ]
+    return "; ".join(there) or "no file of any mode is there"
+
+
+def rewind(job: Job, folder: Path, to: Mapping[str, int]) -> None:
+    """Take everything later than the epochs `to` of each mode out of a run's events and checkpoints.
+
+    Raises:
+        InputError: The events are damaged, or lack an epoch that a checkpoint holds.
+    """
+    kept = [event for event in _events(folder) if event.record.epoch < to.get(event.mode, 0)]
+    for mode, epochs in to.items():
+        there = [event.record.epoch for event in kept if event.mode == mode]
+        if there != list(range(epochs)):
+            lacking = sorted(set(range(epochs)) - set(there))
+            what = f"lacks epoch {lacking[0]}" if lacking else "repeats an epoch"
+            raise InputError(
+                f"{folder / 'events.jsonl'} {what} of {mode}; expected each epoch before the checkpoint at "
+                f"{epochs} once. Start a new run"
+            )
+    with atomic_file(folder / "events.jsonl") as file:
+        file.writelines(msgspec.json.encode(event) + b"\n" for event in kept)
+    for mode in job.modes:
+        checkpoint.discard(checkpoint_folder(folder, mode), after=to[mode])
+
+
+def forget(folder: Path) -> None:
+    """Remove the checkpoints of an earlier run, of whatever modes."""
+    for path in (folder / "checkpoints").iterdir():
+        checkpoint.discard(path)
+
+
+def records(folder: Path) -> dict[str, list[EpochRecord]]:
+    """What the events of a run tell, by mode."""
+    found: dict[str, list[EpochRecord]] = {}
+    for event in _events(folder):
+        found.setdefault(event.mode, []).append(event.record)
+    return found
+
+
+def _events(folder: Path) -> Iterator[Event]:
+    path = folder / "events.jsonl"
+    try:
+        # The writer may have been stopped within the last line.
+        *lines, _ = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; start a new run") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield msgspec.json.decode(line, type=Event)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"{path}: line {number} is no event: {error}; start a new run") from error
