@@ -9,7 +9,9 @@ import pytest
 
 from wirewise import plans, sim
 from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost.interfaces import Links
 from wirewise.errors import PlanError
+from wirewise.sim.data_parallel import Layer, data_parallel_step
 
 
 def bitwidth() -> plans.BitWidthPlan:
@@ -47,9 +49,37 @@ def broken_bitwidth():
     ), "channels[2]"
 
 
-EXAMPLES = {"bitwidth": bitwidth}
-BROKEN = {"bitwidth": broken_bitwidth}
-SIMULATORS = {"bitwidth": simulate_bitwidth}
+def fusion() -> plans.FusionPlan:
+    return plans.FusionPlan(
+        world_size=2,
+        planner="example",
+        buckets=(
+            plans.Bucket(parameters=("2.bias", "2.weight"), size_bytes=1_200_000, chunks=2),
+            plans.Bucket(parameters=("0.bias", "0.weight"), size_bytes=800_000),
+        ),
+        fused_ops=(("0", "1"),),
+        precision="bfloat16",
+        recompute=("0",),
+        accumulation=2,
+        predicted_step_s=0.01,
+    )
+
+
+def simulate_fusion(plan):
+    layers = [Layer("0", 1e-3, 2e-3, 800_000), Layer("2", 1e-3, 2e-3, 1_200_000)]
+    step = data_parallel_step(layers, range(plan.world_size))
+    return sim.simulate_step(plan, step, Links.uniform(plan.world_size, 1e8, 1e-4))
+
+
+def broken_fusion():
+    plan = fusion()
+    wrong = msgspec.structs.replace(plan.buckets[1], parameters=("0.bias", "2.bias"))
+    return msgspec.structs.replace(plan, buckets=(plan.buckets[0], wrong)), "buckets[1]"
+
+
+EXAMPLES = {"bitwidth": bitwidth, "fusion": fusion}
+BROKEN = {"bitwidth": broken_bitwidth, "fusion": broken_fusion}
+SIMULATORS = {"bitwidth": simulate_bitwidth, "fusion": simulate_fusion}
 
 FAMILIES = pytest.mark.parametrize("family", sorted(plans.PLANS))
 

@@ -3,12 +3,16 @@
 from wirewise.plans.base import Plan, TopologyLike
 from wirewise.plans.bitwidth import BITS, BitWidthPlan, ChannelBits, row_bytes
 from wirewise.plans.files import PLANS, load, loads, save
+from wirewise.plans.fusion import PRECISIONS, Bucket, FusionPlan
 
 __all__ = [
     "BITS",
     "PLANS",
+    "PRECISIONS",
     "BitWidthPlan",
+    "Bucket",
     "ChannelBits",
+    "FusionPlan",
     "Plan",
     "TopologyLike",
     "load",

@@ -12,10 +12,11 @@ from wirewise.errors import InputError, PlanError
 from wirewise.files import atomic_file
 from wirewise.plans.base import Plan, explain
 from wirewise.plans.bitwidth import BitWidthPlan
+from wirewise.plans.fusion import FusionPlan
 
 __all__ = ["PLANS", "load", "loads", "save"]
 
-PLANS: dict[str, type[Plan]] = {"bitwidth": BitWidthPlan}
+PLANS: dict[str, type[Plan]] = {"bitwidth": BitWidthPlan, "fusion": FusionPlan}
 """Plan families by tag."""
 
 

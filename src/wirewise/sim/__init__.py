@@ -2,6 +2,7 @@
 
 from wirewise.cost.interfaces import Links
 from wirewise.sim.exchange import ComputeTimes, EpochPrediction, predict_epoch, simulate_epoch
+from wirewise.sim.fusion import simulate_step, with_plan
 from wirewise.sim.replay import CriticalPath, Replay, replay
 from wirewise.sim.steps import RecordedStep, ReplayReport, replay_steps
 from wirewise.sim.timeline import Span, Timeline
@@ -20,4 +21,6 @@ __all__ = [
     "replay",
     "replay_steps",
     "simulate_epoch",
+    "simulate_step",
+    "with_plan",
 ]

@@ -11,14 +11,13 @@ from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import members
 from wirewise.sim.data_parallel import buckets
-from wirewise.sim.replay import is_compute, replay
+from wirewise.sim.gradients import Gradients, Region, all_reduces
+from wirewise.sim.replay import is_compute
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
 from wirewise.trace.flows import collective_flows
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.sketch import Sketch
 
 __all__ = ["rebucket", "skew_of", "with_algorithm", "with_codec", "with_ranks", "without_communication"]
-
-_ALL_REDUCE = COLLECTIVES.index("all_reduce")
 
 
 def without_communication(flow: Dataflow) -> Dataflow:
@@ -40,7 +39,7 @@ def without_communication(flow: Dataflow) -> Dataflow:
 def with_algorithm(flow: Dataflow, algorithm: str, *, servers: int = 1) -> Dataflow:
     """All-reduces by another algorithm (`trace.flows`)."""
     sketch, belongs = Sketch.of(flow), members(flow)
-    for op in _all_reduces(flow):
+    for op in all_reduces(flow):
         node = sketch.nodes[op]
         hosts = flow.hosts[belongs[op]].tolist()
         node.flows, node.rounds = collective_flows(
@@ -114,32 +113,6 @@ def _copy_rank(sketch: Sketch, template: int, rank: int, factor: float) -> None:
             node.after |= {number[before] for before in node.after if before in number}
 
 
-def _all_reduces(flow: Dataflow) -> list[int]:
-    return np.flatnonzero((flow.collective == _ALL_REDUCE) & (flow.size_bytes > 0)).tolist()
-
-
-class _Region:
-    """Communication ops around one transfer, and the other ops just before and behind them."""
-
-    def __init__(self, sketch: Sketch, followers: dict[int, list[int]], transfer: int) -> None:
-        self.ops = {transfer}
-        self.entries: list[tuple[int, int]] = []
-        """Edges from an op of a rank into the region."""
-        self.exits: list[tuple[int, int]] = []
-        """Edges out of it to an op of a rank."""
-        for edges, up in ((self.entries, True), (self.exits, False)):
-            stack = [transfer]
-            while stack:
-                op = stack.pop()
-                for other in sketch.nodes[op].after if up else followers[op]:
-                    node = sketch.nodes[other]
-                    if node.kind != "communication":
-                        edges.append((other, op) if up else (op, other))
-                    elif other not in self.ops and node.size_bytes <= 0:
-                        self.ops.add(other)
-                        stack.append(other)
-
-
 def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_per_byte: float) -> Dataflow:
     """All-reduces of encoded gradients: every rank encodes before and decodes behind, on its own thread.
 
@@ -150,9 +123,9 @@ def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_
         decode_s_per_byte: Seconds for each byte after decoding.
     """
     sketch = Sketch.of(flow)
-    for op in _all_reduces(flow):
+    for op in all_reduces(flow):
         followers = sketch.followers()
-        region, node = _Region(sketch, followers, op), sketch.nodes[op]
+        region, node = Region(sketch, followers, op), sketch.nodes[op]
         for before, inner in region.entries:
             source = sketch.nodes[before]
             seconds = encode_s_per_byte * node.size_bytes
@@ -188,77 +161,9 @@ def rebucket(flow: Dataflow, links: Links, cap_bytes: float, algorithm: str = "r
     Raises:
         InputError: There are no buckets, or the ranks have different backward ops.
     """
-    sketch = Sketch.of(flow)
-    start = replay(flow, links).start_s
-    followers = sketch.followers()
-    regions = {op: _Region(sketch, followers, op) for op in _all_reduces(flow)}
-    old = [
-        op
-        for op, region in regions.items()
-        if any(sketch.nodes[b].kind == "backward" for b, _ in region.entries)
-    ]
-    old.sort(key=lambda op: start[op])
-    backward = [
-        sorted(
-            (op for op, n in sketch.nodes.items() if n.rank == rank and n.kind == "backward"),
-            key=lambda op: (start[op], op),
-        )
-        for rank in range(flow.ranks)
-    ]
-    if not old or len({len(ops) for ops in backward}) != 1:
-        raise InputError(
-            f"found {len(old)} all-reduces behind backward ops, and {[len(ops) for ops in backward]} backward "
-            "ops on the ranks; other buckets need a trace of data-parallel training with the same ops on all ranks"
-        )
-    last = [_last_entry(sketch, regions[op], backward[0]) for op in old]
-    sizes = _gradient_bytes(sketch, backward[0], old, last)
-    resource, priority = sketch.nodes[old[0]].resource, min(sketch.nodes[op].priority for op in old)
-    exits = [sorted({behind for _, behind in regions[op].exits}) for op in old]
-    _remove(sketch, [op for bucket in old for op in regions[bucket].ops])
-    ready = np.flatnonzero(sizes > 0)
-    for number, bucket in enumerate(buckets(sizes[ready].tolist(), cap_bytes)):
-        place, size = int(ready[bucket[-1]]), float(sizes[ready[bucket]].sum())
-        flows, rounds = collective_flows("all_reduce", flow.hosts.tolist(), size, algorithm)
-        made = sketch.add(
-            Node(f"bucket {number}", "communication", size_bytes=size, flows=flows, rounds=rounds,
-                 collective="all_reduce", resource=resource, priority=priority + number,
-                 step=int(flow.step[old[0]]), after={ops[place] for ops in backward})
-        )  # fmt: skip
-        waits = next((found for found, end in zip(exits, last, strict=True) if end >= place), exits[-1])
-        for op in waits:
-            sketch.nodes[op].after.add(made)
-    return sketch.dataflow()
-
-
-def _last_entry(sketch: Sketch, region: _Region, backward: list[int]) -> int:
-    """Place of the last backward op of a rank that a transfer waits for."""
-    place = {op: i for i, op in enumerate(backward)}
-    return max((place[before] for before, _ in region.entries if before in place), default=-1)
-
-
-def _gradient_bytes(sketch: Sketch, backward: list[int], old: list[int], last: list[int]) -> np.ndarray:
-    """Bytes that each backward op of a rank completes; together those of the buckets."""
-    known = np.array([sketch.nodes[op].gradient_bytes for op in backward])
-    whole = sum(sketch.nodes[op].size_bytes for op in old)
-    if known.sum() > 0:
-        return known * (whole / known.sum())
-    spread, first = np.zeros(len(backward)), 0
-    for op, end in zip(old, last, strict=True):
-        first = min(first, end)
-        spread[first : end + 1] += sketch.nodes[op].size_bytes / (end + 1 - first)
-        first = end + 1
-    return spread
-
-
-def _remove(sketch: Sketch, ops: Sequence[int]) -> None:
-    """Take ops out; what came before and behind one on the same rank stays in order."""
-    followers = sketch.followers()
-    for op in ops:
-        node = sketch.nodes[op]
-        before = {b for b in node.after if sketch.nodes[b].rank == node.rank >= 0}
-        for behind in followers[op]:
-            if node.rank >= 0 and sketch.nodes[behind].rank == node.rank:
-                sketch.nodes[behind].after |= before
-        for b in before:
-            followers[b] += [f for f in followers[op] if sketch.nodes[f].rank == node.rank]
-    sketch.remove(ops)
+    gradients = Gradients(flow, links)
+    ready = np.flatnonzero(gradients.sizes > 0)
+    for bucket in buckets(gradients.sizes[ready].tolist(), cap_bytes):
+        size = float(gradients.sizes[ready[bucket]].sum())
+        gradients.put(int(ready[bucket[-1]]), size, algorithm=algorithm)
+    return gradients.sketch.dataflow()

@@ -1,0 +1,136 @@
+"""Which gradients travel together, in how many parts, and what else changes a step of data-parallel training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import ClassVar
+
+import msgspec
+
+from wirewise.errors import PlanError
+from wirewise.plans.base import Plan
+
+__all__ = ["PRECISIONS", "Bucket", "FusionPlan"]
+
+PRECISIONS = ("float32", "bfloat16")
+"""Types in which forward and backward may compute."""
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gradients that travel together."""
+
+    parameters: tuple[str, ...]
+    """Names as in `model.named_parameters()`, in the order in which their gradients get ready."""
+    size_bytes: int
+    """Of the gradients."""
+    chunks: int = 1
+    """The bucket goes out as so many collectives of about equal size (tensor partition)."""
+
+
+class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
+    """The buckets of the gradients, and the decisions that are taken together with them (dPRO, MLSys 2022)."""
+
+    family: ClassVar[str] = "fusion"
+
+    buckets: tuple[Bucket, ...]
+    """In the order of launch, the same on all ranks."""
+    fused_ops: tuple[tuple[str, ...], ...] = ()
+    """Groups of module names; each group runs as one compiled op."""
+    precision: str = "float32"
+    """Of forward and backward, one of `PRECISIONS`; parameters and gradients stay as they are."""
+    recompute: tuple[str, ...] = ()
+    """Names of modules whose activations are computed again in the backward pass."""
+    accumulation: int = 1
+    """Micro-steps before the gradients are reduced."""
+    predicted_step_s: float = 0.0
+    """Simulated time of a step under the plan; 0: not simulated."""
+    baseline_step_s: float = 0.0
+    """The same without the plan."""
+    predicted_memory_bytes: int = 0
+    """Estimated peak of a rank under the plan; 0: not estimated."""
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of all parameters in the order of launch."""
+        return [name for bucket in self.buckets for name in bucket.parameters]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all buckets."""
+        return sum(bucket.size_bytes for bucket in self.buckets)
+
+    @property
+    def predicted_gain_s(self) -> float:
+        """Simulated seconds that a step gets shorter; 0 where either time is not known."""
+        known = self.predicted_step_s > 0 and self.baseline_step_s > 0
+        return self.baseline_step_s - self.predicted_step_s if known else 0.0
+
+    def check_itself(self) -> None:
+        """Raise if a value is out of range or a name stands twice; see `Plan.check_itself`."""
+        Plan.check_itself(self)
+        for fault in (*self._bucket_faults(), *self._name_faults(), *self._value_faults()):
+            raise PlanError(fault)
+
+    def _bucket_faults(self) -> Iterator[str]:
+        if not self.buckets:
+            yield "there are no buckets - at `$.buckets`; expected every trained parameter in one"
+        seen: dict[str, int] = {}
+        for number, bucket in enumerate(self.buckets):
+            where = f"bucket {number} - at `$.buckets[{number}]`"
+            if not bucket.parameters or not all(bucket.parameters):
+                yield f"{where}: an empty list of parameters or an empty name; name them or remove the bucket"
+            for name in bucket.parameters:
+                if name in seen:
+                    yield f"{where}: {name!r} is in bucket {seen[name]} as well; remove one of them"
+                seen[name] = number
+            if bucket.size_bytes < 1:
+                yield f"{where}: size_bytes is {bucket.size_bytes}; expected at least 1"
+            if not 1 <= bucket.chunks <= max(bucket.size_bytes, 1):
+                yield f"{where}: {bucket.chunks} chunks; expected 1 to one for each of {bucket.size_bytes} bytes"
+
+    def _name_faults(self) -> Iterator[str]:
+        groups = [(f"$.fused_ops[{i}]", group) for i, group in enumerate(self.fused_ops)]
+        for where, group in groups:
+            if not group:
+                yield f"a group without modules - at `{where}`; expected at least one, remove the group"
+        for fused in (groups, [("$.recompute", self.recompute)]):
+            seen: set[str] = set()
+            for where, names in fused:
+                for name in names:
+                    if not name or name in seen:
+                        yield f"module {name!r} - at `{where}`: an empty name or one that is listed twice"
+                    seen.add(name)
+
+    def _value_faults(self) -> Iterator[str]:
+        if self.precision not in PRECISIONS:
+            known = ", ".join(PRECISIONS)
+            yield f"precision is {self.precision!r} - at `$.precision`; expected one of {known}"
+        if self.accumulation < 1:
+            yield f"accumulation is {self.accumulation} - at `$.accumulation`; expected at least 1"
+        for name in ("predicted_step_s", "baseline_step_s", "predicted_memory_bytes"):
+            value = getattr(self, name)
+            if not isfinite(value) or value < 0:
+                yield f"{name} is {value} - at `$.{name}`; expected a finite figure of at least 0"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """One row a bucket, then one for each other decision that changes the step."""
+        rows = [
+            _row(f"bucket {number}", bucket.parameters, f"{bucket.size_bytes / 1e6:.3f}", str(bucket.chunks))
+            for number, bucket in enumerate(self.buckets)
+        ]
+        rows += [_row(f"fused {number}", group) for number, group in enumerate(self.fused_ops)]
+        if self.recompute:
+            rows.append(_row("recompute", self.recompute))
+        if self.precision != "float32":
+            rows.append(["precision", "-", self.precision, "-", "-", "-"])
+        if self.accumulation > 1:
+            rows.append(["accumulation", str(self.accumulation), "micro-steps", "-", "-", "-"])
+        for label, seconds in (("predicted", self.predicted_step_s), ("without plan", self.baseline_step_s)):
+            if seconds > 0:
+                rows.append([label, "-", f"{seconds * 1e3:.3f} ms a step", "-", "-", "-"])
+        return ["decision", "members", "first", "last", "MB", "chunks"], rows
+
+
+def _row(label: str, names: tuple[str, ...], size: str = "-", chunks: str = "-") -> list[str]:
+    return [label, str(len(names)), names[0] if names else "-", names[-1] if names else "-", size, chunks]

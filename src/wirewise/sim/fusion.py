@@ -1,0 +1,74 @@
+"""A step of data-parallel training with the buckets of a fusion plan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import PlanError
+from wirewise.plans import FusionPlan
+from wirewise.sim.gradients import Gradients
+from wirewise.sim.replay import replay
+from wirewise.sim.timeline import Timeline
+from wirewise.trace.dataflow import Dataflow
+
+__all__ = ["simulate_step", "with_plan"]
+
+
+def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "ring") -> Dataflow:
+    """The graph with the plan's buckets instead of its own; what the plan says of compute is left out.
+
+    A bucket is reduced once the backward op that completes its last gradient is done and the buckets before it
+    are launched. That op is found by name where backward ops are called like parameters or their modules;
+    otherwise the plan's order is taken as that of the gradients, and their bytes tell the op.
+
+    Args:
+        flow: A step of data-parallel training.
+        links: Of its hosts.
+        plan: Made for as many ranks.
+        algorithm: Of the all-reduces (`trace.flows`).
+
+    Raises:
+        PlanError: The plan is inconsistent or of another number of ranks.
+        InputError: The graph has no gradient buckets, or the ranks have different backward ops.
+    """
+    plan.check_itself()
+    if plan.world_size != flow.ranks:
+        raise PlanError(
+            f"the plan was made for world size {plan.world_size}, the graph has {flow.ranks} ranks; make the "
+            "plan again from this graph"
+        )
+    gradients = Gradients(flow, links)
+    places = _by_name(flow, gradients.backward[0], plan) or _by_bytes(gradients.sizes, plan)
+    for bucket, place in zip(plan.buckets, np.maximum.accumulate(places).tolist(), strict=True):
+        gradients.put(place, float(bucket.size_bytes), chunks=bucket.chunks, algorithm=algorithm)
+    return gradients.sketch.dataflow()
+
+
+def simulate_step(plan: FusionPlan, flow: Dataflow, links: Links, algorithm: str = "ring") -> Timeline:
+    """The step under the plan as spans; arguments and errors as of `with_plan`."""
+    return replay(with_plan(flow, links, plan, algorithm), links).timeline()
+
+
+def _by_name(flow: Dataflow, backward: list[int], plan: FusionPlan) -> list[int]:
+    """Place of the op that completes each bucket; empty where a parameter has no op of its name."""
+    place: dict[str, int] = {}
+    for number, op in enumerate(backward):
+        for name in (flow.names[op], *(flow.member_ops[op] if flow.member_ops else ())):
+            place[name] = number
+    ready = {name: next((place[n] for n in _prefixes(name) if n in place), -1) for name in plan.parameters}
+    if min(ready.values()) < 0:
+        return []
+    return [max(ready[name] for name in bucket.parameters) for bucket in plan.buckets]
+
+
+def _prefixes(name: str) -> list[str]:
+    """The parameter, its module, the module around that, and so on."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def _by_bytes(sizes: np.ndarray, plan: FusionPlan) -> list[int]:
+    share = np.cumsum([bucket.size_bytes for bucket in plan.buckets]) / plan.size_bytes
+    found = np.searchsorted(np.cumsum(sizes) / sizes.sum(), share - 1e-9)
+    return [int(place) for place in np.minimum(found, len(sizes) - 1)]

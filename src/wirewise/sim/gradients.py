@@ -1,0 +1,150 @@
+"""The gradient buckets of a dataflow graph: found, taken out, and others put in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import InputError
+from wirewise.sim.replay import replay
+from wirewise.trace.dataflow import COLLECTIVES, Dataflow
+from wirewise.trace.flows import collective_flows
+from wirewise.trace.sketch import Node, Sketch
+
+__all__ = ["Gradients", "Region", "all_reduces"]
+
+_ALL_REDUCE = COLLECTIVES.index("all_reduce")
+
+
+def all_reduces(flow: Dataflow) -> list[int]:
+    """Ops that are all-reduces of something."""
+    return np.flatnonzero((flow.collective == _ALL_REDUCE) & (flow.size_bytes > 0)).tolist()
+
+
+class Region:
+    """Communication ops around one transfer, and the other ops just before and behind them."""
+
+    def __init__(self, sketch: Sketch, followers: dict[int, list[int]], transfer: int) -> None:
+        self.ops = {transfer}
+        self.entries: list[tuple[int, int]] = []
+        """Edges from an op of a rank into the region."""
+        self.exits: list[tuple[int, int]] = []
+        """Edges out of it to an op of a rank."""
+        for edges, up in ((self.entries, True), (self.exits, False)):
+            stack = [transfer]
+            while stack:
+                op = stack.pop()
+                for other in sketch.nodes[op].after if up else followers[op]:
+                    node = sketch.nodes[other]
+                    if node.kind != "communication":
+                        edges.append((other, op) if up else (op, other))
+                    elif other not in self.ops and node.size_bytes <= 0:
+                        self.ops.add(other)
+                        stack.append(other)
+
+
+class Gradients:
+    """A graph whose all-reduces of gradients are taken out, so that `put` puts in others.
+
+    Args:
+        flow: A step of data-parallel training with the same backward ops on all ranks.
+        links: Of its hosts; they decide the order of the ops.
+
+    Raises:
+        InputError: There are no buckets, or the ranks have different backward ops.
+    """
+
+    def __init__(self, flow: Dataflow, links: Links) -> None:
+        self.sketch = Sketch.of(flow)
+        start = replay(flow, links).start_s
+        followers = self.sketch.followers()
+        regions = {op: Region(self.sketch, followers, op) for op in all_reduces(flow)}
+        old = sorted(
+            (op for op, region in regions.items() if self._is_gradient(region)), key=lambda op: start[op]
+        )
+        self.backward = [self._backward(rank, start) for rank in range(flow.ranks)]
+        """Backward ops of each rank in their order, [ranks][k]."""
+        if not old or len({len(ops) for ops in self.backward}) != 1:
+            raise InputError(
+                f"found {len(old)} all-reduces behind backward ops, and {[len(ops) for ops in self.backward]} "
+                "backward ops on the ranks; other buckets need a trace of data-parallel training with the same "
+                "ops on all ranks"
+            )
+        self._last = [_last_entry(self.sketch, regions[op], self.backward[0]) for op in old]
+        self.sizes = _gradient_bytes(self.sketch, self.backward[0], old, self._last)
+        """Bytes that each backward op of a rank completes, [k]; together those of the old buckets."""
+        self._exits = [sorted({behind for _, behind in regions[op].exits}) for op in old]
+        first = self.sketch.nodes[old[0]]
+        self._resource, self._step = first.resource, first.step
+        self._priority = min(self.sketch.nodes[op].priority for op in old)
+        self._buckets = 0
+        _remove(self.sketch, [op for bucket in old for op in regions[bucket].ops])
+
+    def _is_gradient(self, region: Region) -> bool:
+        return any(self.sketch.nodes[before].kind == "backward" for before, _ in region.entries)
+
+    def _backward(self, rank: int, start: np.ndarray) -> list[int]:
+        own = (op for op, n in self.sketch.nodes.items() if n.rank == rank and n.kind == "backward")
+        return sorted(own, key=lambda op: (start[op], op))
+
+    def put(self, place: int, size_bytes: float, *, chunks: int = 1, algorithm: str = "ring") -> None:
+        """Add the next bucket.
+
+        Args:
+            place: Place of the backward op that completes its last gradient, in `backward` of each rank.
+            size_bytes: Of its gradients.
+            chunks: Collectives of equal size that it goes out as.
+            algorithm: Of these all-reduces (`trace.flows`).
+        """
+        waits = next(
+            (e for e, end in zip(self._exits, self._last, strict=True) if end >= place), self._exits[-1]
+        )
+        size = size_bytes / chunks
+        flows, rounds = collective_flows("all_reduce", self.sketch.hosts, size, algorithm)
+        for chunk in range(chunks):
+            part = f" chunk {chunk}" if chunks > 1 else ""
+            node = Node(f"bucket {self._buckets}{part}", "communication", size_bytes=size, flows=list(flows))
+            node.rounds, node.collective, node.resource = rounds, "all_reduce", self._resource
+            node.step, node.priority = self._step, self._priority
+            node.after = {ops[place] for ops in self.backward}
+            made = self.sketch.add(node)
+            for op in waits:
+                self.sketch.nodes[op].after.add(made)
+            self._priority += 1
+        self._buckets += 1
+
+
+def _last_entry(sketch: Sketch, region: Region, backward: list[int]) -> int:
+    """Place of the last backward op of a rank that a transfer waits for."""
+    place = {op: i for i, op in enumerate(backward)}
+    return max((place[before] for before, _ in region.entries if before in place), default=-1)
+
+
+def _gradient_bytes(sketch: Sketch, backward: list[int], old: list[int], last: list[int]) -> np.ndarray:
+    """Bytes that each backward op of a rank completes; together those of the buckets."""
+    known = np.array([sketch.nodes[op].gradient_bytes for op in backward])
+    whole = sum(sketch.nodes[op].size_bytes for op in old)
+    if known.sum() > 0:
+        return known * (whole / known.sum())
+    spread, first = np.zeros(len(backward)), 0
+    for op, end in zip(old, last, strict=True):
+        first = min(first, end)
+        spread[first : end + 1] += sketch.nodes[op].size_bytes / (end + 1 - first)
+        first = end + 1
+    return spread
+
+
+def _remove(sketch: Sketch, ops: Sequence[int]) -> None:
+    """Take ops out; what came before and behind one on the same rank stays in order."""
+    followers = sketch.followers()
+    for op in ops:
+        node = sketch.nodes[op]
+        before = {b for b in node.after if sketch.nodes[b].rank == node.rank >= 0}
+        for behind in followers[op]:
+            if node.rank >= 0 and sketch.nodes[behind].rank == node.rank:
+                sketch.nodes[behind].after |= before
+        for b in before:
+            followers[b] += [f for f in followers[op] if sketch.nodes[f].rank == node.rank]
+    sketch.remove(ops)

@@ -1,0 +1,80 @@
+import msgspec
+import pytest
+
+from wirewise.errors import PlanError
+from wirewise.plans import Bucket, FusionPlan, loads
+
+
+def bucket(*names: str, size_bytes: int = 400, chunks: int = 1) -> Bucket:
+    return Bucket(parameters=names, size_bytes=size_bytes, chunks=chunks)
+
+
+def plan(*buckets: Bucket, **rest: object) -> FusionPlan:
+    return FusionPlan(world_size=2, planner="test", buckets=buckets, **rest)
+
+
+GOOD = plan(bucket("2.bias", "2.weight"), bucket("0.weight", size_bytes=1_000_000, chunks=4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"buckets": ()}, "no buckets"),
+        ({"buckets": (bucket("a"), bucket())}, "buckets[1]"),
+        ({"buckets": (bucket("a", ""),)}, "empty name"),
+        ({"buckets": (bucket("a", "a"),)}, "'a' is in bucket 0 as well"),
+        ({"buckets": (bucket("a"), bucket("b", "a"))}, "buckets[1]`: 'a' is in bucket 0"),
+        ({"buckets": (bucket("a", size_bytes=0),)}, "size_bytes is 0"),
+        ({"buckets": (bucket("a", chunks=0),)}, "0 chunks"),
+        ({"buckets": (bucket("a", chunks=401),)}, "401 chunks"),
+        ({"precision": "float16"}, "expected one of float32, bfloat16"),
+        ({"accumulation": 0}, "$.accumulation"),
+        ({"fused_ops": (("0",), ())}, "$.fused_ops[1]"),
+        ({"fused_ops": (("0", "1"), ("1",))}, "'1' - at `$.fused_ops[1]`"),
+        ({"recompute": ("0", "0")}, "$.recompute"),
+        ({"predicted_step_s": float("nan")}, "$.predicted_step_s"),
+        ({"predicted_memory_bytes": -1}, "$.predicted_memory_bytes"),
+        ({"world_size": 0}, "$.world_size"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, words):
+    with pytest.raises(PlanError) as caught:
+        msgspec.structs.replace(GOOD, **changes).check_itself()
+    assert words in str(caught.value)
+
+
+def test_a_module_may_be_fused_and_computed_again():
+    msgspec.structs.replace(GOOD, fused_ops=(("0", "1"),), recompute=("0",)).check_itself()
+
+
+def test_totals_go_over_all_buckets():
+    assert GOOD.parameters == ["2.bias", "2.weight", "0.weight"]
+    assert GOOD.size_bytes == 1_000_400
+
+
+def test_the_gain_needs_both_times():
+    assert GOOD.predicted_gain_s == 0.0
+    assert msgspec.structs.replace(GOOD, predicted_step_s=0.1).predicted_gain_s == 0.0
+    both = msgspec.structs.replace(GOOD, predicted_step_s=0.25, baseline_step_s=0.5)
+    assert both.predicted_gain_s == 0.25
+
+
+def test_text_reads_back_and_unknown_fields_are_refused():
+    assert loads(GOOD.to_json()) == GOOD
+    with pytest.raises(PlanError, match=r"buckets\[0\]"):
+        loads(GOOD.to_json().replace('"chunks":1', '"chunk":1'))
+
+
+def test_the_table_shows_every_decision():
+    whole = msgspec.structs.replace(
+        GOOD, fused_ops=(("0", "1"),), recompute=("0",), precision="bfloat16", accumulation=4,
+        predicted_step_s=0.1,
+    )  # fmt: skip
+    titles, rows = whole.table()
+    assert titles[0] == "decision"
+    assert [row[0] for row in rows] == [
+        "bucket 0", "bucket 1", "fused 0", "recompute", "precision", "accumulation", "predicted"
+    ]  # fmt: skip
+    assert rows[1][2:] == ["0.weight", "0.weight", "1.000", "4"]
+    assert "100.000 ms a step" in whole.summary()
+    assert len(GOOD.table()[1]) == 2
