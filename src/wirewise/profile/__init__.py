@@ -1,1 +1,14 @@
-"""Recording and measuring training jobs: traces of unmodified scripts, and where their time stalls."""
+"""Recording and measuring training jobs: traces of scripts, and where their time stalls."""
+
+from typing import Any
+
+__all__ = ["Tracer"]
+
+
+def __getattr__(name: str) -> Any:
+    # Needs torch, which takes seconds to import.
+    if name == "Tracer":
+        from wirewise.profile.tracer import Tracer
+
+        return Tracer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,9 +6,23 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from wirewise import profile
 
-__all__ = ["environment"]
+__all__ = ["TRACE_VARIABLE", "TraceWish", "environment", "tracing_environment"]
+
+TRACE_VARIABLE = "WIREWISE_TRACE"
+_TRACE_ENTRY = "wirewise.profile.unmodified:install"
+
+
+class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
+    """What to record of an unmodified script; fields as of `profile.Tracer`."""
+
+    folder: str
+    warmup: int = 5
+    steps: int | None = 30
+    every: int = 1
 
 
 def environment(
@@ -23,10 +37,19 @@ def environment(
     found = dict(os.environ if base is None else base)
     folder = str(Path(profile.__path__[0]) / "startup")
     # The package of a checkout is found by its folder, also from where the command runs.
-    parts = [folder, str(Path(profile.__path__[0]).parents[1]), *found.get("PYTHONPATH", "").split(os.pathsep)]
+    parts = [
+        folder,
+        str(Path(profile.__path__[0]).parents[1]),
+        *found.get("PYTHONPATH", "").split(os.pathsep),
+    ]
     found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, parts)))
     names = [*found.get("WIREWISE_STARTUP", "").split(","), *(entries or {})]
     found["WIREWISE_STARTUP"] = ",".join(dict.fromkeys(filter(None, names)))
     for variables in (entries or {}).values():
         found |= variables
     return found
+
+
+def tracing_environment(wish: TraceWish, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`environment` with which every rank of a command records itself."""
+    return environment({_TRACE_ENTRY: {TRACE_VARIABLE: msgspec.json.encode(wish).decode()}}, base)

@@ -54,7 +54,8 @@ def collective_flows(
     if collective == "all_to_all":
         every = [(a, b, size_bytes / n) for i, a in enumerate(hosts) for j, b in enumerate(hosts) if i != j]
         return Flows(_pairs(every), n - 1)
-    if collective == "barrier":
+    if collective in ("", "barrier"):
+        # What is not known keeps the time that was measured.
         return Flows([], 0)
     # Each of n - 1 rounds passes a whole payload (all_gather) or a n-th of it; all_reduce does so twice.
     rounds = n - 1 if collective in ("all_gather", "reduce_scatter") else 2 * (n - 1)

@@ -1,0 +1,95 @@
+"""`wirewise profile`: record a training job, measure where its time stalls."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wirewise.cli.output import JsonOption, write_json
+from wirewise.errors import InputError, TraceError
+from wirewise.files import make_folder
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Record a training job, or measure where its time stalls.")
+
+_COMMAND = {"allow_interspersed_args": False}
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `profile` a group while it has one command."""
+
+
+@app.command(context_settings=_COMMAND)
+def trace(
+    command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder that takes a file of each rank.")],
+    warmup: Annotated[int, typer.Option(min=0, help="Steps that are not recorded at first.")] = 5,
+    steps: Annotated[int, typer.Option(min=0, help="Steps to record then; 0: all.")] = 30,
+    every: Annotated[int, typer.Option(min=1, help="Record one of so many steps.")] = 1,
+    json: JsonOption = None,
+) -> None:
+    """Record every rank of an unmodified training command; exit code of the command."""
+    from wirewise.profile.launch import TraceWish, tracing_environment
+
+    program = _program(command)
+    folder = make_folder(out).resolve()
+    for old in folder.glob("rank-*.jsonl"):
+        old.unlink()
+    wish = TraceWish(folder=str(folder), warmup=warmup, steps=steps or None, every=every)
+    quiet = json == "-"
+    done = subprocess.run(
+        [program, *command[1:]], env=tracing_environment(wish), stdout=sys.stderr if quiet else None
+    )
+    record = _recorded(folder, done.returncode)
+    write_json(json, record)
+    if not quiet:
+        size = record["size_bytes"] / 1e6
+        typer.echo(
+            f"Recorded {len(record['steps'])} steps of {record['ranks']} ranks, {size:.1f} MB, in {out}."
+        )
+        for note in record["notes"]:
+            typer.echo(f"Note: {note}.")
+        typer.echo(f"What bounds a step: wirewise trace show {out}")
+    if done.returncode:
+        typer.echo(f"wirewise: the command ended with exit code {done.returncode}", err=True)
+    raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+
+
+def _program(command: list[str]) -> str:
+    """The program's file; torchrun and python are those beside this interpreter where the path has none."""
+    found = shutil.which(command[0]) or shutil.which(command[0], path=str(Path(sys.executable).parent))
+    if found is None:
+        raise InputError(f"there is no program {command[0]!r}; expected a command such as torchrun train.py")
+    return found
+
+
+def _recorded(folder: Path, exit_code: int) -> dict[str, Any]:
+    """What a finished command left; a message where it left nothing that can be used."""
+    from wirewise.trace.files import read
+
+    files = sorted(folder.glob("rank-*.jsonl"))
+    failed = f" The command ended with exit code {exit_code}." if exit_code else ""
+    if not files:
+        raise TraceError(
+            f"the command recorded nothing in {folder}: expected a script that calls torch.distributed's "
+            f"init_process_group or steps a torch optimizer; add wirewise.profile.Tracer to it otherwise.{failed}"
+        )
+    try:
+        found = read(folder)
+    except TraceError as error:
+        raise TraceError(f"{error}.{failed}") from error
+    return {
+        "folder": str(folder),
+        "ranks": found.world_size,
+        "steps": found.steps(),
+        "size_bytes": sum(file.stat().st_size for file in files),
+        "notes": found.notes,
+        "exit_code": exit_code,
+    }

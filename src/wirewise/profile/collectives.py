@@ -1,0 +1,202 @@
+"""Every collective and message of a process as an op: which group, which number in it, how many bytes, when done.
+
+All of torch.distributed, DistributedDataParallel's reducer in C++ included, goes through the dispatcher's `c10d`
+operators. They are heard there, at the autograd key, and handed on unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from wirewise.profile.recorder import Pending, Recorder
+
+__all__ = ["CollectiveHooks", "size_of"]
+
+_KEYS = ("AutogradCPU", "AutogradCUDA")
+_MOST_HELD_BYTES = 1 << 20
+"""Larger results are let go when they are done; that they are waited for later is then not seen."""
+
+
+class _Operator(NamedTuple):
+    collective: str
+    """One of trace.records.COLLECTIVES."""
+    payload: int
+    """Place of the argument that is this rank's payload; -1: none."""
+    group: int
+    """Place of the process group."""
+    peer: int = -1
+    """Place of the other end or the source; -1: none."""
+    splits: int = -1
+    """Place of the rows for each rank; -1: none."""
+
+
+_OPERATORS = {
+    "_allgather_base_": _Operator("all_gather", 1, 2),
+    "_reduce_scatter_base_": _Operator("reduce_scatter", 1, 2),
+    "allgather_": _Operator("all_gather", 1, 2),
+    "allgather_coalesced_": _Operator("all_gather", 1, 2),
+    "allgather_into_tensor_coalesced_": _Operator("all_gather", 1, 2),
+    "allreduce_": _Operator("all_reduce", 0, 1),
+    "allreduce_coalesced_": _Operator("all_reduce", 0, 1),
+    "alltoall_": _Operator("all_to_all", 1, 2),
+    "alltoall_base_": _Operator("all_to_all", 1, 2, splits=4),
+    "barrier": _Operator("barrier", -1, 1),
+    "broadcast_": _Operator("broadcast", 0, 1, peer=2),
+    "gather_": _Operator("", 1, 2),
+    "recv_": _Operator("recv", 0, 1, peer=2),
+    "reduce_": _Operator("", 0, 1),
+    "reduce_scatter_": _Operator("reduce_scatter", 1, 2),
+    "reduce_scatter_tensor_coalesced_": _Operator("reduce_scatter", 1, 2),
+    "scatter_": _Operator("", 1, 2),
+    "send": _Operator("send", 0, 1, peer=2),
+}
+_MESSAGES = ("send", "recv")
+_TAG = 3
+
+
+def size_of(payload: Any) -> int:
+    """Bytes of a tensor, or of tensors in lists."""
+    if isinstance(payload, torch.Tensor):
+        return payload.numel() * payload.element_size()
+    return sum(map(size_of, payload))
+
+
+class CollectiveHooks:
+    """Hears the operators and the waits of Python code while it lives; there can be one in a process.
+
+    Args:
+        recorder: Takes the ops.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._groups: dict[str, list[int]] = {}
+        self._forms: dict[tuple[Any, ...], int] = {}
+        self._held: dict[int, tuple[Any, Pending]] = {}
+        self.name: Callable[[str, int], tuple[str, tuple[str, ...]]] = lambda collective, _size: (
+            collective,
+            (),
+        )
+        """Names a collective of so many bytes, and the parameters in it."""
+        self.launched: list[Pending] = []
+        """Collectives since the list was emptied."""
+        self._library = torch.library.Library("c10d", "IMPL")
+        for operator, what in _OPERATORS.items():
+            for key in _KEYS:
+                self._library.impl(operator, self._heard(operator, what), key)
+        self._wait = dist.Work.wait
+        dist.Work.wait = self._waited(self._wait)  # type: ignore[method-assign, assignment]
+
+    def remove(self) -> None:
+        """Hear no more."""
+        dist.Work.wait = self._wait  # type: ignore[method-assign]
+        self._library._destroy()
+        self._held.clear()
+
+    def forget(self) -> None:
+        """Let go of results that are done."""
+        self._held = {key: held for key, held in self._held.items() if held[1].end is None}
+        self.launched.clear()
+
+    def _heard(self, operator: str, what: _Operator) -> Callable[..., Any]:
+        original = getattr(torch.ops.c10d, operator).default
+        below = torch._C._AutoDispatchBelowAutograd
+
+        def hear(*args: Any) -> Any:
+            pending = self._begin(what, args)
+            with below():
+                result = original(*args)
+            if pending is not None:
+                boxed = result[-1] if isinstance(result, tuple) else result
+                self._follow(dist.Work.unbox(boxed), pending)
+            return result
+
+        return hear
+
+    def _begin(self, what: _Operator, args: Sequence[Any]) -> Pending | None:
+        group = dist.ProcessGroup.unbox(args[what.group])
+        name = group.group_name
+        ranks = self._groups.get(name)
+        if ranks is None:
+            ranks = self._groups[name] = list(dist.get_process_group_ranks(group))
+        message = what.collective in _MESSAGES
+        seq = -1 if message else self._recorder.number(name, ranks)
+        if not self._recorder.active:
+            return None
+        size = size_of(args[what.payload]) if what.payload >= 0 else 0
+        form, title = self._form(what, args, name, ranks, size)
+        pending = self._recorder.open(title, name, form, self._recorder.mark(), seq, size)
+        self.launched.append(pending)
+        return pending
+
+    def _form(
+        self, what: _Operator, args: Sequence[Any], group: str, ranks: list[int], size: int
+    ) -> tuple[int, str]:
+        title, parameters = self.name(what.collective, size)
+        first = args[what.payload] if what.payload >= 0 else None
+        while isinstance(first, (list, tuple)) and first:
+            first = first[0]
+        tensor = first if isinstance(first, torch.Tensor) else None
+        more: dict[str, Any] = {
+            "group": group,
+            "collective": what.collective,
+            "size_bytes": size,
+            "dtype": str(tensor.dtype).removeprefix("torch.") if tensor is not None else "",
+            "split_bytes": _splits(what, args, tensor),
+            "peer": ranks[args[what.peer]] if what.peer >= 0 else -1,
+            "tag": args[_TAG] if what.collective in _MESSAGES else -1,
+            "parameters": parameters,
+        }
+        key = (title, *more.values())
+        if key not in self._forms:
+            self._forms[key] = self._recorder.form(title, "communication", thread="comm", **more)
+        return self._forms[key], title
+
+    def _follow(self, work: Any, pending: Pending) -> None:
+        """Notice when the work is done."""
+        self._held[id(work)] = (work, pending)
+        key, large = id(work), pending.size_bytes >= _MOST_HELD_BYTES
+
+        def done(_future: Any) -> None:
+            pending.end = self._recorder.mark()
+            if large:
+                self._held.pop(key, None)
+
+        try:
+            work.get_future().add_done_callback(done)
+        except (RuntimeError, NotImplementedError):
+            # A message of gloo has no future; it is done when the wait for it is.
+            pending.ends_with_wait = True
+
+    def _waited(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            held = self._held.get(id(work))
+            if held is None:
+                return original(work, *args, **kwargs)
+            pending, start = held[1], recorder.mark()
+            result = original(work, *args, **kwargs)
+            end = recorder.mark()
+            if pending.ends_with_wait:
+                pending.end = end
+            pending.waited = True
+            recorder.add(recorder.wait_form(pending), start, end, pending.seq)
+            return result
+
+        return wait
+
+
+def _splits(what: _Operator, args: Sequence[Any], tensor: torch.Tensor | None) -> tuple[int, ...]:
+    """Bytes to each rank of the group; empty: equal parts, or no such collective."""
+    if what.collective != "all_to_all" or tensor is None:
+        return ()
+    if what.splits < 0:
+        return tuple(map(size_of, args[what.payload]))
+    row_bytes = tensor.element_size() * math.prod(tensor.shape[1:])
+    return tuple(int(rows) * row_bytes for rows in args[what.splits])

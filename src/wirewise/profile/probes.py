@@ -1,0 +1,55 @@
+"""Round trips between ranks, from which the offsets of their clocks follow."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wirewise.trace.records import Probe
+
+__all__ = ["ROUND_TRIPS", "message_group", "probe"]
+
+ROUND_TRIPS = 100
+_KEPT = 5
+_TAG = 20_417
+_TIMEOUT = datetime.timedelta(seconds=10)
+
+
+def message_group() -> Any:
+    """A process group that carries messages of the CPU: the default one, or one that all ranks make now."""
+    default = dist.group.WORLD
+    try:
+        default._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    except RuntimeError:
+        return dist.new_group(backend="gloo")
+    return default
+
+
+def probe(group: Any, round_trips: int = ROUND_TRIPS) -> list[Probe]:
+    """Round trips of this rank to rank 0, the shortest ones; all ranks call it at the same place.
+
+    Args:
+        group: What `message_group` gave.
+        round_trips: How many to make with each rank, one rank after the other.
+
+    Raises:
+        RuntimeError: A peer is silent for 10 s.
+    """
+    rank, found = group.rank(), []
+    theirs, own = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    for peer in range(1, group.size()):
+        for _ in range(round_trips):
+            if rank == 0:
+                group.recv([theirs], peer, _TAG).wait(_TIMEOUT)
+                own[0] = time.perf_counter()
+                group.send([own], peer, _TAG).wait(_TIMEOUT)
+            elif rank == peer:
+                sent = time.perf_counter()
+                group.send([own], 0, _TAG).wait(_TIMEOUT)
+                group.recv([theirs], 0, _TAG).wait(_TIMEOUT)
+                found.append(Probe(peer=0, sent_s=sent, peer_s=float(theirs), received_s=time.perf_counter()))
+    return sorted(found, key=lambda one: one.received_s - one.sent_s)[:_KEPT]

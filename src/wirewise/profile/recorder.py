@@ -1,0 +1,165 @@
+"""Takes what the hooks of a rank see and appends it to the rank's trace, step by step."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from wirewise.files import make_folder
+from wirewise.profile.clock import Clock, Mark
+from wirewise.trace.files import RankWriter, rank_file
+from wirewise.trace.records import Header, Op, Probe
+
+__all__ = ["Pending", "Recorder", "header"]
+
+_STEPS_A_CLOCK_READING = 100
+
+
+class Pending:
+    """A communication whose end another thread, or the device, will tell."""
+
+    __slots__ = (
+        "end",
+        "ends_with_wait",
+        "form",
+        "group",
+        "name",
+        "seq",
+        "size_bytes",
+        "start",
+        "step",
+        "waited",
+    )
+
+    def __init__(self, name: str, group: str, form: int, start: Mark, seq: int, step: int, size_bytes: int):
+        self.name, self.group, self.form, self.start = name, group, form, start
+        self.seq, self.step, self.size_bytes = seq, step, size_bytes
+        self.end: Mark | None = None
+        self.waited = False
+        """Whether Python code waited for it."""
+        self.ends_with_wait = False
+        """Whether nothing else tells when it is done."""
+
+
+class Recorder:
+    """One rank's trace in the making.
+
+    Args:
+        folder: Takes `rank-R.jsonl`; made where it is missing.
+        first_line: Who records.
+        clock: Of the device that computes.
+
+    Raises:
+        TraceError: The file cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], first_line: Header, clock: Clock) -> None:
+        make_folder(folder)
+        self.header, self.clock, self.mark = first_line, clock, clock.mark
+        self.active = False
+        """Whether what happens now is recorded."""
+        self.step = -1
+        self._writer = RankWriter(rank_file(folder, first_line.rank), first_line)
+        self._forms: dict[Op, int] = {}
+        self._rows: list[tuple[int, int, Mark, Mark, int]] = []
+        self._pending: list[Pending] = []
+        self._groups = dict(first_line.groups)
+        self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def form(self, name: str, kind: str, **more: Any) -> int:
+        """Number of the form of ops that are alike but for their times."""
+        op = Op(name=name, kind=kind, start_s=0.0, end_s=0.0, step=-1, **more)
+        with self._lock:
+            number = self._forms.get(op)
+            if number is None:
+                number = self._forms[op] = len(self._forms)
+                self._writer.form(op)
+            return number
+
+    def add(self, form: int, start: Mark, end: Mark, seq: int = -1) -> None:
+        """Take an op that is over."""
+        if self.active:
+            self._rows.append((self.step, form, start, end, seq))
+
+    def open(self, name: str, group: str, form: int, start: Mark, seq: int, size_bytes: int) -> Pending:
+        """Take a communication whose end is not known yet; it is written once `Pending.end` is set."""
+        pending = Pending(name, group, form, start, seq, self.step, size_bytes)
+        self._pending.append(pending)
+        return pending
+
+    def wait_form(self, pending: Pending) -> int:
+        """The form of waits of the calling thread for a communication."""
+        own = threading.current_thread()
+        thread = "main" if own is threading.main_thread() else own.name
+        return self.form(pending.name, "wait", group=pending.group if pending.seq >= 0 else "", thread=thread)
+
+    def number(self, group: str, ranks: list[int]) -> int:
+        """Number of the next collective of a group, counted alike on every rank."""
+        with self._lock:
+            if group not in self._groups:
+                self._groups[group] = ranks
+                self._writer.group(group, ranks)
+            self._numbers[group] = number = self._numbers.get(group, -1) + 1
+            return number
+
+    def probes(self, probes: list[Probe]) -> None:
+        """Take round trips and a reading of both clocks."""
+        for probe in probes:
+            self._writer.probe(probe)
+        self._writer.clock(time.perf_counter(), time.time_ns())
+
+    def flush(self) -> None:
+        """Write all that is over."""
+        over = [p for p in self._pending if p.end is not None]
+        self._pending = [p for p in self._pending if p.end is None]
+        rows = self._rows + [(p.step, p.form, p.start, p.end, p.seq) for p in over if p.end is not None]
+        self._rows = []
+        by_step: dict[int, list[tuple[int, int, int, int]]] = {}
+        for step, form, start, end, seq in rows:
+            begin_s, end_s = self.clock.seconds(start), self.clock.seconds(end)
+            if begin_s is None or end_s is None:
+                self._rows.append((step, form, start, end, seq))
+                continue
+            begin_us = int(begin_s * 1e6)
+            by_step.setdefault(step, []).append((form, begin_us, max(int(end_s * 1e6), begin_us), seq))
+        for step, short in sorted(by_step.items()):
+            self._writer.times(step, short)
+        if self.step % _STEPS_A_CLOCK_READING == 0:
+            self._writer.clock(time.perf_counter(), time.time_ns())
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self.flush()
+        self._writer.close()
+
+
+def header(
+    rank: int, world_size: int, groups: Mapping[str, list[int]], *, run: str, backend: str, device: str
+) -> Header:
+    """The first line of this rank's trace."""
+    # Hosts of a lab share the name of the machine.
+    host = socket.gethostname() + (f"-{place}" if (place := os.environ.get("WIREWISE_HOST")) else "")
+    return Header(
+        rank=rank,
+        world_size=world_size,
+        host=host,
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        groups=dict(groups),
+        run=run,
+        comm_slots=1 if "nccl" in backend else 2,
+        clock_pairs=[(time.perf_counter(), time.time_ns())],
+        environment={
+            "torch": str(torch.__version__),
+            "backend": backend,
+            "device": device,
+            "threads": str(torch.get_num_threads()),
+        },
+    )

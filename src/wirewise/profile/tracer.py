@@ -1,0 +1,326 @@
+"""Records a training job: what each rank computes, sends and waits for, step by step."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
+
+from wirewise.errors import InputError
+from wirewise.profile import probes
+from wirewise.profile.buckets import BucketNames
+from wirewise.profile.clock import HostClock, Mark, clock_of
+from wirewise.profile.collectives import CollectiveHooks
+from wirewise.profile.modules import BackwardPass, ModuleHooks
+from wirewise.profile.recorder import Pending, Recorder, header
+
+__all__ = ["Tracer"]
+
+T = TypeVar("T")
+
+_RUN_KEY = "wirewise/trace"
+_alive: list[Tracer] = []
+
+
+class Tracer:
+    """Records this rank into `folder/rank-R.jsonl`; every rank makes one, after `init_process_group`.
+
+    Recorded are forward ops of modules, backward ops from gradient to gradient, all collectives and messages with
+    their completion, waits, the optimizer, and data from a DataLoader. A step is flushed when it ends, so a job
+    that dies leaves all steps before.
+
+    Args:
+        folder: Takes the traces of all ranks; made where it is missing.
+        model: Whose modules are recorded, wrapped in DistributedDataParallel or not; none: `watch` it later.
+        optimizer: Its `step()` ends each step; "first": that of the optimizer that is called first; none: call
+            `step()` of the tracer.
+        warmup: Steps that are not recorded at first; DistributedDataParallel makes its buckets in the first two.
+        steps: How many to record then; none: all. Afterwards nothing is heard any more.
+        every: Record one of so many steps.
+        round_trips: Between the clocks of ranks, at the start and at the end.
+
+    Raises:
+        InputError: A tracer is there already, or a number that makes no sense.
+        TraceError: The folder cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        model: nn.Module | None = None,
+        *,
+        optimizer: torch.optim.Optimizer | Literal["first"] | None = None,
+        warmup: int = 5,
+        steps: int | None = 30,
+        every: int = 1,
+        round_trips: int = probes.ROUND_TRIPS,
+    ) -> None:
+        if _alive:
+            raise InputError("a tracer is recording already; close it first, there is one in a process")
+        if warmup < 0 or every < 1 or (steps is not None and steps < 1):
+            raise InputError(
+                f"got warmup {warmup}, steps {steps}, every {every}; expected at least 0, 1 and 1"
+            )
+        self._warmup, self._every = warmup, every
+        self._last = None if steps is None else warmup + (steps - 1) * every
+        self._optimizer: Any = optimizer
+        self._index, self._hooked = 0, True
+        self._round_trips = round_trips if _world_size() > 1 else 0
+        self._recorder = _recorder(folder, model)
+        self._mark = self._recorder.mark
+        self._step_form = self._recorder.form("step", "step")
+        self._script = self._recorder.form("script", "other")
+        self._collectives = CollectiveHooks(self._recorder)
+        self._backward = BackwardPass(self._recorder)
+        self._names = BucketNames()
+        self._collectives.name = self._names.name
+        self._modules: list[ModuleHooks] = []
+        self._search: Any = None
+        self._undo = [self._hook_backward(), self._hook_data(), *self._hook_optimizers()]
+        self._tails: list[tuple[list[Pending], Mark, Mark]] = []
+        if self._round_trips:
+            self._messages = probes.message_group()
+            self._recorder.probes(probes.probe(self._messages, self._round_trips))
+        if model is not None:
+            self.watch(model)
+        _alive.append(self)
+        atexit.register(self.abandon)
+        self._begin()
+
+    def watch(self, model: nn.Module) -> None:
+        """Record the modules of one more model."""
+        name = type(model).__name__ if self._modules else ""
+        self._modules.append(ModuleHooks(model, self._recorder, self._backward, name))
+        self._names.add(model)
+
+    def watch_all(self) -> None:
+        """Record every model that is called from now until the first recorded step is over."""
+        known: set[int] = {id(part) for hooks in self._modules for part in hooks.model.modules()}
+
+        def called(module: nn.Module, _inputs: Any) -> None:
+            # A model is called before its parts.
+            if id(module) not in known:
+                known.update(map(id, module.modules()))
+                self.watch(module)
+
+        self._search = register_module_forward_pre_hook(called)
+        self._undo.append(self._search.remove)
+
+    def data(self, source: Iterable[T]) -> Iterator[T]:
+        """The items of `source`; waiting for each is recorded. Not needed for a DataLoader."""
+        form = self._recorder.form("data", "data")
+        items = iter(source)
+        while True:
+            start = time.perf_counter()
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            finally:
+                self._recorder.add(form, start, time.perf_counter())
+            yield item
+
+    def step(self) -> None:
+        """A step is over.
+
+        Raises:
+            InputError: The tracer was given an optimizer, which ends the steps.
+        """
+        if self._optimizer is not None:
+            raise InputError("steps end with optimizer.step(), as the tracer was told; call one of the two")
+        self.end_step()
+
+    def end_step(self) -> None:
+        """End a step, whoever noticed that it is over."""
+        if not self._hooked:
+            return
+        recorder, now = self._recorder, self._mark()
+        if recorder.active:
+            recorder.add(self._step_form, self._step_start, now)
+            if isinstance(recorder.clock, HostClock):
+                # On the CPU the main thread computes where nothing else is known.
+                recorder.add(self._script, self._step_start, now)
+            self._write_waits()
+            recorder.flush()
+            if self._search is not None:
+                self._search.remove()
+        self._collectives.forget()
+        self._names.settle()
+        self._index += 1
+        self._begin()
+
+    def close(self) -> None:
+        """Stop recording, compare clocks once more with the other ranks and close the file."""
+        if self not in _alive:
+            return
+        _alive.remove(self)
+        atexit.unregister(self.abandon)
+        self._write_waits()
+        self._unhook()
+        if self._round_trips and dist.is_initialized():
+            try:
+                self._recorder.probes(probes.probe(self._messages, self._round_trips))
+            except RuntimeError:
+                # A peer ended before; the clocks are aligned by what was recorded until then.
+                pass
+        self._recorder.close()
+
+    def __enter__(self) -> Tracer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if value is not None:
+            # Others may not come any more.
+            self._round_trips = 0
+        self.close()
+
+    def abandon(self) -> None:
+        """Close without talking to other ranks, which may be gone; called at exit."""
+        self._round_trips = 0
+        self.close()
+
+    def _begin(self) -> None:
+        """The next step begins."""
+        since = self._index - self._warmup
+        over = self._last is not None and self._index > self._last
+        self._recorder.step = self._index
+        self._recorder.active = since >= 0 and since % self._every == 0 and not over
+        if over:
+            self._recorder.flush()
+            self._unhook()
+        self._step_start = self._mark()
+
+    def _unhook(self) -> None:
+        if not self._hooked:
+            return
+        self._hooked = self._recorder.active = False
+        for module in self._modules:
+            module.remove()
+        for undo in self._undo:
+            undo()
+        self._collectives.remove()
+
+    def _write_waits(self) -> None:
+        """What the end of each backward pass waited for: its collectives, in the order of their launch."""
+        for launched, start, end in self._tails:
+            at = _seconds(self._recorder, start)
+            until = _seconds(self._recorder, end)
+            for pending in launched:
+                # What the pass waited for is done, also where its callback is still on the way.
+                pending.end = pending.end if pending.end is not None else end
+                stop = min(max(at, _seconds(self._recorder, pending.end)), until)
+                self._recorder.add(self._recorder.wait_form(pending), at, stop, pending.seq)
+                at = stop
+        self._tails.clear()
+
+    def _hook_backward(self) -> Any:
+        original = torch.autograd.backward
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not self._recorder.active:
+                return original(*args, **kwargs)
+            self._collectives.launched.clear()
+            self._names.begin()
+            self._backward.begin()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._end_backward()
+
+        torch.autograd.backward = backward
+
+        def undo() -> None:
+            torch.autograd.backward = original
+
+        return undo
+
+    def _end_backward(self) -> None:
+        tail = self._backward.end()
+        self._names.end()
+        launched = [p for p in self._collectives.launched if not p.waited and p.seq >= 0]
+        if tail and launched:
+            self._tails.append((launched, *tail))
+
+    def _hook_optimizers(self) -> list[Any]:
+        starts: dict[int, Mark] = {}
+        form = self._recorder.form("optimizer", "optimizer")
+
+        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            starts[id(optimizer)] = self._mark()
+
+        def behind(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if (start := starts.pop(id(optimizer), None)) is not None:
+                self._recorder.add(form, start, self._mark())
+            if self._optimizer == "first":
+                self._optimizer = optimizer
+            if optimizer is self._optimizer:
+                self.end_step()
+
+        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(behind)]
+        return [handle.remove for handle in handles]
+
+    def _hook_data(self) -> Any:
+        loader: Any = dataloader._BaseDataLoaderIter
+        original, form = loader.__next__, self._recorder.form("data", "data")
+
+        def following(iterator: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return original(iterator)
+            finally:
+                self._recorder.add(form, start, time.perf_counter())
+
+        loader.__next__ = following
+
+        def undo() -> None:
+            loader.__next__ = original
+
+        return undo
+
+
+def _recorder(folder: str | os.PathLike[str], model: nn.Module | None) -> Recorder:
+    world = _world_size()
+    rank, groups, backend = 0, {}, ""
+    if dist.is_initialized():
+        rank, backend = dist.get_rank(), dist.get_backend()
+        groups = {dist.group.WORLD.group_name: list(range(world))}  # type: ignore[union-attr]
+    first = next(model.parameters(), None) if model is not None else None
+    device = first.device if first is not None else torch.device("cuda" if "nccl" in backend else "cpu")
+    line = header(rank, world, groups, run=_run_name(rank), backend=backend, device=device.type)
+    return Recorder(folder, line, clock_of(device))
+
+
+def _run_name(rank: int) -> str:
+    """A text that all ranks share and no other run has."""
+    if not dist.is_initialized():
+        return secrets.token_hex(8)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set(_RUN_KEY, secrets.token_hex(8))
+    return str(store.get(_RUN_KEY).decode())
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _seconds(recorder: Recorder, mark: Mark) -> float:
+    """Time of a mark that is over, or is waited for."""
+    seconds = recorder.clock.seconds(mark)
+    if seconds is None:
+        mark.synchronize()  # type: ignore[union-attr]
+        seconds = recorder.clock.seconds(mark)
+    return seconds or 0.0

@@ -1,0 +1,50 @@
+"""Records a script that knows nothing of wirewise; `profile.launch` has it called in every rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import msgspec
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from wirewise.profile import launch
+from wirewise.profile.tracer import Tracer
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Record from `init_process_group` on, or where a job has none, from its first optimizer step on."""
+    original_init, original_destroy = dist.init_process_group, dist.destroy_process_group
+    tracers: list[Tracer] = []
+
+    def begin() -> None:
+        if not tracers:
+            tracers.append(_tracer())
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        original_init(*args, **kwargs)
+        begin()
+
+    def destroy_process_group(group: Any = None) -> None:
+        if group is None and tracers:
+            # While an error is on its way the other ranks may not come here.
+            (tracers[0].close if sys.exc_info()[0] is None else tracers[0].abandon)()
+        original_destroy(group)
+
+    for module in (dist, dist.distributed_c10d):
+        for ours in (init_process_group, destroy_process_group):
+            setattr(module, ours.__name__, ours)
+    register_optimizer_step_pre_hook(lambda *_: begin())
+
+
+def _tracer() -> Tracer:
+    wanted = msgspec.json.decode(os.environ[launch.TRACE_VARIABLE], type=launch.TraceWish)
+    tracer = Tracer(
+        wanted.folder, optimizer="first", warmup=wanted.warmup, steps=wanted.steps, every=wanted.every
+    )
+    tracer.watch_all()
+    return tracer
