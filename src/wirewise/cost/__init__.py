@@ -10,7 +10,11 @@ from wirewise.cost.exchange import (
     ring_rounds,
     speedup_bound,
 )
+from wirewise.cost.interfaces import Links
+from wirewise.cost.interference import fit_interference
 from wirewise.cost.link import LinkCost, OnlineLinkCost, OnlineLinkTable, fit_link
+from wirewise.cost.traces import fit_links, interference_of
+from wirewise.cost.transfers import TransferCost, TransferSample, fit_transfers
 
 __all__ = [
     "CodecCost",
@@ -18,12 +22,19 @@ __all__ = [
     "ExchangeCosts",
     "LinkCost",
     "LinkTable",
+    "Links",
     "OnlineLinkCost",
     "OnlineLinkTable",
+    "TransferCost",
+    "TransferSample",
     "break_even_bytes_per_s",
     "exposed_s",
     "fit_codec",
+    "fit_interference",
     "fit_link",
+    "fit_links",
+    "fit_transfers",
+    "interference_of",
     "ring_rounds",
     "speedup_bound",
 ]

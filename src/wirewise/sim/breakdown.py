@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from wirewise.trace.dataflow import KINDS, Dataflow
 
-__all__ = ["Breakdown", "break_down", "overlap_share"]
+__all__ = ["Breakdown", "break_down", "break_down_ranks", "overlap_share", "union_s"]
 
 Vector = NDArray[np.float64]
 Intervals = NDArray[np.float64]
@@ -34,7 +34,18 @@ def break_down(
     dataflow: Dataflow, start_s: Vector, end_s: Vector, begin_s: Vector, until_s: Vector
 ) -> Breakdown:
     """Divide the time of every rank from `begin_s` to `until_s`, both [ranks], and take the mean."""
-    sums = np.zeros(4)
+    ranks = break_down_ranks(dataflow, start_s, end_s, begin_s, until_s)
+    names = Breakdown.__struct_fields__
+    return Breakdown(
+        **{name: sum(getattr(rank, name) for rank in ranks) / max(len(ranks), 1) for name in names}
+    )
+
+
+def break_down_ranks(
+    dataflow: Dataflow, start_s: Vector, end_s: Vector, begin_s: Vector, until_s: Vector
+) -> list[Breakdown]:
+    """Divide the time of every rank from `begin_s` to `until_s`, both [ranks]."""
+    found = []
     communication = _communication(dataflow, start_s, end_s)
     for rank in range(dataflow.ranks):
         low, high = begin_s[rank], until_s[rank]
@@ -43,14 +54,21 @@ def break_down(
         moved = _clip(communication[rank], low, high)
         compute, moving = _length(busy), _length(moved)
         both = float(_covered(moved, busy[:, 1]).sum() - _covered(moved, busy[:, 0]).sum())
-        sums += [compute, moving - both, both, max(high - low - compute - (moving - both), 0.0)]
-    compute, exposed, both, wait = (sums / max(dataflow.ranks, 1)).tolist()
-    return Breakdown(
-        compute_s=compute,
-        exposed_communication_s=max(exposed, 0.0),
-        overlapped_communication_s=both,
-        wait_s=wait,
-    )
+        exposed = max(moving - both, 0.0)
+        found.append(
+            Breakdown(
+                compute_s=compute,
+                exposed_communication_s=exposed,
+                overlapped_communication_s=both,
+                wait_s=max(float(high - low) - compute - exposed, 0.0),
+            )
+        )
+    return found
+
+
+def union_s(intervals: Intervals) -> float:
+    """Seconds that are in any of the intervals, [k, 2]."""
+    return _length(_union(intervals))
 
 
 def overlap_share(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> Vector:

@@ -83,7 +83,8 @@ class Gradients:
         _remove(self.sketch, [op for bucket in old for op in regions[bucket].ops])
 
     def _is_gradient(self, region: Region) -> bool:
-        return any(self.sketch.nodes[before].kind == "backward" for before, _ in region.entries)
+        entries = (_handed_over_by(self.sketch, before) for before, _ in region.entries)
+        return any(self.sketch.nodes[before].kind == "backward" for before in entries)
 
     def _backward(self, rank: int, start: np.ndarray) -> list[int]:
         own = (op for op, n in self.sketch.nodes.items() if n.rank == rank and n.kind == "backward")
@@ -119,7 +120,18 @@ class Gradients:
 def _last_entry(sketch: Sketch, region: Region, backward: list[int]) -> int:
     """Place of the last backward op of a rank that a transfer waits for."""
     place = {op: i for i, op in enumerate(backward)}
-    return max((place[before] for before, _ in region.entries if before in place), default=-1)
+    entries = [_handed_over_by(sketch, before) for before, _ in region.entries]
+    return max((place[before] for before in entries if before in place), default=-1)
+
+
+def _handed_over_by(sketch: Sketch, op: int) -> int:
+    """The op of the same thread that ended where a mark stands; graphs of traces have marks, others none."""
+    while True:
+        node = sketch.nodes[op]
+        before = [b for b in node.after if node.resource and sketch.nodes[b].resource == node.resource]
+        if node.kind != "other" or node.duration_s > 0 or len(before) != 1:
+            return op
+        op = before[0]
 
 
 def _gradient_bytes(sketch: Sketch, backward: list[int], old: list[int], last: list[int]) -> np.ndarray:

@@ -18,7 +18,7 @@ from wirewise.sim.rewrite import skew_of
 from wirewise.sim.whatif import Change, Setting, apply
 from wirewise.trace.dataflow import KINDS, Dataflow
 
-__all__ = ["CriticalOp", "Prediction", "RecordedStep", "ReplayReport", "StepTimes", "replay_steps"]
+__all__ = ["CriticalOp", "Prediction", "RecordedStep", "ReplayReport", "StepTimes", "predict", "replay_steps"]
 
 Vector = NDArray[np.float64]
 
@@ -110,22 +110,14 @@ def replay_steps(
     Raises:
         InputError: No steps, or those of different numbers of ranks.
     """
-    sizes = sorted({(step.dataflow.ranks, len(step.begin_s), len(step.end_s)) for step in steps})
-    if len(sizes) != 1 or len(set(sizes[0])) != 1:
-        raise InputError(
-            f"got {len(steps)} steps with graphs, begins and ends of {sizes} ranks; expected steps of one job"
-        )
+    _check(steps)
     flows = [_alone(step.dataflow, links, interference) for step in steps]
     measured = _measured(steps)
     outlier = _outliers(measured)
     kept = np.flatnonzero(~outlier)
     predicted, replays, parts = _chain(steps, flows, [links] * len(steps), interference)
     base = _summary(predicted[kept], [replays[i] for i in kept], [parts[i] for i in kept])
-    changed = None
-    if what_if:
-        settings = _changed(flows, links, what_if)
-        after = _chain(steps, [s.dataflow for s in settings], [s.links for s in settings], interference)
-        changed = _summary(after[0][kept], [after[1][i] for i in kept], [after[2][i] for i in kept])
+    changed = _with_changes(steps, flows, links, what_if, interference, kept) if what_if else None
     both = np.stack([predicted[kept], measured[kept]])
     errors = _resampled(both)
     return ReplayReport(
@@ -141,6 +133,43 @@ def replay_steps(
         ],
         what_if=changed,
     )
+
+
+def predict(
+    steps: Sequence[RecordedStep], links: Links, what_if: Sequence[Change], *, interference: float = 1.0
+) -> Prediction:
+    """Recorded steps with changes, without the replay of the steps as they were (`replay_steps`).
+
+    Raises:
+        InputError: As `replay_steps`, or a change that does not fit the job.
+    """
+    _check(steps)
+    flows = [_alone(step.dataflow, links, interference) for step in steps]
+    kept = np.flatnonzero(~_outliers(_measured(steps)))
+    return _with_changes(steps, flows, links, what_if, interference, kept)
+
+
+def _check(steps: Sequence[RecordedStep]) -> None:
+    sizes = sorted({(step.dataflow.ranks, len(step.begin_s), len(step.end_s)) for step in steps})
+    if len(sizes) != 1 or len(set(sizes[0])) != 1:
+        raise InputError(
+            f"got {len(steps)} steps with graphs, begins and ends of {sizes} ranks; expected steps of one job"
+        )
+
+
+def _with_changes(
+    steps: Sequence[RecordedStep],
+    flows: list[Dataflow],
+    links: Links,
+    what_if: Sequence[Change],
+    interference: float,
+    kept: NDArray[np.int64],
+) -> Prediction:
+    settings = _changed(flows, links, what_if)
+    periods, replays, parts = _chain(
+        steps, [s.dataflow for s in settings], [s.links for s in settings], interference
+    )
+    return _summary(periods[kept], [replays[i] for i in kept], [parts[i] for i in kept])
 
 
 def _alone(flow: Dataflow, links: Links, interference: float) -> Dataflow:

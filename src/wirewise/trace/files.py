@@ -21,7 +21,16 @@ from wirewise.files import make_folder
 from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
 from wirewise.trace.records import FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
-__all__ = ["RankWriter", "assemble", "rank_file", "read", "read_rank", "write_trace"]
+__all__ = [
+    "RankWriter",
+    "assemble",
+    "rank_file",
+    "rank_files",
+    "read",
+    "read_files",
+    "read_rank",
+    "write_trace",
+]
 
 _FILE = re.compile(r"rank-(\d+)\.jsonl")
 _FAR_APART_S = 3600.0
@@ -134,6 +143,11 @@ def write_trace(trace: Trace, folder: str | os.PathLike[str]) -> None:
             writer.write(rank.ops)
 
 
+def rank_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Files of ranks that lie in a folder, sorted by name."""
+    return sorted(file for file in Path(folder).iterdir() if _FILE.fullmatch(file.name))
+
+
 def read(folder: str | os.PathLike[str]) -> Trace:
     """Read the traces of all ranks of a run.
 
@@ -144,22 +158,36 @@ def read(folder: str | os.PathLike[str]) -> Trace:
     path = Path(folder)
     if not path.is_dir():
         raise TraceError(f"no folder {path}; give the folder into which the ranks recorded")
-    files = sorted(file for file in path.iterdir() if _FILE.fullmatch(file.name))
+    files = rank_files(path)
     if not files:
         raise TraceError(f"no trace in {path}: expected files rank-0.jsonl, rank-1.jsonl and so on")
+    return read_files(files, str(path))
+
+
+def read_files(files: Iterable[str | os.PathLike[str]], source: str) -> Trace:
+    """Read the traces of all ranks of a run, wherever their files lie.
+
+    Args:
+        files: One a rank, each named as `rank_file` names it.
+        source: What to call them together in messages, such as their folder.
+
+    Raises:
+        TraceError: As `read`.
+    """
     ranks = []
     for file in files:
         rank = read_rank(file)
-        if file.name != rank_file(path, rank.header.rank).name:
+        named = rank_file("", rank.header.rank).name
+        if Path(file).name != named:
             raise TraceError(
-                f"{file} says that it is of rank {rank.header.rank}; it was renamed or copied: record again or "
-                f"name it {rank_file(path, rank.header.rank).name}"
+                f"{os.fspath(file)} says that it is of rank {rank.header.rank}; it was renamed or copied: record "
+                f"again or name it {named}"
             )
         ranks.append(rank)
-    trace = assemble(ranks, str(path))
+    trace = assemble(ranks, source)
     if not trace.steps():
         raise TraceError(
-            f"no steps in {path} that all ranks have: the run ended before the first step was over, or nothing "
+            f"no steps in {source} that all ranks have: the run ended before the first step was over, or nothing "
             "marks the steps; record longer, or call `tracer.step()` once a step"
         )
     return trace

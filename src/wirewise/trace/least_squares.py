@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog, nnls
 
 __all__ = ["constrained", "least_excess"]
 
@@ -23,6 +22,9 @@ def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
         g: [k, n]
         h: [k]
     """
+    # Ranks that only record load this package too, and should not wait for the solvers.
+    from scipy.optimize import nnls
+
     n = a.shape[1]
     factor = np.linalg.qr(np.column_stack([a, b])).R.astype(np.float64)
     r, d = factor[:n, :n], factor[:n, n]
@@ -49,6 +51,8 @@ def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
 
 def least_excess(g: Matrix, h: Vector) -> float:
     """The least s >= 0 for which some x has g x <= h + s."""
+    from scipy.optimize import linprog
+
     n = g.shape[1]
     # The solver's tolerance is absolute; in millionths it is far below what matters.
     solved = linprog(

@@ -1,0 +1,103 @@
+"""How well the clocks of an aligned trace are known."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from wirewise.errors import TraceError
+from wirewise.trace.match import Match, match
+from wirewise.trace.records import Trace
+
+__all__ = ["ClockQuality", "check_clocks", "clock_quality"]
+
+_FAR_APART_S = 3600.0
+_ENDS_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+
+class ClockQuality(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the clock of one rank of an aligned trace."""
+
+    rank: int
+    spread_s: float | None
+    """Robust standard deviation of its ends of collectives against those of the others; None: it has none."""
+    uncertainty_s: float | None
+    """By how much its clock can be moved at most, the others held, before some effect comes before its cause;
+    None: nothing ties it to others."""
+
+
+def clock_quality(trace: Trace) -> list[ClockQuality]:
+    """Spread and uncertainty of the clock of each rank of an aligned trace.
+
+    Raises:
+        TraceError: As `match`.
+    """
+    matches = match(trace)
+    ends = _ends(matches, trace.world_size)
+    room = _room(trace, matches)
+    return [
+        ClockQuality(rank=rank, spread_s=_spread(ends[rank]), uncertainty_s=_bound(*room[rank]))
+        for rank in range(trace.world_size)
+    ]
+
+
+def check_clocks(trace: Trace) -> None:
+    """Raise where the ranks of an aligned trace are not at the same time.
+
+    Raises:
+        TraceError: A step begins hours later on one rank than on another one.
+    """
+    for number in trace.steps()[:1]:
+        begins = [min(op.start_s for op in trace.of(rank, number)) for rank in range(trace.world_size)]
+        early, late = int(np.argmin(begins)), int(np.argmax(begins))
+        apart = begins[late] - begins[early]
+        if apart > _FAR_APART_S:
+            raise TraceError(
+                f"step {number} begins {apart / 3600:.1f} hours later on rank {late} than on rank {early}, aligned "
+                "as well as the trace allows: the ranks share no collective and no probe, and their real-time "
+                "clocks are wrong; set the clocks, or record steps in which the ranks communicate"
+            )
+
+
+def _ends(matches: list[Match], ranks: int) -> list[list[float]]:
+    """Of each rank, how much later than the median of the others it was done."""
+    found: list[list[float]] = [[] for _ in range(ranks)]
+    for one in matches:
+        if one.collective in _ENDS_TOGETHER and len(one.ranks) > 1:
+            ends = np.array([op.end_s for op in one.ops])
+            for place, rank in enumerate(one.ranks):
+                found[rank].append(float(ends[place] - np.median(np.delete(ends, place))))
+    return found
+
+
+def _spread(later: list[float]) -> float | None:
+    if not later:
+        return None
+    return 1.4826 * float(np.median(np.abs(np.array(later) - np.median(later))))
+
+
+def _room(trace: Trace, matches: list[Match]) -> list[list[float]]:
+    """Of each rank, by how much its clock can go back and forward."""
+    room = [[math.inf, math.inf] for _ in range(trace.world_size)]
+
+    def before(cause: int, at: float, effect: int, then: float) -> None:
+        room[cause][1] = min(room[cause][1], max(then - at, 0.0))
+        room[effect][0] = min(room[effect][0], max(then - at, 0.0))
+
+    for one in matches:
+        for i, j in one.causes():
+            before(one.ranks[i], one.ops[i].start_s, one.ranks[j], one.ops[j].end_s)
+    for recorded in trace.ranks:
+        rank = recorded.header.rank
+        for probe in recorded.header.probes:
+            if 0 <= probe.peer < trace.world_size:
+                before(rank, probe.sent_s, probe.peer, probe.peer_s)
+                before(probe.peer, probe.peer_s, rank, probe.received_s)
+    return room
+
+
+def _bound(back: float, forward: float) -> float | None:
+    most = max(back, forward)
+    return most if math.isfinite(most) else None

@@ -1,0 +1,106 @@
+"""Traces from wherever they lie: run folders, parts of one, files of torch.profiler, exported traces."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from wirewise.errors import TraceError
+from wirewise.trace import chrome, kineto
+from wirewise.trace.align import align
+from wirewise.trace.clocks import check_clocks
+from wirewise.trace.files import rank_files, read, read_files
+from wirewise.trace.records import Trace
+
+__all__ = ["load", "open_trace"]
+
+_PEEK_BYTES = 4096
+_EXECUTION = re.compile(rb'"schema"\s*:')
+_OWN = re.compile(rb'^\s*\{"traceEvents":\[\{"ph":"M"')
+_WORDS = {
+    "rank": "files of wirewise (rank-R.jsonl)",
+    "profile": "files of torch.profiler",
+    "execution": "execution traces",
+    "export": "exported traces",
+}
+
+
+def load(sources: Iterable[str | os.PathLike[str]]) -> Trace:
+    """The trace of a run on one clock (`open_trace`, `align`), checked to be of one time.
+
+    Raises:
+        TraceError: As these two, or a step that begins hours later on one rank than on another one.
+    """
+    trace = align(open_trace(sources))
+    check_clocks(trace)
+    return trace
+
+
+def open_trace(sources: Iterable[str | os.PathLike[str]]) -> Trace:
+    """The trace of a run as it was recorded.
+
+    Args:
+        sources: A run folder; or several folders and files that together hold all ranks, all of wirewise or all
+            of torch.profiler (beside them, their execution traces in the same order); or one exported trace.
+
+    Raises:
+        TraceError: Nothing there, files of several kinds, or what the reader of that kind refuses.
+    """
+    paths = [Path(source) for source in sources]
+    if len(paths) == 1 and paths[0].is_dir() and (rank_files(paths[0]) or not _profiles(paths[0])):
+        return read(paths[0])
+    kinds: dict[str, list[Path]] = defaultdict(list)
+    for path in paths:
+        for file in _files(path):
+            kinds[_kind(file)].append(file)
+    names = ", ".join(map(str, paths))
+    if set(kinds) == {"rank"}:
+        return read_files(kinds["rank"], names)
+    if set(kinds) == {"export"} and len(kinds["export"]) == 1:
+        return chrome.read(kinds["export"][0])
+    if "profile" in kinds and set(kinds) <= {"profile", "execution"}:
+        return kineto.read_all(kinds["profile"], execution_traces=kinds.get("execution", ()))
+    found = " and ".join(f"{len(files)} {_WORDS[kind]}" for kind, files in sorted(kinds.items()))
+    raise TraceError(
+        f"got {found or 'nothing'} in {names}; expected rank-R.jsonl files of one run, files of torch.profiler with "
+        "or without an execution trace each, or one exported trace"
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = rank_files(path) or _profiles(path)
+    if not found:
+        raise TraceError(
+            f"no trace in {path}: expected files rank-0.jsonl and so on, or *.json of torch.profiler"
+        )
+    return found
+
+
+def _profiles(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz")))
+
+
+def _kind(path: Path) -> str:
+    """What a file is by its first bytes; what is not known is left to the reader of profiles."""
+    if path.suffix == ".jsonl":
+        return "rank"
+    try:
+        start = _peek(path)
+        if start.startswith(b"\x1f\x8b"):
+            start = zlib.decompressobj(wbits=31).decompress(start, _PEEK_BYTES)
+    except (OSError, zlib.error) as cause:
+        raise TraceError(f"cannot read the trace {path}: {cause}; check the path") from cause
+    if _OWN.match(start):
+        return "export"
+    return "execution" if _EXECUTION.search(start) else "profile"
+
+
+def _peek(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_PEEK_BYTES)
