@@ -1,0 +1,87 @@
+"""Which parameter and which module a plan means by a name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from wirewise.errors import PlanError
+from wirewise.plans import FusionPlan
+from wirewise.runtime.full_graph.transport import Transport
+
+__all__ = ["check_agreement", "modules_of", "parameters_of"]
+
+_SHOWN = 20
+
+
+def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Parameter]]:
+    """Parameters of each bucket by name; a parameter of two modules may go by either name.
+
+    Raises:
+        PlanError: Names that the model does not have or does not train, trained parameters that are in no
+            bucket, or a shared parameter in two places; the message lists them.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    place = {named[name]: name for name in plan.parameters if name in named}
+    faults = {
+        "not in the model": [name for name in plan.parameters if name not in named],
+        "in the model but not in the plan": [
+            name for name, p in model.named_parameters() if p.requires_grad and p not in place
+        ],
+        "in the plan but not trained": [
+            name for name in plan.parameters if name in named and not named[name].requires_grad
+        ],
+        "in the plan under two names": [
+            name for name in plan.parameters if name in named and place[named[name]] != name
+        ],
+    }
+    if any(faults.values()):
+        told = "; ".join(f"{what}: {_listed(names)}" for what, names in faults.items() if names)
+        raise PlanError(
+            f"the plan by {plan.planner!r} does not fit the model: {told}; make the plan again from this model, "
+            "with the names of `model.named_parameters()`"
+        )
+    return [{name: named[name] for name in bucket.parameters} for bucket in plan.buckets]
+
+
+def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
+    """Modules by name.
+
+    Raises:
+        PlanError: The model has no such modules; the message lists them.
+    """
+    known, wanted = dict(model.named_modules()), list(names)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise PlanError(
+            f"the plan names modules that the model does not have: {_listed(unknown)}; it has "
+            f"{_listed([name for name in known if name])}; make the plan again from this model"
+        )
+    return [known[name] for name in wanted]
+
+
+def check_agreement(transport: Transport, model: nn.Module, plan: FusionPlan) -> None:
+    """Raise on every rank unless all have the same plan and parameters of the same shapes.
+
+    Raises:
+        PlanError: They differ; the message names the ranks that differ from rank 0.
+        PeerError: A peer is gone.
+    """
+    shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters()]
+    digest = hashlib.sha256(f"{plan.to_json()}{shapes}".encode()).digest()[:8]
+    own = torch.frombuffer(bytearray(digest), dtype=torch.int64)
+    seen = [int(t) for t in transport.all_gather(own, "the comparison of plans")]
+    others = [rank for rank, value in enumerate(seen) if value != seen[0]]
+    if others:
+        raise PlanError(
+            f"ranks {others} have another plan or other parameters than rank 0; buckets must be the same and in "
+            "the same order everywhere: give all ranks the same plan file and the same model"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

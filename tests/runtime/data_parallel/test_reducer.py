@@ -1,0 +1,413 @@
+"""Gradients under any plan are those of all ranks together, and what does not fit is named."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from tests.harness.threads import run_ranks_as_threads
+from tests.runtime.data_parallel.examples import (
+    Branching,
+    batch,
+    made,
+    mean_gradients,
+    names_of,
+    plan_of,
+    random_plan,
+    sequential,
+    whole,
+)  # fmt: skip
+from wirewise.errors import InputError, PeerError, PlanError
+from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel import Reducer
+
+BUILDS = {"branching": Branching, "stack": sequential}
+
+
+def loss_of(model: nn.Module, rank: int, step: int = 0) -> torch.Tensor:
+    x, y = batch(rank, step)
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def run(ranks: int, build, plan: FusionPlan, body, **options) -> list[Any]:
+    """`body(model, reducer, rank)` on every rank."""
+
+    def rank_body(rank: int, group: Any, store: Any) -> Any:
+        model = made(build)
+        reducer = Reducer(model, plan, group, store=store, timeout_s=20, **options)
+        try:
+            return body(model, reducer, rank)
+        finally:
+            reducer.close()
+
+    return run_ranks_as_threads(ranks, rank_body)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", BUILDS)
+def test_gradients_are_the_mean_over_ranks(name, seed):
+    ranks = 2 + seed % 2
+    plan = random_plan(made(BUILDS[name]), ranks, seed)
+
+    def body(model, reducer, rank):
+        loss_of(model, rank).backward()
+        return gradients(model)
+
+    expected = mean_gradients(made(BUILDS[name]), ranks)
+    for found in run(ranks, BUILDS[name], plan, body):
+        assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_are_views_and_the_next_step_is_right_too(to_none):
+    plan = random_plan(made(Branching), 2, 5)
+
+    def body(model, reducer, rank):
+        for step in range(3):
+            model.zero_grad(set_to_none=to_none)
+            loss_of(model, rank, step).backward()
+        views = {p: v for bucket in reducer.buckets for p, v in bucket.views.items()}
+        assert all(p.grad is views[p] for p in model.parameters())
+        return gradients(model)
+
+    for found in run(2, Branching, plan, body):
+        assert_equal(found, mean_gradients(made(Branching), 2, step=2))
+
+
+def test_a_gradient_that_is_a_view_is_not_copied():
+    def body(model, reducer, rank):
+        loss_of(model, rank).backward()
+        before = {p: p.grad.data_ptr() for p in model.parameters()}
+        model.zero_grad(set_to_none=False)
+        loss_of(model, rank, 1).backward()
+        return all(p.grad.data_ptr() == before[p] for p in model.parameters())
+
+    assert run(2, sequential, whole(sequential(), 2), body) == [True, True]
+
+
+def test_ranks_may_compute_gradients_in_different_orders():
+    class Forked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(12, 4), nn.Linear(12, 4)
+            self.first = "a"
+
+    def forward(model, x):
+        # The op that was made last is the first in back-propagation.
+        made_first, made_last = (model.b, model.a) if model.first == "a" else (model.a, model.b)
+        one = made_first(x)
+        return one + made_last(x)
+
+    groups = [["a.weight"], ["b.weight", "b.bias"], ["a.bias"]]
+    plan = plan_of(Forked(), groups, 2)
+
+    def body(model, reducer, rank):
+        model.first = "ab"[rank]
+        order = []
+        for name, p in model.named_parameters():
+            p.register_post_accumulate_grad_hook(lambda _, n=name: order.append(n))
+        x, y = batch(rank, 0)
+        nn.functional.cross_entropy(forward(model, x), y).backward()
+        return order[0][0], gradients(model)
+
+    (first, found), (second, other) = run(2, Forked, plan, body)
+    assert {first, second} == {"a", "b"}
+    model = made(Forked)
+    for rank in range(2):
+        x, y = batch(rank, 0)
+        (nn.functional.cross_entropy(forward(model, x), y) / 2).backward()
+    assert_equal(found, gradients(model))
+    assert_equal(other, gradients(model))
+
+
+def test_chunks_are_collectives_of_about_equal_size():
+    model = sequential()
+    plan = plan_of(model, [names_of(model)[:2], names_of(model)[2:]], 2, chunks=3)
+
+    def body(model, reducer, rank):
+        sizes = [[piece.numel() for piece in bucket.pieces] for bucket in reducer.buckets]
+        loss_of(model, rank).backward()
+        return sizes, gradients(model)
+
+    (sizes, found), _ = run(2, sequential, plan, body)
+    assert [len(s) for s in sizes] == [3, 3]
+    assert all(max(s) - min(s) <= 1 for s in sizes)
+    assert_equal(found, mean_gradients(made(sequential), 2))
+
+
+def test_parameters_of_several_types_may_share_a_bucket():
+    def build():
+        return nn.ModuleDict({"a": nn.Linear(12, 12), "b": nn.Linear(12, 4, dtype=torch.float64)})
+
+    def body(model, reducer, rank):
+        x, y = batch(rank, 0)
+        nn.functional.cross_entropy(model["b"](model["a"](x).double()), y).backward()
+        return len(reducer.buckets[0].flats), gradients(model)
+
+    (kinds, found), (_, other) = run(2, build, whole(build(), 2), body)
+    assert kinds == 2
+    for name in found:
+        torch.testing.assert_close(found[name], other[name])
+        assert found[name].dtype == (torch.float64 if name.startswith("b") else torch.float32)
+
+
+@pytest.mark.parametrize("until", ["backward", "step"])
+def test_accumulation_sends_in_the_last_micro_step_only(until):
+    plan = random_plan(made(Branching), 2, 3, accumulation=3)
+
+    def body(model, reducer, rank):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        reducer.attach(optimizer)
+        launched = []
+        start = reducer._start
+        reducer._start = lambda *args: (launched.append(micro), start(*args))[1]
+        for micro in range(3):
+            loss_of(model, rank, micro).backward()
+        optimizer.step()
+        return set(launched), gradients(model)
+
+    expected: dict[str, torch.Tensor] = {}
+    for micro in range(3):
+        for name, g in mean_gradients(made(Branching), 2, micro).items():
+            expected[name] = expected.get(name, 0) + g
+    for launched, found in run(2, Branching, plan, body, until=until):
+        assert launched == {2}
+        assert_equal(found, expected)
+
+
+def test_a_step_with_fewer_micro_steps_reduces_what_there_is():
+    plan = whole(made(Branching), 2, accumulation=4)
+
+    def body(model, reducer, rank):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        reducer.attach(optimizer)
+        loss_of(model, rank).backward()
+        optimizer.step()
+        return gradients(model)
+
+    for found in run(2, Branching, plan, body):
+        assert_equal(found, mean_gradients(made(Branching), 2))
+
+
+def test_inside_no_sync_gradients_stay_local():
+    plan = whole(made(sequential), 2)
+
+    def body(model, reducer, rank):
+        with reducer.no_sync():
+            loss_of(model, rank, 0).backward()
+        local = gradients(model)
+        loss_of(model, rank, 1).backward()
+        return local, gradients(model)
+
+    (first, found), (second, _) = run(2, sequential, plan, body)
+    assert not torch.allclose(first["0.weight"], second["0.weight"])
+    expected = [mean_gradients(made(sequential), 2, step) for step in range(2)]
+    assert_equal(found, {name: expected[0][name] + expected[1][name] for name in expected[0]})
+
+
+class Optional(nn.Module):
+    """Uses `side` when told to, and `never` never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side, self.never = nn.Linear(12, 4), nn.Linear(12, 4), nn.Linear(2, 2)
+        self.with_side = False
+
+    def forward(self, x):
+        return self.main(x) + (self.side(x) if self.with_side else 0)
+
+
+def test_a_parameter_without_gradient_is_named():
+    def body(model, reducer, rank):
+        with pytest.raises(InputError, match=r"2 parameters: never.bias, never.weight.*unused='zeros'"):
+            model.with_side = True
+            loss_of(model, rank).backward()
+        return True
+
+    assert run(2, Optional, whole(Optional(), 2), body) == [True, True]
+
+
+def test_zeros_stand_for_a_gradient_that_other_ranks_have():
+    def body(model, reducer, rank):
+        model.with_side = rank == 1
+        found = []
+        for step in range(2):
+            model.zero_grad()
+            loss_of(model, rank, step).backward()
+            found.append(gradients(model))
+        return found
+
+    plan = plan_of(Optional(), [["never.bias", "side.weight"], ["main.bias", "main.weight", "side.bias"],
+                                ["never.weight"]], 2)  # fmt: skip
+    first, second = run(2, Optional, plan, body, unused="zeros")
+    for step in range(2):
+        # As in DistributedDataParallel, one that no rank used has no gradient.
+        assert set(first[step]) == {"main.weight", "main.bias", "side.weight", "side.bias"}
+        assert_equal(first[step], second[step])
+        model = made(Optional)
+        for rank in range(2):
+            model.with_side = rank == 1
+            (loss_of(model, rank, step) / 2).backward()
+        assert_equal(first[step], gradients(model))
+
+
+def test_sparse_gradients_are_refused():
+    def build():
+        return nn.Sequential(nn.Embedding(5, 3, sparse=True))
+
+    def body(model, reducer, rank):
+        with pytest.raises(InputError, match=r"'0.weight' is sparse.*sparse=False"):
+            model(torch.tensor([1, 2])).sum().backward()
+        return True
+
+    assert run(2, build, whole(build(), 2), body) == [True, True]
+
+
+@pytest.mark.parametrize("layer_behind", [True, False])
+def test_reentrant_checkpoints_are_refused(layer_behind):
+    def body(model, reducer, rank):
+        x = torch.randn(3, 12, requires_grad=True)
+        with pytest.raises(InputError, match="use_reentrant=False"):
+            for _ in range(2):
+                x = torch.utils.checkpoint.checkpoint(model[0], x, use_reentrant=True)
+            (model[1](x) if layer_behind else x).sum().backward()
+        return True
+
+    def build():
+        return nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12))
+
+    assert run(1, build, whole(build(), 1), body) == [True]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([["out.weight", "ghost"]], ("not in the model: ghost", "not in the plan: ", "scale")),
+        ([["frozen"]], ("in the plan but not trained: frozen",)),
+        ([["shared.weight", "again.weight"]], ("under two names: shared.weight",)),
+    ],
+)
+def test_names_that_do_not_fit_are_listed(groups, words):
+    def body(rank: int, group: Any, store: Any) -> str:
+        model = Branching()
+        model.frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
+        sizes = {"ghost": 4, "frozen": 8}
+        plan = plan_of(model, [[n for n in g if n not in sizes] or ["scale"] for g in groups], 1)
+        bucket = msgspec.structs.replace(plan.buckets[0], parameters=tuple(groups[0]))
+        with pytest.raises(PlanError) as caught:
+            Reducer(model, msgspec.structs.replace(plan, buckets=(bucket,)), group)
+        return str(caught.value)
+
+    message = run_ranks_as_threads(1, body)[0]
+    for word in (*words, "make the plan again"):
+        assert word in message
+
+
+def test_either_name_of_a_shared_parameter_is_right():
+    model = made(Branching)
+    names = [n.replace("shared", "again") for n in names_of(model)]
+
+    def body(model, reducer, rank):
+        loss_of(model, rank).backward()
+        return gradients(model)
+
+    for found in run(2, Branching, plan_of(model, [names[:3], names[3:]], 2), body):
+        assert_equal(found, mean_gradients(made(Branching), 2))
+
+
+def test_plans_that_differ_or_are_for_other_ranks_are_refused_everywhere():
+    def body(rank: int, group: Any, store: Any) -> str:
+        model = made(sequential)
+        with pytest.raises(PlanError, match=r"world size 3.*2 ranks"):
+            Reducer(model, whole(model, 3), group, store=store)
+        with pytest.raises(PlanError, match=r"ranks \[1\] have another plan") as caught:
+            Reducer(model, random_plan(model, 2, rank), group, store=store)
+        with pytest.raises(InputError, match="until"):
+            Reducer(model, whole(model, 2), group, until="later")  # type: ignore[arg-type]
+        return str(caught.value)
+
+    run_ranks_as_threads(2, body)
+
+
+def test_a_silent_rank_is_named():
+    def body(rank: int, group: Any, store: Any) -> str:
+        model = made(sequential)
+        reducer = Reducer(model, whole(model, 3), group, store=store, timeout_s=1.0)
+        if rank == 2:
+            time.sleep(5)
+            return ""
+        with pytest.raises(PeerError) as caught:
+            loss_of(model, rank).backward()
+        assert reducer.transport.rank == rank
+        return str(caught.value)
+
+    messages = run_ranks_as_threads(3, body)
+    for rank in (0, 1):
+        assert (
+            f"rank {rank} waited in the all-reduce of bucket 0: rank 2 sent nothing for 1 s" in messages[rank]
+        )
+
+
+def test_a_closed_reducer_leaves_the_model_alone_until_it_is_opened():
+    def body(model, reducer, rank):
+        reducer.close()
+        loss_of(model, rank).backward()
+        local = gradients(model)
+        model.zero_grad()
+        reducer.open()
+        loss_of(model, rank).backward()
+        return local, gradients(model)
+
+    (first, found), (second, _) = run(2, sequential, whole(sequential(), 2), body)
+    assert not torch.allclose(first["0.weight"], second["0.weight"])
+    assert_equal(found, mean_gradients(made(sequential), 2))
+
+
+def test_a_back_propagation_that_failed_does_not_spoil_the_next():
+    def body(model, reducer, rank):
+        def fail(_):
+            raise ValueError("broken loss")
+
+        handle = model[0].weight.register_hook(fail)
+        with pytest.raises(ValueError, match="broken loss"):
+            loss_of(model, rank).backward()
+        handle.remove()
+        model.zero_grad()
+        loss_of(model, rank, 1).backward()
+        return gradients(model)
+
+    model = sequential()
+    plan = plan_of(model, [names_of(model)[:2], names_of(model)[2:]], 2)
+    for found in run(2, sequential, plan, body):
+        assert_equal(found, mean_gradients(made(sequential), 2, 1))
+
+
+def test_gradients_may_travel_until_the_step():
+    def body(model, reducer, rank):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        reducer.attach(optimizer)
+        loss_of(model, rank).backward()
+        travelling = bool(reducer._works)
+        with pytest.raises(InputError, match="until='backward'"):
+            (model[0].weight * 1.0).sum().backward()
+        optimizer.step()
+        return travelling
+
+    assert run(2, sequential, whole(sequential(), 2), body, until="step") == [True, True]
