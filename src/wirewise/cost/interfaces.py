@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,11 @@ class Links:
     """From host to host, [H, H]; the diagonal: between ranks of one host."""
     intra_bytes_per_s: Vector
     """Between the ranks of each host, all together, [H]."""
+    burden: Mapping[str, float] = field(default_factory=dict)
+    """Of a collective, by name: at which multiple of its bytes it keeps interfaces busy; 1 where none is given.
+
+    Libraries drive a link with some collectives better than with others.
+    """
 
     def __post_init__(self) -> None:
         hosts = len(self.bandwidth_out_bytes_per_s)
@@ -38,6 +44,8 @@ class Links:
             if rates.shape != (hosts,) or not (rates > 0).all():
                 raise InputError(f"{name} is {rates}; expected a rate above 0 for each of {hosts} hosts")
         latency = self.latency_s
+        if bad := {name: by for name, by in self.burden.items() if not 0 < by < np.inf}:
+            raise InputError(f"burden is {bad}; expected finite factors above 0")
         if latency.shape != (hosts, hosts) or not (latency >= 0).all() or not np.isfinite(latency).all():
             raise InputError(
                 f"latency_s has shape {latency.shape} and least value {latency.min(initial=0)}; expected "
@@ -88,4 +96,5 @@ class Links:
             self.bandwidth_in_bytes_per_s[hosts],
             latency,
             self.intra_bytes_per_s[hosts],
+            self.burden,
         )

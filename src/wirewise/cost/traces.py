@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,12 +14,19 @@ from wirewise.cost.interference import fit_interference
 from wirewise.cost.transfers import TransferSample, fit_transfers
 from wirewise.trace.flows import Flows, collective_flows
 from wirewise.trace.match import Match, match
-from wirewise.trace.records import Trace
+from wirewise.trace.records import Op, Trace
+from wirewise.trace.segments import Piece, pieces
 
 __all__ = ["fit_links", "hosts_of", "interference_of"]
 
 LINK_EFFICIENCY = 0.957
 """Share of a link's rate that is left for the payload of TCP in frames of 1500 bytes."""
+
+_ROUND_TRIPS = 3.0
+"""A round of a collective has a library's work in it besides half a round trip."""
+
+_LEAST_PIECE_S = 0.5e-3
+"""What is shorter tells of the clock and the scheduler more than of interference."""
 
 _SHARED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _COMPUTE = ("forward", "backward", "optimizer", "encode", "decode", "other")
@@ -43,24 +54,37 @@ def fit_links(trace: Trace) -> Links:
         if one.collective not in _SHARED or one.step < 0:
             continue
         flows = collective_flows(one.collective, hosts[list(one.ranks)].tolist(), one.size_bytes)
-        sample = TransferSample(one.start_s, one.end_s, _busiest(flows), flows.rounds)
+        sample = TransferSample(one.start_s, one.end_s, _busiest(flows), flows.rounds, one.collective)
         if any(a != b for a, b, _ in flows.flows):
             between.append(sample)
         elif flows.flows:
             inside.append(sample)
     named = [r.header.link_bytes_per_s for r in trace.ranks if r.header.link_bytes_per_s > 0]
     rate, latency = (LINK_EFFICIENCY * min(named) if named else np.inf), 0.0
-    if between:
-        cost = fit_transfers(between)
+    most = _most_latency_s(trace)
+    cost = fit_transfers(between, most_latency_s=most) if between else None
+    own = fit_transfers(inside, most_latency_s=most) if inside else None
+    if cost:
         rate, latency = cost.bandwidth_bytes_per_s, cost.latency_s
-    own = fit_transfers(inside) if inside else None
-    return Links.uniform(
+    found = Links.uniform(
         int(hosts.max(initial=0)) + 1,
         rate,
         latency,
         intra_bytes_per_s=own.bandwidth_bytes_per_s if own else np.inf,
         intra_latency_s=own.latency_s if own else 0.0,
     )
+    known = cost or own
+    return replace(found, burden=known.burden) if known else found
+
+
+def _most_latency_s(trace: Trace) -> float:
+    """A few of the longest of the shortest round trips between two ranks; infinite where none was made."""
+    shortest: dict[tuple[int, int], float] = {}
+    for recorded in trace.ranks:
+        for one in recorded.header.probes:
+            key = (recorded.header.rank, one.peer)
+            shortest[key] = min(one.received_s - one.sent_s, shortest.get(key, np.inf))
+    return _ROUND_TRIPS * max(shortest.values()) if shortest else np.inf
 
 
 def _busiest(found: Flows) -> float:
@@ -81,21 +105,34 @@ def interference_of(trace: Trace) -> float | None:
         None where no op ran both with more and with less communication beside it.
     """
     busy = _busy(match(trace), trace.world_size)
-    number: dict[tuple[int, str, str], int] = {}
+    number: dict[tuple[int, str, str, int], int] = {}
     op, context, overlap, seconds = [], [], [], []
-    for rank, recorded in enumerate(trace.ranks):
-        for one in recorded.ops:
-            if one.kind not in _COMPUTE or one.step < 0 or one.end_s <= one.start_s:
-                continue
-            low, high = busy[rank]
+    for rank in range(trace.world_size):
+        low, high = busy[rank]
+        for place, one, count in _computing(trace.ranks[rank].ops):
             both = np.clip(np.minimum(high, one.end_s) - np.maximum(low, one.start_s), 0.0, None).sum()
-            context.append(one.step * trace.world_size + rank)
-            op.append(number.setdefault((rank, one.kind, one.name), len(number)))
+            context.append(place * trace.world_size + rank)
+            op.append(number.setdefault((rank, one.op.kind, one.op.name, count), len(number)))
             overlap.append(min(float(both) / (one.end_s - one.start_s), 1.0))
             seconds.append(one.end_s - one.start_s)
     return fit_interference(
         np.array(op, dtype=np.int64), np.array(overlap), np.array(seconds), np.array(context, dtype=np.int64)
     )
+
+
+def _computing(ops: list[Op]) -> Iterator[tuple[int, Piece, int]]:
+    """(step, piece of compute without the ops inside it, how many pieces its op had before in the step)."""
+    threads: dict[tuple[int, str], list[Op]] = {}
+    for op in ops:
+        if op.step >= 0 and op.kind not in ("communication", "step"):
+            threads.setdefault((op.step, op.thread), []).append(op)
+    for (step, _), own in threads.items():
+        before: Counter[tuple[str, str]] = Counter()
+        for piece in pieces(own):
+            if piece.op.kind in _COMPUTE and piece.end_s - piece.start_s >= _LEAST_PIECE_S:
+                key = (piece.op.kind, piece.op.name)
+                yield step, piece, before[key]
+                before[key] += 1
 
 
 def _busy(matches: list[Match], ranks: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -11,7 +11,7 @@ from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError
 from wirewise.sim.engine import Ops
 from wirewise.sim.sharing import Uses
-from wirewise.trace.dataflow import Dataflow
+from wirewise.trace.dataflow import COLLECTIVES, Dataflow
 
 __all__ = ["Links", "Program", "program"]
 
@@ -87,7 +87,9 @@ def _uses(dataflow: Dataflow, links: Links) -> tuple[Uses, Vector]:
     capacity = np.concatenate(
         [links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s, links.intra_bytes_per_s]
     )
-    op, size = _flow_ops(dataflow), dataflow.flow_bytes
+    op = _flow_ops(dataflow)
+    burden = np.array([links.burden.get(name, 1.0) for name in COLLECTIVES])
+    size = dataflow.flow_bytes * burden[dataflow.collective[op]]
     source, target = dataflow.flow_src.astype(np.int64), dataflow.flow_dst.astype(np.int64)
     inside = source == target
     op = np.concatenate([op, op[~inside]])

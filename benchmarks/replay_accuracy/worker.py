@@ -1,0 +1,67 @@
+"""One rank: trains what WORKS.json lists, each job recorded into its folder, and notes the periods of steps."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+from workloads import Batches, Work, make, speeds
+
+from wirewise.files import atomic_file
+from wirewise.profile import Tracer
+
+
+def train(work: Work) -> list[float]:
+    """Ends of all steps after the warm-up, on this rank's clock."""
+    rank = dist.get_rank()
+    model, shape = make(work)
+    ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=work.bucket_mb)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    batches = DataLoader(
+        Batches(shape, work.warmup + work.steps, work.data_s), batch_size=None, collate_fn=lambda x: x
+    )
+    pace, ends = speeds(work, model, rank), []
+    tracer = (
+        Tracer(work.folder, ddp, optimizer=optimizer, warmup=work.warmup, steps=work.steps) if work.folder else None
+    )
+    dist.barrier()
+    for x in batches:
+        next(pace)
+        if work.paused:
+            dist.barrier()
+        with contextlib.nullcontext() if work.communicate else ddp.no_sync():
+            ddp(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ends.append(time.perf_counter())
+    if tracer:
+        tracer.close()
+    return ends[work.warmup - 1 :]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    path = Path(sys.argv[1])
+    periods = []
+    for work in msgspec.json.decode(path.read_bytes(), type=list[Work]):
+        ends = torch.tensor(train(work), dtype=torch.float64)
+        both = ends[1:] - ends[:-1]
+        dist.all_reduce(both)
+        periods.append((both / dist.get_world_size()).tolist())
+    if dist.get_rank() == 0:
+        with atomic_file(path.with_name("periods.json")) as file:
+            file.write(msgspec.json.encode(periods))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
