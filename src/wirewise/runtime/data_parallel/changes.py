@@ -43,8 +43,8 @@ def apply(model: nn.Module, plan: FusionPlan) -> Callable[[], None]:
         _replace(module, partial(checkpoint, module.forward, use_reentrant=False), undo)
 
     def undo_all() -> None:
-        for back in reversed(undo):
-            back()
+        while undo:
+            undo.pop()()
 
     return undo_all
 

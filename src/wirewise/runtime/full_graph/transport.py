@@ -220,6 +220,8 @@ class Pending:
         self.opened_s = time.perf_counter()
         self.arrival_s: dict[int, float] = {}
         """Seconds from opening to arrival, for each peer that has arrived."""
+        self.sent_s: dict[int, float] = {}
+        """`time.perf_counter` when the buffer for a peer could be written again, where single sends are known."""
         self.bytes_sent = 0
         self._arrived: queue.SimpleQueue = queue.SimpleQueue()
         self._sends: list[tuple[int, dist.Work, torch.Tensor]] = []
@@ -316,4 +318,5 @@ class Pending:
         """Wait until every posted buffer may be written again."""
         for peer, work, _ in self._sends:
             self.transport.guard(partial(work.wait, self.transport.timeout), self.what, peer)
+            self.sent_s[peer] = time.perf_counter()
         self._sends.clear()

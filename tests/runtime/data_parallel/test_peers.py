@@ -1,0 +1,91 @@
+"""Ranks that die or fall silent while gradients travel are named by all others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.harness.processes import run_ranks_as_processes
+from tests.harness.threads import run_ranks_as_threads
+from tests.runtime.data_parallel.examples import batch, made, random_plan, sequential, whole
+from wirewise.errors import PeerError
+from wirewise.runtime.data_parallel import Reducer, parallel
+
+
+def step(model: nn.Module, rank: int, number: int = 0) -> None:
+    x, y = batch(rank, number)
+    nn.functional.cross_entropy(model(x), y).backward()
+
+
+def test_a_silent_rank_is_named():
+    def body(rank: int, group: Any, store: Any) -> str:
+        model = made(sequential)
+        reducer = Reducer(model, whole(model, 3), group, store=store, timeout_s=1.0)
+        if rank == 2:
+            time.sleep(5)
+            return ""
+        with pytest.raises(PeerError) as caught:
+            step(model, rank)
+        assert reducer.transport.rank == rank
+        return str(caught.value)
+
+    messages = run_ranks_as_threads(3, body)
+    for rank in (0, 1):
+        assert (
+            f"rank {rank} waited in the all-reduce of bucket 0: rank 2 sent nothing for 1 s" in messages[rank]
+        )
+
+
+def dying(rank: int, folder: str) -> None:
+    """Rank 1 dies in step 3; the others write down what they are told."""
+    model = made(sequential)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped = parallel(model, random_plan(model, 3, 1), optimizer, timeout_s=20)
+    told = [Path(folder, str(other)) for other in (0, 2)]
+    with pytest.raises(PeerError) as caught:
+        for number in range(50):
+            if rank == 1 and number == 3:
+                die(told)
+            optimizer.zero_grad()
+            step(wrapped, rank, number)
+            optimizer.step()
+    Path(folder, f"{rank}.part").write_text(str(caught.value))
+    Path(folder, f"{rank}.part").rename(Path(folder, str(rank)))
+    time.sleep(20)
+
+
+def die(told: list[Path]) -> None:
+    """Close all connections as the kernel does for a dead process, then end once the others have spoken.
+
+    If the process ended at once, the harness would end the others before they notice.
+    """
+    for name in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name.name)).st_mode):
+                connection = socket.socket(fileno=os.dup(int(name.name)))
+                # A socket that listens has no peer.
+                connection.getpeername()
+                connection.shutdown(socket.SHUT_RDWR)
+    deadline = time.monotonic() + 15
+    while not all(path.exists() for path in told) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os._exit(7)
+
+
+@pytest.mark.dist
+def test_a_dead_rank_is_named(tmp_path):
+    with pytest.raises(ChildProcessError, match="rank 1 of 3 died, exit code 7"):
+        run_ranks_as_processes(3, dying, str(tmp_path))
+    for rank in (0, 2):
+        message = (tmp_path / str(rank)).read_text()
+        assert f"rank {rank} waited in the all-reduce of bucket" in message
+        assert "rank 1" in message.removeprefix(f"rank {rank}"), message

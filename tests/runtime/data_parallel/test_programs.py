@@ -1,0 +1,217 @@
+"""Every algorithm sums on every rank, with the messages that the simulator counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.harness.threads import run_ranks_as_threads
+from tests.runtime.data_parallel.examples import Branching, batch, made, mean_gradients, random_plan
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.data_parallel import Program, Reducer, int8_sum, top_k_sum, transport_of
+from wirewise.runtime.data_parallel.programs import moves
+from wirewise.trace.flows import ALGORITHMS
+from wirewise.trace.hops import hops
+
+CASES = [(algorithm, 1) for algorithm in ALGORITHMS] + [("ps", 2)]
+
+
+def hosts_of(ranks: int) -> list[int]:
+    """Two ranks on each host."""
+    return [rank // 2 for rank in range(ranks)]
+
+
+def tensor_of(rank: int, numel: int = 1001) -> torch.Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(rank))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_all_ranks_get_the_sum_of_the_library(ranks):
+    def body(rank: int, group: Any, store: Any) -> list[torch.Tensor]:
+        transport = transport_of(group, timeout_s=20, store=store)
+        found = [tensor_of(rank)]
+        group.allreduce([found[0]]).wait()
+        for algorithm, servers in CASES:
+            program = Program(transport, algorithm, hosts=hosts_of(ranks), servers=servers)
+            for _ in range(2):
+                found.append(tensor_of(rank))
+                program(found[-1])
+        transport.close()
+        return found
+
+    results = run_ranks_as_threads(ranks, body)
+    for rank, (expected, *found) in enumerate(results):
+        for number, one in enumerate(found):
+            torch.testing.assert_close(
+                one, expected, rtol=1e-5, atol=1e-5, msg=f"{rank} {CASES[number // 2]}"
+            )
+            # Bit by bit the same everywhere, and the second time as well.
+            assert torch.equal(one, results[0][1 + number])
+            assert torch.equal(one, results[0][1 + number // 2 * 2])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize(("algorithm", "servers"), CASES)
+def test_moves_carry_the_bytes_of_the_hops(ranks, algorithm, servers):
+    numel = 8 * 3 * 5 * 7
+    found = moves(algorithm, hosts_of(ranks), numel, servers)
+    expected = hops("all_reduce", hosts_of(ranks), float(numel), algorithm, servers=servers)
+    for move, hop in zip(found, expected, strict=True):
+        assert (move.source, move.target, move.round) == (hop.source, hop.target, hop.round)
+        assert move.end - move.begin == pytest.approx(hop.size_bytes, abs=1e-6)
+
+
+@pytest.mark.parametrize("numel", [1, 3])
+def test_tensors_of_fewer_elements_than_ranks(numel):
+    def body(rank: int, group: Any, store: Any) -> list[float]:
+        transport = transport_of(group, timeout_s=20, store=store)
+        sums = []
+        for algorithm, servers in CASES:
+            flat = torch.full((numel,), float(rank + 1))
+            Program(transport, algorithm, servers=servers)(flat)
+            sums += flat.tolist()
+        transport.close()
+        return sums
+
+    for sums in run_ranks_as_threads(4, body):
+        assert sums == [10.0] * numel * len(CASES)
+
+
+def test_every_hop_is_seen_by_both_ends():
+    seen: list[tuple[str, int, int, int]] = []
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        def observe(kind, source, target, size_bytes, start_s, end_s):
+            assert start_s <= end_s
+            assert rank == (source if kind == "send" else target)
+            seen.append((kind, source, target, size_bytes))
+
+        transport = transport_of(group, timeout_s=20, store=store)
+        Program(transport, "hierarchical", hosts=hosts_of(4), observer=observe)(torch.ones(100))
+        transport.close()
+
+    run_ranks_as_threads(4, body)
+    expected = sorted(
+        (m.source, m.target, 4 * (m.end - m.begin)) for m in moves("hierarchical", hosts_of(4), 100)
+    )
+    for kind in ("send", "recv"):
+        assert sorted(s[1:] for s in seen if s[0] == kind) == expected
+
+
+@pytest.mark.parametrize(("algorithm", "servers"), CASES)
+def test_a_reducer_may_use_a_program(algorithm, servers):
+    plan = random_plan(made(Branching), 3, 4)
+
+    def body(rank: int, group: Any, store: Any) -> dict[str, torch.Tensor]:
+        model = made(Branching)
+        transport = transport_of(group, timeout_s=20, store=store)
+        program = Program(transport, algorithm, hosts=[0, 0, 1], servers=servers)
+        reducer = Reducer(model, plan, transport, collective=program)
+        for step in range(2):
+            model.zero_grad()
+            x, y = batch(rank, step)
+            nn.functional.cross_entropy(model(x), y).backward()
+        reducer.close()
+        transport.close()
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    expected = mean_gradients(made(Branching), 3, 1)
+    for found in run_ranks_as_threads(3, body):
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_silent_rank_is_named():
+    def body(rank: int, group: Any, store: Any) -> str:
+        transport = transport_of(group, timeout_s=1.0, store=store)
+        program = Program(transport)
+        if rank == 1:
+            return ""
+        with pytest.raises(PeerError) as caught:
+            program(torch.ones(10))
+        return str(caught.value)
+
+    messages = run_ranks_as_threads(3, body)
+    assert "rank 1" in messages[2]
+    assert "ring all-reduce" in messages[0]
+
+
+def test_what_does_not_fit_is_refused():
+    def body(rank: int, group: Any, store: Any) -> None:
+        transport = transport_of(group, store=store)
+        with pytest.raises(InputError, match="butterfly"):
+            Program(transport, "butterfly")
+        with pytest.raises(InputError, match="1 to 1 servers"):
+            Program(transport, "ps", servers=2)
+        with pytest.raises(InputError, match="one for each of 1 ranks"):
+            Program(transport, hosts=[0, 1])
+        with pytest.raises(InputError, match="one dimension"):
+            Program(transport)(torch.ones(2, 2))
+        for wrong in (torch.ones(2, 2), torch.ones(3, dtype=torch.float64), torch.ones(0)):
+            with pytest.raises(InputError, match="float32"):
+                int8_sum(transport, wrong)
+        with pytest.raises(InputError, match="share=0"):
+            top_k_sum(transport, torch.ones(3), share=0.0)
+
+    run_ranks_as_threads(1, body)
+
+
+def test_top_k_sums_the_largest_and_keeps_the_rest():
+    def body(rank: int, group: Any, store: Any) -> tuple[torch.Tensor, torch.Tensor, list[tuple[str, int]]]:
+        transport = transport_of(group, timeout_s=20, store=store)
+        flat, residual, told = tensor_of(rank), torch.zeros(1001), []
+        top_k_sum(
+            transport, flat, share=0.01, residual=residual, observer=lambda *a: told.append((a[0], a[3]))
+        )
+        return flat, residual, told
+
+    results = run_ranks_as_threads(3, body)
+    expected = torch.zeros(1001)
+    for rank, (_, residual, told) in enumerate(results):
+        own = tensor_of(rank)
+        kept = own.abs() >= own.abs().topk(10).values.min()
+        expected += torch.where(kept, own, 0.0)
+        assert torch.equal(residual, torch.where(kept, 0.0, own))
+        assert told == [("encode", 4004), ("all_gather", 80), ("decode", 4004)]
+    for flat, *_ in results:
+        torch.testing.assert_close(flat, expected)
+
+
+def test_what_was_left_out_comes_in_the_next_steps():
+    def body(rank: int, group: Any, store: Any) -> torch.Tensor:
+        transport = transport_of(group, timeout_s=20, store=store)
+        residual, total = torch.zeros(100), torch.zeros(100)
+        for step in range(12):
+            flat = tensor_of(rank, 100) if step == 0 else torch.zeros(100)
+            top_k_sum(transport, flat, share=0.1, residual=residual)
+            total += flat
+        return total
+
+    expected = tensor_of(0, 100) + tensor_of(1, 100)
+    for total in run_ranks_as_threads(2, body):
+        torch.testing.assert_close(total, expected)
+
+
+@pytest.mark.parametrize("numel", [1, 256, 1001])
+def test_int8_sums_within_half_a_step_of_each_rank(numel):
+    def body(rank: int, group: Any, store: Any) -> torch.Tensor:
+        flat = tensor_of(rank, numel)
+        int8_sum(transport_of(group, timeout_s=20, store=store), flat)
+        return flat
+
+    owns = [tensor_of(rank, numel) for rank in range(3)]
+    bound = sum(own.abs().max() / 127 / 2 for own in owns) * 1.001
+    for found in run_ranks_as_threads(3, body):
+        assert (found - sum(owns)).abs().max() <= bound
+
+
+def test_int8_of_zeros_is_zero():
+    def body(rank: int, group: Any, store: Any) -> float:
+        flat = torch.zeros(300)
+        int8_sum(transport_of(group, store=store), flat)
+        return float(flat.abs().max())
+
+    assert run_ranks_as_threads(2, body) == [0.0, 0.0]
