@@ -12,7 +12,15 @@ from wirewise.trace.dataflow import Dataflow
 from wirewise.trace.flows import collective_flows
 from wirewise.trace.sketch import Node, Sketch
 
-__all__ = ["FIRST_BUCKET_BYTES", "Layer", "buckets", "data_parallel_step"]
+__all__ = [
+    "FIRST_BUCKET_BYTES",
+    "NO_OVERHEAD",
+    "Layer",
+    "Overhead",
+    "Transfer",
+    "buckets",
+    "data_parallel_step",
+]
 
 FIRST_BUCKET_BYTES = 2**20
 """Least size at which the first bucket is closed, so that communication begins early."""
@@ -25,6 +33,37 @@ class Layer(NamedTuple):
     forward_s: float
     backward_s: float
     gradient_bytes: float
+
+
+class Transfer(NamedTuple):
+    """A bucket as it is reduced."""
+
+    place: int
+    """Backward op, counted in their order, that completes its last gradient."""
+    size_bytes: float
+    chunks: int = 1
+    """All-reduces of equal size that it goes out as."""
+
+
+class Overhead(NamedTuple):
+    """What an all-reduce costs a rank beside the links."""
+
+    launch_s: float = 0.0
+    """On the thread that computes, to hand one over."""
+    encode_s: float = 0.0
+    """Before each one, on a thread of its own."""
+    encode_s_per_byte: float = 0.0
+    decode_s: float = 0.0
+    """Behind each one, on a thread of its own."""
+    decode_s_per_byte: float = 0.0
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether something runs before or behind the transfers."""
+        return max(self[1:]) > 0.0
+
+
+NO_OVERHEAD = Overhead()
 
 
 def buckets(
@@ -55,10 +94,14 @@ def data_parallel_step(
     hosts: Sequence[int],
     *,
     bucket_bytes: float = 25 * 2**20,
+    transfers: Sequence[Transfer] | None = None,
     algorithm: str = "ring",
     optimizer_s: float = 0.0,
     comm_slots: int = 2,
     slowdown: Sequence[float] | None = None,
+    overhead: Overhead = NO_OVERHEAD,
+    simulated: Sequence[int] | None = None,
+    busy_s: float = 0.0,
 ) -> Dataflow:
     """Forward, backward with buckets that are all-reduced as soon as they are full, a wait, the optimizer.
 
@@ -66,45 +109,45 @@ def data_parallel_step(
         layers: In the order of the forward pass.
         hosts: Host of each rank.
         bucket_bytes: Cap of a bucket.
+        transfers: The buckets in the order of their launch, instead of those by the cap.
         algorithm: How buckets are reduced (`trace.flows`).
         optimizer_s: Time of the update.
         comm_slots: Collectives that run at once.
         slowdown: Factor of each rank's compute, [ranks].
+        overhead: Of each all-reduce.
+        simulated: Ranks whose ops are in the graph; none: all. Exact where the others are never later.
+        busy_s: Time from the beginning in which one slot is taken.
     """
     sketch = Sketch(hosts)
     sketch.slots["communication"] = comm_slots
     by_rank = np.ones(len(hosts)) if slowdown is None else np.asarray(slowdown, dtype=np.float64)
-    ready = [_compute(sketch, rank, layers, float(by_rank[rank])) for rank in range(len(hosts))]
     backward = [layer.gradient_bytes for layer in reversed(layers)]
-    transfers = []
-    for number, bucket in enumerate(buckets(backward, bucket_bytes)):
-        size = sum(backward[i] for i in bucket)
-        flows, rounds = collective_flows("all_reduce", hosts, size, algorithm)
-        transfers.append(
-            sketch.add(
-                Node(
-                    f"bucket {number}",
-                    "communication",
-                    size_bytes=size,
-                    flows=flows,
-                    rounds=rounds,
-                    collective="all_reduce",
-                    resource="communication",
-                    priority=number,
-                    after={done[bucket[-1]] for done in ready},
-                )
-            )
-        )
-    for rank, done in enumerate(ready):
-        after = {done[-1], *transfers}
+    if transfers is None:
+        groups = buckets(backward, bucket_bytes)
+        transfers = [Transfer(group[-1], sum(backward[i] for i in group)) for group in groups]
+    launch = np.zeros(len(layers))
+    for one in transfers:
+        launch[one.place] += one.chunks * overhead.launch_s
+    ranks = range(len(hosts)) if simulated is None else simulated
+    ready = {rank: _compute(sketch, rank, layers, float(by_rank[rank]), launch) for rank in ranks}
+    if busy_s > 0.0:
+        busy = Node("before", "communication", duration_s=busy_s, resource="communication", priority=-1)
+        sketch.add(busy)
+    communication = _Communication(sketch, algorithm, overhead, ready)
+    for bucket, one in enumerate(transfers):
+        communication.add(f"bucket {bucket}", one)
+    for rank, done in ready.items():
+        after = {done[-1], *communication.done[rank]}
         end = Node("optimizer", "optimizer", rank=rank, duration_s=optimizer_s * by_rank[rank], after=after)
         end.resource, end.priority = f"rank {rank}", 2 * len(layers)
         sketch.add(end)
     return sketch.dataflow()
 
 
-def _compute(sketch: Sketch, rank: int, layers: Sequence[Layer], slowdown: float) -> list[int]:
-    """Forward and backward ops of a rank; the numbers of the backward ops in their order."""
+def _compute(
+    sketch: Sketch, rank: int, layers: Sequence[Layer], slowdown: float, launch: np.ndarray
+) -> list[int]:
+    """Forward and backward ops of a rank; the op at which each backward op is over and its buckets launched."""
     before: set[int] = set()
     order = [(layer, "forward", layer.forward_s, 0.0) for layer in layers]
     order += [(layer, "backward", layer.backward_s, layer.gradient_bytes) for layer in reversed(layers)]
@@ -113,5 +156,55 @@ def _compute(sketch: Sketch, rank: int, layers: Sequence[Layer], slowdown: float
         node = Node(layer.name, kind, rank=rank, duration_s=seconds * slowdown, gradient_bytes=gradient)
         node.resource, node.priority, node.after = f"rank {rank}", place, before
         made.append(sketch.add(node))
+        handed_over = launch[place - len(layers)] if kind == "backward" else 0.0
+        if handed_over > 0.0:
+            node = Node("launch", "other", rank=rank, duration_s=handed_over * slowdown, after={made[-1]})
+            node.resource, node.priority = f"rank {rank}", place
+            made[-1] = sketch.add(node)
         before = {made[-1]}
     return made[len(layers) :]
+
+
+class _Communication:
+    """Adds buckets: encoded on each rank, reduced, decoded on each rank, chunk by chunk.
+
+    Args:
+        sketch: The graph.
+        algorithm: Of the all-reduces.
+        overhead: Of each.
+        ready: Of each simulated rank, the ops after which buckets can go, in the order of the backward pass.
+    """
+
+    def __init__(
+        self, sketch: Sketch, algorithm: str, overhead: Overhead, ready: dict[int, list[int]]
+    ) -> None:
+        self.sketch, self.algorithm, self.overhead, self.ready = sketch, algorithm, overhead, ready
+        self.done: dict[int, list[int]] = {rank: [] for rank in ready}
+        """What each rank waits for before its optimizer."""
+        self._count = 0
+
+    def add(self, name: str, transfer: Transfer) -> None:
+        size = transfer.size_bytes / transfer.chunks
+        flows, rounds = collective_flows("all_reduce", self.sketch.hosts, size, self.algorithm)
+        for chunk in range(transfer.chunks):
+            part = name if transfer.chunks == 1 else f"{name} chunk {chunk}"
+            node = Node(part, "communication", size_bytes=size, flows=list(flows), rounds=rounds)
+            node.collective, node.resource, node.priority = "all_reduce", "communication", self._count
+            node.after = {
+                self._stage("encode", part, rank, size, ops[transfer.place])
+                for rank, ops in self.ready.items()
+            }
+            number = self.sketch.add(node)
+            for rank in self.ready:
+                self.done[rank].append(self._stage("decode", part, rank, size, number))
+            self._count += 1
+
+    def _stage(self, kind: str, name: str, rank: int, size: float, after: int) -> int:
+        """The op that encodes or decodes behind `after`; `after` itself where that takes no time."""
+        own = self.overhead[1:3] if kind == "encode" else self.overhead[3:5]
+        seconds = own[0] + own[1] * size
+        if seconds <= 0.0:
+            return after
+        node = Node(f"{kind} {name}", kind, rank=rank, duration_s=seconds, after={after})
+        node.resource, node.priority = f"rank {rank} {kind}", self._count
+        return self.sketch.add(node)

@@ -75,6 +75,10 @@ class Gradients:
         self._last = [_last_entry(self.sketch, regions[op], self.backward[0]) for op in old]
         self.sizes = _gradient_bytes(self.sketch, self.backward[0], old, self._last)
         """Bytes that each backward op of a rank completes, [k]; together those of the old buckets."""
+        self.buckets = [
+            (place, self.sketch.nodes[op].size_bytes) for place, op in zip(self._last, old, strict=True)
+        ]
+        """Old buckets in their order: place in `backward` of the last op that each waits for, and its bytes."""
         self._exits = [sorted({behind for _, behind in regions[op].exits}) for op in old]
         first = self.sketch.nodes[old[0]]
         self._resource, self._step = first.resource, first.step

@@ -1,0 +1,90 @@
+"""The search of dPRO (MLSys 2022): memory first, then rules, then replay decides on small changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wirewise.planners.fusion.moves import neighbours
+from wirewise.planners.fusion.problem import Decision, FusionProblem
+from wirewise.planners.fusion.score import Scorer
+from wirewise.planners.fusion.search import DEFAULT_PASSES, Found, Stop, bounds, make_plan, starts
+from wirewise.plans import FusionPlan
+
+__all__ = ["dpro", "search"]
+
+_REFINED = 3
+"""How many starts are refined."""
+_BEFORE_CRITICAL = 2
+"""Buckets before the critical path that may change too: what they hold can be moved onto it."""
+_LEAST_GAIN = 1e-9
+
+
+def dpro(
+    problem: FusionProblem,
+    *,
+    memory_budget_bytes: float | None = None,
+    time_budget_s: float = 60.0,
+    passes: Sequence[str] = DEFAULT_PASSES,
+    seed: int = 0,
+) -> FusionPlan:
+    """Buckets, chunks, fused ops, recomputation and accumulation that end the simulated step early.
+
+    Args:
+        problem: What is decided on.
+        memory_budget_bytes: Of a rank; none: unlimited.
+        time_budget_s: Of the search.
+        passes: What may be changed, some of `PASSES`.
+        seed: Recorded in the plan; the search draws nothing.
+
+    Raises:
+        PlanError: Nothing fits into the memory, or a knob that is out of range.
+    """
+    scorer = Scorer(problem)
+    found = search(
+        problem,
+        scorer=scorer,
+        memory_budget_bytes=memory_budget_bytes,
+        time_budget_s=time_budget_s,
+        passes=passes,
+    )
+    return make_plan(problem, found.decision, planner="dpro", scorer=scorer, seed=seed)
+
+
+def search(
+    problem: FusionProblem,
+    *,
+    scorer: Scorer | None = None,
+    memory_budget_bytes: float | None = None,
+    time_budget_s: float = 60.0,
+    passes: Sequence[str] = DEFAULT_PASSES,
+) -> Found:
+    """As `dpro`; the decision itself and what it took."""
+    stop, scorer, rounds = Stop(time_budget_s), scorer or Scorer(problem), 0
+    base = bounds(problem, scorer, memory_budget_bytes, passes)
+    ranked = sorted(starts(problem, base, passes), key=scorer)
+    best = ranked[0]
+    for start in ranked[:_REFINED]:
+        stop.restart()
+        own, over = start, False
+        while not over:
+            better = _round(problem, scorer, own, passes, stop)
+            rounds += 1
+            over = better is own or stop.round(scorer(better))
+            own = better
+        best = min(best, own, key=scorer)
+    return Found(best, scorer(best), rounds, stop.seconds, scorer.events, scorer.evaluations)
+
+
+def _round(
+    problem: FusionProblem, scorer: Scorer, decision: Decision, passes: Sequence[str], stop: Stop
+) -> Decision:
+    """The best of all small changes on the critical path; the same object where none is better."""
+    best, best_s = decision, scorer.rebase(decision) * (1.0 - _LEAST_GAIN)
+    first = max(scorer.first_critical - _BEFORE_CRITICAL, 0)
+    for other in neighbours(problem, decision, passes, first):
+        if stop.late:
+            break
+        seconds = scorer(other)
+        if seconds < best_s:
+            best, best_s = other, seconds
+    return best

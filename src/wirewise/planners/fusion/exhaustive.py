@@ -1,0 +1,81 @@
+"""All bucketings of a few gradients, or all of a list of caps; and the buckets without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from wirewise.errors import PlanError
+from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem
+from wirewise.planners.fusion.rules import walk
+from wirewise.planners.fusion.score import Scorer
+from wirewise.planners.fusion.search import Found, Stop, baseline, capped, make_plan
+from wirewise.plans import FusionPlan
+
+__all__ = ["MOST_GRADIENTS", "all_bucketings", "ddp", "exhaustive", "rules", "try_all"]
+
+MOST_GRADIENTS = 12
+
+
+def all_bucketings(gradients: int) -> Iterator[tuple[BucketSpan, ...]]:
+    """All 2^(n-1) ways to cut n gradients in order."""
+    for cuts in range(2 ** (gradients - 1)):
+        lasts = [i for i in range(gradients - 1) if cuts >> i & 1] + [gradients - 1]
+        yield tuple(BucketSpan(a + 1, b) for a, b in zip([-1, *lasts], lasts, strict=False))
+
+
+def try_all(
+    problem: FusionProblem,
+    *,
+    caps: Sequence[float] = (),
+    scorer: Scorer | None = None,
+    time_budget_s: float = 600.0,
+) -> Found:
+    """The best of all bucketings, or of those by `caps` in bytes; whole buckets, ops as they are.
+
+    Raises:
+        PlanError: More gradients than `MOST_GRADIENTS` and no caps.
+    """
+    stop, scorer, count = Stop(time_budget_s), scorer or Scorer(problem), len(problem.sizes)
+    if caps:
+        options: Iterator[Decision] = (capped(problem, cap) for cap in caps)
+    elif count <= MOST_GRADIENTS:
+        options = (Decision(spans) for spans in all_bucketings(count))
+    else:
+        raise PlanError(
+            f"{count} gradients have 2^{count - 1} bucketings; expected at most {MOST_GRADIENTS}: give caps, or use "
+            "the planner 'dpro'"
+        )
+    best = baseline(problem)
+    tried = 0
+    for option in options:
+        best = min(best, option, key=scorer)
+        tried += 1
+        if stop.late:
+            break
+    return Found(best, scorer(best), tried, stop.seconds, scorer.events, scorer.evaluations)
+
+
+def exhaustive(
+    problem: FusionProblem, *, caps: Sequence[float] = (), time_budget_s: float = 600.0, seed: int = 0
+) -> FusionPlan:
+    """As `try_all`, as a plan."""
+    scorer = Scorer(problem)
+    found = try_all(problem, caps=caps, scorer=scorer, time_budget_s=time_budget_s)
+    return make_plan(problem, found.decision, planner="exhaustive", scorer=scorer, seed=seed)
+
+
+def rules(problem: FusionProblem, *, seed: int = 0) -> FusionPlan:
+    """The walk by the rules alone, nothing simulated to decide."""
+    decision = walk(problem, replace(baseline(problem), fused=()))
+    return make_plan(problem, decision, planner="rules", seed=seed)
+
+
+def ddp(problem: FusionProblem, *, cap_bytes: float | None = None, seed: int = 0) -> FusionPlan:
+    """Buckets of DistributedDataParallel; none: its default caps.
+
+    Raises:
+        InputError: A cap that is not above 0.
+    """
+    decision = baseline(replace(problem, recorded=())) if cap_bytes is None else capped(problem, cap_bytes)
+    return make_plan(problem, decision, planner="ddp", seed=seed)

@@ -1,0 +1,241 @@
+"""Fusion problems from traces of ordinary training steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.interfaces import Links
+from wirewise.cost.traces import fit_links
+from wirewise.errors import InputError
+from wirewise.planners.fusion.problem import BucketSpan, FusionProblem, Module
+from wirewise.sim.gradients import Gradients, all_reduces
+from wirewise.sim.replay import replay
+from wirewise.sim.rewrite import without_communication
+from wirewise.sim.traces import recorded_steps
+from wirewise.trace.dataflow import KINDS, Dataflow, build
+from wirewise.trace.match import match
+from wirewise.trace.records import Trace
+
+__all__ = ["MemorySizes", "from_flows", "from_trace", "with_memory"]
+
+Vector = NDArray[np.float64]
+
+
+class MemorySizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a module keeps; fields as in `Module`."""
+
+    saved_bytes: float
+    input_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A step without its communication; seconds by rank."""
+
+    names: list[str]
+    """Of the backward ops in their order."""
+    backward_s: Vector
+    """[ranks, k]"""
+    forward: list[tuple[str, float]]
+    """Name and seconds of each forward op of rank 0."""
+    forward_s: Vector
+    """Before the first backward op, [ranks]."""
+    optimizer_s: Vector
+    """Behind the last one, [ranks]."""
+
+
+def from_trace(trace: Trace, links: Links | None = None, *, algorithm: str = "ring") -> FusionProblem:
+    """The problem of a run: medians over its steps.
+
+    Args:
+        trace: On aligned clocks, of data-parallel training.
+        links: Of its hosts; none: fitted from the trace.
+        algorithm: Of its all-reduces.
+
+    Raises:
+        InputError: No gradient buckets, or backward ops that differ from rank to rank.
+        TraceError: As `trace.dataflow.build`.
+    """
+    matches = match(trace)
+    steps = recorded_steps(trace, lambda t, n: build(t, n, algorithm=algorithm, matches=matches))
+    measured = float(np.median([(step.end_s - step.begin_s).mean() for step in steps]))
+    return from_flows(
+        [step.dataflow for step in steps],
+        fit_links(trace) if links is None else links,
+        measured_step_s=measured,
+        parameters=_parameters(trace, steps[0].number),
+        algorithm=algorithm,
+    )
+
+
+def _parameters(trace: Trace, step: int) -> list[tuple[str, ...]]:
+    """Names in each bucket of rank 0, in the order of the buckets; empty where none are recorded."""
+    sent = [op for op in trace.of(0, step) if op.kind == "communication" and op.collective == "all_reduce"]
+    return [op.parameters for op in sorted(sent, key=lambda op: op.seq) if op.parameters]
+
+
+def from_flows(
+    flows: Sequence[Dataflow],
+    links: Links,
+    *,
+    measured_step_s: float = 0.0,
+    parameters: Sequence[Sequence[str]] = (),
+    algorithm: str = "ring",
+) -> FusionProblem:
+    """The same from dataflow graphs of steps.
+
+    The backward op that completes some gradients is one module; forward ops belong to the module of their name,
+    and what has no such name to the first one. Idle time between ops counts as theirs. Where names do not tell
+    which op completes which parameter, the recorded buckets are the finest grain.
+
+    Args:
+        flows: Steps of one job; those with other backward ops than most are left out.
+        links: Of its hosts.
+        measured_step_s: Their period.
+        parameters: Names in each bucket.
+        algorithm: Of the all-reduces.
+
+    Raises:
+        InputError: As `from_trace`, or no graph at all.
+    """
+    if not flows:
+        raise InputError("got no graph of a step; record at least one whole step")
+    parts = [Gradients(flow, links) for flow in flows]
+    computed = [_computed(flow, part, links) for flow, part in zip(flows, parts, strict=True)]
+    usual = Counter(tuple(one.names) for one in computed).most_common(1)[0][0]
+    kept = [i for i, one in enumerate(computed) if tuple(one.names) == usual]
+    flow, part, steps = flows[kept[0]], parts[kept[0]], [computed[i] for i in kept]
+    whole = np.array([one.backward_s.sum(axis=1) + one.forward_s for one in steps])
+    slowdown = np.median(whole / np.maximum(whole.mean(axis=1, keepdims=True), 1e-30), axis=0)
+    slowdown = np.maximum(slowdown, 1e-6)
+    backward = _typical(np.array([one.backward_s for one in steps]), slowdown)
+    forward = _typical(np.array([one.forward_s for one in steps])[:, :, None], slowdown)[0]
+    sizes, names = _named(list(usual), part, parameters)
+    shares = _forward_shares(list(usual), steps[0].forward, float(forward))
+    modules = [
+        Module(
+            name=name,
+            forward_s=shares[k],
+            backward_s=float(backward[k]),
+            gradient_bytes=float(sizes[k]),
+            parameters=names[k],
+        )
+        for k, name in enumerate(_unique(usual))
+    ]
+    return FusionProblem(
+        modules=modules[::-1],
+        hosts=flow.hosts.tolist(),
+        links=links,
+        slowdown=slowdown.tolist(),
+        optimizer_s=float(np.median([(one.optimizer_s / slowdown).mean() for one in steps])),
+        comm_slots=int(flow.slots[flow.resource[all_reduces(flow)[0]]]),
+        algorithm=algorithm,
+        recorded=_recorded(part.buckets, np.flatnonzero(sizes > 0)),
+        measured_step_s=measured_step_s,
+    )
+
+
+def with_memory(problem: FusionProblem, sizes: Mapping[str, MemorySizes]) -> FusionProblem:
+    """The problem with what each module keeps; modules that are not listed keep nothing.
+
+    Raises:
+        InputError: A module that the problem does not have.
+    """
+    known = {module.name for module in problem.modules}
+    if unknown := sorted(set(sizes) - known):
+        raise InputError(
+            f"got sizes of {unknown[0]!r}, which is no module of the run; it has {', '.join(sorted(known)[:20])}"
+        )
+    modules = [
+        replace(module, **msgspec.structs.asdict(sizes[module.name])) if module.name in sizes else module
+        for module in problem.modules
+    ]
+    return replace(problem, modules=modules)
+
+
+def _computed(flow: Dataflow, part: Gradients, links: Links) -> _Computed:
+    """What each rank does when no transfer takes time."""
+    alone = replay(without_communication(flow), links)
+    start, end = alone.start_s, alone.end_s
+    ends = np.array([end[ops] for ops in part.backward])
+    first = np.array([start[ops[0]] for ops in part.backward])
+    own = np.flatnonzero((flow.rank == 0) & (flow.kind == KINDS.index("forward")))
+    own = own[np.argsort(start[own], kind="stable")]
+    return _Computed(
+        [flow.names[op] for op in part.backward[0]],
+        np.diff(ends, axis=1, prepend=first[:, None]),
+        [(flow.names[op], float(end[op] - start[op])) for op in own.tolist()],
+        first,
+        np.maximum(alone.finish_s - ends[:, -1], 0.0),
+    )
+
+
+def _typical(seconds: Vector, slowdown: Vector) -> Vector:
+    """Medians of ops over steps and ranks, [k], their sum that of the median step; from [steps, ranks, k]."""
+    even = seconds / slowdown[None, :, None]
+    typical: Vector = np.median(even, axis=(0, 1))
+    whole = float(np.median(even.sum(axis=2).mean(axis=1)))
+    return typical * (whole / typical.sum()) if typical.sum() > 0 else typical
+
+
+def _forward_shares(backward: list[str], forward: list[tuple[str, float]], whole_s: float) -> list[float]:
+    """Forward seconds of the module of each backward op; together `whole_s`."""
+    seconds: dict[str, float] = {}
+    for name, own in forward:
+        seconds[name] = seconds.get(name, 0.0) + own
+    shares = [seconds.pop(name, 0.0) for name in backward]
+    total = sum(shares) + sum(seconds.values())
+    shares = [share * whole_s / total if total > 0 else 0.0 for share in shares]
+    # The module that runs first in the forward pass is the last in the backward pass.
+    shares[-1] += max(whole_s - sum(shares), 0.0)
+    return shares
+
+
+def _named(
+    ops: list[str], part: Gradients, parameters: Sequence[Sequence[str]]
+) -> tuple[Vector, list[tuple[str, ...]]]:
+    """Bytes and parameter names of each backward op."""
+    found: list[list[str]] = [[] for _ in ops]
+    place = {name: k for k, name in enumerate(ops)}
+    for name in (name for bucket in parameters for name in bucket):
+        pieces = name.split(".")
+        prefixes = [".".join(pieces[:end]) for end in range(len(pieces), 0, -1)]
+        k = next((place[prefix] for prefix in prefixes if prefix in place), -1)
+        if k < 0:
+            break
+        found[k].append(name)
+    else:
+        if all(bool(own) == (size > 0) for own, size in zip(found, part.sizes.tolist(), strict=True)):
+            return part.sizes, [tuple(own) for own in found]
+    if len(parameters) != len(part.buckets):
+        return part.sizes, [()] * len(ops)
+    sizes = np.zeros(len(ops))
+    whole: list[tuple[str, ...]] = [()] * len(ops)
+    for (last, size), own in zip(part.buckets, parameters, strict=True):
+        sizes[last] += size
+        whole[last] = (*whole[last], *own)
+    return sizes, whole
+
+
+def _recorded(buckets: Sequence[tuple[int, float]], units: NDArray[np.int64]) -> tuple[BucketSpan, ...]:
+    """The buckets of the run over gradients that are completed at these places."""
+    lasts = sorted({int(np.searchsorted(units, place, side="right")) - 1 for place, _ in buckets})
+    lasts = [last for last in lasts[:-1] if last >= 0] + [len(units) - 1]
+    lasts = sorted(set(lasts))
+    return tuple(BucketSpan(a + 1, b) for a, b in zip([-1, *lasts], lasts, strict=False))
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Names with a number where one comes again."""
+    seen, found = Counter[str](), []
+    for name in names:
+        found.append(f"{name}#{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return found

@@ -1,0 +1,180 @@
+"""The decision rules of dPRO (MLSys 2022, section 5) and the walk that applies them.
+
+p_n is the n-th backward op that completes gradients, with what runs before it since the last one; q_n is the
+reduction of its gradients; .d is a duration, .e an end. A reduction of s bytes in k chunks goes through three
+stages (encode, wire, decode), chunk by chunk:
+
+    t_sync(s, k) = k t_slow(s / k) + the other two stages of one chunk,
+
+where "slow" is the stage with the largest cost a byte, so that the best k is sqrt(s (a_1 + a_2) / b_slow) with the
+slopes a of the two others and the fixed cost b of the slow one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, floor, sqrt
+
+from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem, Linear
+from wirewise.planners.fusion.timing import again_s, group_s, micro_share
+
+__all__ = ["MOST_CHUNKS", "best_chunks", "op_fusion_pays", "stages", "sync_s", "tensor_fusion_pays", "walk"]
+
+MOST_CHUNKS = 64
+
+
+def stages(problem: FusionProblem) -> list[Linear]:
+    """Encode, wire and decode of a chunk."""
+    _, a, b, c, d = problem.overhead
+    return [Linear(a, b), problem.wire, Linear(c, d)]
+
+
+def sync_s(size_bytes: float, chunks: int, through: list[Linear]) -> float:
+    """t_sync: seconds from the first chunk's start to the last one's end."""
+    slow = max(through, key=lambda stage: stage.s_per_byte)
+    one = size_bytes / chunks
+    return (chunks - 1) * slow(one) + sum(stage(one) for stage in through)
+
+
+def best_chunks(size_bytes: float, through: list[Linear], most: int = MOST_CHUNKS) -> int:
+    """k*: how many chunks make t_sync least."""
+    slow = max(through, key=lambda stage: stage.s_per_byte)
+    others = sum(stage.s_per_byte for stage in through) - slow.s_per_byte
+    if others <= 0.0:
+        return 1
+    exact = min(sqrt(size_bytes * others / slow.latency_s), most) if slow.latency_s > 0 else float(most)
+    around = {max(floor(exact), 1), max(ceil(exact), 1)}
+    return min(around, key=lambda k: sync_s(size_bytes, k, through))
+
+
+def op_fusion_pays(previous_sync_s: float, previous_s: float, own_s: float, fused_s: float) -> bool:
+    """Fuse p_{n-1} and p_n: q_{n-1}.d < p_{n-1}.d + p_n.d - t_fused.
+
+    The compute saved is more than the communication that can no longer hide behind p_n.
+    """
+    return previous_sync_s < previous_s + own_s - fused_s
+
+
+def tensor_fusion_pays(previous_end_s: float, own_ready_s: float, merged_s: float, own_s: float) -> bool:
+    """Fuse q_{n-1} and q_n: q_{n-1}.e > p_n.e + t_sync(s_{n-1} + s_n) - t_sync(s_n).
+
+    The transfer before runs so long that to begin it late costs nothing.
+    """
+    return previous_end_s > own_ready_s + merged_s - own_s
+
+
+@dataclass(frozen=True)
+class _Op:
+    """p_n: modules first to last; seconds on the slowest rank."""
+
+    first: int
+    last: int
+    forward_s: float
+    backward_s: float
+    fused: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where the walk stands; times count from the beginning of the backward pass."""
+
+    op: _Op
+    span: BucketSpan
+    """The last bucket, not launched yet."""
+    ready_s: float
+    """End of the op."""
+    before_s: float
+    """End of the bucket before."""
+    end_s: float
+    """End of the last bucket, if it is launched now."""
+
+
+def walk(
+    problem: FusionProblem, start: Decision, *, op_fusion: bool = True, partition: bool = True
+) -> Decision:
+    """Buckets, chunks and fused ops by the rules, op after op in the order of the backward pass.
+
+    Ops that are fused become ready together, so their buckets are fused too; where two buckets are fused, fusing
+    their ops costs no overlap and is tried as well.
+
+    Args:
+        problem: What is decided on.
+        start: Whose precision, recomputation and accumulation hold; its buckets and fused ops do not matter.
+        op_fusion: Whether ops are fused.
+        partition: Whether buckets are cut into chunks.
+    """
+    return _Walker(problem, start, op_fusion, partition).run()
+
+
+class _Walker:
+    def __init__(self, problem: FusionProblem, start: Decision, op_fusion: bool, partition: bool) -> None:
+        self.problem, self.start, self.op_fusion, self.partition = problem, start, op_fusion, partition
+        self.through = stages(problem)
+        self.scale = micro_share(problem, start) * problem.factor
+        self.buckets: list[BucketSpan] = []
+        self.fused: list[tuple[int, int]] = []
+
+    def run(self) -> Decision:
+        last = len(self.problem.modules) - 1
+        state: _State | None = None
+        for gradient, module in enumerate(self.problem.gradients):
+            op, span = self._unfused(module, last), BucketSpan(gradient, gradient)
+            if state is None:
+                state = self._launch(op, span, op.backward_s, 0.0)
+            else:
+                state = self._next(state, op, span)
+            last = module - 1
+        if state is not None:
+            self._keep(state)
+        return replace(self.start, buckets=tuple(self.buckets), fused=tuple(sorted(self.fused)))
+
+    def _next(self, state: _State, own: _Op, span: BucketSpan) -> _State:
+        """Decide on p_{n-1} = `state.op` and p_n = `own`."""
+        fused, merged = self._fused(own, state.op), BucketSpan(state.span.first, span.last)
+        ready = state.ready_s + own.backward_s
+        together = fused is not None and op_fusion_pays(
+            self._sync_s(state.span), state.op.seconds, own.seconds, fused.seconds
+        )
+        if not (together or tensor_fusion_pays(state.end_s, ready, self._sync_s(merged), self._sync_s(span))):
+            self._keep(state)
+            return self._launch(own, span, ready, state.end_s)
+        if fused is not None and fused.seconds < state.op.seconds + own.seconds:
+            ready -= state.op.backward_s + own.backward_s - fused.backward_s
+            return self._launch(fused, merged, ready, state.before_s)
+        self._keep_op(state.op)
+        return self._launch(own, merged, ready, state.before_s)
+
+    def _launch(self, op: _Op, span: BucketSpan, ready_s: float, before_s: float) -> _State:
+        return _State(op, span, ready_s, before_s, max(ready_s, before_s) + self._sync_s(span))
+
+    def _keep(self, state: _State) -> None:
+        self._keep_op(state.op)
+        self.buckets.append(state.span._replace(chunks=self._chunks(state.span)))
+
+    def _keep_op(self, op: _Op) -> None:
+        if op.fused:
+            self.fused.append((op.first, op.last))
+
+    def _unfused(self, first: int, last: int) -> _Op:
+        pairs = [
+            group_s(self.problem, i, i, self.start.precision) or (0.0, 0.0) for i in range(first, last + 1)
+        ]
+        backward = sum(pair[1] for pair in pairs) + again_s(self.problem, self.start, first, last)
+        return _Op(first, last, self.scale * sum(pair[0] for pair in pairs), self.scale * backward)
+
+    def _fused(self, own: _Op, before: _Op) -> _Op | None:
+        pair = group_s(self.problem, own.first, before.last, self.start.precision) if self.op_fusion else None
+        if pair is None:
+            return None
+        backward = pair[1] + again_s(self.problem, self.start, own.first, before.last)
+        return _Op(own.first, before.last, self.scale * pair[0], self.scale * backward, fused=True)
+
+    def _chunks(self, span: BucketSpan) -> int:
+        return best_chunks(self.problem.size_of(span), self.through) if self.partition else 1
+
+    def _sync_s(self, span: BucketSpan) -> float:
+        return sync_s(self.problem.size_of(span), self._chunks(span), self.through)

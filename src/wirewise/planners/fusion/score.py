@@ -1,0 +1,165 @@
+"""Seconds of a step under a decision, by replay of as little of it as decides them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.planners.fusion.problem import Decision, FusionProblem
+from wirewise.planners.fusion.timing import Segments, layers, segments, transfers
+from wirewise.sim.data_parallel import Layer, Transfer, data_parallel_step
+from wirewise.sim.replay import Replay, replay
+from wirewise.trace.dataflow import KINDS, Dataflow
+
+__all__ = ["Scorer", "step_of"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Base:
+    """A step that was simulated whole; what follows its unchanged beginning can be simulated alone."""
+
+    segments: Segments
+    computed_s: Vector
+    """When each part's backward ops are over and its bucket is handed over, [parts]."""
+    reduced_s: Vector
+    """When the bucket and all before it are done with, [parts]."""
+    first_critical: int
+    """First bucket on the critical path."""
+
+
+def step_of(problem: FusionProblem, decision: Decision, *, simulated: list[int] | None = None) -> Dataflow:
+    """The whole graph of a step, op by op."""
+    return _graph(problem, layers(problem, decision), transfers(problem, decision), simulated)
+
+
+class Scorer:
+    """Replays decisions and counts what that takes.
+
+    Equal steps are simulated once. The three short-cuts do not change a result: ops between two launches run
+    without a break, so that they are one op; of ranks that differ by a factor, the slowest is the last to come
+    to each collective; and what comes before a change stays as it was, so that a replay can begin where no
+    transfer is under way, or with one that takes the only slot.
+
+    Args:
+        problem: What is decided on.
+        coarsen: One op for all between two launches.
+        one_rank: The slowest rank stands for all.
+        partial: Only what follows the first change against the last `rebase`; needs `coarsen`.
+    """
+
+    def __init__(
+        self, problem: FusionProblem, *, coarsen: bool = True, one_rank: bool = True, partial: bool = True
+    ) -> None:
+        self.problem, self.coarsen, self.partial = problem, coarsen, coarsen and partial
+        self._simulated = [problem.slowest] if one_rank else None
+        self._known: dict[Segments, float] = {}
+        self._base: _Base | None = None
+        self.events = 0
+        """Ops that were simulated."""
+        self.evaluations = 0
+        """Steps or parts of steps that were simulated."""
+
+    def __call__(self, decision: Decision) -> float:
+        """Seconds of a step."""
+        key = segments(self.problem, decision)
+        if key not in self._known:
+            self._known[key] = self._from_cut(key) if self.coarsen else self._whole(decision)
+        return self._known[key]
+
+    def rebase(self, decision: Decision) -> float:
+        """Seconds of a step from which the next ones are likely to differ little."""
+        key = segments(self.problem, decision)
+        flow = self._coarse(key, 0, key.forward_s, 0.0)
+        result = self._run(flow)
+        self._base = _base(self.problem, key, result)
+        return self._known.setdefault(key, result.step_s)
+
+    @property
+    def first_critical(self) -> int:
+        """First bucket on the critical path of the last `rebase`."""
+        return self._base.first_critical if self._base else 0
+
+    def _whole(self, decision: Decision) -> float:
+        return self._run(step_of(self.problem, decision, simulated=self._simulated)).step_s
+
+    def _from_cut(self, key: Segments) -> float:
+        cut, base, factor = self._cut(key), self._base, self.problem.factor
+        if cut == 0 or base is None:
+            return self._run(self._coarse(key, 0, key.forward_s, 0.0)).step_s
+        computed, reduced = float(base.computed_s[cut - 1]), float(base.reduced_s[cut - 1])
+        busy = 0.0 if reduced <= computed + factor * key.parts[cut].compute_s else reduced
+        return self._run(self._coarse(key, cut, computed / factor, busy)).step_s
+
+    def _cut(self, key: Segments) -> int:
+        """First part that has to be simulated."""
+        base, problem = self._base, self.problem
+        if not self.partial or base is None or base.segments.forward_s != key.forward_s:
+            return 0
+        same = 0
+        for mine, other in zip(key.parts[:-1], base.segments.parts, strict=False):
+            if mine != other:
+                break
+            same += 1
+        alone = problem.comm_slots == 1 and not problem.overhead.has_stages
+        for cut in range(same, 0, -1):
+            ready = base.computed_s[cut - 1] + problem.factor * key.parts[cut].compute_s
+            if alone or base.reduced_s[cut - 1] <= ready:
+                return cut
+        return 0
+
+    def _coarse(self, key: Segments, cut: int, before_s: float, busy_s: float) -> Dataflow:
+        parts = key.parts[cut:]
+        ops = [Layer(f"part {i}", 0.0, p.compute_s, p.size_bytes) for i, p in enumerate(parts)]
+        ops.append(Layer("rest", before_s, key.tail_s, 0.0))
+        sent = [Transfer(i, p.size_bytes, p.chunks) for i, p in enumerate(parts)]
+        return _graph(self.problem, ops[::-1], sent, self._simulated, busy_s)
+
+    def _run(self, flow: Dataflow) -> Replay:
+        self.events += len(flow.names)
+        self.evaluations += 1
+        return replay(flow, self.problem.links)
+
+
+def _graph(
+    problem: FusionProblem,
+    ops: list[Layer],
+    sent: list[Transfer],
+    simulated: list[int] | None,
+    busy_s: float = 0.0,
+) -> Dataflow:
+    return data_parallel_step(
+        ops,
+        problem.hosts,
+        transfers=sent,
+        algorithm=problem.algorithm,
+        optimizer_s=problem.optimizer_s,
+        comm_slots=problem.comm_slots,
+        slowdown=problem.slowdown or None,
+        overhead=problem.overhead,
+        simulated=simulated,
+        busy_s=busy_s,
+    )
+
+
+def _base(problem: FusionProblem, key: Segments, result: Replay) -> _Base:
+    flow, end, count = result.dataflow, result.end_s, len(key.parts)
+    own = flow.rank == problem.slowest
+    computed = end[own & (flow.kind == KINDS.index("backward"))][:count]
+    chunks = [part.chunks for part in key.parts]
+    launch = problem.overhead.launch_s * problem.factor
+    owner = np.repeat(np.arange(count), chunks)
+    transfer = np.flatnonzero((flow.size_bytes > 0) & (flow.kind == KINDS.index("communication")))
+    reduced = np.zeros(count)
+    np.maximum.at(reduced, owner, end[transfer])
+    decoded = np.flatnonzero(own & (flow.kind == KINDS.index("decode")))
+    if len(decoded):
+        np.maximum.at(reduced, owner, end[decoded])
+    place = dict(zip(transfer.tolist(), owner.tolist(), strict=True))
+    path = [place[op] for op in result.critical_path().ops.tolist() if op in place]
+    return _Base(
+        key, computed + launch * np.array(chunks), np.maximum.accumulate(reduced), min(path, default=count)
+    )

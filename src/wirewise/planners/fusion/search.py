@@ -1,0 +1,159 @@
+"""What the searches share: where they start, when they stop, the plan that they return."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from wirewise.errors import PlanError
+from wirewise.planners.fusion.dynamic import dynamic
+from wirewise.planners.fusion.memory import fit_memory, peak_bytes
+from wirewise.planners.fusion.moves import PASSES
+from wirewise.planners.fusion.problem import Decision, FusionProblem
+from wirewise.planners.fusion.rules import walk
+from wirewise.planners.fusion.score import Scorer
+from wirewise.plans import Bucket, FusionPlan
+from wirewise.sim.data_parallel import buckets
+
+__all__ = [
+    "DDP_BYTES",
+    "DEFAULT_PASSES",
+    "Found",
+    "Stop",
+    "baseline",
+    "bounds",
+    "capped",
+    "make_plan",
+    "starts",
+]
+
+DDP_BYTES = 25 * 2**20
+"""Cap of a bucket of DistributedDataParallel."""
+
+DEFAULT_PASSES = tuple(name for name in PASSES if name != "precision")
+"""Without the one that changes results."""
+
+_LEAST_CHANGE, _ROUNDS = 1e-3, 5
+
+
+@dataclass(frozen=True)
+class Found:
+    """A decision and what it took to find it."""
+
+    decision: Decision
+    step_s: float
+    rounds: int
+    seconds: float
+    events: int
+    """Ops that were simulated."""
+    evaluations: int
+
+
+class Stop:
+    """Says when a search is over: no time is left, or five rounds changed less than 0.1 %."""
+
+    def __init__(self, time_budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        if not time_budget_s > 0:
+            raise PlanError(f"the time budget is {time_budget_s} s; expected seconds above 0")
+        self._clock, self._begin = clock, clock()
+        self._budget_s, self._best = time_budget_s, list[float]()
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return self._clock() - self._begin
+
+    @property
+    def late(self) -> bool:
+        """No time is left."""
+        return self.seconds >= self._budget_s
+
+    def round(self, best_s: float) -> bool:
+        """Note the best step after a round; whether it was the last."""
+        self._best.append(best_s)
+        settled = len(self._best) > _ROUNDS and best_s > (1 - _LEAST_CHANGE) * self._best[-1 - _ROUNDS]
+        return settled or self.late
+
+    def restart(self) -> None:
+        """Forget the rounds, not the time."""
+        self._best = []
+
+
+def capped(problem: FusionProblem, cap_bytes: float, first_bytes: float | None = None) -> Decision:
+    """Buckets by the rule of DistributedDataParallel; `first_bytes` none: the same cap for the first."""
+    first = cap_bytes if first_bytes is None else first_bytes
+    return Decision(problem.spans(buckets(problem.sizes, cap_bytes, first)))
+
+
+def baseline(problem: FusionProblem) -> Decision:
+    """What runs without a plan: the recorded buckets, else those of DistributedDataParallel."""
+    return Decision(problem.recorded) if problem.recorded else capped(problem, DDP_BYTES, 2**20)
+
+
+def bounds(
+    problem: FusionProblem, scorer: Scorer, memory_budget_bytes: float | None, passes: Sequence[str]
+) -> Decision:
+    """Precision, recomputation and accumulation; the fastest that fit into the memory, which comes first.
+
+    Raises:
+        PlanError: A pass that is not known, or nothing fits.
+    """
+    unknown = sorted(set(passes) - set(PASSES))
+    if unknown:
+        raise PlanError(f"unknown passes {unknown}; expected some of {', '.join(PASSES)}")
+    start = baseline(problem)
+    if memory_budget_bytes is not None and peak_bytes(problem, start) > memory_budget_bytes:
+        options = fit_memory(problem, start, memory_budget_bytes, passes)
+    elif "precision" in passes and any(module.bfloat16_s for module in problem.modules):
+        options = [start, replace(start, precision="bfloat16")]
+        options = [o for o in options if peak_bytes(problem, o) <= (memory_budget_bytes or float("inf"))]
+    else:
+        options = [start]
+    return min(options, key=lambda one: scorer(dynamic(problem, one)))
+
+
+def starts(problem: FusionProblem, base: Decision, passes: Sequence[str]) -> list[Decision]:
+    """Decisions to search from: by the rules, by dynamic programmes, by caps."""
+    op_fusion, partition = "op_fusion" in passes, "partition" in passes
+    if "tensor_fusion" not in passes:
+        return [base]
+    plain = replace(base, fused=())
+    by_rules = walk(problem, plain, op_fusion=op_fusion, partition=partition)
+    found = [base, by_rules]
+    shares = [1.0] if problem.comm_slots == 1 else [1.0, 1.0 / problem.comm_slots, 0.0]
+    for start in {plain, by_rules}:
+        found += [dynamic(problem, start, latency_share=share, partition=partition) for share in shares]
+    whole = sum(problem.sizes)
+    for cap in (1.0, DDP_BYTES, *(whole / 2**i for i in range(6))):
+        found.append(replace(plain, buckets=capped(problem, cap).buckets))
+    return list(dict.fromkeys(found))
+
+
+def make_plan(
+    problem: FusionProblem, decision: Decision, *, planner: str, scorer: Scorer | None = None, seed: int = 0
+) -> FusionPlan:
+    """The record of a decision, with the simulated step and the one without a plan."""
+    scorer = scorer or Scorer(problem)
+    made = []
+    for span in decision.buckets:
+        modules = [problem.modules[i] for i in problem.gradients[span.first : span.last + 1]]
+        names = tuple(name for module in modules for name in module.parameters or (module.name,))
+        size = max(round(problem.size_of(span)), 1)
+        made.append(Bucket(parameters=names, size_bytes=size, chunks=min(span.chunks, size)))
+    op_names = [module.name for module in problem.modules]
+    plan = FusionPlan(
+        world_size=len(problem.hosts),
+        planner=planner,
+        seed=seed,
+        buckets=tuple(made),
+        fused_ops=tuple(tuple(op_names[first : last + 1]) for first, last in decision.fused),
+        precision=decision.precision,
+        recompute=tuple(op_names[i] for i in sorted(decision.recompute)),
+        accumulation=decision.accumulation,
+        predicted_step_s=scorer(decision),
+        baseline_step_s=scorer(baseline(problem)),
+        predicted_memory_bytes=round(peak_bytes(problem, decision)),
+    )
+    plan.check_itself()
+    return plan

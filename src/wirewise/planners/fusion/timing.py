@@ -1,0 +1,124 @@
+"""The ops of a step under a decision, one by one or as long as nothing else notices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wirewise.errors import InputError
+from wirewise.planners.fusion.problem import Decision, FusionProblem
+from wirewise.sim.data_parallel import Layer, Transfer
+
+__all__ = [
+    "Part",
+    "Segments",
+    "again_s",
+    "group_s",
+    "groups_of",
+    "layers",
+    "micro_share",
+    "segments",
+    "transfers",
+]
+
+
+class Part(NamedTuple):
+    """Backward ops up to a bucket's last gradient, and the bucket."""
+
+    compute_s: float
+    size_bytes: float
+    chunks: int
+
+
+class Segments(NamedTuple):
+    """A step, coarsened; seconds on a rank of slowdown 1."""
+
+    forward_s: float
+    """Before the backward ops whose gradients are reduced."""
+    parts: tuple[Part, ...]
+    tail_s: float
+    """Behind the last bucket's last gradient."""
+
+
+def groups_of(problem: FusionProblem, decision: Decision) -> list[tuple[int, int]]:
+    """First and last module of every op, in the order of the forward pass."""
+    by_first, found, first = dict(decision.fused), [], 0
+    while first < len(problem.modules):
+        found.append((first, by_first.get(first, first)))
+        first = found[-1][1] + 1
+    return found
+
+
+def group_s(problem: FusionProblem, first: int, last: int, precision: str) -> tuple[float, float] | None:
+    """Forward and backward seconds of modules as one op; None: nothing is known of it."""
+    members = problem.modules[first : last + 1]
+    alone = [m.bfloat16_s or (m.forward_s, m.backward_s) for m in members]
+    if precision == "float32":
+        alone = [(m.forward_s, m.backward_s) for m in members]
+    if first == last:
+        return alone[0]
+    if (first, last) in problem.fused_s:
+        measured = problem.fused_s[first, last]
+        whole = sum(m.forward_s for m in members), sum(m.backward_s for m in members)
+        # What bfloat16 gains is taken to be the same when fused.
+        forward, backward = (
+            seconds * sum(pair[i] for pair in alone) / max(whole[i], 1e-30) if whole[i] > 0 else seconds
+            for i, seconds in enumerate(measured)
+        )
+        return forward, backward
+    if problem.fused_share is None:
+        return None
+    forward, backward = (
+        problem.fused_share * sum(pair[i] for pair in alone[:-1]) + alone[-1][i] for i in (0, 1)
+    )
+    return forward, backward
+
+
+def micro_share(problem: FusionProblem, decision: Decision) -> float:
+    """Time of an op in a micro-step over that for the whole batch."""
+    return problem.fixed_share + (1.0 - problem.fixed_share) / decision.accumulation
+
+
+def again_s(problem: FusionProblem, decision: Decision, first: int, last: int) -> float:
+    """Forward seconds that the backward pass of modules first to last repeats."""
+    chosen = [i for i in range(first, last + 1) if i in decision.recompute]
+    return sum((group_s(problem, i, i, decision.precision) or (0.0, 0.0))[0] for i in chosen)
+
+
+def layers(problem: FusionProblem, decision: Decision) -> list[Layer]:
+    """Ops in the order of the forward pass; micro-steps before the last are part of the first one's forward."""
+    micro = micro_share(problem, decision)
+    found = []
+    for first, last in groups_of(problem, decision):
+        seconds = group_s(problem, first, last, decision.precision)
+        if seconds is None:
+            names = f"{problem.modules[first].name!r} to {problem.modules[last].name!r}"
+            raise InputError(
+                f"modules {names} as one op were not measured; set fused_share or add to fused_s"
+            )
+        backward = seconds[1] + again_s(problem, decision, first, last)
+        size = sum(m.gradient_bytes for m in problem.modules[first : last + 1])
+        found.append(Layer(problem.modules[first].name, micro * seconds[0], micro * backward, size))
+    if decision.accumulation > 1:
+        before = (decision.accumulation - 1) * sum(layer.forward_s + layer.backward_s for layer in found)
+        found[0] = found[0]._replace(forward_s=found[0].forward_s + before)
+    return found
+
+
+def transfers(problem: FusionProblem, decision: Decision) -> list[Transfer]:
+    """Buckets, each at the op that completes its last gradient."""
+    groups = groups_of(problem, decision)
+    place = {i: len(groups) - 1 - g for g, (first, last) in enumerate(groups) for i in range(first, last + 1)}
+    return [
+        Transfer(place[problem.gradients[span.last]], problem.size_of(span), span.chunks)
+        for span in decision.buckets
+    ]
+
+
+def segments(problem: FusionProblem, decision: Decision) -> Segments:
+    """The same step with all ops between two launches as one."""
+    ops, parts, done = layers(problem, decision), [], 0
+    backward = [layer.backward_s for layer in reversed(ops)]
+    for one in transfers(problem, decision):
+        parts.append(Part(sum(backward[done : one.place + 1]), one.size_bytes, one.chunks))
+        done = max(done, one.place + 1)
+    return Segments(sum(layer.forward_s for layer in ops), tuple(parts), sum(backward[done:]))
