@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from wirewise.cli.output import JsonOption, write_json
+from wirewise.cli.stalls import recommend, stalls
 from wirewise.errors import InputError, TraceError
 from wirewise.files import make_folder
 
@@ -21,9 +22,8 @@ app = typer.Typer(no_args_is_help=True, help="Record a training job, or measure 
 _COMMAND = {"allow_interspersed_args": False}
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `profile` a group while it has one command."""
+app.command(context_settings=_COMMAND)(stalls)
+app.command()(recommend)
 
 
 @app.command(context_settings=_COMMAND)

@@ -1,0 +1,197 @@
+"""What stalls would be elsewhere: a model over reductions and bytes, and the cheapest machines within a budget.
+
+Source: Stash (ICDCS 2023; arXiv 2208.14344), the macro study and the recommendation.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from scipy.optimize import nnls
+
+from wirewise.errors import InputError
+from wirewise.units import parse_rate
+
+__all__ = ["Choice", "Instance", "MacroModel", "Prices", "Workload", "choose", "fit_macro", "load_prices"]
+
+_LINK_EFFICIENCY = 0.957
+"""Share of a link's rate that TCP leaves for the payload."""
+
+
+class MacroModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication stall of a step: fixed_s + s_per_reduction * L + s_per_byte * G."""
+
+    fixed_s: float
+    s_per_reduction: float
+    s_per_byte: float
+    mape: float
+    """Mean of |fit - measured| / measured over the points of the fit."""
+
+    def seconds(self, reductions: float, gradient_bytes: float) -> float:
+        """Predicted stall of L reductions that carry G bytes together."""
+        return self.fixed_s + self.s_per_reduction * reductions + self.s_per_byte * gradient_bytes
+
+
+def fit_macro(points: Sequence[tuple[float, float, float]]) -> MacroModel:
+    """Fit the stall model to (reductions, gradient bytes, seconds) by least squares without negative terms.
+
+    Errors count relative to the measured stall. Fit reductions of single tensors and of buckets apart: a
+    bucket costs what a reduction costs, but also the copy into it.
+
+    Raises:
+        InputError: Fewer than 3 points, a stall that is not above 0, or L and G that vary together.
+    """
+    data = np.asarray(points, dtype=np.float64).reshape(-1, 3)
+    if len(data) < 3 or not np.isfinite(data).all() or (data[:, 2] <= 0).any():
+        raise InputError(
+            f"got {len(data)} points of stall; expected at least 3 of finite numbers with stalls above 0"
+        )
+    columns = np.column_stack([np.ones(len(data)), data[:, 0], data[:, 1]]) / data[:, 2:]
+    norms = np.linalg.norm(columns, axis=0)
+    if np.linalg.matrix_rank(columns / norms, tol=1e-6) < 3:
+        raise InputError("reductions and bytes vary together; expected points that vary them apart")
+    fixed, per_reduction, per_byte = (nnls(columns / norms, np.ones(len(data)))[0] / norms).tolist()
+    model = MacroModel(fixed_s=fixed, s_per_reduction=per_reduction, s_per_byte=per_byte, mape=0.0)
+    errors = [abs(model.seconds(count, size) / stall - 1) for count, size, stall in data.tolist()]
+    return msgspec.structs.replace(model, mape=float(np.mean(errors)))
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine that can be rented."""
+
+    name: str
+    price_per_hour: float
+    accelerators: int = 1
+    link: str | float = "10gbit"
+    """Rate of its network link."""
+    interconnect: str | float | None = None
+    """Rate between its accelerators; None: as on the machine that was measured."""
+    speed: float = 1.0
+    """Speed of its accelerator as a multiple of the one that was measured."""
+    counts: list[int] = msgspec.field(default_factory=lambda: [1])
+    """How many of them may be rented together."""
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user's price list, with the day it was true."""
+
+    date: str
+    instance: list[Instance]
+    currency: str = "USD"
+    note: str = ""
+
+
+def load_prices(path: str | os.PathLike[str]) -> Prices:
+    """Read a price list in TOML.
+
+    Raises:
+        InputError: The file cannot be read, has other fields, or a number in it makes no sense.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        # A TOML date is no string; a list may write it either way.
+        found = msgspec.convert(content | {"date": str(content.get("date", ""))}, Prices)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"price file {os.fspath(path)} cannot be used: {error}; expected date and [[instance]] tables "
+            "with name and price_per_hour"
+        ) from error
+    if not found.date or not found.instance:
+        raise InputError(f"price file {os.fspath(path)} lacks a date or instances; prices are true on a day")
+    for i in found.instance:
+        numbers = (i.price_per_hour, i.accelerators, i.speed, *i.counts)
+        if not i.counts or not all(0 < n < math.inf for n in numbers):
+            raise InputError(
+                f"instance {i.name!r} has price, accelerators, speed or counts of {numbers}; expected "
+                "finite numbers above 0"
+            )
+        parse_rate(i.link)
+    return found
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """A training job and what was measured of its step."""
+
+    samples: float
+    """Samples that the job trains on in all."""
+    batch: float
+    """Samples that a rank takes in a step."""
+    compute_s: float
+    data_s: float
+    """Prep and fetch stalls of a step; they stay as measured on other machines."""
+    interconnect_s: float
+    """Interconnect stall of a step on one machine."""
+    gradient_bytes: float
+    reductions: float = 1.0
+    s_per_reduction: float = 0.0
+    hidden_s: float = 0.0
+    """Seconds of communication that computing hides in a step."""
+
+    def step_s(self, instance: Instance, count: int) -> float:
+        """Predicted step on `count` machines: a ring through them all, its slowest link first.
+
+        compute/speed + max(0, ring - hidden/speed) + data.
+        """
+        ranks = instance.accelerators * count
+        rate = instance.link if count > 1 else instance.interconnect
+        if ranks == 1:
+            stall = 0.0
+        elif rate is None:
+            stall = self.interconnect_s
+        else:
+            stall = max(0.0, self.ring_s(parse_rate(rate), ranks) - self.hidden_s / instance.speed)
+        return self.compute_s / instance.speed + stall + self.data_s
+
+    def ring_s(self, bytes_per_s: float, ranks: int) -> float:
+        """Seconds to reduce the gradients on a ring: each link carries 2 (n-1)/n of their bytes."""
+        carried = 2 * (ranks - 1) / ranks * self.gradient_bytes
+        return carried / (bytes_per_s * _LINK_EFFICIENCY) + self.reductions * self.s_per_reduction
+
+    def hiding(self, hidden_s: float) -> Workload:
+        """The same job, of whose communication computing hides so much."""
+        return msgspec.structs.replace(self, hidden_s=hidden_s)
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """So many machines of a kind for the whole job."""
+
+    instance: str
+    count: int
+    step_s: float
+    time_s: float
+    cost: float
+    within_budget: bool
+
+
+def choose(prices: Prices, workload: Workload, budget_s: float = math.inf) -> list[Choice]:
+    """All choices, those within the time budget first and of those the cheapest first.
+
+    Raises:
+        InputError: The budget is not above 0.
+    """
+    if not budget_s > 0:
+        raise InputError(f"got a budget of {budget_s} s; expected a time above 0")
+    found = []
+    for instance in prices.instance:
+        for count in instance.counts:
+            step = workload.step_s(instance, count)
+            steps = math.ceil(workload.samples / (workload.batch * instance.accelerators * count))
+            time = steps * step
+            cost = time / 3600 * instance.price_per_hour * count
+            found.append(
+                Choice(
+                    instance=instance.name,
+                    count=count,
+                    step_s=step,
+                    time_s=time,
+                    cost=cost,
+                    within_budget=time <= budget_s,
+                )
+            )
+    return sorted(found, key=lambda c: (not c.within_budget, c.cost, c.time_s))

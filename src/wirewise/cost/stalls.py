@@ -1,0 +1,212 @@
+"""Where the time of a training step goes, from runs that differ in one thing each: Stash's arithmetic.
+
+Sources: Stash (ICDCS 2023; arXiv 2208.14344) for the runs and their differences, DS-Analyzer (VLDB 2021) for the
+rates and the question how much of a data set must be cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+
+__all__ = ["COMPONENTS", "Amount", "DataTimes", "StashTimes", "decompose", "fetch_rate", "stash_formulas"]
+
+COMPONENTS = ("compute", "interconnect", "network", "prep", "fetch", "residual")
+"""What the seconds of a step are split into; they add up to the total."""
+
+_RESAMPLES = 2000
+_BLOCKS = 5
+"""Neighbouring steps are resampled together: loaders with workers make one slow step in several fast ones."""
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """Seconds a step, with the interval that holds the true mean with 95 %."""
+
+    mean_s: float
+    ci95_s: tuple[float, float]
+
+
+def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) -> dict[str, Amount]:
+    """Split the seconds of a step into COMPONENTS, and give the "total".
+
+    Every component is the difference of two runs, so nothing is attributed inside a run, where a late rank
+    makes the others look busy (Stash, section 3). The residual compares the sum of all differences with runs
+    of the job as it is, which no other component uses. Intervals: percentiles of a bootstrap that resamples
+    repeats, the same for all runs, and within a run blocks of steps.
+
+    Args:
+        runs: For "compute", "machine", "network", "cached", "cold" and "whole" one array of seconds a step
+            for each repeat. Without "machine" there is one rank, without "network" one host: those
+            components are 0.
+        seed: Of the bootstrap.
+
+    Raises:
+        InputError: A run is missing, has other repeats than the rest, or holds no finite step.
+    """
+    chain = _chain(runs)
+    draws = _resampled(runs, np.random.default_rng(seed))
+    means = {name: float(np.mean([repeat.mean() for repeat in runs[name]])) for name in runs}
+    found = {"total": _amount(means["whole"], draws["whole"])}
+    for name, after, before in chain:
+        value, drawn = means[after], draws[after]
+        if before is not None:
+            value, drawn = value - means[before], drawn - draws[before]
+        found[name] = _amount(value, drawn)
+    for name in COMPONENTS:
+        found.setdefault(name, Amount(0.0, (0.0, 0.0)))
+    return found
+
+
+def _chain(runs: Mapping[str, Sequence[NDArray[np.float64]]]) -> list[tuple[str, str, str | None]]:
+    """(component, run, run before it)."""
+    needed = {"compute", "cached", "cold", "whole"}
+    if missing := needed - set(runs):
+        raise InputError(f"no run {sorted(missing)[0]!r} was measured; expected {', '.join(sorted(needed))}")
+    counts = {len(repeats) for repeats in runs.values()}
+    if len(counts) != 1 or not min(counts):
+        raise InputError(f"runs have {sorted(counts)} repeats; expected equal numbers, at least 1")
+    if not all(r.size and np.isfinite(r).all() for repeats in runs.values() for r in repeats):
+        raise InputError("a run holds no step or a time that is not finite; measure it again")
+    synthetic = [name for name in ("compute", "machine", "network") if name in runs]
+    order = [*synthetic, "cached", "cold", "whole"]
+    names = {"machine": "interconnect", "cached": "prep", "cold": "fetch", "whole": "residual"}
+    return [
+        (names.get(run, run), run, before) for run, before in zip(order, [None, *order[:-1]], strict=True)
+    ]
+
+
+def _resampled(
+    runs: Mapping[str, Sequence[NDArray[np.float64]]], rng: np.random.Generator
+) -> dict[str, NDArray[np.float64]]:
+    """Resampled means of each run, [resamples]."""
+    repeats = len(runs["whole"])
+    chosen = rng.integers(repeats, size=(_RESAMPLES, repeats))
+    found = {}
+    for name, measured in runs.items():
+        means = np.stack([_block_means(series, repeats, rng) for series in measured])
+        found[name] = np.mean([means[chosen[:, k], np.arange(_RESAMPLES), k] for k in range(repeats)], axis=0)
+    return found
+
+
+def _block_means(series: NDArray[np.float64], slots: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Means of circular blocks of steps, drawn anew for each slot, [resamples, slots]."""
+    length = max(1, len(series) // _BLOCKS)
+    around = np.concatenate([series, series])
+    sums = np.concatenate([[0.0], np.cumsum(around)])
+    blocks = (sums[length : length + len(series)] - sums[: len(series)]) / length
+    starts = rng.integers(len(series), size=(_RESAMPLES, slots, -(-len(series) // length)))
+    means: NDArray[np.float64] = blocks[starts].mean(axis=2)
+    return means
+
+
+def _amount(value: float, drawn: NDArray[np.float64]) -> Amount:
+    low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
+    return Amount(value, (low, high))
+
+
+class StashTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of Stash's whole runs, as its tool stores them.
+
+    `synthetic_one_s` is RUN0, `synthetic_s` RUN1, `cold_s` RUN2, `cached_s` RUN3. `factor` is samples of RUN3 over
+    samples of RUN1. `one_machine_s` is RUN1 of as many devices in one machine, where RUN1 is of several.
+    """
+
+    synthetic_one_s: float
+    synthetic_s: float
+    cold_s: float
+    cached_s: float
+    factor: float = 1.0
+    one_machine_s: float | None = None
+
+
+def stash_formulas(times: StashTimes) -> dict[str, dict[str, float]]:
+    """Stash's stalls "as published" and "as coded": seconds of a run, and percentages.
+
+    They differ in the fetch stall: the code takes the prep stall off RUN2 and so counts all computing as
+    fetching. Percentages mix numerators that `factor` scales with denominators that it does not, in both.
+    """
+    t0, t1, t2, t3 = times.synthetic_one_s, times.synthetic_s, times.cold_s, times.cached_s
+    prep = t3 / times.factor - t1
+    both = {
+        "interconnect_stall_s": t1 - t0,
+        "interconnect_stall_pct": 100 * max(0.0, t1 - t0) / t1,
+        "prep_stall_s": prep,
+        "prep_stall_pct": 100 * max(0.0, prep) / t3,
+    }
+    if times.one_machine_s is not None:
+        both["network_stall_s"] = t1 - times.one_machine_s
+        both["network_stall_pct"] = 100 * (t1 - times.one_machine_s) / times.one_machine_s
+    fetches = {"as_published": (t2 - t3) / times.factor, "as_coded": t2 / times.factor - prep}
+    return {
+        name: both | {"fetch_stall_s": fetch, "fetch_stall_pct": 100 * fetch / t2}
+        for name, fetch in fetches.items()
+    }
+
+
+def fetch_rate(cached: float, memory_rate: float, storage_rate: float) -> float:
+    """Samples a second that come out of a cache that holds a fraction of the data set, and storage for the rest.
+
+    F(x) = D / (x D/M + (1-x) D/S) of DS-Analyzer; the size D of the data set falls out.
+
+    Raises:
+        InputError: The fraction is not between 0 and 1.
+    """
+    if not 0 <= cached <= 1:
+        raise InputError(f"got cached={cached}; expected a fraction from 0 to 1")
+    return 1.0 / (cached / memory_rate + (1.0 - cached) / storage_rate)
+
+
+class DataTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that the parts of a data pipeline take for one batch of one rank when nothing else hinders them."""
+
+    step_s: float
+    """A step when data is there at once: Stash's RUN1, over the network where there is one."""
+    prep_s: float
+    """Preparing, by all workers of the loader together."""
+    storage_s: float
+    """Fetching the whole batch from storage."""
+    memory_s: float
+    """Fetching the whole batch from the cache."""
+    workers: int
+    """Workers of the loader; 0: the rank itself loads, between its steps."""
+
+    def published_step_s(self, cached: float) -> float:
+        """Predicted step by DS-Analyzer: the slowest of computing, preparing and fetching sets the speed.
+
+        True where all three overlap, which takes a loader with many workers.
+        """
+        lanes = max(self.workers, 1)
+        return max(self.step_s, self.prep_s / lanes, self._fetch_s(cached) / lanes)
+
+    def predicted_step_s(self, cached: float) -> float:
+        """Predicted step of PyTorch's loader: one worker fetches and prepares in turn, and none overlaps the step."""
+        serial = self.prep_s + self._fetch_s(cached)
+        if self.workers == 0:
+            return self.step_s + serial
+        return max(self.step_s, serial / self.workers)
+
+    def least_useful(self, tolerance: float = 1e-9) -> float:
+        """The least fraction from which on caching more makes no step faster.
+
+        Where every bit helps, which is so for a loader without workers, that is 1.
+        """
+        best = self.predicted_step_s(1.0)
+        low, high = 0.0, 1.0
+        if self.predicted_step_s(low) <= best * (1 + tolerance):
+            return 0.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            if self.predicted_step_s(middle) <= best * (1 + tolerance):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _fetch_s(self, cached: float) -> float:
+        tiny = 1e-12
+        return 1.0 / fetch_rate(cached, 1.0 / max(self.memory_s, tiny), 1.0 / max(self.storage_s, tiny))

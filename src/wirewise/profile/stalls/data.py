@@ -1,0 +1,209 @@
+"""The data that a script's loaders get in a run: replayed, out of a cache, or from cold storage.
+
+A data set whose `__getitem__(index)` is `prepare(fetch(index))` may say so by having both methods: then fetching
+is told apart from preparing, and cached alone. Of any other data set only the page cache can be warm or cold.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from wirewise.profile.stalls.cache import ItemCache
+from wirewise.profile.stalls.settings import Settings
+
+__all__ = ["LANE", "Served", "drop_pages_on_open", "is_separable", "replay", "serve"]
+
+LANE = struct.Struct("<4d")
+"""Seconds of fetching, of preparing; items, and those of them that were cached."""
+
+_FLUSH_S = 0.001
+_SEED = 20_230_712
+
+
+def is_separable(dataset: Any) -> bool:
+    """Whether fetching and preparing an item can be told apart."""
+    return all(callable(getattr(dataset, name, None)) for name in ("fetch", "prepare"))
+
+
+def replay(first: list[Any], length: int | None) -> Iterator[Any]:
+    """An epoch of `length` batches that were kept in memory; None: without end."""
+    number = 0
+    while length is None or number < length:
+        batch = first[number % len(first)]
+        # Scripts take batches apart; containers are theirs, the tensors in them are shared.
+        yield type(batch)(batch) if type(batch) in (list, dict) else batch
+        number += 1
+
+
+def serve(dataset: Any, settings: Settings, local_rank: int, local_ranks: int) -> Any:
+    """The data set with what the run asks for, ready to use: caches are full, pages are warm."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        return dataset
+    try:
+        num_items = len(dataset)
+    except TypeError:
+        num_items = 0
+    fold = min(num_items, settings.cached_items) if settings.data == "cached" else 0
+    served = Served(dataset, settings, num_items, fold)
+    served.fill(local_rank, local_ranks)
+    return served
+
+
+class Served:
+    """Stands for a data set while loaders read it, and notes how long its parts take."""
+
+    def __init__(self, dataset: Any, settings: Settings, num_items: int, fold: int) -> None:
+        cache = None
+        if is_separable(dataset) and num_items and settings.data in ("cached", "partial"):
+            capacity = fold or round(settings.fraction * num_items)
+            cache = ItemCache(settings.cache_folder, capacity) if capacity else None
+        own = {
+            "_dataset": dataset,
+            "_settings": settings,
+            "_num_items": num_items,
+            "_fold": fold,
+            "_cache": cache,
+            "_lane": _Lane(settings.folder),
+        }
+        self.__dict__.update(own)
+
+    def __reduce__(self) -> Any:
+        return Served, (self._dataset, self._settings, self._num_items, self._fold)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__getitems__" and is_separable(self._dataset):
+            raise AttributeError(name)
+        found = getattr(self._dataset, name)
+        return self._many if name == "__getitems__" else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        index, start = self._place(index), time.perf_counter()
+        if not is_separable(self._dataset):
+            item = self._dataset[index]
+            self._lane.add(0.0, time.perf_counter() - start, 1, 0)
+            return item
+        if self._cache is None:
+            raw, hit = self._dataset.fetch(index), False
+        else:
+            raw, hit = self._cache.get(index, self._dataset.fetch)
+        fetched = time.perf_counter()
+        item = self._dataset.prepare(raw)
+        self._lane.add(fetched - start, time.perf_counter() - fetched, 1, int(hit))
+        return item
+
+    def _many(self, indices: list[Any]) -> Any:
+        start = time.perf_counter()
+        items = self._dataset.__getitems__([self._place(i) for i in indices])
+        self._lane.add(0.0, time.perf_counter() - start, len(indices), 0)
+        return items
+
+    def fill(self, local_rank: int, local_ranks: int) -> None:
+        """Put into memory what the run finds there; the ranks of a host share the work."""
+        if self._cache is not None:
+            chosen = self._chosen(self._cache.capacity)
+            self._cache.fill(chosen[local_rank::local_ranks], self._dataset.fetch)
+            self._cache.wait_until_full()
+        elif self._fold and not is_separable(self._dataset):
+            for index in self._chosen(self._fold)[local_rank::local_ranks]:
+                self._dataset[index]
+
+    def _chosen(self, count: int) -> list[int]:
+        if self._fold:
+            return [self._place(i) for i in range(count)]
+        # The same ones on every host, and not those that lie together in storage.
+        return random.Random(_SEED).sample(range(self._num_items), count)
+
+    def _place(self, index: Any) -> Any:
+        if not self._fold or not isinstance(index, int):
+            return index
+        return index % self._fold * self._num_items // self._fold
+
+    def flush(self) -> None:
+        """Write what was noted in this process."""
+        self._lane.flush()
+
+
+class _Lane:
+    """Adds up seconds in one process and appends them to its file, which survives the process."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._pid = folder, -1
+        self._sums, self._written_s = [0.0] * 4, 0.0
+        self._file: Any = None
+
+    def add(self, *amounts: float) -> None:
+        if self._pid != os.getpid():
+            # A forked worker starts anew.
+            self._pid, self._sums = os.getpid(), [0.0] * 4
+            name = f"lane-{os.environ.get('RANK', '0')}-{self._pid}.bin"
+            self._file = (Path(self._folder) / name).open("ab", buffering=0)
+        self._sums = [a + b for a, b in zip(self._sums, amounts, strict=True)]
+        if time.perf_counter() - self._written_s > _FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._pid == os.getpid():
+            self._file.write(LANE.pack(*self._sums))
+            self._sums, self._written_s = [0.0] * 4, time.perf_counter()
+
+
+def drop_pages_on_open() -> None:
+    """From now on a data file that this process or a fork of it opens has left the page cache before.
+
+    Each once, so that what is read again is as warm as it would be. Pages that a process maps or that are not
+    written yet stay.
+    """
+    seen: set[str] = set()
+    passed_by = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str | os.PathLike):
+            return
+        path = os.path.abspath(arguments[0])  # noqa: PTH100
+        if path in seen or path.startswith(passed_by) or path.endswith((".py", ".pyc", ".so")):
+            return
+        seen.add(path)
+        if Path(path).is_file():
+            _drop_pages(path)
+
+    sys.addaudithook(hook)
+
+
+def _drop_pages(path: str) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(handle)
+
+
+def keep_first(loader: DataLoader, iterator: Iterator[Any], count: int) -> list[Any]:
+    """The first `count` batches; the workers that loaded them are stopped."""
+    first = []
+    for batch in iterator:
+        first.append(batch)
+        if len(first) == count:
+            break
+    stop = getattr(iterator, "_shutdown_workers", None)
+    if stop is not None:
+        stop()
+        loader._iterator = None
+    return first

@@ -1,0 +1,157 @@
+"""What `wirewise profile stalls` found, as it is written, read and put next to a replay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wirewise.cost.stalls import COMPONENTS, Amount, DataTimes, StashTimes, stash_formulas
+from wirewise.errors import InputError
+
+__all__ = ["Difference", "StallReport", "load_report", "reconcile"]
+
+_SMALL = 0.03
+_WORDS = {
+    "interconnect": "the interconnect inside a machine",
+    "network": "the network between machines",
+    "prep": "preparing data",
+    "fetch": "fetching data from storage",
+}
+
+
+class StallReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of a step and of its parts; the six parts add up to the total."""
+
+    compute_s: Amount
+    interconnect_s: Amount
+    network_s: Amount
+    prep_s: Amount
+    fetch_s: Amount
+    residual_s: Amount
+    total_s: Amount
+    runs_s: dict[str, list[float]]
+    """Mean seconds of a step in each repeat of each run."""
+    command: list[str]
+    ranks: int
+    hosts: int
+    steps: int
+    warmup: int
+    link_bytes_per_s: float | None
+    network: str
+    """ "lab" and "loopback" are on one machine; "own": a user's command."""
+    facts: dict[str, Any]
+    data: DataTimes | None = None
+    """None: the script's batches have no size, or one that is not known."""
+    hit_rates: dict[str, float] = msgspec.field(default_factory=dict)
+    """Share of items out of the cache, by run."""
+    notes: list[str] = msgspec.field(default_factory=list)
+    format: str = "wirewise stalls 1"
+
+    @property
+    def largest(self) -> str | None:
+        """The stall that costs most; None: none is above 3 % of the step."""
+        stalls = {name: getattr(self, f"{name}_s").mean_s for name in _WORDS}
+        name = max(stalls, key=stalls.__getitem__)
+        return name if stalls[name] > _SMALL * self.total_s.mean_s else None
+
+    def sentence(self) -> str:
+        """The main finding in one sentence."""
+        total, name = self.total_s.mean_s, self.largest
+        if name is None:
+            return f"A step takes {total * 1e3:.1f} ms and computes: no stall is above 3 % of it."
+        stall: Amount = getattr(self, f"{name}_s")
+        low, high = stall.ci95_s
+        return (
+            f"The largest stall is {_WORDS[name]}: {stall.mean_s * 1e3:.1f} ms of a step of {total * 1e3:.1f} ms "
+            f"({100 * stall.mean_s / total:.0f} %; 95 % interval {low * 1e3:.1f} to {high * 1e3:.1f} ms)."
+        )
+
+    def rows(self) -> list[tuple[str, Amount]]:
+        """The parts and the total, by name."""
+        return [(name, getattr(self, f"{name}_s")) for name in (*COMPONENTS, "total")]
+
+    def compat(self) -> dict[str, dict[str, float]]:
+        """Stash's own formulas on the whole runs of all steps, "as_published" and "as_coded"."""
+        run = {name: sum(times) / len(times) * self.steps for name, times in self.runs_s.items()}
+        machine = run.get("machine", run["compute"])
+        return stash_formulas(
+            StashTimes(
+                synthetic_one_s=run["compute"],
+                synthetic_s=run.get("network", machine),
+                cold_s=run["cold"],
+                cached_s=run["cached"],
+                one_machine_s=machine if "network" in run else None,
+            )
+        )
+
+
+def load_report(path: str | os.PathLike[str]) -> StallReport:
+    """Read what `wirewise profile stalls --json` wrote.
+
+    Raises:
+        InputError: The file cannot be read or holds something else.
+    """
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=StallReport)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(
+            f"{os.fspath(path)} holds no stalls: {error}; expected a file of wirewise profile stalls --json"
+        ) from error
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured stall next to what a replay says that a step would gain without it."""
+
+    stall: str
+    measured: Amount
+    predicted: Amount
+    agree: bool
+    """Whether the two intervals meet."""
+    sentence: str
+
+
+def reconcile(stalls: StallReport, counterfactuals: Mapping[str, Amount]) -> list[Difference]:
+    """Put measured stalls next to the gains that a replay predicts.
+
+    The two are independent: one takes the cause away and measures, the other simulates a recorded step
+    without it. Where they disagree, something hides in the other's blind spot: a trace does not see that
+    computing itself is slower while data is prepared, and runs do not see waits that only move.
+
+    Args:
+        stalls: Measured.
+        counterfactuals: Seconds by which a step gets shorter, with an interval: "no_communication" stands
+            next to interconnect and network together, "instant_data" next to prep and fetch together. Others
+            are left out.
+
+    Raises:
+        InputError: Neither of the two is there.
+    """
+    pairs = {"no_communication": ("interconnect", "network"), "instant_data": ("prep", "fetch")}
+    known = [name for name in pairs if name in counterfactuals]
+    if not known:
+        raise InputError(f"got {sorted(counterfactuals)}; expected {' or '.join(pairs)}")
+    return [_difference(stalls, pairs[name], counterfactuals[name]) for name in known]
+
+
+def _difference(stalls: StallReport, names: tuple[str, str], predicted: Amount) -> Difference:
+    parts: list[Amount] = [getattr(stalls, f"{name}_s") for name in names]
+    mean = sum(p.mean_s for p in parts)
+    # Half widths of independent parts add up as their squares do.
+    half = sum(((p.ci95_s[1] - p.ci95_s[0]) / 2) ** 2 for p in parts) ** 0.5
+    measured = Amount(mean, (mean - half, mean + half))
+    agree = measured.ci95_s[0] <= predicted.ci95_s[1] and predicted.ci95_s[0] <= measured.ci95_s[1]
+    title = " and ".join(names)
+    return Difference(
+        stall=title,
+        measured=measured,
+        predicted=predicted,
+        agree=agree,
+        sentence=(
+            f"{title}: measured {mean * 1e3:.1f} ms, replay {predicted.mean_s * 1e3:.1f} ms, "
+            + ("which agree." if agree else "which DISAGREE beyond both intervals.")
+        ),
+    )
