@@ -38,16 +38,22 @@ def make(
     lag_s: float = 30e-6,
     bytes_per_s: float = 250e6,
     step_jitter_s: float = 0.0,
+    slowdown: dict[int, float] | None = None,
+    data_s: float = 0.0,
     seed: int = 0,
 ) -> Run:
-    """Forward, backward of three layers whose buckets are reduced one after the other, waits, optimizer."""
+    """Forward, backward of three layers whose buckets are reduced one after the other, waits, optimizer.
+
+    `slowdown`: factors of the compute of some ranks; `data_s`: what every step waits for its data.
+    """
     draw = np.random.default_rng(seed)
+    factors = np.array([(slowdown or {}).get(rank, 1.0) for rank in range(ranks)])
     offsets, drifts = draw.uniform(-clock_s, clock_s, ranks), draw.uniform(-drift, drift, ranks)
     ops: list[list[Op]] = [[] for _ in range(ranks)]
     begin = np.full(ranks, 100.0)
     for step in range(steps):
         begin = begin + draw.exponential(step_jitter_s, ranks) if step_jitter_s else begin
-        begin = _step(ops, begin, step, step_s, sizes, jitter, lag_s, bytes_per_s, draw)
+        begin = _step(ops, begin, step, step_s * factors, data_s, sizes, jitter, lag_s, bytes_per_s, draw)
     groups = {"world": list(range(ranks))}
     true = Trace(
         ranks=[
@@ -65,7 +71,7 @@ def make(
     return Run(shifted(true, offsets, drifts), true, offsets, drifts)
 
 
-def _step(ops, begin, step, step_s, sizes, jitter, lag_s, bytes_per_s, draw):
+def _step(ops, begin, step, step_s, data_s, sizes, jitter, lag_s, bytes_per_s, draw):
     ranks, layers = len(ops), len(sizes)
 
     def compute(share):
@@ -75,6 +81,10 @@ def _step(ops, begin, step, step_s, sizes, jitter, lag_s, bytes_per_s, draw):
         ops[rank].append(Op(name=name, kind=kind, start_s=float(start), end_s=float(end), step=step, **more))
 
     now = begin.copy()
+    if data_s:
+        for r in range(ranks):
+            add(r, "data", "data", now[r], now[r] + data_s)
+        now = now + data_s
     for layer in range(layers):
         took = compute(0.25 / layers)
         for r in range(ranks):

@@ -25,6 +25,7 @@ GROUPS = {
     "lab": "A cluster on one machine: run commands on shaped hosts, check, clean up.",
     "profile": "Record a training job, or measure where its time stalls.",
     "topo": "Topologies: hosts, devices and links, from presets and files.",
+    "trace": "Traces of all ranks: put together, aligned, explained and exported.",
 }
 """Groups of commands; the module of each is `wirewise.cli.NAME` and holds the Typer application `app`."""
 
@@ -134,6 +135,22 @@ def show(
     titles, rows = found.table()
     headline, *_ = found.summary().splitlines()
     print_table(titles, rows, title=headline)
+
+
+@app.command()
+def sim(
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="DIR|FILES...", help="A run folder, or files of torch.profiler.")
+    ],
+    what_if: Annotated[
+        str, typer.Option("--what-if", help="Changes, such as bandwidth=*:x2,bucket_mb=5.")
+    ] = "",
+    json: JsonOption = None,
+) -> None:
+    """Replay a trace and predict the step with changes."""
+    from wirewise.cli.sim import simulate
+
+    simulate(sources, what_if, json)
 
 
 @_list.callback()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from html import escape
-from importlib import resources
 
 from wirewise import units
 from wirewise.files import atomic_file
 from wirewise.plans import Plan
-from wirewise.report import bars, figures, lines, series
+from wirewise.report import bars, figures, lines, series, shell
 from wirewise.report.figures import Comparison
 from wirewise.report.measures import Measure, measures
 from wirewise.report.plan import plan_html
@@ -49,44 +47,22 @@ def write_html(result: RunResult, path: str | os.PathLike[str], plan: Plan | Non
 
 def page_html(result: RunResult, plan: Plan | None = None) -> str:
     """The page as text."""
-    assets = resources.files("wirewise.report")
-    style = (assets / "colours.css").read_text("utf-8") + (assets / "page.css").read_text("utf-8")
-    script = (assets / "page.js").read_text("utf-8")
     title = f"{result.dataset}: {', '.join(result.modes) or 'nothing trained'}"
     sections = [_head(result), _cards(result)]
     if result.modes:
         sections += [_over_time(result), _phases(result), _bytes(result), _bits(result), _table(result)]
     if plan is not None:
         sections.append(
-            _section("Plan", "The bits chosen for every message of an exchange.", plan_html(plan))
+            shell.section("Plan", "The bits chosen for every message of an exchange.", plan_html(plan))
         )
     sections += [_method(result), _definitions(result)]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} - wirewise</title><style>{style}</style></head><body><main>"
-        f'{"".join(sections)}</main><div id="tip" role="status"></div>'
-        f"<script>{script}</script></body></html>\n"
-    )
-
-
-def _section(title: str, lead: str, body: str) -> str:
-    told = f'<p class="lead">{lead}</p>' if lead else ""
-    return f"<section><h2>{title}</h2>{told}{body}</section>" if body else ""
+    return shell.page(title, sections)
 
 
 def _head(result: RunResult) -> str:
     model = f"{result.layers}-layer {result.model}, {result.hidden} wide"
     shape = f"{model}, {result.epochs} epochs, seed {result.seed}"
-    return (
-        f'<header><p class="kind">wirewise run &middot; {escape(shape)}</p>'
-        f"<h1>{escape(_unbroken(summary_sentence(result)))}</h1></header>"
-    )
-
-
-def _unbroken(text: str) -> str:
-    """The text with numbers tied to their units, so that no line ends between them."""
-    return re.sub(r"(?<=\d) (?=(?:%|us|ms|s|min|h|[kMGT]?bit/s|points)\b|%)", "\N{NO-BREAK SPACE}", text)
+    return shell.head(f"wirewise run \N{MIDDLE DOT} {shape}", summary_sentence(result))
 
 
 def _cards(result: RunResult) -> str:
@@ -122,15 +98,10 @@ def _cards(result: RunResult) -> str:
             f"{reference} {figures.bits(other.mean_bits)}",
         ),
     ]
-    body = "".join(
-        f'<div class="card"><h3>{escape(title)}</h3><p class="big">{escape(value)}</p>'
-        f"<p>{escape(_unbroken(detail))}</p></div>"
-        for title, value, detail in cards
-    )
     return (
         f'<p class="who"><b class="mode {lines.colour(result, name)}">{escape(name)}</b> against '
         f'<b class="mode {lines.colour(result, reference)}">{escape(reference)}</b></p>'
-        f'<div class="cards">{body}</div>'
+        f"{shell.cards(cards)}"
     )
 
 
@@ -159,7 +130,7 @@ def _over_time(result: RunResult) -> str:
         f"up to {series.SMOOTHING} epochs. Rings mark when a mode came within 1 % of the dashed line."
     )
     body = f'{lines.legend(result)}<div class="pair">{figures_html}</div>'
-    return _section("Loss and accuracy over time", lead, body)
+    return shell.section("Loss and accuracy over time", lead, body)
 
 
 def _phases(result: RunResult) -> str:
@@ -169,7 +140,7 @@ def _phases(result: RunResult) -> str:
     )
     table = f'<table class="modes phases{_many(result)}">{bars.phase_table(result)}</table>'
     body = f'<figure>{chart}</figure><div class="scroll">{table}</div>' if chart else ""
-    return _section("Where an epoch goes", lead, body)
+    return shell.section("Where an epoch goes", lead, body)
 
 
 def _bytes(result: RunResult) -> str:
@@ -181,7 +152,7 @@ def _bytes(result: RunResult) -> str:
         if counted
         else ". There was no lab, so no kernel counter to compare it with."
     )
-    return _section("Bytes sent", lead, f"<figure>{chart}</figure>" if chart else "")
+    return shell.section("Bytes sent", lead, f"<figure>{chart}</figure>" if chart else "")
 
 
 def _bits(result: RunResult) -> str:
@@ -190,7 +161,7 @@ def _bits(result: RunResult) -> str:
         "Share of the messages in each bit width. forward1 carries activations into layer 1, backward1 the "
         "gradients that come back for them."
     )
-    return _section("Bits by layer and direction", lead, charts and bars.bit_legend(result) + charts)
+    return shell.section("Bits by layer and direction", lead, charts and bars.bit_legend(result) + charts)
 
 
 def _table(result: RunResult) -> str:
@@ -201,7 +172,7 @@ def _table(result: RunResult) -> str:
     )
     rows = "".join(map(_table_row, measures(result)))
     head = f'<thead><tr><td></td>{head}<td class="meaning"></td></tr></thead>'
-    return _section(
+    return shell.section(
         "Modes",
         "",
         f'<div class="scroll"><table class="modes{_many(result)}">{head}<tbody>{rows}</tbody></table></div>',
@@ -240,7 +211,9 @@ def _method(result: RunResult) -> str:
         f"<div><dt>{escape(name)}</dt><dd>{_environment_value(name, value)}</dd></div>"
         for name, value in facts.items()
     )
-    return _section("How this was measured", "", f'<ul class="how">{items}</ul><dl class="facts">{rows}</dl>')
+    return shell.section(
+        "How this was measured", "", f'<ul class="how">{items}</ul><dl class="facts">{rows}</dl>'
+    )
 
 
 def _network_method(result: RunResult) -> str:
@@ -274,7 +247,7 @@ def _definitions(result: RunResult) -> str:
     # Tables say what their figures mean where they have room; else it is said here.
     hidden = "" if _many(result) else " small-screen"
     body = f'<dl class="definitions">{terms}</dl><dl class="definitions{hidden}">{figures_told}</dl>'
-    return _section("Definitions", "", body)
+    return shell.section("Definitions", "", body)
 
 
 def _term(name: str, meaning: str) -> str:

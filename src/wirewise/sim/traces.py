@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from wirewise.trace import dataflow
 from wirewise.trace.arrays import Dataflow
 from wirewise.trace.match import match
 from wirewise.trace.records import Trace
+from wirewise.trace.split import split
 
 __all__ = ["Recording", "record", "recorded_steps", "replay_trace"]
 
@@ -41,16 +41,17 @@ def recorded_steps(trace: Trace, build: Build | None = None) -> list[RecordedSte
     Raises:
         InputError: No such step.
     """
-    make = build or partial(dataflow.build, matches=match(trace))
+    matches = [] if build else match(trace)
     found = []
-    for number in trace.steps():
+    for number, part in split(trace).items():
         begin, end = [], []
         for rank in range(trace.world_size):
-            ops = trace.of(rank, number)
+            ops = part.of(rank, number)
             own = [op for op in ops if op.kind == "step"] or ops
             begin.append(min(op.start_s for op in own))
             end.append(max(op.end_s for op in own))
-        found.append(RecordedStep(number, make(trace, number), np.array(begin), np.array(end)))
+        graph = build(trace, number) if build else dataflow.build(part, number, matches=matches)
+        found.append(RecordedStep(number, graph, np.array(begin), np.array(end)))
     if not found:
         raise InputError("got a trace without a step that all ranks have; record at least one whole step")
     return found

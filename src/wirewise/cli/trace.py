@@ -1,0 +1,166 @@
+"""`wirewise trace`: traces of all ranks, put together, aligned, explained and exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.errors import InputError
+
+if TYPE_CHECKING:
+    from wirewise.report.replay_rows import Rows
+    from wirewise.sim.analysis import Analysis
+    from wirewise.trace import Trace
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True, help="Traces of all ranks: put together, aligned, explained and exported."
+)
+
+_Sources = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR|FILES...",
+        help="A run folder; or folders and files that together hold all ranks, of wirewise or of torch.profiler.",
+    ),
+]
+
+
+@app.command()
+def merge(
+    sources: _Sources,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
+    json: JsonOption = None,
+) -> None:
+    """Put the ranks of several folders or torch.profiler files into one run folder."""
+    from wirewise.trace import open_trace, write_trace
+
+    _check_new(out)
+    trace = open_trace(sources)
+    write_trace(trace, out)
+    counts = {
+        "folder": str(out),
+        "ranks": trace.world_size,
+        "hosts": len({rank.header.host for rank in trace.ranks}),
+        "steps": len(trace.steps()),
+        "ops": sum(len(rank.ops) for rank in trace.ranks),
+    }
+    write_json(json, {**counts, "notes": trace.notes})
+    if json != "-":
+        told = ", ".join(f"{value} {name}" for name, value in counts.items() if name != "folder")
+        typer.echo(f"{out}: {told}")
+        _print_notes(trace)
+
+
+@app.command()
+def align(
+    sources: _Sources,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder of the aligned trace.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Show offset, drift and uncertainty of each rank's clock, and write the run on one clock."""
+    from wirewise.report import replay_rows
+    from wirewise.trace import clock_quality, load, write_trace
+
+    if out is not None:
+        _check_new(out)
+    trace = load(sources)
+    found = clock_quality(trace)
+    if out is not None:
+        write_trace(trace, out)
+    ranks = [
+        {
+            "rank": rank.header.rank,
+            "host": rank.header.host,
+            "offset_s": fit.offset_s,
+            "drift": fit.drift,
+            "reference_s": fit.reference_s,
+            "spread_s": quality.spread_s,
+            "uncertainty_s": quality.uncertainty_s,
+        }
+        for rank, fit, quality in zip(trace.ranks, trace.offsets, found, strict=True)
+    ]
+    write_json(json, {"ranks": ranks, "out": None if out is None else str(out), "notes": trace.notes})
+    if json != "-":
+        print_table(*replay_rows.clock_rows(trace, found))
+        _print_notes(trace)
+        if out is not None:
+            typer.echo(f"Aligned run: {out}")
+
+
+@app.command()
+def show(
+    sources: _Sources,
+    html: Annotated[Path | None, typer.Option("--html", help="Write the report, one HTML file.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Say what bounds the step and what changes would give, with tables or as a page."""
+    from wirewise.report.replay_json import analysis_object
+    from wirewise.report.replay_page import write_replay_html
+    from wirewise.sim.analysis import analyse
+    from wirewise.trace import load
+
+    trace = load(sources)
+    found = analyse(trace)
+    if html is not None:
+        write_replay_html(trace, found, html)
+    write_json(json, analysis_object(trace, found))
+    if json == "-":
+        return
+    typer.echo(found.diagnosis.sentence)
+    for rows in _tables(trace, found):
+        typer.echo()
+        print_table(*rows)
+    _print_notes(trace)
+    if html is not None:
+        typer.echo(f"Report: {html}")
+
+
+@app.command()
+def export(
+    sources: _Sources,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.json[.gz]", help="The file to write.")],
+    json: JsonOption = None,
+) -> None:
+    """Write the aligned run for Chrome's viewer and Perfetto, the critical path of each step marked."""
+    from wirewise.sim.analysis import critical_ops
+    from wirewise.trace import chrome, load
+
+    trace = load(sources)
+    critical = critical_ops(trace)
+    chrome.save(trace, out, critical=critical)
+    ops = sum(len(rank.ops) for rank in trace.ranks)
+    write_json(json, {"file": str(out), "ranks": trace.world_size, "ops": ops, "critical_ops": len(critical)})
+    if json != "-":
+        typer.echo(f"{out}: {trace.world_size} ranks, {ops} ops; open it in https://ui.perfetto.dev")
+
+
+def _tables(trace: Trace, found: Analysis) -> list[Rows]:
+    from wirewise.report import replay_rows as tables
+
+    return [
+        tables.rank_rows(trace, found),
+        tables.step_rows(found.report),
+        tables.breakdown_rows(found.report.breakdown),
+        tables.critical_rows(found.report),
+        tables.what_if_rows(found),
+        tables.baseline_rows(found.report, found.baselines),
+    ]
+
+
+def _check_new(folder: Path) -> None:
+    from wirewise.trace.files import rank_files
+
+    if folder.is_dir() and rank_files(folder):
+        raise InputError(
+            f"{folder} holds a trace already; choose a new folder, or remove its rank-*.jsonl files"
+        )
+
+
+def _print_notes(trace: Trace) -> None:
+    for note in trace.notes:
+        typer.echo(f"Note: {note}")

@@ -1,0 +1,96 @@
+"""A replayed trace as the objects that `--json` writes; what is undefined or not finite is None."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from wirewise.cost.interfaces import Links
+from wirewise.report.figures import finite
+from wirewise.sim.analysis import Analysis
+from wirewise.sim.steps import Prediction, ReplayReport
+from wirewise.trace.records import Trace
+
+__all__ = ["analysis_object", "report_object"]
+
+
+def report_object(
+    trace: Trace, report: ReplayReport, links: Links, baselines: dict[str, float]
+) -> dict[str, Any]:
+    """What `wirewise sim` found."""
+    return {
+        "measured_step_s": report.measured_step_s,
+        **_prediction(report),
+        "error": report.error,
+        "error_ci95": list(report.error_ci95),
+        "steps": report.steps,
+        "interference": report.interference,
+        "critical_path": [msgspec.to_builtins(op) for op in report.critical_path],
+        "per_step": [msgspec.to_builtins(step) for step in report.per_step],
+        "baselines": {
+            name: {"predicted_step_s": value, "error": value / report.measured_step_s - 1}
+            for name, value in baselines.items()
+        },
+        "links": {
+            "bandwidth_bytes_per_s": [finite(rate) for rate in links.bandwidth_out_bytes_per_s.tolist()],
+            "latency_s": float(links.latency_s.max(initial=0.0)),
+        },
+        "what_if": None if report.what_if is None else _prediction(report.what_if),
+        "notes": trace.notes,
+    }
+
+
+def analysis_object(trace: Trace, analysis: Analysis) -> dict[str, Any]:
+    """What `wirewise trace show` found: `report_object`, the diagnosis, all changes, sensitivities, ranks."""
+    found = analysis.diagnosis
+    rows = zip(trace.ranks, analysis.ranks, analysis.compute_s, strict=True)
+    return {
+        "summary": found.sentence,
+        **{name: getattr(found, name) for name in found.__struct_fields__ if name != "sentence"},
+        **report_object(trace, analysis.report, analysis.links, analysis.baselines),
+        "step": analysis.step,
+        "per_rank": [
+            {
+                "rank": recorded.header.rank,
+                "host": recorded.header.host,
+                "ops": len(recorded.ops),
+                "complete": recorded.complete,
+                "compute_s": compute,
+                "breakdown": msgspec.to_builtins(parts),
+            }
+            for recorded, parts, compute in rows
+        ],
+        "what_ifs": [
+            {
+                "change": row.change,
+                "refused": row.refused,
+                **(_prediction(row.prediction) if row.prediction else {}),
+            }
+            for row in analysis.what_ifs
+        ],
+        "link_sensitivity": [
+            {
+                "host": one.host,
+                "s_per_byte_per_s": one.s_per_byte_per_s,
+                "s_for_twice_the_rate": one.s_for_twice_the_rate,
+                "kink_factor": finite(one.kink_factor),
+            }
+            for one in analysis.link_sensitivity
+        ],
+        "op_sensitivity": [
+            {"name": one.name, "rank": one.rank, "s_per_s": one.s_per_s, "kink_s": one.kink_s}
+            for one in analysis.op_sensitivity
+        ],
+    }
+
+
+def _prediction(found: Prediction) -> dict[str, Any]:
+    return {
+        "predicted_step_s": found.predicted_step_s,
+        "p50_s": found.p50_s,
+        "p95_s": found.p95_s,
+        "ci95_s": list(found.ci95_s),
+        "ranks": found.ranks,
+        "breakdown": msgspec.to_builtins(found.breakdown),
+    }

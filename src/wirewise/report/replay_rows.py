@@ -1,0 +1,173 @@
+"""Tables of a replayed trace as text cells, for terminals and pages alike."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from wirewise.report import svg
+from wirewise.report.figures import MINUS, MISSING, finite, percent, seconds, significant
+from wirewise.sim.analysis import Analysis
+from wirewise.sim.breakdown import Breakdown
+from wirewise.sim.diagnose import words
+from wirewise.sim.steps import Prediction, ReplayReport
+from wirewise.trace.clocks import ClockQuality
+from wirewise.trace.records import Trace
+from wirewise.units import format_rate
+
+__all__ = [
+    "BASELINES",
+    "PARTS",
+    "Rows",
+    "baseline_rows",
+    "breakdown_rows",
+    "clock_rows",
+    "critical_rows",
+    "link_rows",
+    "op_rows",
+    "rank_rows",
+    "signed",
+    "step_rows",
+    "what_if_rows",
+]
+
+PARTS = {
+    "compute_s": "compute",
+    "exposed_communication_s": "exposed communication",
+    "wait_s": "waiting",
+    "overlapped_communication_s": "communication beside compute",
+}
+BASELINES = {
+    "daydream": "one rank's graph, bytes over rate (in the style of Daydream)",
+    "sum": "compute plus communication",
+    "max": "the larger of compute and communication",
+}
+_MOST_STEPS = 12
+
+
+class Rows(NamedTuple):
+    """A table; all cells are text."""
+
+    titles: list[str]
+    rows: list[list[str]]
+
+
+def signed(share: float) -> str:
+    """A share as a percentage with its sign and one decimal."""
+    text = f"{abs(100 * share):.1f}"
+    return f"{'' if text == '0.0' else '+' if share > 0 else MINUS}{text} %"
+
+
+def rank_rows(trace: Trace, analysis: Analysis) -> Rows:
+    """Ranks with their hosts, ops and compute; the straggler is marked."""
+    titles = ["rank", "host", "ops", "compute a step", ""]
+    rows = []
+    for recorded, compute in zip(trace.ranks, analysis.compute_s, strict=True):
+        rank = recorded.header.rank
+        remarks = ["straggler"] if rank == analysis.diagnosis.straggler_rank else []
+        remarks += [] if recorded.complete else ["cut off"]
+        ops = f"{len(recorded.ops):,}"
+        rows.append([str(rank), recorded.header.host, ops, seconds(compute), ", ".join(remarks)])
+    return Rows(titles, rows)
+
+
+def clock_rows(trace: Trace, qualities: list[ClockQuality]) -> Rows:
+    """Clock of each rank of an aligned trace."""
+    rows = []
+    for recorded, fit, quality in zip(trace.ranks, trace.offsets, qualities, strict=True):
+        header = recorded.header
+        drift = f"{1e6 * fit.drift:+.2f} us/s"
+        cells = [seconds(fit.offset_s), drift, seconds(quality.spread_s), seconds(quality.uncertainty_s)]
+        rows.append([str(header.rank), header.host, *cells])
+    return Rows(["rank", "host", "offset", "drift", "spread of ends", "off by at most"], rows)
+
+
+def step_rows(report: ReplayReport) -> Rows:
+    """Measured and replayed steps, 12 at most."""
+    kept = [report.per_step[i] for i in svg.thin(len(report.per_step), _MOST_STEPS)]
+    rows = [
+        [
+            str(step.step),
+            seconds(step.measured_s),
+            seconds(step.predicted_s),
+            signed(step.predicted_s / step.measured_s - 1) if step.measured_s > 0 else MISSING,
+            "outlier, in no mean" if step.outlier else "",
+        ]
+        for step in kept
+    ]
+    return Rows(["step", "measured", "replayed", "error", ""], rows)
+
+
+def breakdown_rows(found: Breakdown, after: Prediction | None = None) -> Rows:
+    """Where the time of the mean rank goes, and with changes."""
+    titles = ["part of the mean rank's step", "replayed", *(["with the change"] if after else [])]
+    columns = [found, *([after.breakdown] if after else [])]
+    rows = [[name, *(seconds(getattr(one, part)) for one in columns)] for part, name in PARTS.items()]
+    return Rows(titles, rows)
+
+
+def critical_rows(report: Prediction, most: int = 10) -> Rows:
+    """The ops that take most of the critical path."""
+    taken: dict[tuple[str, str, int], float] = defaultdict(float)
+    for op in report.critical_path:
+        taken[op.name, op.kind, op.rank] += op.end_s - op.start_s
+    whole = sum(taken.values())
+    longest = sorted((key for key in taken if taken[key] > 0), key=lambda key: -taken[key])[:most]
+    rows = []
+    for key in longest:
+        name, kind, rank = key
+        whose = str(rank) if rank >= 0 else "several"
+        rows.append([name, kind, whose, seconds(taken[key]), percent(taken[key] / whole)])
+    return Rows(["op on the critical path", "kind", "rank", "time", "of the path"], rows)
+
+
+def baseline_rows(report: ReplayReport, baselines: dict[str, float]) -> Rows:
+    """The replay and simpler predictions against what was measured."""
+    rows = [["measured", seconds(report.measured_step_s), ""]]
+    rows.append(["replay", seconds(report.predicted_step_s), signed(report.error)])
+    for name, value in baselines.items():
+        rows.append([BASELINES[name], seconds(value), signed(value / report.measured_step_s - 1)])
+    return Rows(["step", "time", "error"], rows)
+
+
+def what_if_rows(analysis: Analysis) -> Rows:
+    """Changes, what a step would take with each, or why that is not known."""
+    base = analysis.report.predicted_step_s
+    rows = []
+    for row in analysis.what_ifs:
+        found = row.prediction
+        if found is None:
+            rows.append([words(row.change), row.change, MISSING, MISSING, row.refused])
+            continue
+        low, high = found.ci95_s
+        interval = f"95 %: {seconds(low)} to {seconds(high)}"
+        after = found.predicted_step_s
+        rows.append([words(row.change), row.change, seconds(after), signed(after / base - 1), interval])
+    return Rows(["change", "--what-if", "step", "longer by", ""], rows)
+
+
+def link_rows(analysis: Analysis, hosts: list[str]) -> Rows:
+    """What faster links give."""
+    rates = analysis.links.bandwidth_out_bytes_per_s
+    rows = []
+    for one in analysis.link_sensitivity:
+        rate = float(rates.mean() if one.host < 0 else rates[one.host])
+        limit = finite(one.kink_factor)
+        rows.append(
+            [
+                "all hosts" if one.host < 0 else hosts[one.host],
+                MISSING if finite(rate) is None else format_rate(rate),
+                seconds(one.s_for_twice_the_rate),
+                "64 times the rate and more" if limit is None else f"{significant(limit)} times the rate",
+            ]
+        )
+    return Rows(["links of", "rate", "saved at twice the rate", "gains of one kind up to"], rows)
+
+
+def op_rows(analysis: Analysis) -> Rows:
+    """What faster ops give."""
+    rows = [
+        [one.name, str(one.rank), f"{one.s_per_s:.2f} s", seconds(one.kink_s)]
+        for one in analysis.op_sensitivity
+    ]
+    return Rows(["op", "rank", "saved for 1 s less of the op", "until it takes"], rows)

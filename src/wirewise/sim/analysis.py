@@ -1,0 +1,196 @@
+"""All that a report on a trace says: its replay, what bounds it, what changes would give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import InputError
+from wirewise.sim.baselines import one_rank_s, slower_part_s, sum_of_parts_s
+from wirewise.sim.breakdown import Breakdown, break_down_ranks
+from wirewise.sim.diagnose import (
+    DATA_READY,
+    NO_COMMUNICATION,
+    NO_LATENCY,
+    Diagnosis,
+    diagnose,
+    straggler_gone,
+)
+from wirewise.sim.replay import Replay, replay
+from wirewise.sim.sensitivity import LinkSensitivity, OpSensitivity, link_sensitivity, op_sensitivity
+from wirewise.sim.steps import Prediction, RecordedStep, ReplayReport, predict, replay_steps
+from wirewise.sim.stragglers import compute_seconds, find_straggler
+from wirewise.sim.traces import Recording, record
+from wirewise.sim.whatif import parse
+from wirewise.trace.chrome import places
+from wirewise.trace.dataflow import coarsen
+from wirewise.trace.records import Trace
+
+__all__ = [
+    "WHAT_IFS",
+    "Analysis",
+    "WhatIf",
+    "analyse",
+    "baselines",
+    "critical_ops",
+    "replay_step",
+    "typical_step",
+]
+
+WHAT_IFS = (
+    "bandwidth=*:x2",
+    "bandwidth=*:x4",
+    NO_LATENCY,
+    "bucket_mb=1",
+    "bucket_mb=5",
+    "bucket_mb=25",
+    "bucket_mb=100",
+    NO_COMMUNICATION,
+)
+"""Changes that every report tries, where they fit the job."""
+
+_MOST_STEPS = 8
+_MOST_OPS = 20_000
+"""Graphs of more ops are made coarser before they are simulated again and again."""
+_MOST_HOSTS = 32
+_SENSITIVE_OPS = 10
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """One change that was tried."""
+
+    change: str
+    """As `whatif.parse` takes it."""
+    prediction: Prediction | None
+    refused: str = ""
+    """Why there is no prediction."""
+
+
+class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace tells; nothing but the trace and this is needed to draw a report."""
+
+    report: ReplayReport
+    diagnosis: Diagnosis
+    what_ifs: list[WhatIf]
+    baselines: dict[str, float]
+    """Seconds of a step by simpler predictions (`baselines`)."""
+    links: Links
+    step: int
+    """The step whose measured time is nearest to the median."""
+    ranks: list[Breakdown]
+    """Of that step, replayed."""
+    critical: set[tuple[int, int]]
+    """Traced ops on the critical path of that step, as (rank, place in its list)."""
+    compute_s: list[float]
+    """Of each rank, median over steps."""
+    link_sensitivity: list[LinkSensitivity]
+    """Of that step."""
+    op_sensitivity: list[OpSensitivity]
+
+
+def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
+    """Replay a trace, with each change alone and as it is, and name what bounds a step.
+
+    Args:
+        trace: On aligned clocks.
+        what_ifs: Changes to try, each as `whatif.parse` takes it. Those that tell of stragglers and of data that
+            comes late are added. A change that does not fit the job is kept with the reason.
+
+    Raises:
+        InputError: As `replay_trace`.
+    """
+    found = record(trace)
+    report = replay_steps(found.steps, found.links, interference=found.interference)
+    rows = [_try(found, change) for change in (*what_ifs, *_own(trace))]
+    known = {row.change: row.prediction for row in rows if row.prediction is not None}
+    typical = typical_step(found, report)
+    replayed = replay_step(found, typical)
+    until = np.full(replayed.dataflow.ranks, replayed.end_s.max(initial=0.0))
+    small = _smaller(found, typical)
+    hosts = small.dataflow.host_count
+    return Analysis(
+        report=report,
+        diagnosis=diagnose(trace, report, known),
+        what_ifs=rows,
+        baselines=baselines(found),
+        links=found.links,
+        step=typical.number,
+        ranks=break_down_ranks(
+            replayed.dataflow,
+            replayed.start_s,
+            replayed.end_s,
+            np.full(len(until), replayed.begin_s.min(initial=0.0)),
+            until,
+        ),
+        critical=places(trace, replayed.dataflow, replayed.critical_path().ops.tolist()),
+        compute_s=np.median(compute_seconds(trace), axis=1).tolist(),
+        link_sensitivity=link_sensitivity(small) if hosts <= _MOST_HOSTS else [],
+        op_sensitivity=op_sensitivity(small, most=_SENSITIVE_OPS),
+    )
+
+
+def typical_step(recording: Recording, report: ReplayReport) -> RecordedStep:
+    """The step whose measured time is nearest to the median."""
+    measured = np.array([step.measured_s for step in report.per_step])
+    return recording.steps[int(np.argmin(np.abs(measured - np.median(measured))))]
+
+
+def replay_step(recording: Recording, step: RecordedStep) -> Replay:
+    """One step alone, its ranks beginning as they did."""
+    begin = step.begin_s - step.begin_s.min()
+    return replay(step.dataflow, recording.links, begin_s=begin)
+
+
+def critical_ops(trace: Trace) -> set[tuple[int, int]]:
+    """Traced ops on the critical path of any step, as (rank, place in its list).
+
+    Args:
+        trace: On aligned clocks.
+
+    Raises:
+        InputError: As `replay_trace`.
+    """
+    recording = record(trace)
+    found: set[tuple[int, int]] = set()
+    for step in recording.steps:
+        replayed = replay_step(recording, step)
+        found |= places(trace, replayed.dataflow, replayed.critical_path().ops.tolist())
+    return found
+
+
+def baselines(recording: Recording) -> dict[str, float]:
+    """Mean seconds of a step by "daydream", "sum" and "max" (`sim.baselines`), over 8 steps at most."""
+    places = np.unique(np.linspace(0, len(recording.steps) - 1, _MOST_STEPS).round().astype(int))
+    graphs = [recording.steps[place].dataflow for place in places]
+    functions = {"daydream": one_rank_s, "sum": sum_of_parts_s, "max": slower_part_s}
+    return {
+        name: float(np.mean([predicted(graph, recording.links) for graph in graphs]))
+        for name, predicted in functions.items()
+    }
+
+
+def _own(trace: Trace) -> list[str]:
+    """Changes that only some traces have."""
+    straggler = find_straggler(trace)
+    found = [straggler_gone(straggler)] if straggler else []
+    if any(op.kind == "data" for rank in trace.ranks for op in rank.ops):
+        found.append(DATA_READY)
+    return found
+
+
+def _try(recording: Recording, change: str) -> WhatIf:
+    changes = parse(change)
+    try:
+        prediction = predict(recording.steps, recording.links, changes, interference=recording.interference)
+    except InputError as cause:
+        return WhatIf(change=change, prediction=None, refused=str(cause))
+    return WhatIf(change=change, prediction=prediction)
+
+
+def _smaller(recording: Recording, step: RecordedStep) -> Replay:
+    if len(step.dataflow.names) > _MOST_OPS:
+        step = step._replace(dataflow=coarsen(step.dataflow))
+    return replay_step(recording, step)

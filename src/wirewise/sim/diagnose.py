@@ -1,0 +1,148 @@
+"""What bounds a step, in one record and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from wirewise.sim.steps import Prediction, ReplayReport
+from wirewise.sim.stragglers import Straggler, find_slow_host, find_straggler
+from wirewise.trace.records import Trace
+
+__all__ = ["DATA_READY", "NO_COMMUNICATION", "NO_LATENCY", "Diagnosis", "diagnose", "straggler_gone", "words"]
+
+NO_COMMUNICATION = "no_communication"
+NO_LATENCY = "latency=0"
+DATA_READY = "scale=data:x0"
+_UNREAL = (NO_COMMUNICATION, NO_LATENCY, "bandwidth=*:x4")
+"""They show how far things could go; no one is told to do them."""
+
+_LEAST_SHARE = 0.15
+_LEAST_GAIN = 0.01
+_LARGE_ERROR = 0.1
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds a step."""
+
+    bound: str
+    """ "network", "latency", "straggler", "data" or "compute"."""
+    share: float
+    """By how much of itself a step gets shorter without the bound; of "compute": its share of the step."""
+    best_change: str
+    """The change that gives most of those that can be had, as `whatif.parse` takes it; empty: none gives 1 %."""
+    gain_s: float
+    """By how much a step gets shorter with it."""
+    straggler_rank: int | None
+    slow_link_host: str | None
+    """None: there is none, or the trace cannot tell."""
+    sentence: str
+
+
+def straggler_gone(straggler: Straggler) -> str:
+    """The change that makes a straggler as fast as the median of the others."""
+    return f"straggler={straggler.rank}:x{1 / straggler.factor:.4g}"
+
+
+def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, Prediction]) -> Diagnosis:
+    """Name what bounds a step, from what it gains without each thing.
+
+    The bound is what a step gets shortest without, if that is at least 15 % shorter, else compute.
+
+    Args:
+        trace: On aligned clocks.
+        report: Its replay.
+        what_ifs: Predictions by change; NO_COMMUNICATION, NO_LATENCY, DATA_READY and `straggler_gone` tell of
+            bounds, the others of what to do. A bound whose change is missing is not considered.
+    """
+    straggler, host = find_straggler(trace), find_slow_host(trace)
+    base = report.predicted_step_s
+    gains = {change: base - found.predicted_step_s for change, found in what_ifs.items()}
+    bound, share = _bound(report, gains, straggler)
+    best = max((c for c in gains if c not in _UNREAL), key=gains.__getitem__, default="")
+    if not best or gains[best] < _LEAST_GAIN * base:
+        best = ""
+    said = [_bound_words(bound, share, base, straggler)]
+    if best and best == {"data": DATA_READY, "straggler": straggler and straggler_gone(straggler)}.get(bound):
+        said.append("No other change tried gives more.")
+    else:
+        said.append(_change_words(best, base - gains[best], base) if best else _nothing_words(gains))
+    if straggler and bound != "straggler":
+        said.append(f"Rank {straggler.rank} computes {straggler.factor:.3g} times as long as the others.")
+    if host is not None:
+        said.append(f"The slowest link is that of host {host}.")
+    if abs(report.error) > _LARGE_ERROR:
+        said.append(f"The replay is off by {100 * report.error:+.0f} %, so take what changes give with care.")
+    return Diagnosis(
+        bound=bound,
+        share=share,
+        best_change=best,
+        gain_s=gains.get(best, 0.0),
+        straggler_rank=straggler.rank if straggler else None,
+        slow_link_host=host,
+        sentence=" ".join(said),
+    )
+
+
+def words(change: str) -> str:
+    """A change of `whatif.parse` as a person would say it."""
+    word, _, value = change.partition("=")
+    target, _, amount = value.rpartition(":")
+    whose = "links" if target in ("", "*") else f"the link of host {target}"
+    plain = {
+        NO_COMMUNICATION: "communication that takes no time",
+        NO_LATENCY: "no latency",
+        DATA_READY: "data that is ready in time",
+        "bandwidth": f"{whose} at {amount.removeprefix('x')} times the rate"
+        if amount.startswith("x")
+        else "",
+        "bucket_mb": f"gradient buckets of {value} MiB",
+        "straggler": f"rank {target} as fast as the others",
+    }
+    return plain.get(change) or plain.get(word) or change
+
+
+def _bound(
+    report: ReplayReport, gains: Mapping[str, float], straggler: Straggler | None
+) -> tuple[str, float]:
+    base = report.predicted_step_s
+    network, latency = gains.get(NO_COMMUNICATION, 0.0), gains.get(NO_LATENCY, 0.0)
+    shares = {
+        "latency" if 2 * latency > network else "network": max(network, latency) / base,
+        "data": gains.get(DATA_READY, 0.0) / base,
+        "straggler": gains.get(straggler_gone(straggler), 0.0) / base if straggler else 0.0,
+    }
+    worst = max(shares, key=shares.__getitem__)
+    if shares[worst] >= _LEAST_SHARE:
+        return worst, shares[worst]
+    return "compute", report.breakdown.compute_s / base
+
+
+def _bound_words(bound: str, share: float, base: float, straggler: Straggler | None) -> str:
+    less = f"{_seconds(base * (1 - share))} instead of {_seconds(base)} ({100 * share:.0f} % less)"
+    if bound == "compute":
+        return f"Compute bounds the step: it fills {100 * share:.0f} % of {_seconds(base)}."
+    if bound == "straggler" and straggler:
+        return (
+            f"Rank {straggler.rank} bounds the step: it computes {straggler.factor:.3g} times as long as the "
+            f"others, and if it were as fast as they are a step would take {less}."
+        )
+    what = {
+        "network": ("The network bounds the step", "if communication took no time"),
+        "latency": ("Latency bounds the step", "if communication took no time"),
+        "data": ("Loading data bounds the step", "if data were always ready"),
+    }[bound]
+    return f"{what[0]}: {what[1]}, it would take {less}."
+
+
+def _change_words(change: str, after: float, base: float) -> str:
+    return f"The best change tried is {words(change)}: {_seconds(after)} a step, {100 * (1 - after / base):.0f} % less."
+
+
+def _nothing_words(gains: Mapping[str, float]) -> str:
+    return "No change tried makes it 1 % shorter." if gains else "No change was tried."
+
+
+def _seconds(value: float) -> str:
+    return f"{1e3 * value:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
