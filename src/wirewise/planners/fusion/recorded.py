@@ -173,7 +173,8 @@ def _computed(flow: Dataflow, part: Gradients, links: Links) -> _Computed:
         np.diff(ends, axis=1, prepend=first[:, None]),
         [(flow.names[op], float(end[op] - start[op])) for op in own.tolist()],
         first,
-        np.maximum(alone.finish_s - ends[:, -1], 0.0),
+        # All wait for the gradients of the slowest.
+        np.maximum(alone.finish_s - ends[:, -1].max(), 0.0),
     )
 
 

@@ -4,15 +4,17 @@ p_n is the n-th backward op that completes gradients, with what runs before it s
 reduction of its gradients; .d is a duration, .e an end. A reduction of s bytes in k chunks goes through three
 stages (encode, wire, decode), chunk by chunk:
 
-    t_sync(s, k) = k t_slow(s / k) + the other two stages of one chunk,
+    t_sync(s, k) = (k - 1) t_slow(s / k) + the sum of the three stages of one chunk.
 
-where "slow" is the stage with the largest cost a byte, so that the best k is sqrt(s (a_1 + a_2) / b_slow) with the
-slopes a of the two others and the fixed cost b of the slow one.
+The paper takes as "slow" the stage with the largest cost a byte, so that the best k is sqrt(s (a_1 + a_2) / b_slow)
+with the costs a byte a of the two others and the fixed cost b of the slow one. Here the slow stage of s / k bytes is
+the one that takes longest, so that k is right where the wire costs little a byte and much a collective.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import ceil, floor, sqrt
 
 from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem, Linear
@@ -31,20 +33,26 @@ def stages(problem: FusionProblem) -> list[Linear]:
 
 def sync_s(size_bytes: float, chunks: int, through: list[Linear]) -> float:
     """t_sync: seconds from the first chunk's start to the last one's end."""
-    slow = max(through, key=lambda stage: stage.s_per_byte)
-    one = size_bytes / chunks
-    return (chunks - 1) * slow(one) + sum(stage(one) for stage in through)
+    each = [stage(size_bytes / chunks) for stage in through]
+    return (chunks - 1) * max(each) + sum(each)
 
 
 def best_chunks(size_bytes: float, through: list[Linear], most: int = MOST_CHUNKS) -> int:
-    """k*: how many chunks make t_sync least."""
-    slow = max(through, key=lambda stage: stage.s_per_byte)
-    others = sum(stage.s_per_byte for stage in through) - slow.s_per_byte
-    if others <= 0.0:
-        return 1
-    exact = min(sqrt(size_bytes * others / slow.latency_s), most) if slow.latency_s > 0 else float(most)
-    around = {max(floor(exact), 1), max(ceil(exact), 1)}
-    return min(around, key=lambda k: sync_s(size_bytes, k, through))
+    """k*: how many chunks make t_sync least.
+
+    t_sync is the largest of one convex curve of k for each stage that may be the slow one, so it is least where
+    one of them is, or where two cross.
+    """
+    whole = sum(stage.s_per_byte for stage in through)
+    exact = [1.0, float(most)]
+    for slow in through:
+        if slow.latency_s > 0:
+            exact.append(sqrt(size_bytes * max(whole - slow.s_per_byte, 0.0) / slow.latency_s))
+    for one, other in combinations(through, 2):
+        if one.latency_s != other.latency_s:
+            exact.append(size_bytes * (other.s_per_byte - one.s_per_byte) / (one.latency_s - other.latency_s))
+    found = {min(max(part(k), 1), most) for k in exact for part in (floor, ceil)}
+    return min(sorted(found), key=lambda k: sync_s(size_bytes, k, through))
 
 
 def op_fusion_pays(previous_sync_s: float, previous_s: float, own_s: float, fused_s: float) -> bool:
