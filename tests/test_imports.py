@@ -24,7 +24,10 @@ TORCH_FREE = [
     "wirewise.results",
     "wirewise.rng",
     "wirewise.sim",
+    "wirewise.report.replay_page",
+    "wirewise.sim.analysis",
     "wirewise.topology",
+    "wirewise.trace",
     "wirewise.units",
 ]
 # Needs a package that is not installed everywhere.
@@ -41,7 +44,16 @@ def test_planning_does_not_load_torch():
     assert "torch" not in loaded_by("import " + ", ".join(TORCH_FREE))
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "adaqp", "--help"], ["list", "systems"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["run", "adaqp", "--help"],
+        ["trace", "show", "--help"],
+        ["sim", "--help"],
+        ["list", "systems"],
+    ],
+)
 def test_help_and_lists_do_not_load_torch(words):
     statement = f"""
 from wirewise.cli.main import app

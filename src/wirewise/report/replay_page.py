@@ -114,7 +114,7 @@ def _step(trace: Trace, analysis: Analysis, ranks: list[int]) -> str:
     lead = (
         f"Step {analysis.step}, whose time is nearest to the median, as it was recorded. Each rank has three "
         "lanes: compute, communication, and waiting for communication or data. A communication is drawn from "
-        f"when the rank handed it over.{f' {left} ranks are not shown.' if left else ''}"
+        f"when the last rank had come and its turn was there.{f' {left} ranks are not shown.' if left else ''}"
     )
     body = waterfall_legend(trace, analysis.step) + f"<figure>{chart}</figure>" if chart else ""
     return shell.section("One step", lead, body)

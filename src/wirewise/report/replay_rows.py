@@ -152,13 +152,14 @@ def link_rows(analysis: Analysis, hosts: list[str]) -> Rows:
     rows = []
     for one in analysis.link_sensitivity:
         rate = float(rates.mean() if one.host < 0 else rates[one.host])
-        limit = finite(one.kink_factor)
+        limit, gains = finite(one.kink_factor), one.s_for_twice_the_rate > 0
+        far = "64 times the rate and more" if limit is None else f"{significant(limit)} times the rate"
         rows.append(
             [
                 "all hosts" if one.host < 0 else hosts[one.host],
                 MISSING if finite(rate) is None else format_rate(rate),
                 seconds(one.s_for_twice_the_rate),
-                "64 times the rate and more" if limit is None else f"{significant(limit)} times the rate",
+                far if gains else MISSING,
             ]
         )
     return Rows(["links of", "rate", "saved at twice the rate", "gains of one kind up to"], rows)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from wirewise.report import figures, svg
 from wirewise.report.svg import Scale
+from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Op, Trace
 
 __all__ = ["KIND_COLOURS", "shown_ranks", "waterfall", "waterfall_legend"]
@@ -71,7 +72,14 @@ def waterfall(
         ranks: Which to show.
         width: Of the picture, in its own pixels.
     """
-    rows = {rank: _boxes(trace.ranks[rank].ops, step, rank, critical) for rank in ranks}
+    matches = match(trace)
+    starts = {
+        id(op): start
+        for one, start in zip(matches, transfer_starts(matches), strict=True)
+        for op in one.ops
+        if op.step == step
+    }
+    rows = {rank: _boxes(trace.ranks[rank].ops, step, rank, critical, starts) for rank in ranks}
     boxes = [box for lanes in rows.values() for lane in lanes.values() for box in lane]
     if not boxes:
         return ""
@@ -104,12 +112,17 @@ def waterfall_legend(trace: Trace, step: int) -> str:
 
 
 def _boxes(
-    ops: list[Op], step: int, rank: int, critical: Collection[tuple[int, int]]
+    ops: list[Op],
+    step: int,
+    rank: int,
+    critical: Collection[tuple[int, int]],
+    starts: dict[int, float],
 ) -> dict[str, list[_Box]]:
     lanes: dict[str, list[_Box]] = {lane: [] for lane in _LANES}
     for place, op in enumerate(ops):
         if op.step == step and op.kind != "step":
-            box = _Box(op.start_s, op.end_s, op.kind, (rank, place) in critical, op.name)
+            start = min(max(op.start_s, starts.get(id(op), op.start_s)), op.end_s)
+            box = _Box(start, op.end_s, op.kind, (rank, place) in critical, op.name)
             lanes[_LANE_OF.get(op.kind, "compute")].append(box)
     return {lane: sorted(boxes) for lane, boxes in lanes.items()}
 

@@ -145,4 +145,5 @@ def _nothing_words(gains: Mapping[str, float]) -> str:
 
 
 def _seconds(value: float) -> str:
-    return f"{1e3 * value:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
+    amount, unit = (1e3 * value, "ms") if value < 0.1 else (value, "s")
+    return f"{f'{amount:#.3g}'.removesuffix('.')} {unit}"

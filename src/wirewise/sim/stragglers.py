@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.traces import hosts_of
+from wirewise.cost.traces import CLEARLY_FASTER, hosts_of, probed_rates
 from wirewise.sim.breakdown import union_s
 from wirewise.trace.flows import collective_flows
-from wirewise.trace.match import Match, match, slot_starts
+from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Trace
+from wirewise.trace.segments import own_work
 
 __all__ = ["Straggler", "compute_seconds", "find_slow_host", "find_straggler"]
 
@@ -45,9 +46,9 @@ def compute_seconds(trace: Trace) -> NDArray[np.float64]:
     found = np.zeros((trace.world_size, len(place)))
     for rank, recorded in enumerate(trace.ranks):
         spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for op in recorded.ops:
-            if op.kind in _COMPUTE and op.step in place:
-                spans[op.step].append((op.start_s, op.end_s))
+        for number, piece in own_work(recorded.ops):
+            if piece.op.kind in _COMPUTE and number in place:
+                spans[number].append((piece.start_s, piece.end_s))
         for number, own in spans.items():
             found[rank, place[number]] = union_s(np.array(own))
     return found
@@ -78,18 +79,24 @@ def find_slow_host(trace: Trace) -> str | None:
     """The host with which transfers take longest a byte, or None where the trace cannot tell.
 
     Told by transfers with and without the host, at least three of each. A collective of all hosts runs at the
-    pace of the slowest link and tells nothing of which one that is; then the rates that the headers name count.
+    pace of the slowest link and tells nothing of which one that is; then blocks that were sent between single
+    hosts count, and else the rates that the headers name.
     """
     names = list(dict.fromkeys(rank.header.host for rank in trace.ranks))
     slower = _factors(trace, len(names))
     if slower and max(slower.values()) >= _LEAST_FACTOR:
         return names[max(slower, key=slower.__getitem__)]
+    if len(names) > 2 and (probed := probed_rates(trace)) is not None:
+        worse = np.minimum(*probed)
+        slowest = int(np.argmin(worse))
+        usual = float(np.median(np.delete(worse, slowest)))
+        return names[slowest] if usual >= CLEARLY_FASTER * worse[slowest] else None
     rates = {r.header.host: r.header.link_bytes_per_s for r in trace.ranks if r.header.link_bytes_per_s > 0}
     if len(rates) < 2:
         return None
-    slowest = min(rates, key=rates.__getitem__)
-    others = [rate for host, rate in rates.items() if host != slowest]
-    return slowest if float(np.median(others)) >= _LEAST_FACTOR * rates[slowest] else None
+    narrow = min(rates, key=rates.__getitem__)
+    others = [rate for host, rate in rates.items() if host != narrow]
+    return narrow if float(np.median(others)) >= _LEAST_FACTOR * rates[narrow] else None
 
 
 def _factors(trace: Trace, count: int) -> dict[int, float]:
@@ -107,21 +114,15 @@ def _factors(trace: Trace, count: int) -> dict[int, float]:
 def _transfers(trace: Trace) -> list[tuple[frozenset[int], float, float]]:
     """Hosts, seconds and bytes on the busiest interface of each transfer between hosts."""
     hosts = hosts_of(trace)
-    groups: dict[str, list[Match]] = defaultdict(list)
-    for one in match(trace):
-        # Messages between two ranks have numbers of their own, and no slots.
-        groups[one.group if one.collective != "send" else ""].append(one)
+    matches = match(trace)
     rows = []
-    for group, ones in groups.items():
-        starts = slot_starts(ones, ones[0].slots) if group else [one.start_s for one in ones]
-        for one, start in zip(ones, starts, strict=True):
-            flows = collective_flows(one.collective, hosts[list(one.ranks)].tolist(), one.size_bytes)
-            out: dict[int, float] = defaultdict(float)
-            for source, target, size in flows.flows:
-                out[source] += size * (source != target)
-            if max(out.values(), default=0.0) > 0 and one.end_s > start:
-                touched = frozenset(hosts[list(one.ranks)].tolist())
-                rows.append((touched, one.end_s - start, max(out.values())))
+    for one, start in zip(matches, transfer_starts(matches), strict=True):
+        touched = hosts[list(one.ranks)].tolist()
+        out: dict[int, float] = defaultdict(float)
+        for source, target, size in collective_flows(one.collective, touched, one.size_bytes).flows:
+            out[source] += size * (source != target)
+        if max(out.values(), default=0.0) > 0 and one.end_s > start:
+            rows.append((frozenset(touched), one.end_s - start, max(out.values())))
     return rows
 
 

@@ -22,7 +22,7 @@ from wirewise.trace.arrays import Dataflow
 from wirewise.trace.chains import Draft, Key, Part, add_rank
 from wirewise.trace.flows import ALGORITHMS, Flows, collective_flows
 from wirewise.trace.hops import hops
-from wirewise.trace.match import Match, match, slot_starts
+from wirewise.trace.match import Match, match, transfer_starts
 from wirewise.trace.records import COLLECTIVES, KINDS, Trace
 from wirewise.trace.sketch import Node, Sketch
 
@@ -147,14 +147,7 @@ def _mergeable(node: Node, heir: Node, sketch: Sketch) -> bool:
 
 def _of_step(matches: Sequence[Match], step: int) -> list[tuple[Match, float]]:
     """Collectives and messages of the step, with the time at which each got a slot."""
-    by_group: dict[str, list[Match]] = defaultdict(list)
-    starts: dict[int, float] = {}
-    for one in matches:
-        starts[id(one)] = one.start_s
-        if one.collective != "send":
-            by_group[one.group].append(one)
-    for ones in by_group.values():
-        starts.update(zip(map(id, ones), slot_starts(ones, ones[0].slots), strict=True))
+    starts = dict(zip(map(id, matches), transfer_starts(matches), strict=True))
     chosen = [one for one in matches if any(op.step == step for op in one.ops)]
     for one in chosen:
         if any(op.step != step for op in one.ops):

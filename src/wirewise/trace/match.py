@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from wirewise.errors import TraceError
 from wirewise.trace.records import Op, Trace
 
-__all__ = ["Match", "match", "slot_starts"]
+__all__ = ["Match", "match", "slot_starts", "transfer_starts"]
 
 _NO_SEQ = ("send", "recv")
 _OWN_SIZE = ("all_to_all", "barrier")
@@ -119,6 +119,20 @@ def slot_starts(matches: Sequence[Match], slots: int) -> list[float]:
         start = min(max(one.start_s, heapq.heappop(free)), one.end_s)
         starts.append(start)
         heapq.heappush(free, one.end_s)
+    return starts
+
+
+def transfer_starts(matches: Sequence[Match]) -> list[float]:
+    """When each collective had all its ranks and a slot, and when each message had both, on aligned clocks."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    starts = [one.start_s for one in matches]
+    for place, one in enumerate(matches):
+        if one.collective != "send":
+            groups[one.group].append(place)
+    for places in groups.values():
+        own = [matches[place] for place in places]
+        for place, start in zip(places, slot_starts(own, own[0].slots), strict=True):
+            starts[place] = start
     return starts
 
 
