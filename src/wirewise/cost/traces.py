@@ -15,9 +15,14 @@ from wirewise.cost.transfers import TransferSample, fit_transfers
 from wirewise.trace.flows import Flows, collective_flows
 from wirewise.trace.match import Match, match
 from wirewise.trace.records import Op, Trace
-from wirewise.trace.segments import Piece, pieces
+from wirewise.trace.segments import Piece, own_work
 
-__all__ = ["fit_links", "hosts_of", "interference_of"]
+__all__ = ["CLEARLY_FASTER", "fit_links", "hosts_of", "interference_of", "probed_rates"]
+
+Vector = NDArray[np.float64]
+
+CLEARLY_FASTER = 1.3
+"""Single blocks tell a rate no better than this."""
 
 LINK_EFFICIENCY = 0.957
 """Share of a link's rate that is left for the payload of TCP in frames of 1500 bytes."""
@@ -41,8 +46,8 @@ def hosts_of(trace: Trace) -> NDArray[np.int32]:
 def fit_links(trace: Trace) -> Links:
     """Rates and latencies that explain the collectives of an aligned trace (`fit_transfers`).
 
-    A ring runs at the pace of its slowest link, so all hosts get the same rate, which is the effective one of
-    the narrowest. Where no collective crosses hosts, the rate is `LINK_EFFICIENCY` of what the headers say,
+    A ring runs at the pace of its slowest link, so what collectives tell is the rate of the narrowest. Hosts for
+    which `probed_rates` found clearly more get as much more. Where no collective crosses hosts, the rate is `LINK_EFFICIENCY` of what the headers say,
     or unlimited.
 
     Raises:
@@ -74,7 +79,31 @@ def fit_links(trace: Trace) -> Links:
         intra_latency_s=own.latency_s if own else 0.0,
     )
     known = cost or own
-    return replace(found, burden=known.burden) if known else found
+    if known:
+        found = replace(found, burden=known.burden)
+    if cost and (rates := probed_rates(trace)) is not None:
+        more = [way / min(map(np.min, rates)) for way in rates]
+        out, into = (rate * np.where(factor >= CLEARLY_FASTER, factor, 1.0) for factor in more)
+        found = replace(found, bandwidth_out_bytes_per_s=out, bandwidth_in_bytes_per_s=into)
+    return found
+
+
+def probed_rates(trace: Trace) -> tuple[Vector, Vector] | None:
+    """Bytes a second out of each host and into it, [hosts] each, by the fastest block of each (`Probe.size_bytes`).
+
+    Returns:
+        None where some host sent or got no block.
+    """
+    hosts = hosts_of(trace)
+    rates = np.zeros((2, int(hosts.max(initial=0)) + 1))
+    for rank, recorded in enumerate(trace.ranks):
+        for one in recorded.header.probes:
+            if not one.size_bytes or hosts[rank] == hosts[one.peer] or one.received_s <= one.sent_s:
+                continue
+            rate = one.size_bytes / (one.received_s - one.sent_s)
+            rates[0, hosts[rank]] = max(rates[0, hosts[rank]], rate)
+            rates[1, hosts[one.peer]] = max(rates[1, hosts[one.peer]], rate)
+    return (rates[0], rates[1]) if rates.all() else None
 
 
 def _most_latency_s(trace: Trace) -> float:
@@ -82,6 +111,8 @@ def _most_latency_s(trace: Trace) -> float:
     shortest: dict[tuple[int, int], float] = {}
     for recorded in trace.ranks:
         for one in recorded.header.probes:
+            if one.size_bytes:
+                continue
             key = (recorded.header.rank, one.peer)
             shortest[key] = min(one.received_s - one.sent_s, shortest.get(key, np.inf))
     return _ROUND_TRIPS * max(shortest.values()) if shortest else np.inf
@@ -121,18 +152,13 @@ def interference_of(trace: Trace) -> float | None:
 
 
 def _computing(ops: list[Op]) -> Iterator[tuple[int, Piece, int]]:
-    """(step, piece of compute without the ops inside it, how many pieces its op had before in the step)."""
-    threads: dict[tuple[int, str], list[Op]] = {}
-    for op in ops:
-        if op.step >= 0 and op.kind not in ("communication", "step"):
-            threads.setdefault((op.step, op.thread), []).append(op)
-    for (step, _), own in threads.items():
-        before: Counter[tuple[str, str]] = Counter()
-        for piece in pieces(own):
-            if piece.op.kind in _COMPUTE and piece.end_s - piece.start_s >= _LEAST_PIECE_S:
-                key = (piece.op.kind, piece.op.name)
-                yield step, piece, before[key]
-                before[key] += 1
+    """(step, piece of compute, how many pieces its op had before in the step)."""
+    before: Counter[tuple[int, str, str]] = Counter()
+    for step, piece in own_work(ops):
+        if piece.op.kind in _COMPUTE and piece.end_s - piece.start_s >= _LEAST_PIECE_S:
+            key = (step, piece.op.kind, piece.op.name)
+            yield step, piece, before[key]
+            before[key] += 1
 
 
 def _busy(matches: list[Match], ranks: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:

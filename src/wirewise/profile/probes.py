@@ -1,4 +1,4 @@
-"""Round trips between ranks, from which the offsets of their clocks follow."""
+"""Round trips between ranks: short ones tell the offsets of clocks, long ones the rates of links."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import torch.distributed as dist
 
 from wirewise.trace.records import Probe
 
-__all__ = ["ROUND_TRIPS", "message_group", "probe"]
+__all__ = ["ROUND_TRIPS", "message_group", "probe", "probe_rates"]
 
 ROUND_TRIPS = 100
 _KEPT = 5
 _TAG = 20_417
+_RATE_BYTES = 128 * 1024
+"""Enough to outlast what a shaped link lets pass at once, and still short on a slow one."""
 _TIMEOUT = datetime.timedelta(seconds=10)
 
 
@@ -53,3 +55,39 @@ def probe(group: Any, round_trips: int = ROUND_TRIPS) -> list[Probe]:
                 group.recv([theirs], 0, _TAG).wait(_TIMEOUT)
                 found.append(Probe(peer=0, sent_s=sent, peer_s=float(theirs), received_s=time.perf_counter()))
     return sorted(found, key=lambda one: one.received_s - one.sent_s)[:_KEPT]
+
+
+def probe_rates(group: Any) -> list[Probe]:
+    """How long a block takes from this rank to those one and two places on; all ranks call it at the same place.
+
+    The second of two blocks counts: the first one uses up what a link lets pass at once.
+
+    Raises:
+        RuntimeError: A peer is silent for 10 s.
+    """
+    rank, ranks = group.rank(), group.size()
+    block, answer = torch.zeros(_RATE_BYTES, dtype=torch.uint8), torch.zeros(1, dtype=torch.float64)
+    found = []
+    for source in range(ranks):
+        for target in dict.fromkeys([(source + 1) % ranks, (source + 2) % ranks]):
+            if source == target:
+                continue
+            for _ in range(2):
+                if rank == source:
+                    sent = time.perf_counter()
+                    group.send([block], target, _TAG).wait(_TIMEOUT)
+                    group.recv([answer], target, _TAG).wait(_TIMEOUT)
+                    last = Probe(
+                        peer=target,
+                        sent_s=sent,
+                        peer_s=float(answer),
+                        received_s=time.perf_counter(),
+                        size_bytes=_RATE_BYTES,
+                    )
+                elif rank == target:
+                    group.recv([block], source, _TAG).wait(_TIMEOUT)
+                    answer[0] = time.perf_counter()
+                    group.send([answer], source, _TAG).wait(_TIMEOUT)
+            if rank == source:
+                found.append(last)
+    return found

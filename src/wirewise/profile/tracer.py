@@ -91,7 +91,9 @@ class Tracer:
         self._tails: list[tuple[list[Pending], Mark, Mark]] = []
         if self._round_trips:
             self._messages = probes.message_group()
-            self._recorder.probes(probes.probe(self._messages, self._round_trips))
+            self._recorder.probes(
+                probes.probe(self._messages, self._round_trips) + probes.probe_rates(self._messages)
+            )
         if model is not None:
             self.watch(model)
         _alive.append(self)

@@ -74,13 +74,15 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a backward op: size of the parameters whose gradients it completes; 0: not known."""
 
 
-class Probe(msgspec.Struct, frozen=True, kw_only=True):
+class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A round trip: sent and received on the clock of the rank that holds it, answered on that of `peer`."""
 
     peer: int
     sent_s: float
     peer_s: float
     received_s: float
+    size_bytes: int = 0
+    """Sent to the peer, the answer is short; 0: both are."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

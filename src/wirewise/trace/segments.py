@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wirewise.trace.records import Op
 
-__all__ = ["Piece", "pieces"]
+__all__ = ["Piece", "own_work", "pieces"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,22 @@ def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[Piece]:
     leave(float("inf"))
     cut = [part for piece in found for part in _cut(piece, cuts)]
     return sorted(cut, key=lambda piece: (piece.start_s, piece.end_s))
+
+
+def own_work(ops: Iterable[Op]) -> Iterator[tuple[int, Piece]]:
+    """(step, piece) of all that a rank works on itself: no communication, no waiting; threads one by one.
+
+    Args:
+        ops: Of one rank, of any steps.
+    """
+    threads: dict[tuple[int, str], list[Op]] = {}
+    for op in ops:
+        if op.step >= 0 and op.kind not in ("communication", "step"):
+            threads.setdefault((op.step, op.thread), []).append(op)
+    for (step, _), own in threads.items():
+        for piece in pieces(own):
+            if piece.op.kind != "wait":
+                yield step, piece
 
 
 def _cut(piece: Piece, cuts: Sequence[float]) -> list[Piece]:
