@@ -1,0 +1,284 @@
+"""Stalls of unmodified scripts, from the command to the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from wirewise import lab
+from wirewise.cli.main import app
+from wirewise.cost.stalls import COMPONENTS, Amount
+from wirewise.errors import InputError, PeerError
+from wirewise.profile.stalls.command import parse_command
+from wirewise.profile.stalls.report import StallReport, load_report, reconcile
+from wirewise.recipes.stalls import StallJob, measure, run_once
+from wirewise.recipes.stalls_elsewhere import workload
+
+SCRIPT = """
+import os, sys, time, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+class Items(Dataset):
+    def __len__(self): return 64
+    def fetch(self, i): time.sleep(0.002); return i
+    def prepare(self, i): time.sleep(0.001); return torch.ones(1) * i
+    def __getitem__(self, i): return self.prepare(self.fetch(i))
+
+model = torch.nn.Linear(1, 3)
+sampler = None
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    sampler = DistributedSampler(Items())
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+loader = DataLoader(Items(), batch_size=8, sampler=sampler, num_workers=int(sys.argv[1]))
+try:
+    while True:
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+finally:
+    print("the end of the script was reached")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return str(tmp_path / "train.py")
+
+
+def job(*command, **changes):
+    return StallJob(command=list(command), **{"steps": 6, "warmup": 1, "repeats": 1} | changes)
+
+
+def alone(tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    return job(sys.executable, str(tmp_path / "train.py"))
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_two_ranks_and_their_workers(script, tmp_path):
+    found = measure(
+        job("torchrun", "--nproc-per-node=2", script, "1", launcher="direct", fractions=(0.5,)),
+        tmp_path / "raw",
+    )
+    assert found.ranks == 2 and found.network == "loopback"
+    assert sum(getattr(found, f"{n}_s").mean_s for n in COMPONENTS) == pytest.approx(found.total_s.mean_s)
+    assert list(found.runs_s) == ["compute", "machine", "cached", "cold", "whole", "partial 0.5"]
+    # A worker needs 24 ms for a batch that computing takes well below 1 ms for.
+    assert found.runs_s["cold"][0] > found.runs_s["cached"][0] > found.runs_s["machine"][0]
+    assert found.largest in ("fetch", "prep")
+    assert found.hit_rates["cached"] == 1.0 and found.hit_rates["cold"] == 0.0
+    assert 0.2 < found.hit_rates["partial 0.5"] < 0.8
+    assert found.facts["gradient_bytes"] == 24 and found.facts["reductions"] == 1
+    assert found.network_s == Amount(0.0, (0.0, 0.0))
+    assert found.data.workers == 1 and found.data.storage_s >= 8 * 0.002
+    assert sorted(p.name for p in (tmp_path / "raw").iterdir())[0] == "0-cached"
+    again = load_report_of(found, tmp_path)
+    assert again == found
+    assert workload(again, 1e4).batch == 8
+    left = [
+        p for p in Path("/proc").glob("[0-9]*/cmdline") if script in p.read_bytes().decode(errors="replace")
+    ]
+    assert left == []
+
+
+def load_report_of(found, folder):
+    (folder / "stalls.json").write_bytes(msgspec.json.encode(found))
+    return load_report(folder / "stalls.json")
+
+
+@pytest.mark.dist
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.skipif(not lab.available()[0], reason="no lab here")
+def test_a_run_over_two_hosts(script):
+    found = run_once(
+        job("torchrun", "--nproc-per-node=2", script, "0", launcher="direct", hosts=2), "network"
+    )
+    assert len(found.step_s) == 6 and (found.step_s > 0).all()
+    assert found.lanes.items > 0 and found.facts["rank"] == 0
+
+
+@pytest.mark.slow
+def test_one_rank_by_the_command(script, tmp_path):
+    out = tmp_path / "stalls.json"
+    words = ["profile", "stalls", "--steps", "5", "--warmup", "1", "--repeats", "1", "--json", str(out)]
+    words += ["--what-if", "cached=50%", "--compat", "--", sys.executable, script, "0"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("The largest stall is ")
+    assert "the end of the script was reached" not in result.output
+    record = json.loads(out.read_text())
+    for name in (*COMPONENTS, "total"):
+        low, high = record[f"{name}_s"]["ci95_s"]
+        assert low <= record[f"{name}_s"]["mean_s"] <= high
+    assert record["interconnect_s"]["mean_s"] == record["network_s"]["mean_s"] == 0.0
+    (guess,) = record["what_if"]
+    assert guess["cached"] == 0.5 and guess["step_s"] > guess["published_step_s"] > 0
+    assert record["compat"]["as_coded"]["fetch_stall_s"] > record["compat"]["as_published"]["fetch_stall_s"]
+
+
+HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"
+STEP = "p = torch.nn.Parameter(torch.ones(3))\no = torch.optim.SGD([p], lr=0.1)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        (f"{HEAD}raise RuntimeError('disk on fire')", PeerError, "failed after 0 of 8 .*disk on fire"),
+        (f"{HEAD}for x in DataLoader(range(9)): pass", InputError, "iterated a DataLoader but never stepped"),
+        (f"{HEAD}print('nothing')", InputError, "iterated no DataLoader and never stepped .*nothing"),
+        (f"{HEAD}{STEP}for x in range(20): p.sum().backward(); o.step()", InputError, "never iterates"),
+        (
+            f"{HEAD}{STEP}for x in DataLoader(range(4)): p.sum().backward(); o.step()",
+            InputError,
+            "ended by itself after 4 optimizer steps",
+        ),
+    ],
+    ids=["dies", "no step", "nothing", "no loader", "short"],
+)
+def test_scripts_that_cannot_be_measured_are_named(tmp_path, text, error, words):
+    with pytest.raises(error, match=f"(?s){words}"):
+        run_once(alone(tmp_path, text))
+
+
+FILES = """
+import sys, torch
+from torch.utils.data import DataLoader, Dataset
+class Files(Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        with open(f"{sys.argv[1]}/{i}", "rb") as f: return len(f.read())
+p = torch.nn.Parameter(torch.ones(3)); o = torch.optim.SGD([p], lr=0.1)
+for e in range(9):
+    for x in DataLoader(Files(), batch_size=2): p.sum().backward(); o.step()
+"""
+
+
+def test_files_are_read_in_every_kind_of_run(tmp_path):
+    for i in range(40):
+        (tmp_path / str(i)).write_bytes(os.urandom(5000))
+    (tmp_path / "train.py").write_text(FILES)
+    wish = job(sys.executable, str(tmp_path / "train.py"), str(tmp_path))
+    for name in ("whole", "cached", "cold"):
+        found = run_once(wish, name)
+        assert len(found.step_s) == 6 and not found.facts["separable"]
+        assert (found.lanes.items > 0) == (name != "whole")
+
+
+def test_commands_are_taken_apart():
+    one = parse_command(
+        ["torchrun", "--standalone", "--nproc-per-node", "3", "train.py", "--nproc-per-node=9"]
+    )
+    assert (one.arguments, one.ranks, one.torchrun) == (["train.py", "--nproc-per-node=9"], 3, True)
+    two = parse_command(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "pkg", "-x"]
+    )
+    assert (two.arguments, two.ranks) == (["-m", "pkg", "-x"], 2)
+    three = parse_command([sys.executable, "train.py"])
+    assert (three.arguments, three.ranks, three.torchrun) == ([sys.executable, "train.py"], 1, False)
+    for wrong in (["no-such-program"], ["torchrun", "--nnodes=2", "train.py"], ["torchrun", "--nonsense"]):
+        with pytest.raises(InputError, match=r"expected|hosts"):
+            parse_command(wrong)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hosts": 2}, "without torchrun"),
+        ({"network_command": "srun x"}, "without torchrun"),
+        ({"steps": 0}, "steps 0"),
+        ({"fractions": (1.5,)}, "fractions"),
+    ],
+)
+def test_wishes_that_cannot_be_met_are_refused_at_once(changes, words):
+    start = time.monotonic()
+    with pytest.raises(InputError, match=words):
+        measure(job(sys.executable, "train.py", **changes))
+    assert time.monotonic() - start < 60
+
+
+def report(**parts):
+    levels = {
+        "compute": 40.0,
+        "interconnect": 1.0,
+        "network": 30.0,
+        "prep": 20.0,
+        "fetch": 8.0,
+        "residual": 1.0,
+    }
+    levels |= parts
+    amounts = {f"{n}_s": Amount(v, (v - 2, v + 2)) for n, v in levels.items()}
+    total = sum(levels.values())
+    return StallReport(
+        **amounts,
+        total_s=Amount(total, (total - 3, total + 3)),
+        runs_s={"compute": [40.0], "cached": [91.0], "cold": [99.0], "whole": [100.0]},
+        command=["python"],
+        ranks=2,
+        hosts=2,
+        steps=10,
+        warmup=1,
+        link_bytes_per_s=1e6,
+        network="lab",
+        facts={"batch": 4, "gradient_bytes": 957_000, "reductions": 1},
+    )
+
+
+def test_the_sentence_names_the_largest_stall():
+    assert report().sentence().startswith("The largest stall is the network between machines: 30000.0 ms")
+    assert report(network=1.0).sentence().startswith("The largest stall is preparing data")
+    assert "computes" in report(network=1.0, prep=1.0, fetch=1.0).sentence()
+
+
+def test_disagreement_with_a_replay_is_named():
+    gains = {
+        "no_communication": Amount(29.0, (27.0, 32.0)),
+        "instant_data": Amount(12.0, (11.0, 13.0)),
+        "x": None,
+    }
+    network, data = reconcile(report(), gains)
+    assert network.agree and network.measured.mean_s == 31.0
+    assert network.measured.ci95_s == pytest.approx((31 - 8**0.5, 31 + 8**0.5))
+    assert not data.agree and "DISAGREE" in data.sentence and data.stall == "prep and fetch"
+    with pytest.raises(InputError, match="expected no_communication"):
+        reconcile(report(), {})
+
+
+def test_hidden_communication_stays_hidden_elsewhere():
+    # A ring of 957 kB at 1 MB/s takes 1 s and 31 s were seen: nothing is hidden.
+    assert workload(report(), 100).hidden_s == 0.0
+    assert workload(report(network=0.2, interconnect=0.3), 100).hidden_s == pytest.approx(0.5)
+    with pytest.raises(InputError, match="batch"):
+        workload(msgspec.structs.replace(report(), facts={}), 100)
+
+
+def test_a_recommendation_is_printed_and_written(tmp_path):
+    (tmp_path / "stalls.json").write_bytes(msgspec.json.encode(report()))
+    prices = str(Path(__file__).parents[2] / "examples" / "prices.toml")
+    words = ["profile", "recommend", prices, "--from", str(tmp_path / "stalls.json"), "--samples", "1000"]
+    result = CliRunner().invoke(app, [*words, "--budget", "3h", "--json", str(tmp_path / "out.json")])
+    assert result.exit_code == 0, result.output
+    assert "by prices of 2026-11-01" in result.stdout.splitlines()[0]
+    choices = json.loads((tmp_path / "out.json").read_text())["choices"]
+    kept = [c["cost"] for c in choices if c["within_budget"]]
+    assert kept == sorted(kept) and 0 < len(kept) < len(choices)
+    assert CliRunner().invoke(app, [*words, "--budget", "soon"]).exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["cached=2", "cached", "prep=0.5", "cached=101%"])
+def test_a_what_if_that_is_not_understood_is_named(text):
+    result = CliRunner().invoke(app, ["profile", "stalls", "--what-if", text, "--", sys.executable, "x.py"])
+    assert result.exit_code == 2 and "what-if" in result.stderr
