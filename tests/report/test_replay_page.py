@@ -101,6 +101,19 @@ def test_many_ranks_are_thinned_and_the_straggler_is_kept():
     assert len(ranks) <= 17
 
 
+def test_ops_are_drawn_without_the_ops_inside_them():
+    trace = make(ranks=1, steps=1).true
+    ops = trace.ranks[0].ops
+    begin, end = min(op.start_s for op in ops), max(op.end_s for op in ops)
+    alone = waterfall(trace, 0, set(), [0])
+    ops.append(Op(name="script", kind="other", start_s=begin, end_s=end, step=0))
+    chart = waterfall(trace, 0, set(), [0])
+    high = re.compile(r'height="([\d.]+)" class="p-central')
+    assert set(high.findall(chart)) == set(high.findall(alone))
+    assert "p-other" in chart
+    assert "p-other" not in alone
+
+
 def test_many_short_ops_are_drawn_as_few():
     trace = make(ranks=1, steps=1).true
     trace.ranks[0].ops += [
@@ -108,8 +121,8 @@ def test_many_short_ops_are_drawn_as_few():
         for i in range(5000)
     ]
     chart = waterfall(trace, 0, set(), [0])
-    assert chart.count("<rect") < 100
-    assert "short ops from short" in chart
+    assert chart.count("<rect") < 400
+    assert re.search(r"rank 0, other: \d+ short pieces from short on", chart)
 
 
 def test_the_object_is_the_page_in_numbers(usual):

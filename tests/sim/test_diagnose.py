@@ -183,3 +183,12 @@ def test_the_critical_path_ends_with_the_step():
 )
 def test_changes_in_plain_words(change, said):
     assert words(change) == said
+
+
+def test_links_are_not_changed_where_all_ranks_share_a_host():
+    run = make(ranks=2, steps=3)
+    for rank in run.true.ranks:
+        rank.header = msgspec.structs.replace(rank.header, host="one")
+    found = analyse(run.true)
+    assert not any(row.change.startswith(("bandwidth", "latency")) for row in found.what_ifs)
+    assert found.link_sensitivity == []

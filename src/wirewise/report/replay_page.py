@@ -159,6 +159,11 @@ def _notes(trace: Trace) -> str:
     told = [
         "Measured: the steps, the ops and the waterfall. Everything else on this page is simulated, with links "
         "and interference fitted from the trace itself.",
+        *(
+            ["All ranks are on one host: its transfers cross no link, so changes of links were not tried."]
+            if len({rank.header.host for rank in trace.ranks}) == 1 and trace.world_size > 1
+            else []
+        ),
         *trace.notes,
     ]
     items = "".join(f"<li>{escape(text)}</li>" for text in told)

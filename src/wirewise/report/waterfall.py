@@ -10,6 +10,7 @@ from wirewise.report import figures, svg
 from wirewise.report.svg import Scale
 from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Op, Trace
+from wirewise.trace.segments import pieces
 
 __all__ = ["KIND_COLOURS", "shown_ranks", "waterfall", "waterfall_legend"]
 
@@ -29,12 +30,12 @@ KIND_COLOURS = {
 _LANES = {"compute": 16.0, "communication": 16.0, "wait": 8.0}
 _LANE_OF = {"communication": "communication", "wait": "wait", "data": "wait"}
 _MOST_RANKS = 16
-_NARROW, _NEAR = 1.2, 0.5
-"""In pixels: narrower boxes that lie nearer to each other are drawn as one."""
+_NARROW, _NEAR, _GROUP = 1.2, 0.5, 3.0
+"""In pixels: narrower boxes that lie nearer to each other are drawn as one, until it has the last width."""
 
 
 class _Box(NamedTuple):
-    """Ops of one kind, drawn as one box."""
+    """An op, a piece of one, or several that are too short to be told apart."""
 
     start_s: float
     end_s: float
@@ -44,7 +45,7 @@ class _Box(NamedTuple):
     ops: int = 1
 
     def tip(self, rank: int, zero: float) -> str:
-        what = self.name if self.ops == 1 else f"{self.ops} short ops from {self.name}"
+        what = self.name if self.ops == 1 else f"{self.ops} short pieces from {self.name} on"
         path = ", on the critical path" if self.critical else ""
         at = f"{figures.seconds(self.end_s - self.start_s)} at {figures.seconds(self.start_s - zero)}"
         return f"rank {rank}, {self.kind}: {what}, {at}{path}"
@@ -118,12 +119,26 @@ def _boxes(
     critical: Collection[tuple[int, int]],
     starts: dict[int, float],
 ) -> dict[str, list[_Box]]:
+    """Boxes of each lane: ops without the ops inside them, communications from `starts` on."""
     lanes: dict[str, list[_Box]] = {lane: [] for lane in _LANES}
-    for place, op in enumerate(ops):
-        if op.step == step and op.kind != "step":
-            start = min(max(op.start_s, starts.get(id(op), op.start_s)), op.end_s)
-            box = _Box(start, op.end_s, op.kind, (rank, place) in critical, op.name)
-            lanes[_LANE_OF.get(op.kind, "compute")].append(box)
+    threads: dict[str, list[Op]] = {}
+    outlined = {id(ops[place]) for own, place in critical if own == rank}
+
+    def add(op: Op, start: float, end: float) -> None:
+        box = _Box(start, end, op.kind, id(op) in outlined, op.name)
+        lanes[_LANE_OF.get(op.kind, "compute")].append(box)
+
+    for op in ops:
+        if op.step != step or op.kind == "step":
+            continue
+        if op.kind == "communication":
+            add(op, min(max(op.start_s, starts.get(id(op), op.start_s)), op.end_s), op.end_s)
+        else:
+            threads.setdefault(op.thread, []).append(op)
+    for own in threads.values():
+        for piece in pieces(own):
+            if piece.end_s > piece.start_s:
+                add(piece.op, piece.start_s, piece.end_s)
     return {lane: sorted(boxes) for lane, boxes in lanes.items()}
 
 
@@ -134,29 +149,46 @@ def _lane(boxes: list[_Box], x: Scale, top: float, size: float, rank: int, zero:
         row = next((row for row in rows if row[-1].end_s <= box.start_s), None)
         if row is None:
             rows.append([box])
-        elif _joins(row[-1], box, x):
-            row[-1] = row[-1]._replace(end_s=box.end_s, ops=row[-1].ops + 1)
         else:
             row.append(box)
     high = size / max(len(rows), 1)
     parts = []
     # What is outlined comes last, so that no neighbour covers its outline.
-    drawn = [(box, number) for number, row in enumerate(rows) for box in row]
+    drawn = [(box, number) for number, row in enumerate(rows) for box in _joined(row, x)]
     for box, number in sorted(drawn, key=lambda one: one[0].critical):
         parts.append(_drawn(box, x, top + high * number, high, rank, zero))
     return parts
 
 
-def _joins(one: _Box, other: _Box, x: Scale) -> bool:
-    alike = (one.kind, one.critical) == (other.kind, other.critical)
-    short = x(other.end_s) - x(other.start_s) < _NARROW
-    return alike and short and x(other.start_s) - x(one.end_s) < _NEAR
+def _joined(row: list[_Box], x: Scale) -> list[_Box]:
+    """Boxes too narrow to be told apart as one, which has the kind that takes most of its time."""
+    found: list[_Box] = []
+    group: list[_Box] = []
+    for box in row:
+        narrow = x(box.end_s) - x(box.start_s) < _NARROW
+        far = group and x(box.start_s) - x(group[-1].end_s) > _NEAR
+        full = group and x(group[-1].end_s) - x(group[0].start_s) > _GROUP
+        if group and (far or full or not narrow):
+            found.append(_one(group))
+            group = []
+        (group if narrow else found).append(box)
+    return [*found, _one(group)] if group else found
+
+
+def _one(group: list[_Box]) -> _Box:
+    taken: dict[tuple[str, bool], float] = {}
+    for box in group:
+        key = (box.kind, box.critical)
+        taken[key] = taken.get(key, 0.0) + box.end_s - box.start_s
+    kind, critical = max(taken, key=taken.__getitem__)
+    return _Box(group[0].start_s, group[-1].end_s, kind, critical, group[0].name, len(group))
 
 
 def _drawn(box: _Box, x: Scale, top: float, high: float, rank: int, zero: float) -> str:
     colour = KIND_COLOURS.get(box.kind, "other")
     left, wide = x(box.start_s), max(x(box.end_s) - x(box.start_s), 0.4)
-    outline = " crit" if box.critical else ""
+    # The outline of a narrow box would be all that is seen of it.
+    outline = " crit" if box.critical and wide > 2 * _NARROW else ""
     shape = svg.rect(left, top, wide, high, f"p-{colour} seg{outline}", box.tip(rank, zero))
     if box.ops == 1 and high > 12 and svg.text_width(box.name, 11.5) + 8 < wide:
         shape += svg.text(left + 5, top + high / 2 + 4, box.name, f"inside on-{colour}")

@@ -97,14 +97,15 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
     Args:
         trace: On aligned clocks.
         what_ifs: Changes to try, each as `whatif.parse` takes it. Those that tell of stragglers and of data that
-            comes late are added. A change that does not fit the job is kept with the reason.
+            comes late are added, and those of links left out where all ranks are on one host. A change that does
+            not fit the job is kept with the reason.
 
     Raises:
         InputError: As `replay_trace`.
     """
     found = record(trace)
     report = replay_steps(found.steps, found.links, interference=found.interference)
-    rows = [_try(found, change) for change in (*what_ifs, *_own(trace))]
+    rows = [_try(found, change) for change in (*_possible(trace, what_ifs), *_own(trace))]
     known = {row.change: row.prediction for row in rows if row.prediction is not None}
     typical = typical_step(found, report)
     replayed = replay_step(found, typical)
@@ -127,7 +128,7 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
         ),
         critical=places(trace, replayed.dataflow, replayed.critical_path().ops.tolist()),
         compute_s=np.median(compute_seconds(trace), axis=1).tolist(),
-        link_sensitivity=link_sensitivity(small) if hosts <= _MOST_HOSTS else [],
+        link_sensitivity=link_sensitivity(small) if 1 < hosts <= _MOST_HOSTS else [],
         op_sensitivity=op_sensitivity(small, most=_SENSITIVE_OPS),
     )
 
@@ -170,6 +171,12 @@ def baselines(recording: Recording) -> dict[str, float]:
         name: float(np.mean([predicted(graph, recording.links) for graph in graphs]))
         for name, predicted in functions.items()
     }
+
+
+def _possible(trace: Trace, what_ifs: Sequence[str]) -> list[str]:
+    """Without changes of links between hosts, where there is one host."""
+    alone = len({rank.header.host for rank in trace.ranks}) == 1
+    return [change for change in what_ifs if not (alone and change.startswith(("bandwidth=", "latency=")))]
 
 
 def _own(trace: Trace) -> list[str]:
