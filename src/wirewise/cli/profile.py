@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from wirewise.cli.output import JsonOption, write_json
 from wirewise.cli.stalls import recommend, stalls
-from wirewise.errors import InputError, TraceError
+from wirewise.errors import TraceError
 from wirewise.files import make_folder
 
 __all__ = ["app"]
@@ -36,9 +35,9 @@ def trace(
     json: JsonOption = None,
 ) -> None:
     """Record every rank of an unmodified training command; exit code of the command."""
-    from wirewise.profile.launch import TraceWish, tracing_environment
+    from wirewise.profile.launch import TraceWish, find_program, tracing_environment
 
-    program = _program(command)
+    program = find_program(command[0])
     folder = make_folder(out).resolve()
     for old in folder.glob("rank-*.jsonl"):
         old.unlink()
@@ -60,14 +59,6 @@ def trace(
     if done.returncode:
         typer.echo(f"wirewise: the command ended with exit code {done.returncode}", err=True)
     raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
-
-
-def _program(command: list[str]) -> str:
-    """The program's file; torchrun and python are those beside this interpreter where the path has none."""
-    found = shutil.which(command[0]) or shutil.which(command[0], path=str(Path(sys.executable).parent))
-    if found is None:
-        raise InputError(f"there is no program {command[0]!r}; expected a command such as torchrun train.py")
-    return found
 
 
 def _recorded(folder: Path, exit_code: int) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, write_json
+from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError, PeerError, WirewiseError
 
 if TYPE_CHECKING:
@@ -105,6 +106,45 @@ def adaqp(
         report.print_result(result)
         typer.echo(f"Report: {page}")
     write_json(json, report.to_json_object(result))
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def dpro(
+    command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of traces, plan and report.")
+    ] = None,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps of a run that do not count.")] = 5,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of a run that count.")] = 30,
+    pairs: Annotated[int, typer.Option(min=2, help="Runs under the plan, each next to one without it.")] = 4,
+    planner: Annotated[
+        str, typer.Option("--with", help="Planner: dpro, mcmc, exhaustive, rules, ddp.")
+    ] = "dpro",
+    time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
+    json: JsonOption = None,
+) -> None:
+    """Record a training command, replay it, plan its gradient buckets, and measure the plan (dPRO)."""
+    from wirewise.files import make_folder
+    from wirewise.recipes import dpro as recipe
+    from wirewise.report.replay_page import write_replay_html
+
+    folder = make_folder(out or Path("runs") / f"dpro-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    wish = recipe.Wish(warmup=warmup, steps=steps, pairs=pairs, planner=planner, time_budget_s=time_budget)
+    quiet = json == "-"
+    result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))
+    page = folder / "report.html"
+    write_replay_html(trace, analysis, page)
+    write_json(json, msgspec.to_builtins(result))
+    if quiet:
+        return
+    rows = [
+        ["recorded, replayed", f"{result.measured_step_s * 1e3:.1f} ms, {result.error:+.1%}"],
+        ["saved by the plan, simulated", f"{result.predicted_gain:.1%} of a step"],
+        ["saved by the plan, measured", f"{result.gain:.1%} ({result.ci95[0]:.1%} to {result.ci95[1]:.1%})"],
+        ["keep it", "yes" if result.kept else "no: the gain is not above its interval"],
+    ]
+    print_table(["", ""], rows)
+    typer.echo(f"Plan: {result.plan}, report: {page}")
 
 
 def _stopped_job(ctx: typer.Context, settings: dict[str, Any], folder: Path) -> Job:

@@ -47,8 +47,8 @@ def fit_links(trace: Trace) -> Links:
     """Rates and latencies that explain the collectives of an aligned trace (`fit_transfers`).
 
     A ring runs at the pace of its slowest link, so what collectives tell is the rate of the narrowest. Hosts for
-    which `probed_rates` found clearly more get as much more. Where no collective crosses hosts, the rate is `LINK_EFFICIENCY` of what the headers say,
-    or unlimited.
+    which `probed_rates` found clearly more get as much more. Where no collective crosses hosts, the rate is
+    `LINK_EFFICIENCY` of what the headers say, or unlimited.
 
     Raises:
         InputError: A collective that ends before its last rank came: the clocks are not aligned.

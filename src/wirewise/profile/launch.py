@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from wirewise import profile
+from wirewise.errors import InputError
 
-__all__ = ["TRACE_VARIABLE", "TraceWish", "environment", "tracing_environment"]
+__all__ = ["TRACE_VARIABLE", "TraceWish", "environment", "find_program", "tracing_environment"]
 
 TRACE_VARIABLE = "WIREWISE_TRACE"
 _TRACE_ENTRY = "wirewise.profile.unmodified:install"
@@ -23,6 +26,8 @@ class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int = 5
     steps: int | None = 30
     every: int = 1
+    stop: bool = False
+    """End the job when all steps are recorded, instead of letting it train on."""
 
 
 def environment(
@@ -53,3 +58,15 @@ def environment(
 def tracing_environment(wish: TraceWish, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """`environment` with which every rank of a command records itself."""
     return environment({_TRACE_ENTRY: {TRACE_VARIABLE: msgspec.json.encode(wish).decode()}}, base)
+
+
+def find_program(name: str) -> str:
+    """File of a program; torchrun and python are those beside this interpreter where the path has none.
+
+    Raises:
+        InputError: There is none.
+    """
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise InputError(f"there is no program {name!r}; expected a command such as torchrun train.py")
+    return found

@@ -87,7 +87,8 @@ class Tracer:
         self._collectives.name = self._names.name
         self._modules: list[ModuleHooks] = []
         self._search: Any = None
-        self._undo = [self._hook_backward(), self._hook_data(), *self._hook_optimizers()]
+        self._undo = [self._hook_backward(), self._hook_data()]
+        self._optimizers = self._hook_optimizers()
         self._tails: list[tuple[list[Pending], Mark, Mark]] = []
         if self._round_trips:
             self._messages = probes.message_group()
@@ -143,6 +144,11 @@ class Tracer:
             raise InputError("steps end with optimizer.step(), as the tracer was told; call one of the two")
         self.end_step()
 
+    @property
+    def over(self) -> bool:
+        """Whether all steps that were asked for are recorded."""
+        return self._last is not None and self._index > self._last
+
     def end_step(self) -> None:
         """End a step, whoever noticed that it is over."""
         if not self._hooked:
@@ -170,6 +176,9 @@ class Tracer:
         atexit.unregister(self.abandon)
         self._write_waits()
         self._unhook()
+        # Not while one of them runs, as they do when the last step ends.
+        for handle in self._optimizers:
+            handle.remove()
         if self._round_trips and dist.is_initialized():
             try:
                 self._recorder.probes(probes.probe(self._messages, self._round_trips))
@@ -197,10 +206,9 @@ class Tracer:
     def _begin(self) -> None:
         """The next step begins."""
         since = self._index - self._warmup
-        over = self._last is not None and self._index > self._last
         self._recorder.step = self._index
-        self._recorder.active = since >= 0 and since % self._every == 0 and not over
-        if over:
+        self._recorder.active = since >= 0 and since % self._every == 0 and not self.over
+        if self.over:
             self._recorder.flush()
             self._unhook()
         self._step_start = self._mark()
@@ -261,7 +269,8 @@ class Tracer:
         form = self._recorder.form("optimizer", "optimizer")
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            starts[id(optimizer)] = self._mark()
+            if self._recorder.active:
+                starts[id(optimizer)] = self._mark()
 
         def behind(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if (start := starts.pop(id(optimizer), None)) is not None:
@@ -271,8 +280,7 @@ class Tracer:
             if optimizer is self._optimizer:
                 self.end_step()
 
-        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(behind)]
-        return [handle.remove for handle in handles]
+        return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(behind)]
 
     def _hook_data(self) -> Any:
         loader: Any = dataloader._BaseDataLoaderIter

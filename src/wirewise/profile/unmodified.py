@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 import torch.distributed as dist
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from wirewise.profile import launch
+from wirewise.profile.ending import end_process
 from wirewise.profile.tracer import Tracer
 
 __all__ = ["install"]
@@ -47,4 +48,12 @@ def _tracer() -> Tracer:
         wanted.folder, optimizer="first", warmup=wanted.warmup, steps=wanted.steps, every=wanted.every
     )
     tracer.watch_all()
+    if wanted.stop:
+        register_optimizer_step_post_hook(lambda *_: _stop(tracer))
     return tracer
+
+
+def _stop(tracer: Tracer) -> None:
+    if tracer.over:
+        tracer.close()
+        end_process()

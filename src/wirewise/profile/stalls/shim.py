@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import os
 import shutil
 import struct
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from wirewise.profile.ending import end_process
 from wirewise.profile.stalls import data
 from wirewise.profile.stalls.settings import Settings
 
 __all__ = ["install"]
-
-_GOODBYE_S = 10.0
 
 
 def install() -> None:
@@ -138,15 +134,9 @@ class _Session:
         self._facts |= _gradients(optimizer) | {"device": _device(optimizer)}
         self._write_facts()
         self._file.close()
-        for child in multiprocessing.active_children():
-            child.terminate()
-            child.join(_GOODBYE_S)
-        _leave_group()
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            shutil.rmtree(self._settings.cache_folder, ignore_errors=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+            end_process(lambda: shutil.rmtree(self._settings.cache_folder, ignore_errors=True))
+        end_process()
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -167,14 +157,3 @@ def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def _device(optimizer: torch.optim.Optimizer) -> str:
     return str(optimizer.param_groups[0]["params"][0].device.type)
-
-
-def _leave_group() -> None:
-    """Wait until all ranks are done, so that none sees another's end as a fault; not for ever."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return
-    waiting, until = dist.barrier(async_op=True), time.monotonic() + _GOODBYE_S
-    while waiting is not None and not waiting.is_completed() and time.monotonic() < until:
-        time.sleep(0.002)
-    if waiting is None or waiting.is_completed():
-        dist.destroy_process_group()

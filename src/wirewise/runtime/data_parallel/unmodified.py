@@ -1,0 +1,67 @@
+"""Carries out a plan in a script that knows nothing of it, in place of DistributedDataParallel.
+
+Called in every rank once torch is there, before the script imports the class.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from wirewise import plans
+from wirewise.errors import PlanError
+from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel.parallel import DataParallel
+from wirewise.runtime.data_parallel.reducer import Reducer, Unused, transport_of
+
+__all__ = ["ENTRY", "PLAN_VARIABLE", "install"]
+
+ENTRY = "wirewise.runtime.data_parallel.unmodified:install"
+"""What the environment of a command names to have `install` called."""
+PLAN_VARIABLE = "WIREWISE_FUSION_PLAN"
+"""Environment variable with the plan's file."""
+
+
+def install() -> None:
+    """From now on DistributedDataParallel is a wrapper that carries out the plan of the environment.
+
+    Raises:
+        PlanError: The file holds no fusion plan.
+    """
+    path = os.environ[PLAN_VARIABLE]
+    plan = plans.load(path)
+    if not isinstance(plan, FusionPlan):
+        raise PlanError(
+            f"{path} holds a {plan.family} plan; expected a fusion plan, as `wirewise plan fusion` makes"
+        )
+    replacement: Any = type("DistributedDataParallel", (_Planned,), {"fusion_plan": plan})
+    nn.parallel.DistributedDataParallel = replacement  # type: ignore[misc]
+    nn.parallel.distributed.DistributedDataParallel = replacement  # type: ignore[misc]
+
+
+class _Planned(DataParallel):
+    """Takes the arguments of DistributedDataParallel; those about its own buckets have no meaning here."""
+
+    fusion_plan: FusionPlan
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool = True,
+        init_sync: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        **_others: Any,
+    ) -> None:
+        transport = transport_of(process_group)
+        unused: Unused = "zeros" if find_unused_parameters else "error"
+        make = partial(Reducer, module, process_group=transport, unused=unused)
+        super().__init__(module, self.fusion_plan, transport, make, broadcast_buffers)
