@@ -23,6 +23,7 @@ GROUPS = {
     "run": "Run a published system end to end and report what it gained.",
     "data": "Graphs: list, show, build, check, generate, partition.",
     "lab": "A cluster on one machine: run commands on shaped hosts, check, clean up.",
+    "plan": "Plans for a recorded run: buckets of gradients and what goes with them.",
     "profile": "Record a training job, or measure where its time stalls.",
     "topo": "Topologies: hosts, devices and links, from presets and files.",
     "trace": "Traces of all ranks: put together, aligned, explained and exported.",

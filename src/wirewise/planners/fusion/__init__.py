@@ -12,7 +12,7 @@ from wirewise.planners.fusion.mcmc import mcmc
 from wirewise.planners.fusion.memory import peak_bytes
 from wirewise.planners.fusion.moves import PASSES
 from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem, Module
-from wirewise.planners.fusion.recorded import MemorySizes, from_flows, from_trace, with_memory
+from wirewise.planners.fusion.recorded import MemorySizes, from_flows, from_trace, read_gradients, with_memory
 from wirewise.planners.fusion.score import Scorer
 from wirewise.plans import FusionPlan
 
@@ -29,6 +29,7 @@ __all__ = [
     "from_trace",
     "peak_bytes",
     "plan",
+    "read_gradients",
     "with_memory",
 ]
 

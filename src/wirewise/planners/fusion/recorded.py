@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,11 +20,10 @@ from wirewise.sim.gradients import Gradients, all_reduces
 from wirewise.sim.replay import replay
 from wirewise.sim.rewrite import without_communication
 from wirewise.sim.traces import recorded_steps
-from wirewise.trace.dataflow import KINDS, Dataflow, build
-from wirewise.trace.match import match
+from wirewise.trace.dataflow import KINDS, Dataflow
 from wirewise.trace.records import Trace
 
-__all__ = ["MemorySizes", "from_flows", "from_trace", "with_memory"]
+__all__ = ["MemorySizes", "from_flows", "from_trace", "read_gradients", "with_memory"]
 
 Vector = NDArray[np.float64]
 
@@ -51,27 +52,23 @@ class _Computed:
     """Behind the last one, [ranks]."""
 
 
-def from_trace(trace: Trace, links: Links | None = None, *, algorithm: str = "ring") -> FusionProblem:
+def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
     """The problem of a run: medians over its steps.
 
     Args:
-        trace: On aligned clocks, of data-parallel training.
+        trace: On aligned clocks, of data-parallel training whose all-reduces are rings.
         links: Of its hosts; none: fitted from the trace.
-        algorithm: Of its all-reduces.
 
     Raises:
         InputError: No gradient buckets, or backward ops that differ from rank to rank.
         TraceError: As `trace.dataflow.build`.
     """
-    matches = match(trace)
-    steps = recorded_steps(trace, lambda t, n: build(t, n, algorithm=algorithm, matches=matches))
-    measured = float(np.median([(step.end_s - step.begin_s).mean() for step in steps]))
+    steps = recorded_steps(trace)
     return from_flows(
         [step.dataflow for step in steps],
         fit_links(trace) if links is None else links,
-        measured_step_s=measured,
+        measured_step_s=float(np.median([(step.end_s - step.begin_s).mean() for step in steps])),
         parameters=_parameters(trace, steps[0].number),
-        algorithm=algorithm,
     )
 
 
@@ -140,6 +137,42 @@ def from_flows(
         recorded=_recorded(part.buckets, np.flatnonzero(sizes > 0)),
         measured_step_s=measured_step_s,
     )
+
+
+class _Tensor(msgspec.Struct):
+    name: str
+    elements: int
+    gap_us: float
+
+
+class _GradientFile(msgspec.Struct):
+    tensors: list[_Tensor]
+
+
+def read_gradients(path: str | os.PathLike[str], *, forward_share: float = 0.5) -> list[Module]:
+    """Modules, one a tensor, from a file of float32 gradients in the order in which they are ready.
+
+    Args:
+        path: JSON with "tensors": a list of objects with name, elements, and gap_us, the time since the one before.
+        forward_share: Time of the forward pass over that of the backward pass, which is assumed.
+
+    Raises:
+        InputError: The file cannot be read or is not of this form.
+    """
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes(), type=_GradientFile)
+    except (OSError, msgspec.MsgspecError) as cause:
+        raise InputError(f"cannot read gradients from {os.fspath(path)}: {cause}; check the file") from cause
+    modules = [
+        Module(
+            name=one.name,
+            forward_s=forward_share * 1e-6 * one.gap_us,
+            backward_s=1e-6 * one.gap_us,
+            gradient_bytes=4.0 * one.elements,
+        )
+        for one in found.tensors
+    ]
+    return modules[::-1]
 
 
 def with_memory(problem: FusionProblem, sizes: Mapping[str, MemorySizes]) -> FusionProblem:

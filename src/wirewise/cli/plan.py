@@ -1,0 +1,126 @@
+"""`wirewise plan`: plans for a recorded run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.errors import InputError
+from wirewise.planners.fusion import PLANNERS, FusionProblem, MemorySizes, from_trace, with_memory
+from wirewise.planners.fusion import plan as make
+from wirewise.plans import FusionPlan, save
+from wirewise.report.figures import seconds
+from wirewise.trace import load
+from wirewise.units import format_size, parse_size
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Plans for a recorded run.")
+
+_SEARCHES = ("dpro", "mcmc")
+"""Planners that keep to budgets."""
+
+
+@app.callback()
+def _plans() -> None:
+    """Plans for a recorded run: what to change, and what a step would then take."""
+
+
+@app.command()
+def fusion(
+    run: Annotated[list[Path], typer.Argument(help="Run folder, or all files of its trace.")],
+    planner: Annotated[str, typer.Option("--with", help=f"One of {', '.join(PLANNERS)}.")] = "dpro",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
+    memory_budget: Annotated[str | None, typer.Option(help="Of a rank, such as 8GiB.")] = None,
+    memory_sizes: Annotated[
+        Path | None, typer.Option(help="JSON: saved_bytes, input_bytes, workspace_bytes by module.")
+    ] = None,
+    time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
+    json: JsonOption = None,
+) -> None:
+    """Choose the buckets of the gradients, and what is computed again or accumulated to fit the memory."""
+    knobs = _knobs(planner, memory_budget, memory_sizes, time_budget)
+    trace = load(run)
+    problem = from_trace(trace)
+    if memory_sizes is not None:
+        problem = with_memory(problem, _sizes(memory_sizes))
+    found = make(problem, method=planner, **knobs)
+    if out is not None:
+        save(found, out)
+    write_json(
+        json,
+        {
+            "plan": msgspec.to_builtins(found),
+            "measured_step_s": problem.measured_step_s,
+            "replayed_step_s": found.baseline_step_s,
+            "planned_step_s": found.predicted_step_s,
+            "notes": [*trace.notes, *_notes(problem)],
+        },
+    )
+    if json == "-":
+        return
+    typer.echo(_sentence(problem, found))
+    print_table(*found.table())
+    for note in [*trace.notes, *_notes(problem)]:
+        typer.echo(f"Note: {note}.")
+    typer.echo(_how_to_apply(out))
+
+
+def _knobs(
+    planner: str, memory_budget: str | None, memory_sizes: Path | None, time_budget: float
+) -> dict[str, Any]:
+    """What goes to the planner; refused before the trace is read."""
+    if planner not in PLANNERS:
+        raise InputError(f"unknown planner {planner!r}; expected one of: {', '.join(PLANNERS)}")
+    if memory_budget is not None and (planner not in _SEARCHES or memory_sizes is None):
+        raise InputError(
+            "a memory budget needs --memory-sizes FILE, because a trace does not say what modules keep, and one of "
+            f"the planners {', '.join(_SEARCHES)}; got --with {planner}"
+        )
+    if planner not in _SEARCHES:
+        return {}
+    budget = parse_size(memory_budget) if memory_budget is not None else None
+    return {"time_budget_s": time_budget, "memory_budget_bytes": budget}
+
+
+def _sizes(path: Path) -> dict[str, MemorySizes]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, MemorySizes])
+    except msgspec.MsgspecError as cause:
+        raise InputError(
+            f'{path}: {cause}; expected JSON such as {{"layer1.0": {{"saved_bytes": 1e6}}}}'
+        ) from cause
+
+
+def _notes(problem: FusionProblem) -> list[str]:
+    if any(m.gradient_bytes > 0 and not m.parameters for m in problem.modules):
+        return [
+            "the trace does not name the parameters of its buckets, so the plan names backward ops and cannot be "
+            "applied; record with `wirewise profile trace`"
+        ]
+    return []
+
+
+def _sentence(problem: FusionProblem, found: FusionPlan) -> str:
+    change = found.predicted_step_s / found.baseline_step_s - 1.0
+    said = (
+        f"A step of {found.world_size} ranks takes {seconds(problem.measured_step_s)} measured, "
+        f"{seconds(found.baseline_step_s)} replayed with its buckets, and {seconds(found.predicted_step_s)} simulated "
+        f"under the plan ({change:+.1%})"
+    )
+    if any(module.saved_bytes for module in problem.modules):
+        said += f"; peak memory of a rank: {format_size(found.predicted_memory_bytes)} estimated"
+    return f"{said}."
+
+
+def _how_to_apply(out: Path | None) -> str:
+    file = f'"{out}"' if out is not None else '"plan.json"'
+    first = "" if out is not None else "Write the plan with -o plan.json. "
+    return (
+        f"{first}Apply it in the training script: "
+        f"model = wirewise.runtime.data_parallel.parallel(model, wirewise.plans.load({file}), optimizer)"
+    )

@@ -1,0 +1,63 @@
+"""What the short-cuts of the search save, and that they change nothing."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import InputError
+from wirewise.planners.fusion import FusionProblem, Module, Scorer, read_gradients
+from wirewise.planners.fusion.dpro import search
+
+PASSES = ("tensor_fusion", "partition")
+
+
+def deep(count=120):
+    random = np.random.default_rng(0)
+    return [
+        Module(
+            name=f"m{i}",
+            forward_s=1e-4 * random.random(),
+            backward_s=4e-4 * random.random(),
+            gradient_bytes=1.5e6 * random.random() ** 4 + 1e3,
+        )
+        for i in range(count)
+    ]
+
+
+def resnet50():
+    path = Path(os.environ.get("WIREWISE_DATA", "")) / "gradient-traces" / "resnet50.json"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there; set WIREWISE_DATA")
+    return read_gradients(path)
+
+
+@pytest.mark.parametrize("model", [deep, resnet50])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_twenty_times_fewer_ops_give_the_same_step(model, slots):
+    links = Links.uniform(8, 5e9, 20e-6)
+    problem = FusionProblem(modules=model(), hosts=range(8), links=links, comm_slots=slots)
+    fast = search(problem, passes=PASSES)
+    full = search(problem, scorer=Scorer(problem, coarsen=False, one_rank=False), passes=PASSES)
+    assert full.events >= 20 * fast.events
+    assert fast.step_s <= 1.01 * full.step_s
+    assert Scorer(problem, coarsen=False, one_rank=False)(fast.decision) == pytest.approx(
+        fast.step_s, rel=1e-9
+    )
+
+
+def test_files_of_gradients_are_checked(tmp_path):
+    good = tmp_path / "good.json"
+    good.write_text(
+        '{"tensors": [{"name": "b", "elements": 2, "gap_us": 5}, {"name": "a", "elements": 1, "gap_us": 3}]}'
+    )
+    last, first = read_gradients(good)
+    assert (first.name, first.gradient_bytes, first.backward_s) == ("b", 8.0, pytest.approx(5e-6))
+    assert last.forward_s == pytest.approx(1.5e-6)
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"tensors": [{"name": "b"}]}')
+    for path in (bad, tmp_path / "absent.json"):
+        with pytest.raises(InputError, match=f"cannot read gradients from .*{path.name}"):
+            read_gradients(path)
