@@ -200,8 +200,8 @@ def chunk_case(seed, kind):
 
 def short_cuts_row(page, preset):
     page.add(
-        "## Ops simulated by the search on ResNet50, with and without short-cuts (O3)\n\nThe same search; without: every "
-        "tensor's ops on all ranks, from the beginning, for each candidate."
+        "## Ops simulated by the search on ResNet50, with and without short-cuts (O3)\n\nThe same search; without: "
+        "every tensor's ops on all ranks, from the beginning, for each candidate."
     )
     with page.table(
         "ranks", "Gbit/s", "at once", "ops with", "ops without", "fewer", "seconds with", "seconds without",
@@ -224,9 +224,9 @@ def short_cuts_row(page, preset):
 
 def models_row(page, preset):
     page.add(
-        "## Planners on recorded models, 8 ranks\n\nSimulated step in ms over the compute alone; seconds of each search "
-        "with the median and quartiles of three. `caps`: the best of 40 caps from 64 KiB to the whole. One tensor: no "
-        "buckets."
+        "## Planners on recorded models, 8 ranks\n\nSimulated step in ms over the compute alone; seconds of each "
+        "search with the median and quartiles of three. `caps`: the best of 40 caps from 64 KiB to the whole. One "
+        "tensor: no buckets."
     )
     with page.table(
         "model", "Gbit/s", "at once", "compute ms", "one tensor ms", "25 MiB ms", "caps ms", "mcmc ms", "dpro ms",
