@@ -168,7 +168,9 @@ def _compute(
         return made[-1]
 
     for layer in layers:
-        add(layer.name, "forward", layer.forward_s)
+        # A forward op without time decides nothing; a backward op may complete gradients.
+        if layer.forward_s > 0.0:
+            add(layer.name, "forward", layer.forward_s)
     launched = [-1] * len(transfers)
     for place, layer in enumerate(reversed(layers)):
         op = add(layer.name, "backward", layer.backward_s, layer.gradient_bytes)

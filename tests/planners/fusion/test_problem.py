@@ -11,7 +11,7 @@ from wirewise.errors import InputError
 from wirewise.planners.fusion import BucketSpan, Decision, MemorySizes, Scorer, from_flows, plan, with_memory
 from wirewise.planners.fusion.search import baseline
 from wirewise.sim import replay, with_plan
-from wirewise.sim.data_parallel import Layer, Overhead, data_parallel_step
+from wirewise.sim.data_parallel import Layer, Overhead, Transfer, data_parallel_step
 
 LINKS = Links.uniform(4, 2e9, 1e-4)
 LAYERS = [Layer(f"block.{i}", 1e-3 * (i + 1), 2e-3, 1e6 * (1 + i % 3)) for i in range(8)]
@@ -83,10 +83,30 @@ def test_a_recorded_step_gives_a_problem_that_replays_alike(slots):
 
 
 def test_names_of_parameters_go_to_their_modules():
-    names = [f"block.{i}.{kind}" for i in reversed(range(8)) for kind in ("weight", "bias")]
-    problem = from_flows([recorded()], LINKS, parameters=[names])
+    flow = recorded()
+    names = [[f"block.{i}.{kind}" for kind in ("weight", "bias")] for i in reversed(range(8))]
+    spans = from_flows([flow], LINKS).recorded
+    own = [[name for i in range(s.first, s.last + 1) for name in names[i]] for s in spans]
+    problem = from_flows([flow], LINKS, parameters=own)
+    assert problem.recorded == spans
     assert problem.modules[2].parameters == ("block.2.weight", "block.2.bias")
-    assert plan(problem).parameters == names
+    assert plan(problem).parameters == [name for pair in names for name in pair]
+
+
+def test_an_op_in_two_pieces_and_parameters_of_the_whole_model():
+    layers = [Layer("model", 0.0, 1e-3, 5e5), Layer("a", 1e-3, 1e-3, 1e6), Layer("a", 1e-3, 1e-3, 0.0)]
+    layers.append(Layer("b", 1e-3, 1e-3, 2e6))
+    # The first bucket goes out in the middle of a's backward op, which a trace shows as two.
+    sent = [Transfer(1, 3e6), Transfer(3, 5e5)]
+    flow = data_parallel_step(layers, range(4), transfers=sent)
+    problem = from_flows([flow], LINKS, parameters=[("b.weight", "a.weight"), ("positions",)])
+    assert [(m.parameters, m.gradient_bytes) for m in problem.modules[::-1]] == [
+        (("b.weight",), 2e6),
+        (("a.weight",), 1e6),
+        ((), 0.0),
+        (("positions",), 5e5),
+    ]
+    assert problem.recorded == (BucketSpan(0, 1), BucketSpan(2, 2))
 
 
 def test_without_matching_names_the_buckets_are_the_grain():

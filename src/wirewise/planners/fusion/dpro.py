@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wirewise.planners.fusion.moves import neighbours
 from wirewise.planners.fusion.problem import Decision, FusionProblem
@@ -17,6 +18,8 @@ _REFINED = 3
 _BEFORE_CRITICAL = 2
 """Buckets before the critical path that may change too: what they hold can be moved onto it."""
 _LEAST_GAIN = 1e-9
+_WORTH = 1e-4
+"""Share of the step that a further bucket or chunk must gain: each costs what no model knows."""
 
 
 def dpro(
@@ -28,6 +31,8 @@ def dpro(
     seed: int = 0,
 ) -> FusionPlan:
     """Buckets, chunks, fused ops, recomputation and accumulation that end the simulated step early.
+
+    A bucket or a chunk that gains less than 0.01 % of the step is left out.
 
     Args:
         problem: What is decided on.
@@ -72,7 +77,25 @@ def search(
             over = better is own or stop.round(scorer(better))
             own = better
         best = min(best, own, key=scorer)
+    if "tensor_fusion" in passes:
+        best = _simplified(scorer, best, stop)
     return Found(best, scorer(best), rounds, stop.seconds, scorer.events, scorer.evaluations)
+
+
+def _simplified(scorer: Scorer, decision: Decision, stop: Stop) -> Decision:
+    """Without the chunks and borders of buckets that gain nothing."""
+    most, place = scorer.rebase(decision) * (1.0 + _WORTH), 0
+    while place < len(decision.buckets) and not stop.late:
+        own, rest = decision.buckets[place], decision.buckets[place + 1 :]
+        simpler = [(own._replace(chunks=1), *rest)] if own.chunks > 1 else []
+        simpler += [(rest[0]._replace(first=own.first), *rest[1:])] if rest else []
+        options = [replace(decision, buckets=(*decision.buckets[:place], *tail)) for tail in simpler]
+        better = next((option for option in options if scorer(option) <= most), None)
+        if better is None:
+            place += 1
+        else:
+            decision = better
+    return decision
 
 
 def _round(

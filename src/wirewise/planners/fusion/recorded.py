@@ -27,6 +27,12 @@ __all__ = ["MemorySizes", "from_flows", "from_trace", "read_gradients", "with_me
 
 Vector = NDArray[np.float64]
 
+_ROOT = "model"
+"""What the outermost module's ops are called."""
+_LEAST_LATENCY_S = 100e-6
+"""Of a round, where a fit to large buckets finds less: about what TCP takes between two processes. Without a fixed
+cost a plan would send every gradient alone."""
+
 
 class MemorySizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a module keeps; fields as in `Module`."""
@@ -57,7 +63,7 @@ def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
 
     Args:
         trace: On aligned clocks, of data-parallel training whose all-reduces are rings.
-        links: Of its hosts; none: fitted from the trace.
+        links: Of its hosts; none: fitted from the trace, with at least 0.1 ms of latency.
 
     Raises:
         InputError: No gradient buckets, or backward ops that differ from rank to rank.
@@ -66,10 +72,14 @@ def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
     steps = recorded_steps(trace)
     return from_flows(
         [step.dataflow for step in steps],
-        fit_links(trace) if links is None else links,
+        _with_latency(fit_links(trace)) if links is None else links,
         measured_step_s=float(np.median([(step.end_s - step.begin_s).mean() for step in steps])),
         parameters=_parameters(trace, steps[0].number),
     )
+
+
+def _with_latency(links: Links) -> Links:
+    return replace(links, latency_s=np.maximum(links.latency_s, _LEAST_LATENCY_S))
 
 
 def _parameters(trace: Trace, step: int) -> list[tuple[str, ...]]:
@@ -236,26 +246,46 @@ def _named(
     ops: list[str], part: Gradients, parameters: Sequence[Sequence[str]]
 ) -> tuple[Vector, list[tuple[str, ...]]]:
     """Bytes and parameter names of each backward op."""
-    found: list[list[str]] = [[] for _ in ops]
-    place = {name: k for k, name in enumerate(ops)}
-    for name in (name for bucket in parameters for name in bucket):
-        pieces = name.split(".")
-        prefixes = [".".join(pieces[:end]) for end in range(len(pieces), 0, -1)]
-        k = next((place[prefix] for prefix in prefixes if prefix in place), -1)
-        if k < 0:
-            break
-        found[k].append(name)
-    else:
-        if all(bool(own) == (size > 0) for own, size in zip(found, part.sizes.tolist(), strict=True)):
-            return part.sizes, [tuple(own) for own in found]
     if len(parameters) != len(part.buckets):
         return part.sizes, [()] * len(ops)
+    found: list[list[str]] = [[] for _ in ops]
+    for (last, _), bucket in zip(part.buckets, parameters, strict=True):
+        for name in bucket:
+            places = _places(name, ops)
+            # An op that a launch broke in two had completed what was launched.
+            before = [k for k in places if k <= last]
+            if places:
+                found[before[-1] if before else places[0]].append(name)
+    sizes = _moved(ops, part.sizes, found)
+    complete = sum(map(len, found)) == sum(map(len, parameters))
+    if complete and all(bool(own) == (size > 0) for own, size in zip(found, sizes.tolist(), strict=True)):
+        return sizes, [tuple(own) for own in found]
     sizes = np.zeros(len(ops))
     whole: list[tuple[str, ...]] = [()] * len(ops)
     for (last, size), own in zip(part.buckets, parameters, strict=True):
         sizes[last] += size
         whole[last] = (*whole[last], *own)
     return sizes, whole
+
+
+def _places(parameter: str, ops: list[str]) -> list[int]:
+    """Ops of the innermost module that holds a parameter; those of the whole model hold what no other does."""
+    pieces = parameter.split(".")
+    for module in (*(".".join(pieces[:end]) for end in range(len(pieces), 0, -1)), _ROOT):
+        if places := [k for k, name in enumerate(ops) if name == module]:
+            return places
+    return []
+
+
+def _moved(ops: list[str], sizes: Vector, found: list[list[str]]) -> Vector:
+    """Bytes of ops of one name at those of them that complete parameters, by their number."""
+    moved = sizes.copy()
+    for name, count in Counter(ops).items():
+        own = [k for k, op in enumerate(ops) if op == name]
+        named = np.array([len(found[k]) for k in own], dtype=np.float64)
+        if count > 1 and named.sum() > 0:
+            moved[own] = sizes[own].sum() * named / named.sum()
+    return moved
 
 
 def _recorded(buckets: Sequence[tuple[int, float]], units: NDArray[np.int64]) -> tuple[BucketSpan, ...]:
