@@ -20,6 +20,7 @@ COMPONENTS = ("compute", "interconnect", "network", "prep", "fetch", "residual")
 """What the seconds of a step are split into; they add up to the total."""
 
 _RESAMPLES = 2000
+_SIMULATED = 500
 _BLOCKS = 5
 """Neighbouring steps are resampled together: loaders with workers make one slow step in several fast ones."""
 
@@ -162,51 +163,71 @@ def fetch_rate(cached: float, memory_rate: float, storage_rate: float) -> float:
 
 
 class DataTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that the parts of a data pipeline take for one batch of one rank when nothing else hinders them."""
+    """What a data pipeline was measured to take, for the question how much of the data to cache."""
 
     step_s: float
     """A step when data is there at once: Stash's RUN1, over the network where there is one."""
+    cached_step_s: float
+    """A step with everything cached: RUN3."""
+    cold_step_s: float
+    """A step with nothing cached: RUN2."""
     prep_s: float
-    """Preparing, by all workers of the loader together."""
+    """One worker prepares a batch."""
     storage_s: float
-    """Fetching the whole batch from storage."""
+    """One worker fetches a batch from storage."""
     memory_s: float
-    """Fetching the whole batch from the cache."""
+    """One worker fetches a batch from the cache."""
     workers: int
-    """Workers of the loader; 0: the rank itself loads, between its steps."""
+    """Workers of a rank's loader; 0: the rank itself loads, between its steps."""
+    batch: int
+    ranks: int
+    ahead: int = 2
+    """Batches that each worker keeps ready."""
 
     def published_step_s(self, cached: float) -> float:
         """Predicted step by DS-Analyzer: the slowest of computing, preparing and fetching sets the speed.
 
         True where all three overlap, which takes a loader with many workers.
         """
-        lanes = max(self.workers, 1)
-        return max(self.step_s, self.prep_s / lanes, self._fetch_s(cached) / lanes)
+        lanes, tiny = max(self.workers, 1), 1e-12
+        rate = fetch_rate(cached, lanes / max(self.memory_s, tiny), lanes / max(self.storage_s, tiny))
+        return max(self.step_s, self.cached_step_s, 1.0 / rate)
 
     def predicted_step_s(self, cached: float) -> float:
-        """Predicted step of PyTorch's loader: one worker fetches and prepares in turn, and none overlaps the step."""
-        serial = self.prep_s + self._fetch_s(cached)
-        if self.workers == 0:
-            return self.step_s + serial
-        return max(self.step_s, serial / self.workers)
+        """Predicted step of PyTorch's loader, true at both measured ends.
 
-    def least_useful(self, tolerance: float = 1e-9) -> float:
-        """The least fraction from which on caching more makes no step faster.
+        A worker fetches and prepares a batch in turn. How many items of a batch are cached is chance, and
+        the rank with the fewest holds up all: the mean of the slowest is above the slowest mean. What the
+        simulation misses at either end (collating, passing batches on) is added in proportion.
 
-        Where every bit helps, which is so for a loader without workers, that is 1.
+        Raises:
+            InputError: The fraction is not between 0 and 1.
         """
-        best = self.predicted_step_s(1.0)
-        low, high = 0.0, 1.0
-        if self.predicted_step_s(low) <= best * (1 + tolerance):
-            return 0.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            if self.predicted_step_s(middle) <= best * (1 + tolerance):
-                high = middle
-            else:
-                low = middle
-        return high
+        if not 0 <= cached <= 1:
+            raise InputError(f"got cached={cached}; expected a fraction from 0 to 1")
+        missed_cold = self.cold_step_s - self._simulated_s(0.0)
+        missed_cached = self.cached_step_s - self._simulated_s(1.0)
+        return self._simulated_s(cached) + (1.0 - cached) * missed_cold + cached * missed_cached
 
-    def _fetch_s(self, cached: float) -> float:
-        tiny = 1e-12
-        return 1.0 / fetch_rate(cached, 1.0 / max(self.memory_s, tiny), 1.0 / max(self.storage_s, tiny))
+    def least_useful(self) -> float:
+        """The least fraction, in steps of 0.01, from which on caching makes no step more than 1 % faster."""
+        best = self.predicted_step_s(1.0) * 1.01
+        useful = [k for k in range(101) if self.predicted_step_s(k / 100) > best]
+        return min(100, max(useful, default=-1) + 1) / 100
+
+    def _simulated_s(self, cached: float) -> float:
+        """Mean step of ranks whose loaders draw cached items by chance, the same for every call."""
+        rng = np.random.default_rng(0)
+        drawn = rng.random((_SIMULATED, self.ranks, self.batch)) < cached
+        hits = drawn.mean(axis=2)
+        data_s = self.prep_s + hits * self.memory_s + (1.0 - hits) * self.storage_s
+        if self.workers == 0:
+            return self.step_s + float(data_s.max(axis=1).mean())
+        free = np.zeros((self.workers, self.ranks))
+        ends = np.zeros(_SIMULATED + 1)
+        for k, needed_s in enumerate(data_s):
+            worker, room = k % self.workers, max(0, k - self.workers * self.ahead + 1)
+            free[worker] = np.maximum(free[worker], ends[room]) + needed_s
+            ends[k + 1] = max(ends[k], float(free[worker].max())) + self.step_s
+        settled = _SIMULATED // 5
+        return float(ends[-1] - ends[settled]) / (_SIMULATED - settled)

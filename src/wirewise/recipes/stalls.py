@@ -26,7 +26,6 @@ from wirewise.profile.stalls.settings import ENTRY, Settings
 __all__ = ["StallJob", "measure", "run_once"]
 
 _NEEDED_LINES = 12
-_LOADER_BOUND = 1.05
 
 
 class StallJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,29 +226,33 @@ def _report(job: StallJob, launch: Launch, runs: dict[str, list[Run]]) -> StallR
         link_bytes_per_s=lab.Lab(job.hosts, job.link).rates[0] if job.hosts > 1 else None,
         network="own" if job.network_command else "lab" if job.hosts > 1 else "loopback",
         facts=facts,
-        data=_data_times(runs, facts),
+        data=_data_times(runs, facts, launch.ranks),
         hit_rates=rates,
         notes=_notes(job, launch, facts, parts),
     )
 
 
-def _data_times(runs: dict[str, list[Run]], facts: dict[str, Any]) -> DataTimes | None:
+def _data_times(runs: dict[str, list[Run]], facts: dict[str, Any], ranks: int) -> DataTimes | None:
     """Times of the data pipeline's parts for the question how much to cache."""
     batch, workers = facts.get("batch"), int(facts.get("workers", 0))
     if not batch or not all(run.lanes.items for run in (*runs["cached"], *runs["cold"])):
         return None
-    step, cached, cold = (_step_s(runs, name) for name in (_synthetic(runs), "cached", "cold"))
     warm_fetch, warm_prepare = _per_batch(runs["cached"], batch)
     cold_fetch, cold_prepare = _per_batch(runs["cold"], batch)
-    storage = cold_fetch + max(0.0, cold_prepare - warm_prepare) * (not facts.get("separable"))
-    if workers == 0:
-        # The runs' differences hold what the data set does not see, such as collating.
-        prep, storage = max(0.0, cached - step - warm_fetch), max(0.0, cold - cached + warm_fetch)
-    else:
-        prep = warm_prepare
-        if cold > _LOADER_BOUND * step:
-            prep += max(0.0, cold * workers - prep - storage)
-    return DataTimes(step_s=step, prep_s=prep, storage_s=storage, memory_s=warm_fetch, workers=workers)
+    # Of other data sets all is counted as preparing; what cold pages add to it is fetching.
+    hidden = 0.0 if facts.get("separable") else max(0.0, cold_prepare - warm_prepare)
+    return DataTimes(
+        step_s=_step_s(runs, _synthetic(runs)),
+        cached_step_s=_step_s(runs, "cached"),
+        cold_step_s=_step_s(runs, "cold"),
+        prep_s=warm_prepare,
+        storage_s=cold_fetch + hidden,
+        memory_s=warm_fetch,
+        workers=workers,
+        batch=batch,
+        ranks=ranks,
+        ahead=max(1, int(facts.get("prefetched", 0)) // max(1, workers)),
+    )
 
 
 def _synthetic(runs: dict[str, list[Run]]) -> str:

@@ -144,21 +144,20 @@ class _Lane:
     def __init__(self, folder: str) -> None:
         self._folder, self._pid = folder, -1
         self._sums, self._written_s = [0.0] * 4, 0.0
-        self._file: Any = None
 
     def add(self, *amounts: float) -> None:
         if self._pid != os.getpid():
             # A forked worker starts anew.
             self._pid, self._sums = os.getpid(), [0.0] * 4
-            name = f"lane-{os.environ.get('RANK', '0')}-{self._pid}.bin"
-            self._file = (Path(self._folder) / name).open("ab", buffering=0)
         self._sums = [a + b for a, b in zip(self._sums, amounts, strict=True)]
         if time.perf_counter() - self._written_s > _FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
         if self._pid == os.getpid():
-            self._file.write(LANE.pack(*self._sums))
+            name = f"lane-{os.environ.get('RANK', '0')}-{self._pid}.bin"
+            with (Path(self._folder) / name).open("ab") as file:
+                file.write(LANE.pack(*self._sums))
             self._sums, self._written_s = [0.0] * 4, time.perf_counter()
 
 
