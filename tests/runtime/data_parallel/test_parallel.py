@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import msgspec
@@ -204,14 +203,13 @@ def test_without_a_compiler_ops_stay_as_they_are(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_fused_ops_are_compiled_for_real():
     if reason := changes.why_no_compiler("cpu"):
         pytest.skip(reason)
 
     def body(wrapped, optimizer, rank):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            backward(wrapped, rank)
+        backward(wrapped, rank)
         return gradients(wrapped)
 
     (found,) = run(sequential, whole(sequential(), 1, fused_ops=(("0", "1", "2"),)), body, ranks=1)

@@ -40,9 +40,9 @@ def test_a_silent_rank_is_named():
 
     messages = run_ranks_as_threads(3, body)
     for rank in (0, 1):
-        assert (
-            f"rank {rank} waited in the all-reduce of bucket 0: rank 2 sent nothing for 1 s" in messages[rank]
-        )
+        assert f"rank {rank} waited in the all-reduce of bucket 0: rank 2 " in messages[rank]
+    # Who gives up first knows of the silence, the other one perhaps only that the first gave up.
+    assert any("rank 2 sent nothing for 1 s" in message for message in messages[:2])
 
 
 def dying(rank: int, folder: str) -> None:

@@ -53,7 +53,9 @@ def apply(model: nn.Module, plan: FusionPlan) -> Callable[[], None]:
 def why_no_compiler(device: str) -> str:
     """Why torch.compile does not work for a type of device here; empty where it does."""
     try:
-        torch.compile(_probe)(torch.ones(2, device=device))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.compile(_probe)(torch.ones(2, device=device))
     except Exception as error:
         return (
             f"torch.compile failed for {device}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"

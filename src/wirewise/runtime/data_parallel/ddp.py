@@ -1,7 +1,5 @@
 """As much of a plan as DistributedDataParallel can carry out itself."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +46,8 @@ def hook(
     return HookState(plan, process_group), _reduce
 
 
-def _reduce(state: HookState, bucket: Any) -> torch.futures.Future[Tensor]:
+# DistributedDataParallel compares the annotations with the types, so they must not be strings.
+def _reduce(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Mean of a bucket over the ranks, in chunks."""
     flat: Tensor = bucket.buffer()
     flat.div_(dist.get_world_size(state.process_group))

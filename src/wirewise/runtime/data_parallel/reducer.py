@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -130,7 +129,7 @@ class Reducer:
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Let `optimizer.step()` wait for the gradients."""
-        self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.finish()))
+        optimizer.register_step_pre_hook(lambda *_: self.finish())
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -163,12 +162,13 @@ class Reducer:
         Raises:
             PeerError: A peer is gone.
         """
-        if not self._works:
+        if not self._launched:
             return
         for what, work in self._works:
-            # With a timeout NCCL would block the host; its watchdog looks after silent peers.
-            wait = work.wait if self.transport.on_device else partial(work.wait, self.transport.timeout)
-            self.transport.guard(wait, what)
+            if isinstance(work, _Task):
+                work.wait()
+            else:
+                self.transport.wait_for(work, what)
         if self._flags is not None:
             counts = self._flags.tolist()
             for number, parameter in enumerate(self._bucket_of):
@@ -181,7 +181,7 @@ class Reducer:
             # Part of a back-propagation that computes activations again.
             return
         if self._in_pass:
-            # The last back-propagation ended in an error; what it launched must not be waited for as whole.
+            # The last back-propagation ended in an error, so its gradients are of no use.
             self._in_pass = False
             self.wait()
             self._forget()
@@ -200,7 +200,7 @@ class Reducer:
                 self._launch_ready()
 
     def _begin_pass(self) -> None:
-        if self._works:
+        if self._launched:
             raise InputError(
                 "a back-propagation began while gradients of the one before travel; call optimizer.step() "
                 "between them or use until='backward'"
@@ -262,8 +262,6 @@ class Reducer:
             bucket.divide(self.transport.world_size)
             what = f"the all-reduce of bucket {number}"
             self._works += [(what, self._start(piece)) for piece in bucket.pieces]
-        else:
-            self._works.append(("one rank", _Done()))
 
     def _start(self, tensor: Tensor, planned: bool = True) -> Any:
         if planned and self._thread is not None:
@@ -279,17 +277,12 @@ class Reducer:
         return next(n for n, p in self._bucket_of[parameter].parameters.items() if p is parameter)
 
 
-class _Done:
-    def wait(self, timeout: Any = None) -> None:
-        """Nothing to wait for."""
-
-
 class _Task:
     """A collective on our thread; it has timeouts of its own."""
 
     def __init__(self, future: Future) -> None:
         self.future = future
 
-    def wait(self, timeout: Any = None) -> None:
+    def wait(self) -> None:
         """Until it is done; raises what it raised."""
         self.future.result()

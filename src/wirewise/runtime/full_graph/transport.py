@@ -25,6 +25,9 @@ from wirewise.errors import PeerError
 __all__ = ["Pending", "Transport"]
 
 _GRACE_S = 3.0
+_GAVE_UP = "another rank gave up"
+_LOOK_S = 0.25
+"""How often a rank that waits in a collective looks whether another has given up."""
 
 
 class Transport:
@@ -112,6 +115,32 @@ class Transport:
         except (RuntimeError, ValueError) as error:
             raise self.failure(what, peer, str(error)) from error
 
+    def wait_for(self, work: dist.Work, what: str) -> None:
+        """Wait for a collective; a rank that waits for one that gave up gives up too, so that the dead one stays.
+
+        Raises:
+            PeerError: A peer is gone, or another rank has given up.
+        """
+        if self.on_device:
+            # With a timeout NCCL would block the host; its watchdog looks after silent peers.
+            self.guard(work.wait, what)
+            return
+        deadline = time.monotonic() + self.timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                # torch takes less than a millisecond for no limit.
+                work.wait(datetime.timedelta(seconds=min(max(left, 0.01), _LOOK_S)))
+                return
+            except RuntimeError as error:
+                if work.is_completed():
+                    raise self.failure(what, None, str(error)) from error
+            if self._others_gave_up():
+                raise self.failure(what, None, _GAVE_UP)
+        raise self.failure(what, None, "timed out")
+
+    def _others_gave_up(self) -> bool:
+        return self.store is not None and any(self.store.check([_blame_key(rank)]) for rank in self.peers)
+
     def waiter(self, peer: int) -> queue.SimpleQueue:
         """Queue of the daemon thread that waits for messages from `peer`."""
         if peer not in self._jobs:
@@ -133,6 +162,8 @@ class Transport:
         who = f"rank {first}" if first is not None else "a peer"
         if first is not None and peer is not None and first != peer:
             how = f"{who} failed first and rank {peer} stopped after it"
+        elif cause == _GAVE_UP:
+            how = f"{who} failed first and others stopped after it"
         elif silent:
             how = f"{who} sent nothing for {self.timeout_s:g} s"
         else:
@@ -148,7 +179,7 @@ class Transport:
         if self.store is None:
             return peer
         try:
-            self.store.set(f"wirewise/blame/{self.rank}", str(-1 if peer is None else peer))
+            self.store.set(_blame_key(self.rank), str(-1 if peer is None else peer))
             seen = {self.rank}
             suspect = peer
             deadline = time.monotonic() + _GRACE_S
@@ -172,15 +203,19 @@ class Transport:
 
     def _only_silent(self) -> int | None:
         """The one rank that reported no failure, where all others did: of a sum nobody knows whose part is missing."""
-        silent = [rank for rank in self.peers if not self.store.check([f"wirewise/blame/{rank}"])]
+        silent = [rank for rank in self.peers if not self.store.check([_blame_key(rank)])]
         return silent[0] if len(silent) == 1 else None
 
     def _blame(self, rank: int) -> int | None:
-        key = f"wirewise/blame/{rank}"
+        key = _blame_key(rank)
         if self.store is None or not self.store.check([key]):
             return None
         blamed = int(self.store.get(key))
         return blamed if blamed >= 0 else None
+
+
+def _blame_key(rank: int) -> str:
+    return f"wirewise/blame/{rank}"
 
 
 def _other_side(buffer: torch.Tensor) -> torch.Tensor:
