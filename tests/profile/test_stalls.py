@@ -111,6 +111,14 @@ def test_a_run_over_two_hosts(script):
     assert found.lanes.items == 0 and found.facts["batch"] == 8
 
 
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_command_of_the_users_own_is_the_network(script):
+    own = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 {script} 0"
+    found = run_once(job("torchrun", "--nproc-per-node=2", script, "0", network_command=own), "cold")
+    assert len(found.step_s) == 6 and found.lanes.items >= 8 * 8 * 2
+
+
 @pytest.mark.slow
 def test_one_rank_by_the_command(script, tmp_path):
     out = tmp_path / "stalls.json"
