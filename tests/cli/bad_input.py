@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.trace.synthetic import make, shifted
+from wirewise.trace import Header, Op, RankTrace, Trace, write_trace
+
 GOOD_GRAPH: dict[str, Any] = {
     "edge_index": np.array([[0, 1, 2], [1, 2, 3]]),
     "x": np.ones((4, 2), np.float32),
@@ -93,6 +96,27 @@ PLANS = {
 }
 
 
+def _write_traces(folder: Path) -> None:
+    """Runs of three ranks and four steps, each spoilt in one way."""
+    for name in ("run", "rank-missing", "cut-off-early", "other-format", "two-runs", "renamed"):
+        write_trace(make(ranks=3, steps=4).seen, folder / name)
+    (folder / "rank-missing" / "rank-1.jsonl").unlink()
+    write_trace(make(ranks=2, steps=2).seen, folder / "two-runs")
+    (folder / "renamed" / "rank-2.jsonl").rename(folder / "renamed" / "rank-5.jsonl")
+    file = folder / "other-format" / "rank-1.jsonl"
+    file.write_text(file.read_text().replace('"format":1', '"format":7', 1))
+    file = folder / "cut-off-early" / "rank-0.jsonl"
+    head, first, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([head, f"{first[:20]}\n", *rest]))
+    apart = make(ranks=3, steps=4).true
+    for rank in apart.ranks:
+        rank.ops = [op for op in rank.ops if op.kind not in ("communication", "wait")]
+    write_trace(shifted(apart, np.array([0.0, 0.0, 9000.0]), np.zeros(3)), folder / "hours-apart")
+    alone = Op(name="setup", kind="other", start_s=0.0, end_s=1.0, step=-1)
+    header = Header(rank=0, world_size=1, host="a", groups={})
+    write_trace(Trace([RankTrace(header, [alone])]), folder / "no-steps")
+
+
 def write_files(folder: Path) -> None:
     """All of them, under the names that the cases use."""
     np.savez(folder / "good.npz", **GOOD_GRAPH)
@@ -106,6 +130,7 @@ def write_files(folder: Path) -> None:
         (folder / f"{name}.toml").write_text(text)
     for name, text in PLANS.items():
         (folder / f"{name}.json").write_text(text)
+    _write_traces(folder)
 
 
 _RUN = "run adaqp --dataset good.npz --workers 2"
@@ -153,6 +178,23 @@ CASES: dict[str, str] = {
     "run, more workers than nodes": f"{_RUN} --workers 5",
     "run, output is a file": f"{_RUN} --out good.npz",
     "run, --json in no folder": f"{_RUN} --json absent/out.json",
+    "trace, absent": "trace show absent",
+    "trace, a rank is missing": "trace show rank-missing",
+    "trace, two runs in one folder": "trace show two-runs",
+    "trace, another format": "trace show other-format",
+    "trace, damaged": "trace show cut-off-early",
+    "trace, a file renamed": "trace show renamed",
+    "trace, no steps": "trace show no-steps",
+    "trace, clocks hours apart": "trace align hours-apart",
+    "trace, another file": "trace show good.npz",
+    "trace, of two kinds": "trace merge run text.npz -o merged",
+    "trace, written over another": "trace merge run -o run",
+    "trace, exported to no folder": "trace export run -o absent/out.json",
+    "sim, unknown change": "sim run --what-if bandwith=x2",
+    "sim, change of no host": "sim run --what-if bandwidth=7:x2",
+    "sim, change without a value": "sim run --what-if straggler",
+    "sim, change of no rank": "sim run --what-if straggler=9:x2",
+    "sim, change of no op": "sim run --what-if scale=embedding:x0.5",
     "lab, no hosts": "lab run --hosts 0 -- true",
     "lab, unknown rate": "lab run --link fast -- true",
     "lab, rate of no host": "lab run --hosts 2 --links 9=1gbit -- true",

@@ -155,9 +155,7 @@ def no_steps(folder):
 
 def other_format(folder):
     file = folder / "rank-1.jsonl"
-    file.write_text(file.read_text().replace('"format":1', '"format":7') or "")
-    if '"format":7' not in file.read_text():
-        file.write_text(file.read_text().replace("{", '{"format":7,', 1))
+    file.write_text(file.read_text().replace('"format":1', '"format":7', 1))
 
 
 def clocks_apart(folder):

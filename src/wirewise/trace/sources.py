@@ -95,7 +95,8 @@ def _kind(path: Path) -> str:
         if start.startswith(b"\x1f\x8b"):
             start = zlib.decompressobj(wbits=31).decompress(start, _PEEK_BYTES)
     except (OSError, zlib.error) as cause:
-        raise TraceError(f"cannot read the trace {path}: {cause}; check the path") from cause
+        why = getattr(cause, "strerror", None) or cause
+        raise TraceError(f"cannot read the trace {path}: {why}; check the path") from cause
     if _OWN.match(start):
         return "export"
     return "execution" if _EXECUTION.search(start) else "profile"
