@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 __all__ = ["BucketNames"]
@@ -11,14 +13,14 @@ class BucketNames:
     """Tells which of the collectives of a backward pass are buckets, and of which parameters."""
 
     def __init__(self) -> None:
-        self._models: list[nn.parallel.DistributedDataParallel] = []
+        self._models: list[Any] = []
         self._buckets: list[tuple[int, tuple[str, ...]]] = []
         self._next = -1
         self._known = False
 
     def add(self, model: nn.Module) -> None:
         """Names of this model's buckets are wanted."""
-        if isinstance(model, nn.parallel.DistributedDataParallel):
+        if hasattr(model, "_get_ddp_logging_data"):
             self._models.append(model)
             self._known = False
 
@@ -49,7 +51,7 @@ class BucketNames:
         return collective or "collective", ()
 
 
-def _buckets(model: nn.parallel.DistributedDataParallel) -> list[tuple[int, tuple[str, ...]]]:
+def _buckets(model: Any) -> list[tuple[int, tuple[str, ...]]]:
     """(bytes, parameters) of each bucket after the rebuild; empty: not rebuilt yet."""
     data = model._get_ddp_logging_data()
     indices = str(data.get("rebuilt_per_bucket_param_indices", ""))

@@ -7,6 +7,7 @@ operators. They are heard there, at the autograd key, and handed on unchanged.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,6 +78,7 @@ class CollectiveHooks:
         self._recorder = recorder
         self._groups: dict[str, list[int]] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
+        self._plain: dict[tuple[int, str, int, str], int] = {}
         self._held: dict[int, tuple[Any, Pending]] = {}
         self.name: Callable[[str, int], tuple[str, tuple[str, ...]]] = lambda collective, _size: (
             collective,
@@ -138,6 +140,12 @@ class CollectiveHooks:
         self, what: _Operator, args: Sequence[Any], group: str, ranks: list[int], size: int
     ) -> tuple[int, str]:
         title, parameters = self.name(what.collective, size)
+        if (
+            what.splits < 0
+            and what.peer < 0
+            and (known := self._plain.get((id(what), group, size, title))) is not None
+        ):
+            return known, title
         first = args[what.payload] if what.payload >= 0 else None
         while isinstance(first, (list, tuple)) and first:
             first = first[0]
@@ -155,6 +163,7 @@ class CollectiveHooks:
         key = (title, *more.values())
         if key not in self._forms:
             self._forms[key] = self._recorder.form(title, "communication", thread="comm", **more)
+        self._plain[id(what), group, size, title] = self._forms[key]
         return self._forms[key], title
 
     def _follow(self, work: Any, pending: Pending) -> None:
@@ -185,7 +194,8 @@ class CollectiveHooks:
             end = recorder.mark()
             if pending.ends_with_wait:
                 pending.end = end
-            pending.waited = True
+            if threading.current_thread() is threading.main_thread():
+                pending.waited = True
             recorder.add(recorder.wait_form(pending), start, end, pending.seq)
             return result
 

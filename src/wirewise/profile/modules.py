@@ -20,6 +20,9 @@ __all__ = ["BackwardPass", "ModuleHooks"]
 _OPAQUE = ("OptimizedModule", "ScriptModule", "RecursiveScriptModule")
 """Compiled modules, whose inside no hook should see."""
 
+# By name: a plan may have put a class of its own in the place of torch's.
+_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+
 
 class BackwardPass:
     """Cuts a backward pass at gradients that get ready.
@@ -89,7 +92,8 @@ class ModuleHooks:
     def __init__(self, model: nn.Module, recorder: Recorder, backward: BackwardPass, name: str = "") -> None:
         self.model, self._recorder, self._backward = model, recorder, backward
         self._handles: list[Any] = []
-        inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        inner = model.module if type(model).__name__ in _WRAPPERS else model
+        assert isinstance(inner, nn.Module)
         self._watch_forward(model, name or "forward")
         for part, module in _parts(inner, name):
             if module is not model:

@@ -42,7 +42,7 @@ class Pending:
         self.seq, self.step, self.size_bytes = seq, step, size_bytes
         self.end: Mark | None = None
         self.waited = False
-        """Whether Python code waited for it."""
+        """Whether the main thread waited for it in Python code."""
         self.ends_with_wait = False
         """Whether nothing else tells when it is done."""
 

@@ -88,7 +88,7 @@ def run(
     """
     make_folder(folder)
     say("recording the command as it is")
-    trace = _record(command, folder / "recorded", wish, {})
+    trace = _record(command, folder / "recorded", wish)
     analysis = analyse(trace)
     say(analysis.diagnosis.sentence)
     problem = from_trace(trace)
