@@ -8,6 +8,7 @@ from wirewise.runtime.full_graph.lane import Lane, check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
 from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
 from wirewise.runtime.full_graph.memory import (
+    ALL_KEPT,
     KEPT_BYTES,
     keep_freed_memory,
     peak_resident_bytes,
