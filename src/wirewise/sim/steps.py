@@ -18,7 +18,16 @@ from wirewise.sim.rewrite import skew_of
 from wirewise.sim.whatif import Change, Setting, apply
 from wirewise.trace.dataflow import KINDS, Dataflow
 
-__all__ = ["CriticalOp", "Prediction", "RecordedStep", "ReplayReport", "StepTimes", "predict", "replay_steps"]
+__all__ = [
+    "CriticalOp",
+    "Prediction",
+    "RecordedStep",
+    "ReplayReport",
+    "StepTimes",
+    "predict",
+    "replay_steps",
+    "without_interference",
+]
 
 Vector = NDArray[np.float64]
 
@@ -111,7 +120,7 @@ def replay_steps(
         InputError: No steps, or those of different numbers of ranks.
     """
     _check(steps)
-    flows = [_alone(step.dataflow, links, interference) for step in steps]
+    flows = [without_interference(step.dataflow, links, interference) for step in steps]
     measured = _measured(steps)
     outlier = _outliers(measured)
     kept = np.flatnonzero(~outlier)
@@ -144,7 +153,7 @@ def predict(
         InputError: As `replay_steps`, or a change that does not fit the job.
     """
     _check(steps)
-    flows = [_alone(step.dataflow, links, interference) for step in steps]
+    flows = [without_interference(step.dataflow, links, interference) for step in steps]
     kept = np.flatnonzero(~_outliers(_measured(steps)))
     return _with_changes(steps, flows, links, what_if, interference, kept)
 
@@ -172,8 +181,14 @@ def _with_changes(
     return _summary(periods[kept], [replays[i] for i in kept], [parts[i] for i in kept])
 
 
-def _alone(flow: Dataflow, links: Links, interference: float) -> Dataflow:
-    """The graph with the time that compute would have taken without communication beside it."""
+def without_interference(flow: Dataflow, links: Links, interference: float) -> Dataflow:
+    """The graph with the time that compute would have taken without communication beside it.
+
+    Args:
+        flow: As recorded.
+        links: Of its hosts.
+        interference: Factor by which compute slowed down beside communication (`cost.interference`).
+    """
     if interference == 1.0:
         return flow
     seen = replay(flow, links)

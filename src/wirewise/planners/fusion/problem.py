@@ -93,6 +93,9 @@ class FusionProblem:
     """Of the all-reduces (`trace.flows`)."""
     overhead: Overhead = NO_OVERHEAD
     """Of each all-reduce."""
+    interference: float = 1.0
+    """Factor by which compute slows down while its rank communicates (`cost.interference`); times of modules are
+    those without."""
     fused_s: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     """Measured forward and backward seconds of modules first to last as one op."""
     fused_share: float | None = None
@@ -128,6 +131,8 @@ class FusionProblem:
             )
         if self.algorithm not in ALGORITHMS:
             faults.append(f"algorithm is {self.algorithm!r}; expected one of {', '.join(ALGORITHMS)}")
+        if not 1.0 <= self.interference < np.inf:
+            faults.append(f"interference is {self.interference}; expected a finite factor of at least 1")
         shares = {"fixed_share": self.fixed_share, "fused_share": self.fused_share or 0.0}
         faults += [f"{k} is {v}; expected a share from 0 to 1" for k, v in shares.items() if not 0 <= v <= 1]
         values = {"optimizer_s": self.optimizer_s, "other_bytes": self.other_bytes}

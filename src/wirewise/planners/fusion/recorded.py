@@ -19,7 +19,8 @@ from wirewise.planners.fusion.problem import BucketSpan, FusionProblem, Module
 from wirewise.sim.gradients import Gradients, all_reduces
 from wirewise.sim.replay import replay
 from wirewise.sim.rewrite import without_communication
-from wirewise.sim.traces import recorded_steps
+from wirewise.sim.steps import without_interference
+from wirewise.sim.traces import record
 from wirewise.trace.dataflow import KINDS, Dataflow
 from wirewise.trace.records import Trace
 
@@ -69,10 +70,12 @@ def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
         InputError: No gradient buckets, or backward ops that differ from rank to rank.
         TraceError: As `trace.dataflow.build`.
     """
-    steps = recorded_steps(trace)
+    found = record(trace, links=_with_latency(fit_links(trace)) if links is None else links)
+    steps = found.steps
     return from_flows(
         [step.dataflow for step in steps],
-        _with_latency(fit_links(trace)) if links is None else links,
+        found.links,
+        interference=found.interference,
         measured_step_s=float(np.median([(step.end_s - step.begin_s).mean() for step in steps])),
         parameters=_parameters(trace, steps[0].number),
     )
@@ -95,6 +98,7 @@ def from_flows(
     measured_step_s: float = 0.0,
     parameters: Sequence[Sequence[str]] = (),
     algorithm: str = "ring",
+    interference: float = 1.0,
 ) -> FusionProblem:
     """The same from dataflow graphs of steps.
 
@@ -108,12 +112,14 @@ def from_flows(
         measured_step_s: Their period.
         parameters: Names in each bucket.
         algorithm: Of the all-reduces.
+        interference: Factor by which compute was slower beside communication.
 
     Raises:
         InputError: As `from_trace`, or no graph at all.
     """
     if not flows:
         raise InputError("got no graph of a step; record at least one whole step")
+    flows = [without_interference(flow, links, interference) for flow in flows]
     parts = [Gradients(flow, links) for flow in flows]
     computed = [_computed(flow, part, links) for flow, part in zip(flows, parts, strict=True)]
     usual = Counter(tuple(one.names) for one in computed).most_common(1)[0][0]
@@ -144,6 +150,7 @@ def from_flows(
         optimizer_s=float(np.median([(one.optimizer_s / slowdown).mean() for one in steps])),
         comm_slots=int(flow.slots[flow.resource[all_reduces(flow)[0]]]),
         algorithm=algorithm,
+        interference=interference,
         recorded=_recorded(part.buckets, np.flatnonzero(sizes > 0)),
         measured_step_s=measured_step_s,
     )

@@ -54,7 +54,9 @@ class Scorer:
     def __init__(
         self, problem: FusionProblem, *, coarsen: bool = True, one_rank: bool = True, partial: bool = True
     ) -> None:
-        self.problem, self.coarsen, self.partial = problem, coarsen, coarsen and partial
+        self.problem, self.coarsen = problem, coarsen
+        # What a simulated beginning was slowed down by is not known to what follows it.
+        self.partial = coarsen and partial and problem.interference == 1.0
         self._simulated = [problem.slowest] if one_rank else None
         self._known: dict[Segments, float] = {}
         self._base: _Base | None = None
@@ -121,7 +123,7 @@ class Scorer:
     def _run(self, flow: Dataflow) -> Replay:
         self.events += len(flow.names)
         self.evaluations += 1
-        return replay(flow, self.problem.links)
+        return replay(flow, self.problem.links, interference=self.problem.interference)
 
 
 def _graph(
