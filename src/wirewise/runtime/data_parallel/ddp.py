@@ -47,7 +47,7 @@ def hook(
 
 
 # DistributedDataParallel compares the annotations with the types, so they must not be strings.
-def _reduce(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _reduce(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """Mean of a bucket over the ranks, in chunks."""
     flat: Tensor = bucket.buffer()
     flat.div_(dist.get_world_size(state.process_group))
