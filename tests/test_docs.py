@@ -13,6 +13,16 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
 ACCEPTANCE = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
+TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
+TRACING_IDS = [
+    *(f"R{i}" for i in range(1, 7)),
+    *(f"W{i}" for i in range(1, 7)),
+    *(f"C{i}" for i in range(1, 5)),
+    *(f"P{i}" for i in range(1, 5)),
+    *(f"O{i}" for i in (1, 2, 3, 5, 6)),
+    *(f"K{i}" for i in range(1, 7)),
+    *(f"F{i}" for i in range(1, 3)),
+]
 IDS = [
     *(f"Q{i}" for i in range(1, 7)),
     *(f"X{i}" for i in range(1, 10)),
@@ -36,12 +46,15 @@ def test_snippets_run(page, tmp_path, monkeypatch):
     exec(compile(code, str(page), "exec"), {"__name__": "snippet"})
 
 
-def test_acceptance_has_every_id_once():
-    assert re.findall(r"^\| ([A-Z]\d+) \|", ACCEPTANCE, re.MULTILINE) == IDS
+@pytest.mark.parametrize(
+    ("page", "ids"), [(ACCEPTANCE, IDS), (TRACING, TRACING_IDS)], ids=["first", "tracing"]
+)
+def test_acceptance_has_every_id_once(page, ids):
+    assert re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE) == ids
 
 
 BAD_INPUT = (ROOT / "docs" / "bad-input.md").read_text(encoding="utf-8")
-PLACES = sorted(set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + BAD_INPUT)))
+PLACES = sorted(set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + BAD_INPUT)))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -51,7 +64,7 @@ def test_places_exist(place):
     if test:
         assert re.search(rf"def {test}\b", text)
     if row:
-        assert row in re.search(r"^ROWS = \((.*)\)$", text, re.MULTILINE)[1].replace('"', "").split(", ")
+        assert f'"{row}"' in re.search(r"^ROWS = [({](.*?)[)}]$", text, re.MULTILINE | re.DOTALL)[1]
 
 
 def test_every_mode_has_its_source():
