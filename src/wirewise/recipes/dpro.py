@@ -24,7 +24,7 @@ from wirewise.sim.analysis import Analysis, analyse
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Trace, load
 
-__all__ = ["DproResult", "Wish", "run"]
+__all__ = ["DproResult", "Wish", "gain_of_runs", "run"]
 
 _PLAN_ENTRY = "wirewise.runtime.data_parallel.unmodified:install"
 _PLAN_VARIABLE = "WIREWISE_FUSION_PLAN"
@@ -142,7 +142,7 @@ def _result(
     analysis: Analysis, found: plans.FusionPlan, times: dict[str, list[float]], path: Path
 ) -> DproResult:
     present, planned = np.array(times["present"]), np.array(times["planned"])
-    gain, interval = _gain(1.0 - planned / present)
+    gain, interval = gain_of_runs(present, planned)
     report = analysis.report
     return DproResult(
         sentence=analysis.diagnosis.sentence,
@@ -161,8 +161,15 @@ def _result(
     )
 
 
-def _gain(shares: np.ndarray) -> tuple[float, tuple[float, float]]:
-    """Mean and 95 % interval of a few differences."""
-    mean, count = float(shares.mean()), len(shares)
-    half = float(t.ppf(0.975, count - 1) * shares.std(ddof=1) / np.sqrt(count)) if count > 1 else float("inf")
+def gain_of_runs(present_s: np.ndarray, planned_s: np.ndarray) -> tuple[float, tuple[float, float]]:
+    """Mean share that a step gets shorter, and its 95 % interval, from pairs of runs next to each other.
+
+    Args:
+        present_s: Mean step of each run without the plan, [pairs].
+        planned_s: The same with it, [pairs].
+    """
+    shares = 1.0 - planned_s / present_s
+    count = len(shares)
+    half = float(t.ppf(0.975, count - 1) * shares.std(ddof=1) / np.sqrt(count))
+    mean = float(shares.mean())
     return mean, (mean - half, mean + half)

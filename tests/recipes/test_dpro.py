@@ -1,0 +1,81 @@
+"""Record, replay, plan, measure: on a script that knows nothing of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from wirewise import plans
+from wirewise.cli.main import app
+from wirewise.recipes.dpro import gain_of_runs
+
+SCRIPT = """
+import sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+dist.init_process_group("gloo")
+net = torch.nn.Sequential(*[part for _ in range(4) for part in (torch.nn.Linear(200, 200), torch.nn.ReLU())])
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(10_000):
+    optimizer.zero_grad()
+    model(torch.randn(4, 200)).pow(2).sum().backward()
+    optimizer.step()
+    if step == 2 and "fail" in sys.argv:
+        raise RuntimeError("the third step is too much")
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+
+
+def call(*words: object):
+    return CliRunner().invoke(app, ["run", "dpro", *map(str, words)])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_the_whole_way(script, tmp_path):
+    out, told = tmp_path / "run", tmp_path / "told.json"
+    done = call("-o", out, "--warmup", 3, "--steps", 4, "--pairs", 2, "--json", told, "--", *TORCHRUN, script)
+    assert done.exit_code == 0, done.output
+    result = json.loads(told.read_text())
+    assert json.loads((out / "result.json").read_text()) == result
+    assert len(result["present_step_s"]) == len(result["planned_step_s"]) == 2
+    assert result["kept"] == (result["ci95"][0] > 0)
+    plan = plans.load(out / "plan.json")
+    names = [name for bucket in plan.buckets for name in bucket.parameters]
+    assert sorted(names) == sorted(f"{i}.{kind}" for i in (0, 2, 4, 6) for kind in ("bias", "weight"))
+    # Runs under the plan send its buckets.
+    sizes = {bucket.size_bytes for bucket in plan.buckets}
+    text = (out / "planned-0" / "rank-0.jsonl").read_text()
+    assert any(f'"size_bytes":{size}' in text for size in sizes)
+    assert "<svg" in (out / "report.html").read_text()
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_command_that_fails_is_named_with_its_last_words(script, tmp_path):
+    done = call("-o", tmp_path / "run", "--", *TORCHRUN, script, "fail")
+    assert done.exit_code == 2
+    assert "exit code 1" in done.output and "log.txt" in done.output
+
+
+def test_gain_and_interval_by_hand():
+    gain, (low, high) = gain_of_runs(np.array([1.0, 1.0, 1.0]), np.array([0.9, 0.8, 0.7]))
+    assert gain == pytest.approx(0.2)
+    # Student's t with two degrees of freedom: 4.303 * 0.1 / sqrt(3).
+    assert (low, high) == (pytest.approx(0.2 - 0.2484, abs=1e-4), pytest.approx(0.2 + 0.2484, abs=1e-4))
