@@ -28,6 +28,12 @@ from wirewise.trace.sketch import Node, Sketch
 
 __all__ = ["COLLECTIVES", "KINDS", "Dataflow", "build", "check", "coarsen"]
 
+_RANKS_END_APART = ("all_to_all", "broadcast")
+"""Collectives in which a rank may have all that it gets long before the others."""
+_LEAST_APART_S = 1e-3
+_GRAIN = 0.1
+"""Of the shares of a transfer after which ranks are done."""
+
 
 def build(
     trace: Trace,
@@ -201,30 +207,34 @@ class _Transfers:
         hosts = [self.draft.sketch.hosts[rank] for rank in ranks]
         seconds = max(one.end_s - begin_s, 0.0)
         if not (expand and self._expanded(one, ranks, hosts, parts, seconds)):
-            self._whole(one, hosts, parts, seconds)
+            self._whole(one, hosts, parts, begin_s)
 
-    def _whole(self, one: Match, hosts: list[int], parts: list[Part], seconds: float) -> None:
+    def _whole(self, one: Match, hosts: list[int], parts: list[Part], begin_s: float) -> None:
         splits = _splits(one)
         found = collective_flows(one.collective, hosts, one.size_bytes, self.algorithm, servers=self.servers)
         if splits is not None:
             found = Flows(_split_flows(hosts, splits), len(hosts) - 1)
-        node = Node(
-            parts[0].op.name,
-            "communication",
-            duration_s=seconds,
-            size_bytes=float(one.size_bytes),
-            flows=found.flows,
-            rounds=found.rounds,
-            collective=one.collective,
-            priority=max(one.seq, 0),
-            after={number for part in parts for number in (part.enqueue, *part.encodes)},
-        )
-        if one.collective != "send":
-            node.resource = f"group {one.group}"
-            self.draft.sketch.slots.setdefault(node.resource, one.slots)
-        transfer = self.draft.add(node, [parts[0].op.name])
-        for part in parts:
-            self.draft.sketch.nodes[part.done].after.add(transfer)
+        after = {number for part in parts for number in (part.enqueue, *part.encodes)}
+        done = 0.0
+        for share, over in _shares(one, parts, begin_s):
+            node = Node(
+                parts[0].op.name,
+                "communication",
+                duration_s=max(one.end_s - begin_s, 0.0) * (share - done),
+                size_bytes=float(one.size_bytes) * (share - done),
+                flows=[(a, b, size * (share - done)) for a, b, size in found.flows],
+                rounds=found.rounds if not done else 0,
+                collective=one.collective,
+                priority=max(one.seq, 0),
+                after=after,
+            )
+            if one.collective != "send":
+                node.resource = f"group {one.group}"
+                self.draft.sketch.slots.setdefault(node.resource, one.slots)
+            transfer = self.draft.add(node, [] if done else [parts[0].op.name])
+            for part in over:
+                self.draft.sketch.nodes[part.done].after.add(transfer)
+            after, done = {transfer}, share
 
     def _expanded(
         self, one: Match, ranks: Sequence[int], hosts: list[int], parts: list[Part], seconds: float
@@ -274,6 +284,21 @@ class _Transfers:
         if one.collective != "send" and len(before) >= one.slots:
             after.add(before[-one.slots])
         return self.draft.add(Node(f"start {part.op.name}", "other", rank=rank, after=after))
+
+
+def _shares(one: Match, parts: list[Part], begin_s: float) -> list[tuple[float, list[Part]]]:
+    """Shares of the transfer after which some ranks are done, the last one being 1, and these ranks.
+
+    All ranks of most collectives are done together; what differs then is when they notice.
+    """
+    seconds = one.end_s - begin_s
+    if one.collective not in _RANKS_END_APART or seconds < _LEAST_APART_S:
+        return [(1.0, parts)]
+    found: dict[float, list[Part]] = defaultdict(list)
+    for part in parts:
+        share = (part.op.end_s - begin_s) / seconds
+        found[min(max(round(share / _GRAIN) * _GRAIN, _GRAIN), 1.0)].append(part)
+    return sorted({1.0: [], **found}.items())
 
 
 def _splits(one: Match) -> list[list[float]] | None:
