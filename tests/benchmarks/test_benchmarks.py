@@ -93,3 +93,14 @@ def test_every_row_of_the_thresholds_has_a_mode(monkeypatch):
     assert accuracy.lost_points([0.8, 0.7], [0.79, 0.71]) == pytest.approx(np.array([1.0, -1.0]))
     for limits in accuracy.MOST_LOST.values():
         assert limits.keys() == accuracy.MOST_LOSS.keys()
+
+
+def test_the_parts_of_a_step_by_hand(monkeypatch):
+    load(monkeypatch, "workloads", "replay_accuracy")
+    load(monkeypatch, "jobs", "replay_accuracy")
+    accuracy = load(monkeypatch, "accuracy", "replay_accuracy")
+    # Two ops touch, one is inside another; a transfer reaches over the end of the compute and of the step.
+    found = accuracy._parts(
+        [(0.0, 1.0), (1.0, 3.0), (1.5, 2.0), (9.0, 12.0)], [(2.0, 5.0), (4.0, 6.0)], 0.5, 10.0
+    )
+    assert found.tolist() == pytest.approx([3.5, 3.0, 1.0, 3.0])
