@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["Tracer"]
+__all__ = ["Tracer", "memory_sizes"]
 
 
 def __getattr__(name: str) -> Any:
@@ -11,4 +11,8 @@ def __getattr__(name: str) -> Any:
         from wirewise.profile.tracer import Tracer
 
         return Tracer
+    if name == "memory_sizes":
+        from wirewise.profile.memory import memory_sizes
+
+        return memory_sizes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

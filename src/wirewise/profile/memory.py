@@ -1,0 +1,224 @@
+"""Memory of a training step, by tensors: what is alive at any moment, and what each module keeps for its backward pass.
+
+Counted are storages, each once however many tensors share it; not what an allocator rounds up or holds back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from wirewise.errors import InputError
+
+__all__ = ["LiveBytes", "memory_sizes"]
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all storages that ops made while the mode was on, and of those it was given.
+
+    What a kernel takes for itself, without making a tensor, is not seen.
+
+    Args:
+        tensors: There already.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.bytes = self.peak_bytes = 0
+        self._known: set[int] = set()
+        for tensor in tensors:
+            self._add(tensor)
+
+    def restart(self) -> int:
+        """The peak so far; the next one counts from what is alive now."""
+        peak, self.peak_bytes = self.peak_bytes, self.bytes
+        return peak
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the op and count what it made."""
+        result = func(*args, **(kwargs or {}))
+        for one in _tensors(result):
+            self._add(one)
+        return result
+
+    def _add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._known:
+            self._known.add(key)
+            weakref.finalize(storage, self._gone, key, size).atexit = False
+            self.bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.bytes)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.bytes -= size
+
+
+def memory_sizes(
+    model: nn.Module,
+    batch: Any,
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    bfloat16: bool = False,
+) -> dict[str, dict[str, float]]:
+    """What each module keeps for the backward pass, measured in one forward and one backward pass.
+
+    As JSON this is what `wirewise plan fusion --memory-sizes FILE` reads. Modules are those that hold parameters
+    themselves, as in a trace; what others keep counts for the one that ran before. A storage that several keep
+    counts for the first. Gradients stay as they were; buffers see the batch once.
+
+    Args:
+        model: As it trains, on its device; one in DistributedDataParallel is looked into.
+        batch: Its input: a tensor, or the arguments as a tuple or as a dict by name.
+        loss: Of the output; none: the sum of all its floating tensors.
+        bfloat16: Under autocast.
+
+    Returns:
+        By module: saved_bytes, its input among them if it keeps it; input_bytes, what is left where it is computed
+        again; workspace_bytes, what its backward pass takes beside that.
+
+    Raises:
+        InputError: No parameter is trained, or the loss does not depend on one.
+    """
+    inner: Any = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    owners = {name or "model": part for name, part in inner.named_modules() if _trained(part)}
+    if not owners:
+        raise InputError("got a model without a trained parameter; set requires_grad on those that train")
+    counted = _Count(inner, owners, batch)
+    device = next(inner.parameters()).device.type
+    before = {p: p.grad for p in inner.parameters()}
+    try:
+        with counted, torch.autocast(device, dtype=torch.bfloat16) if bfloat16 else nullcontext():
+            value = (loss or _sum)(_called(inner, batch))
+            counted.forward_is_over()
+            _backward(value)
+    finally:
+        for parameter, gradient in before.items():
+            parameter.grad = gradient
+    return counted.sizes()
+
+
+class _Count:
+    """Hooks that attribute storages to modules while one step runs.
+
+    Args:
+        model: All of it.
+        owners: Modules by name.
+        batch: Input.
+    """
+
+    def __init__(self, model: nn.Module, owners: Mapping[str, nn.Module], batch: Any) -> None:
+        self._order: list[str] = []
+        self._active: list[str] = []
+        self._first = next(iter(owners))
+        self._saved, self._input, self._workspace = (dict.fromkeys(owners, 0.0) for _ in range(3))
+        self._seen = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+        self._missing = {name: len(_trained(part)) for name, part in owners.items()}
+        self._live = LiveBytes(_tensors(batch))
+        self._saving = saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._handles: list[Any] = []
+        for name, part in owners.items():
+            self._watch(name, part)
+
+    def __enter__(self) -> None:
+        self._live.__enter__()
+        self._saving.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._saving.__exit__(*error)
+        self._live.__exit__(*error)
+        for handle in self._handles:
+            handle.remove()
+
+    def forward_is_over(self) -> None:
+        """The next peak is one of the backward pass."""
+        self._live.restart()
+
+    def sizes(self) -> dict[str, dict[str, float]]:
+        """What was found."""
+        return {
+            name: {
+                "saved_bytes": self._saved[name],
+                "input_bytes": self._input[name],
+                "workspace_bytes": self._workspace[name],
+            }
+            for name in self._order
+        }
+
+    def _watch(self, name: str, part: nn.Module) -> None:
+        def begins(_part: nn.Module, args: Any, kwargs: Any) -> None:
+            if name not in self._order:
+                self._order.append(name)
+            self._active.append(name)
+            # Kept as arguments where the module is computed again.
+            inputs = {
+                t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _tensors((args, kwargs))
+            }
+            self._input[name] += sum(size for key, size in inputs.items() if key not in self._seen)
+
+        def ends(*_: Any) -> None:
+            self._active.pop()
+
+        self._handles += [
+            part.register_forward_pre_hook(begins, with_kwargs=True, prepend=True),
+            part.register_forward_hook(ends, always_call=True),
+            *(p.register_post_accumulate_grad_hook(self._ready(name)) for p in _trained(part)),
+        ]
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._seen:
+            self._seen.add(storage._cdata)
+            owner = (self._active or self._order or [self._first])[-1]
+            self._saved[owner] += storage.nbytes()
+            if not self._active:
+                self._input[owner] += storage.nbytes()
+        return tensor
+
+    def _ready(self, name: str) -> Callable[[Tensor], None]:
+        def hook(parameter: Tensor) -> None:
+            # It lives on in a bucket, which is there all the time.
+            parameter.grad = None
+            self._missing[name] -= 1
+            if self._missing[name] == 0:
+                held = sum(self._saved[one] for one in self._order[: self._order.index(name) + 1])
+                self._workspace[name] = max(self._live.restart() - held, 0.0)
+
+        return hook
+
+
+def _trained(part: nn.Module) -> list[nn.Parameter]:
+    return [p for p in part.parameters(recurse=False) if p.requires_grad]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+
+
+def _called(model: nn.Module, batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, Sequence) else model(batch)
+
+
+def _sum(output: Any) -> Tensor:
+    parts = [one.sum() for one in _tensors(output) if one.is_floating_point()]
+    return torch.stack(parts).sum() if parts else torch.zeros(())
+
+
+def _backward(value: Tensor) -> None:
+    if not value.requires_grad:
+        raise InputError(
+            "the loss does not depend on a trained parameter; check that the model is not run under no_grad, "
+            "or give the loss of its output"
+        )
+    value.backward()
