@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from tests.harness.processes import run_ranks_as_processes
 from torch import nn
 
@@ -155,6 +156,40 @@ def test_all_kinds_of_calls(tmp_path):
     wait = next(op for op in trace.ranks[0].ops if op.kind == "wait" and op.group == late.group)
     assert wait.seq == late.seq
     assert wait.start_s - late.ops[0].start_s >= 0.009
+
+
+def two_runs(rank: int, folder: str) -> None:
+    for number in range(2):
+        # Rank 0 is late: the others must not take the first run for the second.
+        time.sleep(0.2 * (rank == 0))
+        with Tracer(f"{folder}/{number}", warmup=0, steps=None, round_trips=5) as tracer:
+            dist.barrier()
+            tracer.step()
+
+
+@pytest.mark.dist
+def test_one_tracer_after_the_other(tmp_path):
+    run_ranks_as_processes(2, two_runs, str(tmp_path))
+    runs = [read(tmp_path / str(number)).ranks for number in range(2)]
+    assert len({ranks[0].header.run for ranks in runs}) == 2
+
+
+def checkpointed(rank: int, folder: str) -> None:
+    net = model()
+    with Tracer(folder, net, warmup=0, steps=None, round_trips=0) as tracer:
+        hidden = torch.utils.checkpoint.checkpoint(
+            net[:3], torch.ones(2, 40, requires_grad=True), use_reentrant=True
+        )
+        net[3:](hidden).sum().backward()
+        tracer.step()
+
+
+@pytest.mark.dist
+def test_a_pass_inside_a_pass(tmp_path):
+    run_ranks_as_processes(1, checkpointed, str(tmp_path))
+    ops = read(tmp_path).of(0, 0)
+    assert sum(op.name == "backward" for op in ops) == 1
+    assert sum(op.gradient_bytes for op in ops) == sum(p.numel() * 4 for p in model().parameters())
 
 
 def failing(rank: int, folder: str) -> None:

@@ -78,7 +78,7 @@ class CollectiveHooks:
         self._recorder = recorder
         self._groups: dict[str, list[int]] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
-        self._plain: dict[tuple[int, str, int, str], int] = {}
+        self._plain: dict[tuple[str, str, int, str], int] = {}
         self._held: dict[int, tuple[Any, Pending]] = {}
         self.name: Callable[[str, int], tuple[str, tuple[str, ...]]] = lambda collective, _size: (
             collective,
@@ -102,7 +102,8 @@ class CollectiveHooks:
 
     def forget(self) -> None:
         """Let go of results that are done."""
-        self._held = {key: held for key, held in self._held.items() if held[1].end is None}
+        # Other threads take results out as they get done.
+        self._held = {key: held for key, held in list(self._held.items()) if held[1].end is None}
         self.launched.clear()
 
     def _heard(self, operator: str, what: _Operator) -> Callable[..., Any]:
@@ -140,11 +141,8 @@ class CollectiveHooks:
         self, what: _Operator, args: Sequence[Any], group: str, ranks: list[int], size: int
     ) -> tuple[int, str]:
         title, parameters = self.name(what.collective, size)
-        if (
-            what.splits < 0
-            and what.peer < 0
-            and (known := self._plain.get((id(what), group, size, title))) is not None
-        ):
+        alike = what.peer < 0 and what.collective != "all_to_all"
+        if alike and (known := self._plain.get((what.collective, group, size, title))) is not None:
             return known, title
         first = args[what.payload] if what.payload >= 0 else None
         while isinstance(first, (list, tuple)) and first:
@@ -163,7 +161,8 @@ class CollectiveHooks:
         key = (title, *more.values())
         if key not in self._forms:
             self._forms[key] = self._recorder.form(title, "communication", thread="comm", **more)
-        self._plain[id(what), group, size, title] = self._forms[key]
+        if alike:
+            self._plain[what.collective, group, size, title] = self._forms[key]
         return self._forms[key], title
 
     def _follow(self, work: Any, pending: Pending) -> None:

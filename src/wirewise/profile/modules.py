@@ -42,6 +42,11 @@ class BackwardPass:
         self._begin: Mark | None = None
         self._last: Mark = 0.0
 
+    @property
+    def running(self) -> bool:
+        """Whether a pass is under way."""
+        return self._begin is not None
+
     def begin(self) -> None:
         """The pass begins."""
         self._begin = self._start = self._recorder.mark()

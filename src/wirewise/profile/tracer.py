@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import secrets
 import time
@@ -17,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PeerError
 from wirewise.profile import probes
 from wirewise.profile.buckets import BucketNames
 from wirewise.profile.clock import HostClock, Mark, clock_of
@@ -29,7 +30,7 @@ __all__ = ["Tracer"]
 
 T = TypeVar("T")
 
-_RUN_KEY = "wirewise/trace"
+_runs = itertools.count()
 _alive: list[Tracer] = []
 
 
@@ -53,6 +54,7 @@ class Tracer:
     Raises:
         InputError: A tracer is there already, or a number that makes no sense.
         TraceError: The folder cannot be written.
+        PeerError: Another rank makes no tracer.
     """
 
     def __init__(
@@ -78,6 +80,9 @@ class Tracer:
         self._index, self._hooked = 0, True
         self._round_trips = round_trips if _world_size() > 1 else 0
         self._recorder = _recorder(folder, model)
+        if self._round_trips:
+            self._messages = probes.message_group()
+            self._probe()
         self._mark = self._recorder.mark
         self._step_form = self._recorder.form("step", "step")
         self._script = self._recorder.form("script", "other")
@@ -90,16 +95,22 @@ class Tracer:
         self._undo = [self._hook_backward(), self._hook_data()]
         self._optimizers = self._hook_optimizers()
         self._tails: list[tuple[list[Pending], Mark, Mark]] = []
-        if self._round_trips:
-            self._messages = probes.message_group()
-            self._recorder.probes(
-                probes.probe(self._messages, self._round_trips) + probes.probe_rates(self._messages)
-            )
         if model is not None:
             self.watch(model)
         _alive.append(self)
         atexit.register(self.abandon)
         self._begin()
+
+    def _probe(self) -> None:
+        try:
+            found = probes.probe(self._messages, self._round_trips) + probes.probe_rates(self._messages)
+        except RuntimeError as error:
+            self._recorder.close()
+            raise PeerError(
+                f"rank {self._recorder.header.rank} got no answer when it compared clocks "
+                f"({str(error).splitlines()[0]}); make a tracer on every rank, at the same place"
+            ) from error
+        self._recorder.probes(found)
 
     def watch(self, model: nn.Module) -> None:
         """Record the modules of one more model."""
@@ -240,7 +251,8 @@ class Tracer:
         original = torch.autograd.backward
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not self._recorder.active:
+            # Checkpoints may run a pass inside another one.
+            if not self._recorder.active or self._backward.running:
                 return original(*args, **kwargs)
             self._collectives.launched.clear()
             self._names.begin()
@@ -318,9 +330,11 @@ def _run_name(rank: int) -> str:
     if not dist.is_initialized():
         return secrets.token_hex(8)
     store = dist.distributed_c10d._get_default_store()
+    # A job may make one tracer after the other.
+    key = f"wirewise/trace/{next(_runs)}"
     if rank == 0:
-        store.set(_RUN_KEY, secrets.token_hex(8))
-    return str(store.get(_RUN_KEY).decode())
+        store.set(key, secrets.token_hex(8))
+    return str(store.get(key).decode())
 
 
 def _world_size() -> int:
