@@ -19,7 +19,7 @@ SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 def test_step_by_hand():
     """b's gradient is ready at 4 and a's at 6; a ring of two moves the bucket's size once, 1 MiB/s."""
-    flow = data_parallel_step(LAYERS, [0, 1], bucket_bytes=2 * MIB, optimizer_s=0.5)
+    flow = data_parallel_step(LAYERS, [0, 1], bucket_bytes=1 * MIB, optimizer_s=0.5)
     result = replay(flow, Links.uniform(2, MIB, 0.25))
     times = {
         (name, int(rank)): (start, end)
@@ -65,7 +65,7 @@ def test_slack_of_the_faster_rank():
 
 
 def test_ranks_of_one_host_use_its_inner_rate():
-    flow = data_parallel_step(LAYERS, [0, 0, 1, 1], bucket_bytes=100 * MIB)
+    flow = data_parallel_step(LAYERS, [0, 0, 1, 1])
     slow_inside = Links.uniform(2, np.inf, intra_bytes_per_s=1.5 * MIB)
     # One hop inside each host with 1.5 times the bucket; the first, of b alone, is over before a's is ready.
     assert replay(flow, slow_inside).step_s == pytest.approx(6.0 + 1.5 * 2 / 1.5)
@@ -91,6 +91,9 @@ def test_ranks_begin_when_they_are_let():
 def test_buckets_by_the_rule():
     assert buckets([1, 1, 5, 1, 1, 9], 3, first_bytes=2) == [[0, 1], [2], [3, 4, 5]]
     assert buckets([0.5], 3, first_bytes=2) == [[0]]
+    # Only where a job gives no cap is that of the first bucket another one.
+    assert buckets([MIB, MIB, 20 * MIB, 5 * MIB, 1]) == [[0], [1, 2, 3], [4]]
+    assert buckets([MIB, MIB, 20 * MIB, 3 * MIB, 1], 25 * MIB) == [[0, 1, 2, 3], [4]]
     with pytest.raises(InputError, match="expected sizes above 0"):
         buckets([1.0], 0.0)
 

@@ -13,6 +13,7 @@ from wirewise.trace.flows import collective_flows
 from wirewise.trace.sketch import Node, Sketch
 
 __all__ = [
+    "BUCKET_BYTES",
     "FIRST_BUCKET_BYTES",
     "NO_OVERHEAD",
     "Layer",
@@ -22,6 +23,8 @@ __all__ = [
     "data_parallel_step",
 ]
 
+BUCKET_BYTES = 25 * 2**20
+"""Cap of buckets where a job gives none."""
 FIRST_BUCKET_BYTES = 2**20
 """Least size at which the first bucket is closed, so that communication begins early."""
 
@@ -67,19 +70,26 @@ NO_OVERHEAD = Overhead()
 
 
 def buckets(
-    sizes: Sequence[float], cap_bytes: float, first_bytes: float = FIRST_BUCKET_BYTES
+    sizes: Sequence[float], cap_bytes: float | None = None, first_bytes: float | None = None
 ) -> list[list[int]]:
     """Gradients in the order in which they are ready, cut into buckets by the rule of DistributedDataParallel.
 
-    A bucket is closed as soon as it holds at least its cap; that of the first is `first_bytes`.
+    A bucket is closed as soon as it holds at least its cap.
+
+    Args:
+        sizes: Bytes of each gradient.
+        cap_bytes: Of a bucket; none: the default, 25 MiB.
+        first_bytes: Of the first bucket; none: 1 MiB where the cap is the default, else the cap.
 
     Raises:
         InputError: A cap that is not above 0.
     """
-    if not cap_bytes > 0 or not first_bytes > 0:
-        raise InputError(f"bucket caps are {first_bytes} and {cap_bytes} bytes; expected sizes above 0")
+    first = first_bytes if first_bytes is not None else (cap_bytes or FIRST_BUCKET_BYTES)
+    cap_bytes = BUCKET_BYTES if cap_bytes is None else cap_bytes
+    if not cap_bytes > 0 or not first > 0:
+        raise InputError(f"bucket caps are {first} and {cap_bytes} bytes; expected sizes above 0")
     found: list[list[int]] = [[]]
-    held, cap = 0.0, min(first_bytes, cap_bytes)
+    held, cap = 0.0, min(first, cap_bytes)
     for number, size in enumerate(sizes):
         found[-1].append(number)
         held += size
@@ -93,7 +103,7 @@ def data_parallel_step(
     layers: Sequence[Layer],
     hosts: Sequence[int],
     *,
-    bucket_bytes: float = 25 * 2**20,
+    bucket_bytes: float | None = None,
     transfers: Sequence[Transfer] | None = None,
     algorithm: str = "ring",
     optimizer_s: float = 0.0,
@@ -108,7 +118,7 @@ def data_parallel_step(
     Args:
         layers: In the order of the forward pass.
         hosts: Host of each rank.
-        bucket_bytes: Cap of a bucket.
+        bucket_bytes: Cap of a bucket, as of `buckets`.
         transfers: The buckets in the order of their launch, instead of those by the cap.
         algorithm: How buckets are reduced (`trace.flows`).
         optimizer_s: Time of the update.

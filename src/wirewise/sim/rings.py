@@ -20,7 +20,7 @@ def ring_step(
     layers: Sequence[Layer],
     ranks: int,
     *,
-    bucket_bytes: float = 25 * 2**20,
+    bucket_bytes: float | None = None,
     optimizer_s: float = 0.0,
     slowdown: Sequence[float] | None = None,
     symmetric: bool = False,
@@ -33,7 +33,7 @@ def ring_step(
     Args:
         layers: In the order of the forward pass; the forward pass is one op.
         ranks: N, at least 2.
-        bucket_bytes: Cap of a bucket.
+        bucket_bytes: Cap of a bucket, as of `data_parallel.buckets`.
         optimizer_s: Time of the update.
         slowdown: Factor of each rank's compute, [ranks].
         symmetric: One rank stands for all. Exact where ranks compute alike and links are alike: each rank's
