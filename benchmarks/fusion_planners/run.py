@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from common import Page, arguments, verdict
+from wirewise.cost import Links
 from wirewise.planners.fusion import BucketSpan, Decision, FusionProblem, Module, Scorer, read_gradients
 from wirewise.planners.fusion.dpro import search
 from wirewise.planners.fusion.dynamic import dynamic
@@ -37,7 +38,7 @@ from wirewise.planners.fusion.rules import (
 )
 from wirewise.planners.fusion.score import step_of
 from wirewise.planners.fusion.search import baseline, capped
-from wirewise.sim import Links, replay
+from wirewise.sim import replay
 from wirewise.sim.data_parallel import Overhead
 
 PRESETS = {

@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from common import Page, arguments, spread, verdict
-from wirewise.sim import Links, replay
+from wirewise.cost import Links
+from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.sim.engine import run
 from wirewise.sim.links import program

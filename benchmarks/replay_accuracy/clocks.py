@@ -19,8 +19,8 @@ SHIFTS = (0, 7, 1234, 86_400)
 def clocks(page: Page, preset: dict) -> None:
     page.add(
         "## C1, C2, C4: clocks\n\n4 ranks on hosts of a lab, each in a time namespace whose monotonic clock "
-        f"is ahead by {', '.join(map(str, SHIFTS))} s. `probes`: from round trips and collectives. `collectives`: round "
-        "trips taken out. C4: step of a replay with clocks moved by up to 50 ms, aligned and not."
+        f"is ahead by {', '.join(map(str, SHIFTS))} s. `probes`: from round trips and collectives. `collectives`: "
+        "round trips taken out. C4: step of a replay with clocks moved by up to 50 ms, aligned and not."
     )
     model = "transformer"
     done = run(

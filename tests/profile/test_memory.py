@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion import Decision, FusionProblem, MemorySizes, Module, peak_bytes, with_memory
 from wirewise.profile import memory_sizes
 from wirewise.profile.memory import LiveBytes
-from wirewise.sim import Links
 
 FLOAT = 4
 ROWS, WIDTH, HIDDEN = 64, 32, 128

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from wirewise.cost import Links
 from wirewise.errors import InputError
-from wirewise.sim import Links, replay
+from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, buckets, data_parallel_step
 from wirewise.trace.sketch import Node, Sketch
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from wirewise.cost import Links
 from wirewise.errors import InputError
-from wirewise.sim import Links, replay
+from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer
 from wirewise.sim.rings import ring_step
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from wirewise.sim import Links, replay
+from wirewise.cost import Links
+from wirewise.sim import replay
 from wirewise.sim.baselines import one_rank_s, slower_part_s, sum_of_parts_s
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.sim.sensitivity import link_sensitivity, op_sensitivity

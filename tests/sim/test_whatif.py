@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from wirewise.cost import Links
 from wirewise.errors import InputError
-from wirewise.sim import Links, replay, whatif
+from wirewise.sim import replay, whatif
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.trace.dataflow import KINDS
 from wirewise.trace.sketch import Node, Sketch

@@ -1,6 +1,5 @@
 """Simulated time lines of plans; every figure from here is simulated, never measured."""
 
-from wirewise.cost.interfaces import Links
 from wirewise.sim.exchange import ComputeTimes, EpochPrediction, predict_epoch, simulate_epoch
 from wirewise.sim.fusion import simulate_step, with_plan
 from wirewise.sim.replay import CriticalPath, Replay, replay
@@ -13,7 +12,6 @@ __all__ = [
     "ComputeTimes",
     "CriticalPath",
     "EpochPrediction",
-    "Links",
     "Prediction",
     "RecordedStep",
     "Recording",

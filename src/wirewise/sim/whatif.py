@@ -55,17 +55,15 @@ class Change:
 def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Change]:
     """Changes from text, separated by commas; they are applied in this order.
 
-    | form | meaning |
-    | --- | --- |
-    | bandwidth=[HOST or *:]xF or RATE | rate of interfaces, such as x0.5 or 200mbit |
-    | latency=[HOST or *:][+]SECONDS | between hosts; with + more than now |
-    | ranks=N | ranks like the present ones |
-    | bucket_mb=M | gradient buckets of M MiB |
-    | straggler=RANK:xF | that rank computes F times as long |
-    | scale=KIND or NAME:xF | these ops take F times as long |
-    | no_communication | communication takes no time |
-    | algorithm=ring, tree, ps[:SERVERS] or hierarchical | of the all-reduces |
-    | codec=NAME or ratio:encode:decode | encoded gradients; seconds a byte |
+    - ``bandwidth=[HOST or *:]xF or RATE``: rate of interfaces, such as x0.5 or 200mbit
+    - ``latency=[HOST or *:][+]SECONDS``: between hosts; with + more than now
+    - ``ranks=N``: ranks like the present ones
+    - ``bucket_mb=M``: gradient buckets of M MiB
+    - ``straggler=RANK:xF``: that rank computes F times as long
+    - ``scale=KIND or NAME:xF``: these ops take F times as long
+    - ``no_communication``: communication takes no time
+    - ``algorithm=ring, tree, ps[:SERVERS] or hierarchical``: of the all-reduces
+    - ``codec=NAME or ratio:encode:decode``: encoded gradients; seconds a byte
 
     Args:
         text: The changes.
