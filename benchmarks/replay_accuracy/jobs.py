@@ -28,6 +28,8 @@ class Done(NamedTuple):
     raw: trace.Trace | None
     """As recorded."""
     file_bytes: int
+    ddp_overlap_s: float
+    """Communication beside the backward pass, as DistributedDataParallel of rank 0 tells it."""
     """Of the trace of rank 0."""
 
     @property
@@ -62,10 +64,10 @@ def run(
             done = network.run(commands, launcher="direct", timeout_s=900)
         if not done.ok:
             raise SystemExit("\n".join(["a rank failed:", *(line for tail in done.tails for line in tail)]))
-        periods = msgspec.json.decode((folder / "periods.json").read_bytes())
+        told = msgspec.json.decode((folder / "periods.json").read_bytes())
         return [
-            Done(work, np.array(own), *(_read(work.folder) if work.folder else (None, None, 0)))
-            for work, own in zip(named, periods, strict=True)
+            Done(work, np.array(own), *(_read(work.folder) if work.folder else (None, None, 0)), overlap)
+            for work, own, overlap in zip(named, told["periods"], told["overlaps"], strict=True)
         ]
 
 

@@ -24,8 +24,8 @@ from wirewise.files import atomic_file
 from wirewise.profile import Tracer
 
 
-def train(work: Work) -> list[float]:
-    """Ends of all steps after the warm-up, on this rank's clock."""
+def train(work: Work) -> tuple[list[float], float]:
+    """Ends of all steps after the warm-up, on this rank's clock, and DDP's own figure of overlap, s."""
     rank = dist.get_rank()
     model, shape = make(work)
     ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=work.bucket_mb)
@@ -51,7 +51,8 @@ def train(work: Work) -> list[float]:
         ends.append(time.perf_counter())
     if tracer:
         tracer.close()
-    return ends[work.warmup - 1 :]
+    told = ddp._get_ddp_logging_data()
+    return ends[work.warmup - 1 :], 1e-9 * told.get("backward_compute_comm_overlap_time", 0)
 
 
 def move_clock(seconds: str) -> None:
@@ -67,15 +68,17 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     path = Path(sys.argv[1])
-    periods = []
+    periods, overlaps = [], []
     for work in msgspec.json.decode(path.read_bytes(), type=list[Work]):
-        ends = torch.tensor(train(work), dtype=torch.float64)
+        times, overlap = train(work)
+        ends = torch.tensor(times, dtype=torch.float64)
         both = ends[1:] - ends[:-1]
         dist.all_reduce(both)
         periods.append((both / dist.get_world_size()).tolist())
+        overlaps.append(overlap)
     if dist.get_rank() == 0:
         with atomic_file(path.with_name("periods.json")) as file:
-            file.write(msgspec.json.encode(periods))
+            file.write(msgspec.json.encode({"periods": periods, "overlaps": overlaps}))
     dist.barrier()
     dist.destroy_process_group()
 
