@@ -14,7 +14,7 @@ from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 
 if TYPE_CHECKING:
-    from wirewise.profile.stalls.report import StallReport
+    from wirewise.profile.stalls.report import Difference, StallReport
 
 __all__ = ["recommend", "stalls"]
 
@@ -49,6 +49,10 @@ def stalls(
     compat: Annotated[
         bool, typer.Option("--compat", help="Show Stash's formulas as published and as coded, too.")
     ] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="Trace of the same command: say whether its replay agrees.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the parts as bars.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder that keeps the raw times.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds after which a run is ended.")] = 600.0,
     json: JsonOption = None,
@@ -77,9 +81,19 @@ def stalls(
     record = msgspec.to_builtins(report) | {"largest": report.largest, "what_if": predicted}
     if compat:
         record["compat"] = report.compat()
+    agreement = _agreement(report, against)
+    record["reconciled"] = msgspec.to_builtins(agreement)
     write_json(json, record)
+    said = [difference.sentence for difference in agreement]
+    if html is not None:
+        from wirewise.report.stalls_page import write_stalls_html
+
+        kind = f"{report.ranks} ranks, {report.hosts} hosts, {report.steps} steps a run"
+        write_stalls_html(html, kind, report.sentence(), report.rows(), [*said, *report.notes])
     if json != "-":
         _print(report, predicted, compat)
+        for sentence in said:
+            typer.echo(sentence)
 
 
 def recommend(
@@ -120,6 +134,16 @@ def _load(path: Path) -> StallReport:
     from wirewise.profile.stalls.report import load_report
 
     return load_report(path)
+
+
+def _agreement(report: StallReport, against: Path | None) -> list[Difference]:
+    if against is None:
+        return []
+    from wirewise.profile.stalls.report import reconcile
+    from wirewise.recipes.stalls_replayed import counterfactuals
+    from wirewise.trace import load
+
+    return reconcile(report, counterfactuals(load([against])))
 
 
 def _print(report: StallReport, predicted: list[dict[str, Any]], compat: bool) -> None:

@@ -1,0 +1,24 @@
+"""The page about stalls says what was measured."""
+
+from wirewise.cost.stalls import Amount
+from wirewise.report.stalls_page import stalls_html, write_stalls_html
+
+ROWS = [
+    ("compute", Amount(0.06, (0.05, 0.07))),
+    ("network", Amount(0.03, (0.02, 0.04))),
+    ("residual", Amount(-0.001, (-0.002, 0.0))),
+    ("total", Amount(0.089, (0.08, 0.1))),
+]
+
+
+def test_parts_shares_and_notes_are_there():
+    page = stalls_html("2 ranks", "The largest stall is <b>", ROWS, ["a note & more"])
+    assert "The largest stall is &lt;b&gt;" in page
+    assert "67.4 %" in page and "33.7 %" in page
+    assert "a note &amp; more" in page
+    assert page.count('class="bar') == len(ROWS)
+
+
+def test_a_page_is_written_whole(tmp_path):
+    write_stalls_html(tmp_path / "page.html", "2 ranks", "A step computes.", ROWS, [])
+    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
