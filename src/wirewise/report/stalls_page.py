@@ -57,7 +57,7 @@ def stalls_html(kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], no
         (name, seconds(amount.mean_s), " to ".join(map(seconds, amount.ci95_s)), _share(amount.mean_s, total))
         for name, amount in rows
     ]
-    told = [("", note) for note in notes]
+    told = [(note,) for note in notes]
     return shell.page(
         "Stalls",
         [
@@ -68,7 +68,7 @@ def stalls_html(kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], no
                 bars_chart(bars, "Parts of a step", total)
                 + shell.table(("part", "a step", "95 % interval", "of the step"), table),
             ),
-            shell.section("Notes", "", shell.table(("", "note"), told)),
+            shell.section("Notes", "", shell.table(("of these figures",), told)),
         ],
     )
 
