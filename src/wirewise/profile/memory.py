@@ -6,8 +6,10 @@ Counted are storages, each once however many tensors share it; not what an alloc
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +36,10 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self.bytes = self.peak_bytes = 0
         self._known: set[int] = set()
+        self.add(tensors)
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Count these too."""
         for tensor in tensors:
             self._add(tensor)
 
@@ -45,13 +51,12 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op and count what it made."""
         result = func(*args, **(kwargs or {}))
-        for one in _tensors(result):
-            self._add(one)
+        self.add(_tensors(result))
         return result
 
     def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = _key(tensor), storage.nbytes()
         if key not in self._known:
             self._known.add(key)
             weakref.finalize(storage, self._gone, key, size).atexit = False
@@ -70,11 +75,11 @@ def memory_sizes(
     loss: Callable[[Any], Tensor] | None = None,
     bfloat16: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """What each module keeps for the backward pass, measured in one forward and one backward pass.
+    """What each module keeps for the backward pass, measured in two forward passes and a backward one.
 
     As JSON this is what `wirewise plan fusion --memory-sizes FILE` reads. Modules are those that hold parameters
     themselves, as in a trace; what others keep counts for the one that ran before. A storage that several keep
-    counts for the first. Gradients stay as they were; buffers see the batch once.
+    counts for the first. Gradients stay as they were; buffers see the batch twice.
 
     Args:
         model: As it trains, on its device; one in DistributedDataParallel is looked into.
@@ -96,11 +101,16 @@ def memory_sizes(
     counted = _Count(inner, owners, batch)
     device = next(inner.parameters()).device.type
     before = {p: p.grad for p in inner.parameters()}
+    inner.zero_grad()
     try:
-        with counted, torch.autocast(device, dtype=torch.bfloat16) if bfloat16 else nullcontext():
-            value = (loss or _sum)(_called(inner, batch))
-            counted.forward_is_over()
-            _backward(value)
+        with torch.autocast(device, dtype=torch.bfloat16) if bfloat16 else nullcontext():
+            with counted.saved():
+                (loss or _sum)(_called(inner, batch))
+            # Apart, so that hooks on saved tensors hold nothing longer.
+            with counted.workspace() as live:
+                value = (loss or _sum)(_called(inner, batch))
+                live.restart()
+                _backward(value)
     finally:
         for parameter, gradient in before.items():
             parameter.grad = gradient
@@ -108,7 +118,7 @@ def memory_sizes(
 
 
 class _Count:
-    """Hooks that attribute storages to modules while one step runs.
+    """Attributes storages to modules while a step runs.
 
     Args:
         model: All of it.
@@ -117,31 +127,13 @@ class _Count:
     """
 
     def __init__(self, model: nn.Module, owners: Mapping[str, nn.Module], batch: Any) -> None:
+        self._owners, self._batch = owners, batch
         self._order: list[str] = []
+        """Modules as they ran."""
         self._active: list[str] = []
-        self._first = next(iter(owners))
         self._saved, self._input, self._workspace = (dict.fromkeys(owners, 0.0) for _ in range(3))
-        self._seen = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
-        self._missing = {name: len(_trained(part)) for name, part in owners.items()}
-        self._live = LiveBytes(_tensors(batch))
-        self._saving = saved_tensors_hooks(self._pack, lambda tensor: tensor)
-        self._handles: list[Any] = []
-        for name, part in owners.items():
-            self._watch(name, part)
-
-    def __enter__(self) -> None:
-        self._live.__enter__()
-        self._saving.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._saving.__exit__(*error)
-        self._live.__exit__(*error)
-        for handle in self._handles:
-            handle.remove()
-
-    def forward_is_over(self) -> None:
-        """The next peak is one of the backward pass."""
-        self._live.restart()
+        self._always = [*model.parameters(), *model.buffers()]
+        self._seen = set(map(_key, self._always))
 
     def sizes(self) -> dict[str, dict[str, float]]:
         """What was found."""
@@ -154,46 +146,80 @@ class _Count:
             for name in self._order
         }
 
-    def _watch(self, name: str, part: nn.Module) -> None:
+    @contextmanager
+    def saved(self) -> Iterator[None]:
+        """A forward pass inside tells what is kept."""
+        handles = [handle for name, part in self._owners.items() for handle in self._watch(name, part)]
+        try:
+            with saved_tensors_hooks(self._pack, lambda tensor: tensor):
+                yield
+        finally:
+            _remove(handles)
+
+    @contextmanager
+    def workspace(self) -> Iterator[LiveBytes]:
+        """A step inside, `restart`ed before its backward pass, tells what that takes beside."""
+        live = LiveBytes(self._always)
+        always_bytes = live.bytes
+        live.add(_tensors(self._batch))
+        missing = Counter({name: len(_trained(self._owners[name])) for name in self._order})
+        handles = [
+            parameter.register_post_accumulate_grad_hook(
+                partial(self._ready, live, always_bytes, missing, name)
+            )
+            for name in self._order
+            for parameter in _trained(self._owners[name])
+        ]
+        try:
+            with live:
+                yield live
+        finally:
+            _remove(handles)
+
+    def _watch(self, name: str, part: nn.Module) -> list[Any]:
         def begins(_part: nn.Module, args: Any, kwargs: Any) -> None:
             if name not in self._order:
                 self._order.append(name)
             self._active.append(name)
             # Kept as arguments where the module is computed again.
-            inputs = {
-                t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _tensors((args, kwargs))
-            }
+            inputs = {_key(t): t.untyped_storage().nbytes() for t in _tensors((args, kwargs))}
             self._input[name] += sum(size for key, size in inputs.items() if key not in self._seen)
 
         def ends(*_: Any) -> None:
             self._active.pop()
 
-        self._handles += [
+        return [
             part.register_forward_pre_hook(begins, with_kwargs=True, prepend=True),
             part.register_forward_hook(ends, always_call=True),
-            *(p.register_post_accumulate_grad_hook(self._ready(name)) for p in _trained(part)),
         ]
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._seen:
-            self._seen.add(storage._cdata)
-            owner = (self._active or self._order or [self._first])[-1]
-            self._saved[owner] += storage.nbytes()
+        if _key(tensor) not in self._seen:
+            self._seen.add(_key(tensor))
+            size = tensor.untyped_storage().nbytes()
+            owner = (self._active or self._order or list(self._owners))[-1 if self._order else 0]
+            self._saved[owner] += size
             if not self._active:
-                self._input[owner] += storage.nbytes()
+                self._input[owner] += size
         return tensor
 
-    def _ready(self, name: str) -> Callable[[Tensor], None]:
-        def hook(parameter: Tensor) -> None:
-            # It lives on in a bucket, which is there all the time.
-            parameter.grad = None
-            self._missing[name] -= 1
-            if self._missing[name] == 0:
-                held = sum(self._saved[one] for one in self._order[: self._order.index(name) + 1])
-                self._workspace[name] = max(self._live.restart() - held, 0.0)
+    def _ready(self, live: LiveBytes, held: int, missing: Counter[str], name: str, parameter: Tensor) -> None:
+        # It lives on in a bucket, which is there all the time.
+        parameter.grad = None
+        missing[name] -= 1
+        if missing[name] == 0:
+            before = self._order[: self._order.index(name) + 1]
+            kept = sum(self._saved[one] for one in before)
+            self._workspace[name] = max(live.restart() - held - kept, 0.0)
 
-        return hook
+
+def _remove(handles: Iterable[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _trained(part: nn.Module) -> list[nn.Parameter]:
