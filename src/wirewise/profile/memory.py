@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -74,7 +74,7 @@ def memory_sizes(
     *,
     loss: Callable[[Any], Tensor] | None = None,
     bfloat16: bool = False,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """What each module keeps for the backward pass, measured in two forward passes and a backward one.
 
     As JSON this is what `wirewise plan fusion --memory-sizes FILE` reads. Modules are those that hold parameters
@@ -85,11 +85,12 @@ def memory_sizes(
         model: As it trains, on its device; one in DistributedDataParallel is looked into.
         batch: Its input: a tensor, or the arguments as a tuple or as a dict by name.
         loss: Of the output; none: the sum of all its floating tensors.
-        bfloat16: Under autocast.
+        bfloat16: Measure under autocast as well.
 
     Returns:
         By module: saved_bytes, its input among them if it keeps it; input_bytes, what is left where it is computed
-        again; workspace_bytes, what its backward pass takes beside that.
+        again; workspace_bytes, what its backward pass takes beside that; bfloat16_bytes, the three under autocast
+        without its copies of weights, if asked for.
 
     Raises:
         InputError: No parameter is trained, or the loss does not depend on one.
@@ -98,23 +99,44 @@ def memory_sizes(
     owners = {name or "model": part for name, part in inner.named_modules() if _trained(part)}
     if not owners:
         raise InputError("got a model without a trained parameter; set requires_grad on those that train")
-    counted = _Count(inner, owners, batch)
-    device = next(inner.parameters()).device.type
     before = {p: p.grad for p in inner.parameters()}
     inner.zero_grad()
     try:
-        with torch.autocast(device, dtype=torch.bfloat16) if bfloat16 else nullcontext():
-            with counted.saved():
-                (loss or _sum)(_called(inner, batch))
-            # Apart, so that hooks on saved tensors hold nothing longer.
-            with counted.workspace() as live:
-                value = (loss or _sum)(_called(inner, batch))
-                live.restart()
-                _backward(value)
+        found = _measured(inner, owners, batch, loss or _sum, False)
+        less = _measured(inner, owners, batch, loss or _sum, True) if bfloat16 else {}
     finally:
         for parameter, gradient in before.items():
             parameter.grad = gradient
+    names = ("saved_bytes", "input_bytes", "workspace_bytes")
+    sizes: dict[str, dict[str, Any]] = {m: dict(zip(names, own, strict=True)) for m, own in found.items()}
+    for name, own in less.items():
+        sizes[name]["bfloat16_bytes"] = list(own)
+    return sizes
+
+
+def _measured(
+    model: nn.Module,
+    owners: Mapping[str, nn.Module],
+    batch: Any,
+    loss: Callable[[Any], Tensor],
+    bfloat16: bool,
+) -> dict[str, tuple[float, float, float]]:
+    """Saved, input and workspace bytes by module."""
+    counted = _Count(model, owners, batch, bfloat16)
+    # Apart, so that hooks on saved tensors hold nothing longer.
+    with counted.saved(), _autocast(model, bfloat16):
+        loss(_called(model, batch))
+    with counted.workspace() as live:
+        with _autocast(model, bfloat16):
+            value = loss(_called(model, batch))
+        live.restart()
+        _backward(value)
     return counted.sizes()
+
+
+def _autocast(model: nn.Module, bfloat16: bool) -> AbstractContextManager[Any]:
+    device = next(model.parameters()).device.type
+    return torch.autocast(device, dtype=torch.bfloat16) if bfloat16 else nullcontext()
 
 
 class _Count:
@@ -124,27 +146,23 @@ class _Count:
         model: All of it.
         owners: Modules by name.
         batch: Input.
+        bfloat16: Under autocast, whose copies of weights count as theirs.
     """
 
-    def __init__(self, model: nn.Module, owners: Mapping[str, nn.Module], batch: Any) -> None:
-        self._owners, self._batch = owners, batch
+    def __init__(self, model: nn.Module, owners: Mapping[str, nn.Module], batch: Any, bfloat16: bool) -> None:
+        self._owners, self._batch, self._bfloat16 = owners, batch, bfloat16
         self._order: list[str] = []
         """Modules as they ran."""
         self._active: list[str] = []
-        self._saved, self._input, self._workspace = (dict.fromkeys(owners, 0.0) for _ in range(3))
+        self._saved, self._input, self._workspace, self._copies = (
+            dict.fromkeys(owners, 0.0) for _ in range(4)
+        )
         self._always = [*model.parameters(), *model.buffers()]
         self._seen = set(map(_key, self._always))
 
-    def sizes(self) -> dict[str, dict[str, float]]:
-        """What was found."""
-        return {
-            name: {
-                "saved_bytes": self._saved[name],
-                "input_bytes": self._input[name],
-                "workspace_bytes": self._workspace[name],
-            }
-            for name in self._order
-        }
+    def sizes(self) -> dict[str, tuple[float, float, float]]:
+        """Saved, input and workspace bytes by module."""
+        return {name: (self._saved[name], self._input[name], self._workspace[name]) for name in self._order}
 
     @contextmanager
     def saved(self) -> Iterator[None]:
@@ -198,6 +216,9 @@ class _Count:
             self._seen.add(_key(tensor))
             size = tensor.untyped_storage().nbytes()
             owner = (self._active or self._order or list(self._owners))[-1 if self._order else 0]
+            if self._bfloat16 and _is_copy(tensor):
+                self._copies[owner] += size
+                return tensor
             self._saved[owner] += size
             if not self._active:
                 self._input[owner] += size
@@ -209,8 +230,16 @@ class _Count:
         missing[name] -= 1
         if missing[name] == 0:
             before = self._order[: self._order.index(name) + 1]
-            kept = sum(self._saved[one] for one in before)
+            kept = sum(self._saved[one] + self._copies[one] for one in before)
             self._workspace[name] = max(live.restart() - held - kept, 0.0)
+
+
+def _is_copy(tensor: Tensor) -> bool:
+    """Whether it was made of a parameter alone."""
+    node: Any = tensor.grad_fn
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    return isinstance(getattr(node, "variable", None), nn.Parameter)
 
 
 def _remove(handles: Iterable[Any]) -> None:

@@ -42,6 +42,11 @@ def test_the_peak_of_a_small_chain():
     assert peak_bytes(one, Decision((), recompute=frozenset({0}))) == always + max(105, 10 + 51)
     assert peak_bytes(one, Decision((), accumulation=2)) == always + 151 / 2
     assert peak_bytes(one, Decision((), precision="bfloat16")) == always + 151 / 2 + 0.5 * 10
+    measured = replace(one, modules=[replace(modules[0], bfloat16_bytes=(60.0, 9.0, 4.0)), modules[1]])
+    bfloat16 = Decision((), precision="bfloat16", accumulation=2)
+    assert peak_bytes(measured, bfloat16) == always + (60 + 25 + 0.5) / 2 + 0.5 * 10
+    again = replace(bfloat16, recompute=frozenset({0}))
+    assert peak_bytes(measured, again) == always + max(64, 9 + 25.5) / 2 + 0.5 * 10
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,11 +25,11 @@ _UNITS = 2048
 
 def peak_bytes(problem: FusionProblem, decision: Decision) -> float:
     """Estimated peak of a rank."""
-    scale, highest, before = _scale(decision), 0.0, 0.0
-    for i, module in enumerate(problem.modules):
-        highest = max(highest, before + module.saved_bytes + module.workspace_bytes)
-        before += module.input_bytes if i in decision.recompute else module.saved_bytes
-    return _always(problem, decision) + scale * max(highest, before)
+    highest, before = 0.0, 0.0
+    for i, own in enumerate(_kept(problem, decision.precision)):
+        highest = max(highest, before + own.saved + own.workspace)
+        before += own.input if i in decision.recompute else own.saved
+    return _always(problem, decision) + max(highest, before) / decision.accumulation
 
 
 def fit_memory(
@@ -53,7 +54,7 @@ def fit_memory(
             plain = replace(decision, accumulation=k, precision=precision, recompute=frozenset())
             options = [plain]
             if "recompute" in passes:
-                options.append(replace(plain, recompute=_worthwhile(problem)))
+                options.append(replace(plain, recompute=_worthwhile(problem, precision)))
             least = min(least, *(peak_bytes(problem, one) for one in options))
             if peak_bytes(problem, plain) <= budget_bytes:
                 found.append(plain)
@@ -67,9 +68,20 @@ def fit_memory(
     return found
 
 
-def _scale(decision: Decision) -> float:
-    """Of what is saved for the whole batch in float32."""
-    return (0.5 if decision.precision == "bfloat16" else 1.0) / decision.accumulation
+class _Kept(NamedTuple):
+    """Bytes of a module for the whole batch; as in `Module`."""
+
+    saved: float
+    input: float
+    workspace: float
+
+
+def _kept(problem: FusionProblem, precision: str) -> list[_Kept]:
+    whole = [_Kept(m.saved_bytes, m.input_bytes, m.workspace_bytes) for m in problem.modules]
+    if precision == "float32":
+        return whole
+    measured = [m.bfloat16_bytes for m in problem.modules]
+    return [_Kept(*(less or (0.5 * size for size in own))) for own, less in zip(whole, measured, strict=True)]
 
 
 def _always(problem: FusionProblem, decision: Decision) -> float:
@@ -78,9 +90,9 @@ def _always(problem: FusionProblem, decision: Decision) -> float:
     return problem.other_bytes + state * sum(problem.sizes)
 
 
-def _worthwhile(problem: FusionProblem) -> frozenset[int]:
+def _worthwhile(problem: FusionProblem, precision: str) -> frozenset[int]:
     """Modules that keep less when they are computed again."""
-    return frozenset(i for i, m in enumerate(problem.modules) if m.input_bytes < m.saved_bytes)
+    return frozenset(i for i, own in enumerate(_kept(problem, precision)) if own.input < own.saved)
 
 
 def _least_again(problem: FusionProblem, plain: Decision, budget_bytes: float) -> frozenset[int]:
@@ -90,17 +102,18 @@ def _least_again(problem: FusionProblem, plain: Decision, budget_bytes: float) -
     up to a unit that does not depend on the budget, so that a larger budget never costs more time; where the
     rounding leaves nothing, all that save memory are computed again.
     """
-    unit = max(sum(m.saved_bytes for m in problem.modules), 1.0) / _UNITS
-    room = (budget_bytes - _always(problem, plain)) / _scale(plain) / unit
+    sizes = _kept(problem, plain.precision)
+    unit = max(sum(own.saved for own in sizes), 1.0) / _UNITS
+    room = (budget_bytes - _always(problem, plain)) * plain.accumulation / unit
     least = np.full(_UNITS + len(problem.modules) + 2, np.inf)
     least[0] = 0.0
     again: list[np.ndarray] = []
     kept, redone = (
-        [int(np.ceil(getattr(m, name) / unit)) for m in problem.modules]
-        for name in ("saved_bytes", "input_bytes")
+        [int(np.ceil(size / unit)) for size in part]
+        for part in ([own.saved for own in sizes], [own.input for own in sizes])
     )
     for i, module in enumerate(problem.modules):
-        own = (module.saved_bytes + module.workspace_bytes) / unit
+        own = (sizes[i].saved + sizes[i].workspace) / unit
         least[np.arange(len(least)) + own > room] = np.inf
         keep, redo = _shifted(least, kept[i]), _shifted(least, redone[i]) + module.forward_s
         if redone[i] >= kept[i]:
@@ -109,7 +122,7 @@ def _least_again(problem: FusionProblem, plain: Decision, budget_bytes: float) -
         least = np.minimum(keep, redo)
     least[np.arange(len(least)) > room] = np.inf
     if not np.isfinite(least).any():
-        return _worthwhile(problem)
+        return _worthwhile(problem, plain.precision)
     chosen, state = set(), int(np.argmin(least))
     for i in range(len(problem.modules) - 1, -1, -1):
         if again[i][state]:

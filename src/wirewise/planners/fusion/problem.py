@@ -67,6 +67,8 @@ class Module:
     """Kept where the module is computed again in the backward pass."""
     workspace_bytes: float = 0.0
     """Beside that, while it runs backward."""
+    bfloat16_bytes: tuple[float, float, float] | None = None
+    """The three in bfloat16, measured, without copies of weights; none: half of those in float32."""
     bfloat16_s: tuple[float, float] | None = None
     """Measured forward and backward seconds in bfloat16; none: as in float32."""
 
@@ -164,6 +166,7 @@ class FusionProblem:
                 seen.add(name)
             values = {f: getattr(module, f) for f in fields}
             values |= {f"bfloat16_s[{i}]": s for i, s in enumerate(module.bfloat16_s or ())}
+            values |= {f"bfloat16_bytes[{i}]": b for i, b in enumerate(module.bfloat16_bytes or ())}
             where = f"of module {module.name!r}"
             faults += [_not_finite(f"{k} {where}", v) for k, v in values.items() if not 0 <= v < np.inf]
         if not any(module.gradient_bytes > 0 for module in self.modules):

@@ -41,6 +41,7 @@ class MemorySizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     saved_bytes: float
     input_bytes: float = 0.0
     workspace_bytes: float = 0.0
+    bfloat16_bytes: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
