@@ -126,7 +126,11 @@ def _probes(trace: Trace) -> list[tuple[int, Probe]]:
     by_pair: dict[tuple[int, int], list[Probe]] = defaultdict(list)
     for recorded in trace.ranks:
         for probe in recorded.header.probes:
-            if not probe.size_bytes and 0 <= probe.peer < trace.world_size and probe.received_s >= probe.sent_s:
+            if (
+                not probe.size_bytes
+                and 0 <= probe.peer < trace.world_size
+                and probe.received_s >= probe.sent_s
+            ):
                 by_pair[recorded.header.rank, probe.peer].append(probe)
     chosen = []
     for (rank, _), probes in by_pair.items():
