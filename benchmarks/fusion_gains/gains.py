@@ -6,23 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import models as _models  # noqa: F401 - adds a model to those of `workloads`
+import models
+import msgspec
 import numpy as np
 import ranks
 import torch
 import torch.distributed as dist
-from workloads import Work, make, speeds
+from workloads import Work, speeds
 
 from wirewise.planners.fusion import Decision, FusionProblem, Scorer, from_trace
 from wirewise.planners.fusion.dpro import dpro
 from wirewise.planners.fusion.exhaustive import MOST_GRADIENTS, ddp, try_all
 from wirewise.planners.fusion.search import capped
-from wirewise.plans import FusionPlan
+from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel import Tuner, parallel
 
 MOST_BUCKETINGS = 200
-BAD_S = 1.05
-"""A plan is deliberately bad where it is predicted to take so many times as long."""
 
 
 def gains(folder: Path, *, model: str, steps: int, pairs: int, window: int) -> dict[str, Any]:
@@ -30,8 +29,8 @@ def gains(folder: Path, *, model: str, steps: int, pairs: int, window: int) -> d
     work = Work(folder="", model=model)
     stock = Loop(work, ranks.ddp)
     recorded = ranks.traced(folder / "trace", stock.wrapped, stock.optimizer, stock.step, steps)
-    plans, simulated = ranks.from_first(lambda: _plans(from_trace(recorded)), tuple[list[FusionPlan], dict])
-    plan, present, bad = plans
+    kind = tuple[FusionPlan, FusionPlan, dict]
+    plan, present, simulated = ranks.from_first(lambda: _plans(from_trace(recorded)), kind)
     planned = Loop(work, plan=plan)
     times = {False: [], True: []}
     for place in range(2 * pairs):
@@ -43,8 +42,8 @@ def gains(folder: Path, *, model: str, steps: int, pairs: int, window: int) -> d
         "plan_s": ranks.mean_of_ranks(times[True]),
         "tuned": _tuned(work, present, plan, pairs, window),
     }
-    if bad.predicted_step_s > BAD_S * present.predicted_step_s:
-        result["bad"] = _tuned(work, present, bad, pairs, window)
+    if model == models.MANY:
+        result["bad"] = _tuned(work, present, _alone(present), pairs, window)
     return result
 
 
@@ -52,7 +51,7 @@ class Loop:
     """A training loop of its own model, under DistributedDataParallel or under a plan."""
 
     def __init__(self, work: Work, wrap: Callable | None = None, plan: FusionPlan | None = None) -> None:
-        inner, shape = make(work)
+        inner, shape = models.make(work)
         self.optimizer = torch.optim.SGD(inner.parameters(), lr=1e-6)
         self.wrapped: Any = wrap(inner) if wrap else parallel(inner, plan, self.optimizer)
         self._pace = speeds(work, inner, dist.get_rank())
@@ -65,23 +64,34 @@ class Loop:
         self.optimizer.zero_grad()
 
 
-def _plans(problem: FusionProblem) -> tuple[list[FusionPlan], dict[str, Any]]:
-    """The plan, stock DistributedDataParallel as a plan, one gradient a bucket; and what replay says."""
-    plan, present, bad = dpro(problem), ddp(problem), ddp(problem, cap_bytes=1.0)
+def _alone(plan: FusionPlan) -> FusionPlan:
+    """Deliberately bad: every tensor in a bucket of its own."""
+    size = 4 * models.ELEMENTS
+    return msgspec.structs.replace(
+        plan, buckets=tuple(Bucket(parameters=(p,), size_bytes=size) for p in plan.parameters)
+    )
+
+
+def _plans(problem: FusionProblem) -> tuple[FusionPlan, FusionPlan, dict[str, Any]]:
+    """The plan, and stock DistributedDataParallel as a plan; and what replay says."""
+    plan, present = dpro(problem), ddp(problem)
     best_s, tried = _best(problem)
-    return [plan, present, bad], {
-        "wire_s": problem.wire(sum(problem.sizes)),
-        "fixed_s": problem.wire.latency_s,
-        "compute_s": sum(m.forward_s + m.backward_s for m in problem.modules),
-        "gradients": len(problem.sizes),
-        "recorded": len(problem.recorded),
-        "buckets": [len(plan.buckets), sum(b.chunks for b in plan.buckets)],
-        "baseline_s": plan.baseline_step_s,
-        "predicted_s": plan.predicted_step_s,
-        "best_s": best_s,
-        "tried": tried,
-        "bad_predicted_s": bad.predicted_step_s,
-    }
+    return (
+        plan,
+        present,
+        {
+            "wire_s": problem.wire(sum(problem.sizes)),
+            "fixed_s": problem.wire.latency_s,
+            "compute_s": sum(m.forward_s + m.backward_s for m in problem.modules),
+            "gradients": len(problem.sizes),
+            "recorded": len(problem.recorded),
+            "buckets": [len(plan.buckets), sum(b.chunks for b in plan.buckets)],
+            "baseline_s": plan.baseline_step_s,
+            "predicted_s": plan.predicted_step_s,
+            "best_s": best_s,
+            "tried": tried,
+        },
+    )
 
 
 def _best(problem: FusionProblem) -> tuple[float, int]:

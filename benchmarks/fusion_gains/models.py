@@ -12,17 +12,41 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "replay_accuracy"))
 
-from workloads import VIRTUAL
+from workloads import Work
+from workloads import make as make_layers
 
-# An all-reduce of one of these tensors takes longer than its backward op.
-VIRTUAL["many tensors"] = [(1_200, 0.0001, 0.0003)] * 150
+from wirewise.lab import VirtualLayer
+from wirewise.lab.accelerator import _Slept
+
+MANY = "many tensors"
+LAYERS, TENSORS, ELEMENTS = 15, 12, 1_000
 
 ROWS, LENGTH, WIDTH, HIDDEN, HEADS = 16, 32, 64, 256, 4
-FORWARD_S, BACKWARD_S = 0.012, 0.024
+FORWARD_S, BACKWARD_S = 0.02, 0.04
 FIXED_SHARE = 0.3
 """Of a block's slept time, that does not shrink with the batch."""
 BFLOAT16_TIME = 0.5
 """Slept time in bfloat16 over that in float32."""
+
+
+class ManyTensors(VirtualLayer):
+    """A virtual layer whose weights are many tensors, as those of a block of a real network are."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.forward_s, self.backward_s = 0.002, 0.004
+        for i in range(TENSORS):
+            self.register_parameter(f"weight{i}", nn.Parameter(torch.zeros(ELEMENTS)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Slept.apply(x, torch.cat(list(self.parameters())), self.forward_s, self.backward_s)
+
+
+def make(work: Work) -> tuple[nn.Module, tuple[int, ...]]:
+    """Model and the shape of its input."""
+    if work.model == MANY:
+        return nn.Sequential(*(ManyTensors() for _ in range(LAYERS))), (4, 4)
+    return make_layers(work)
 
 
 class Mlp(nn.Module):

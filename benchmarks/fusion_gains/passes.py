@@ -9,6 +9,7 @@ from typing import Any
 
 import models
 import msgspec
+import numpy as np
 import ranks
 import torch
 import torch.distributed as dist
@@ -21,13 +22,18 @@ from wirewise.profile import memory_sizes
 from wirewise.profile.memory import LiveBytes
 from wirewise.runtime.data_parallel import parallel
 
+MOST_ACCUMULATION = 4
 BUDGET = 0.6
 """Of the peak without a plan, for the plans that have to fit."""
 
 
 def passes(folder: Path, *, model: str, steps: int, rounds: int, window: int) -> list[dict[str, Any]]:
     """Figures of every decision."""
-    kinds = {"float32": {}, "half": {"rows": models.ROWS // 2}, "bfloat16": {"bfloat16": True}}
+    kinds = {
+        "float32": {},
+        "part": {"rows": models.ROWS // MOST_ACCUMULATION},
+        "bfloat16": {"bfloat16": True},
+    }
     recorded = {name: _traced(folder / name, model, steps, **kind) for name, kind in kinds.items()}
     plans = ranks.from_first(lambda: _plans(model, recorded), list[tuple[str, FusionPlan, bool]])
     loops = [Loop(model, plan) for _, plan, _ in plans]
@@ -77,7 +83,7 @@ def _plans(model: str, recorded: dict[str, Any]) -> list[tuple[str, FusionPlan, 
         "recompute every other": replace(plain, recompute=frozenset(every[::2])),
         "recompute all": replace(plain, recompute=frozenset(every)),
         "accumulate 2": replace(plain, accumulation=2),
-        "accumulate 4": replace(plain, accumulation=4),
+        "accumulate 4": replace(plain, accumulation=MOST_ACCUMULATION),
         "bfloat16": replace(plain, precision="bfloat16"),
         "all three": Decision(
             plain.buckets, precision="bfloat16", recompute=frozenset(every[::2]), accumulation=2
@@ -97,8 +103,10 @@ def _problem(model: str, runs: dict[str, FusionProblem]) -> FusionProblem:
     sizes = memory_sizes(models.blocks(model), models.batch(0), bfloat16=True)
     less = {m.name: (m.forward_s, m.backward_s) for m in runs["bfloat16"].modules}
     timed = [replace(m, bfloat16_s=less.get(m.name)) for m in problem.modules]
-    fixed = min(max(2.0 * seconds["half"] / seconds["float32"] - 1.0, 0.0), 1.0)
-    problem = replace(problem, modules=timed, fixed_share=fixed)
+    # Seconds of a share x of the batch: fixed + (1 - fixed) * x.
+    x = 1.0 / MOST_ACCUMULATION
+    fixed = float(np.clip((seconds["part"] / seconds["float32"] - x) / (1.0 - x), 0.0, 1.0))
+    problem = replace(problem, modules=timed, fixed_share=fixed, most_accumulation=MOST_ACCUMULATION)
     return with_memory(problem, msgspec.convert(sizes, dict[str, MemorySizes]))
 
 

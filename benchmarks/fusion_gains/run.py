@@ -40,8 +40,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "cases": list(CASES),
         "models": MODELS,
-        "gains": {"steps": 20, "pairs": 8, "window": 5},
-        "passes": {"steps": 20, "rounds": 4, "window": 6},
+        "gains": {"steps": 16, "pairs": 8, "window": 4},
+        "passes": {"steps": 20, "rounds": 4, "window": 5},
         "stacks": ["mlp blocks", "transformer blocks"],
     },
 }
@@ -85,8 +85,8 @@ def gains_rows(page: Page, preset: dict, cases: list[str], kept: Kept) -> None:
         "gradients, `fixed`: of none, as fitted. Gain: what the step gets shorter, with the 95 % interval over pairs "
         "of windows. `over best`: simulated step of the plan over that of the best of so many other bucketings (all "
         "that there are up to 12 gradients, else 100 caps and 100 random ones), less 1. `Tuner`: what the closed loop "
-        "does with the plan in a job under the buckets of stock DistributedDataParallel; `bad`: with one bucket a "
-        "gradient, where that is predicted to take 5 % longer. Halo exchanges are no part of the model of the planner, "
+        "does with the plan in a job under the buckets of stock DistributedDataParallel; `bad`: with a bucket "
+        "for each of 180 tensors of 4 kB. Halo exchanges are no part of the model of the planner, "
         "so the graph network is left out."
     )
     seconds, rows = [], []
@@ -162,7 +162,7 @@ def passes_rows(page: Page, preset: dict, kept: Kept) -> None:
         "## O4: recomputation, accumulation and bfloat16, predicted and measured\n\nTwo ranks, 200 Mbit/s. Blocks "
         "with real tensors and real arithmetic on the CPU; most of their time is slept (emulated): "
         "30 % of it whatever the batch, and half of it under bfloat16. Predicted from three traces under stock "
-        "DistributedDataParallel (whole batch, half of it, bfloat16) and from `profile.memory_sizes`. Measured: step "
+        "DistributedDataParallel (whole batch, a quarter of it, bfloat16) and from `profile.memory_sizes`. Measured: step "
         "time in windows in turn; memory is the peak of all live tensor storages in a step, counted exactly at every "
         "op - not resident memory: parameters, Adam, buckets, activations and temporaries. `activations`: the same "
         "less what is there all the time, on both sides."
