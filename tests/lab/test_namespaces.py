@@ -38,7 +38,8 @@ def test_nothing_is_left_when_the_owner_is_ended(number):
     with start_owner(OWNER, mark, stderr=subprocess.DEVNULL) as owner:
         built = json.loads(owner.stdout.readline())[0]
         assert set(built) <= names()
-        assert len(processes_with(f"sleep\0{mark}")) == 4
+        # A process is there before it is the program that it will be.
+        assert soon(lambda: len(processes_with(f"sleep\0{mark}")) == 4)
         owner.send_signal(number)
         owner.wait(timeout=30)
     if number == signal.SIGTERM:
