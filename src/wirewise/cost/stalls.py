@@ -37,7 +37,8 @@ def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) 
 
     Every component is the difference of two runs, so nothing is attributed inside a run, where a late rank
     makes the others look busy (Stash, section 3). The residual compares the sum of all differences with runs
-    of the job as it is, which no other component uses. Intervals: percentiles of a bootstrap that resamples
+    of the job as it is, which no other component uses. A run counts with its mean over steps, as loaders make
+    some steps slow and others fast, and the median over repeats, as a machine has bad minutes. Intervals: percentiles of a bootstrap that resamples
     repeats, the same for all runs, and within a run blocks of steps.
 
     Args:
@@ -51,7 +52,7 @@ def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) 
     """
     chain = _chain(runs)
     draws = _resampled(runs, np.random.default_rng(seed))
-    means = {name: float(np.mean([repeat.mean() for repeat in runs[name]])) for name in runs}
+    means = {name: float(np.median([repeat.mean() for repeat in runs[name]])) for name in runs}
     found = {"total": _amount(means["whole"], draws["whole"])}
     for name, after, before in chain:
         value, drawn = means[after], draws[after]

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from wirewise.cost.interfaces import Links
 from wirewise.cost.interference import fit_interference
+from wirewise.cost.messages import message_samples
 from wirewise.cost.transfers import TransferSample, fit_transfers
-from wirewise.trace.flows import Flows, collective_flows
+from wirewise.trace.flows import ALGORITHMS, Flows, collective_flows
 from wirewise.trace.match import Match, match
 from wirewise.trace.records import Op, Trace
 from wirewise.trace.segments import Piece, own_work
@@ -44,7 +45,7 @@ def hosts_of(trace: Trace) -> NDArray[np.int32]:
 
 
 def fit_links(trace: Trace) -> Links:
-    """Rates and latencies that explain the collectives of an aligned trace (`fit_transfers`).
+    """Rates and latencies that explain the collectives and messages of an aligned trace (`fit_transfers`).
 
     A ring runs at the pace of its slowest link, so what collectives tell is the rate of the narrowest. Hosts for
     which `probed_rates` found clearly more get as much more. Where no collective crosses hosts, the rate is
@@ -54,11 +55,20 @@ def fit_links(trace: Trace) -> Links:
         InputError: A collective that ends before its last rank came: the clocks are not aligned.
     """
     hosts = hosts_of(trace)
-    between, inside = [], []
-    for one in match(trace):
-        if one.collective not in _SHARED or one.step < 0:
+    matches = match(trace)
+    between, inside = message_samples(matches, hosts)
+    seen = bool(between or inside)
+    for one in matches:
+        algorithm = one.ops[0].algorithm
+        # One that was carried out by messages is known by these.
+        if (
+            one.collective not in _SHARED
+            or one.step < 0
+            or (algorithm and (seen or algorithm not in ALGORITHMS))
+        ):
             continue
-        flows = collective_flows(one.collective, hosts[list(one.ranks)].tolist(), one.size_bytes)
+        of_ranks = hosts[list(one.ranks)].tolist()
+        flows = collective_flows(one.collective, of_ranks, one.size_bytes, algorithm or "ring")
         sample = TransferSample(one.start_s, one.end_s, _busiest(flows), flows.rounds, one.collective)
         if any(a != b for a, b, _ in flows.flows):
             between.append(sample)

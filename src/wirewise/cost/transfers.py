@@ -33,6 +33,8 @@ class TransferSample(NamedTuple):
     """How often in a row the latency is paid."""
     collective: str = ""
     """Those of one name drive the link alike."""
+    alone: bool = False
+    """Whether what overlaps with it is out of its time already."""
 
 
 class TransferCost(NamedTuple):
@@ -114,8 +116,14 @@ def _solve(columns: NDArray[np.float64], most_latency_s: float) -> NDArray[np.fl
 def _busy_periods(samples: list[TransferSample], kinds: list[str]) -> NDArray[np.float64]:
     """(rounds, bytes of each kind, seconds) of each union of overlapping collectives, [periods, 2 + kinds]."""
     periods: list[list[float]] = []
+    rows: list[list[float]] = []
     begin = until = -np.inf
     for sample in sorted(samples):
+        if sample.alone:
+            row = [float(sample.rounds), *[0.0] * len(kinds), sample.end_s - sample.start_s]
+            row[1 + kinds.index(sample.collective)] = sample.wire_bytes
+            rows.append(row)
+            continue
         if sample.start_s >= until:
             begin, until = sample.start_s, sample.end_s
             periods.append([0.0] * (2 + len(kinds)))
@@ -124,4 +132,4 @@ def _busy_periods(samples: list[TransferSample], kinds: list[str]) -> NDArray[np
         last[0] = max(last[0], float(sample.rounds))
         last[1 + kinds.index(sample.collective)] += sample.wire_bytes
         last[-1] = until - begin
-    return np.array(periods)
+    return np.array(periods + rows)

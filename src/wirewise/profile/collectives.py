@@ -7,14 +7,13 @@ operators. They are heard there, at the autograd key, and handed on unchanged.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from wirewise.profile.recorder import Pending, Recorder
+from wirewise.profile.recorder import Pending, Recorder, calling_thread
 
 __all__ = ["CollectiveHooks", "size_of"]
 
@@ -78,7 +77,7 @@ class CollectiveHooks:
         self._recorder = recorder
         self._groups: dict[str, list[int]] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
-        self._plain: dict[tuple[str, str, int, str], int] = {}
+        self._plain: dict[tuple[str, str, int, str, str], int] = {}
         self._held: dict[int, tuple[Any, Pending]] = {}
         self.name: Callable[[str, int], tuple[str, tuple[str, ...]]] = lambda collective, _size: (
             collective,
@@ -87,6 +86,8 @@ class CollectiveHooks:
         """Names a collective of so many bytes, and the parameters in it."""
         self.launched: list[Pending] = []
         """Collectives since the list was emptied."""
+        self.inside: dict[str, list[Pending]] = {}
+        """Takes what these threads hand over."""
         self._library = torch.library.Library("c10d", "IMPL")
         for operator, what in _OPERATORS.items():
             for key in _KEYS:
@@ -135,14 +136,18 @@ class CollectiveHooks:
         form, title = self._form(what, args, name, ranks, size)
         pending = self._recorder.open(title, name, form, self._recorder.mark(), seq, size)
         self.launched.append(pending)
+        if (inside := self.inside.get(pending.caller)) is not None:
+            inside.append(pending)
         return pending
 
     def _form(
         self, what: _Operator, args: Sequence[Any], group: str, ranks: list[int], size: int
     ) -> tuple[int, str]:
-        title, parameters = self.name(what.collective, size)
+        caller = calling_thread()
+        title, parameters = self.name(what.collective, size) if caller == "main" else (what.collective, ())
+        plain = (what.collective, group, size, title, caller)
         alike = what.peer < 0 and what.collective != "all_to_all"
-        if alike and (known := self._plain.get((what.collective, group, size, title))) is not None:
+        if alike and (known := self._plain.get(plain)) is not None:
             return known, title
         first = args[what.payload] if what.payload >= 0 else None
         while isinstance(first, (list, tuple)) and first:
@@ -157,12 +162,13 @@ class CollectiveHooks:
             "peer": ranks[args[what.peer]] if what.peer >= 0 else -1,
             "tag": args[_TAG] if what.collective in _MESSAGES else -1,
             "parameters": parameters,
+            "caller": caller,
         }
         key = (title, *more.values())
         if key not in self._forms:
             self._forms[key] = self._recorder.form(title, "communication", thread="comm", **more)
         if alike:
-            self._plain[what.collective, group, size, title] = self._forms[key]
+            self._plain[plain] = self._forms[key]
         return self._forms[key], title
 
     def _follow(self, work: Any, pending: Pending) -> None:
@@ -193,9 +199,11 @@ class CollectiveHooks:
             end = recorder.mark()
             if pending.ends_with_wait:
                 pending.end = end
-            if threading.current_thread() is threading.main_thread():
-                pending.waited = True
-            recorder.add(recorder.wait_form(pending), start, end, pending.seq)
+            own = calling_thread()
+            pending.waited |= own == "main"
+            pending.elsewhere = pending.seq < 0 and own != pending.caller
+            if not pending.elsewhere:
+                recorder.add(recorder.wait_form(pending), start, end, pending.seq)
             return result
 
         return wait

@@ -16,7 +16,7 @@ from wirewise.profile.clock import Clock, Mark
 from wirewise.trace.files import RankWriter, rank_file
 from wirewise.trace.records import Header, Op, Probe
 
-__all__ = ["Pending", "Recorder", "header"]
+__all__ = ["Pending", "Recorder", "calling_thread", "header"]
 
 _STEPS_A_CLOCK_READING = 100
 
@@ -25,6 +25,9 @@ class Pending:
     """A communication whose end another thread, or the device, will tell."""
 
     __slots__ = (
+        "caller",
+        "carried",
+        "elsewhere",
         "end",
         "ends_with_wait",
         "form",
@@ -45,6 +48,12 @@ class Pending:
         """Whether the main thread waited for it in Python code."""
         self.ends_with_wait = False
         """Whether nothing else tells when it is done."""
+        self.carried = False
+        """Whether a thread of the job carries it out."""
+        self.elsewhere = False
+        """Whether a thread waited for it that did not hand it over, as for a message."""
+        self.caller = calling_thread()
+        """Thread that handed it over."""
 
 
 class Recorder:
@@ -96,9 +105,8 @@ class Recorder:
 
     def wait_form(self, pending: Pending) -> int:
         """The form of waits of the calling thread for a communication."""
-        own = threading.current_thread()
-        thread = "main" if own is threading.main_thread() else own.name
-        return self.form(pending.name, "wait", group=pending.group if pending.seq >= 0 else "", thread=thread)
+        group = pending.group if pending.seq >= 0 else ""
+        return self.form(pending.name, "wait", group=group, thread=calling_thread())
 
     def number(self, group: str, ranks: list[int]) -> int:
         """Number of the next collective of a group, counted alike on every rank."""
@@ -139,6 +147,14 @@ class Recorder:
         """Write what is left and close the file."""
         self.flush()
         self._writer.close()
+
+
+def calling_thread() -> str:
+    """Name of this thread; "main" also for those of C++, which work while the main one is blocked."""
+    own = threading.current_thread()
+    # Such threads have no Python object of their own.
+    outside = own is threading.main_thread() or isinstance(own, threading._DummyThread)
+    return "main" if outside else own.name
 
 
 def header(

@@ -7,13 +7,13 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
@@ -24,6 +24,7 @@ from wirewise.profile.buckets import BucketNames
 from wirewise.profile.clock import HostClock, Mark, clock_of
 from wirewise.profile.collectives import CollectiveHooks
 from wirewise.profile.modules import BackwardPass, ModuleHooks
+from wirewise.profile.programs import CarriedOut
 from wirewise.profile.recorder import Pending, Recorder, header
 
 __all__ = ["Tracer"]
@@ -91,6 +92,7 @@ class Tracer:
         self._names = BucketNames()
         self._collectives.name = self._names.name
         self._modules: list[ModuleHooks] = []
+        self._carried: list[CarriedOut] = []
         self._search: Any = None
         self._undo = [self._hook_backward(), self._hook_data()]
         self._optimizers = self._hook_optimizers()
@@ -130,6 +132,27 @@ class Tracer:
 
         self._search = register_module_forward_pre_hook(called)
         self._undo.append(self._search.remove)
+
+    def collective(
+        self, call: Callable[[Tensor], None], *, algorithm: str = "ring", ranks: Sequence[int] | None = None
+    ) -> CarriedOut:
+        """The same sum of a flat tensor, recorded with its messages and what its thread does.
+
+        Give it to `runtime.data_parallel.parallel(collective=...)` in the place of `call`.
+
+        Args:
+            call: Such as a `runtime.data_parallel.Program`; called in the same order on all ranks.
+            algorithm: How it sums: one of `trace.flows.ALGORITHMS`, or a name of your own.
+            ranks: Those that take part; none: all.
+        """
+        group = f"{algorithm} {len(self._carried)}"
+        members = list(range(_world_size())) if ranks is None else list(ranks)
+        made = CarriedOut(call, self._recorder, self._collectives, self._seconds, group, algorithm, members)
+        self._carried.append(made)
+        return made
+
+    def _seconds(self, mark: Mark) -> float:
+        return _seconds(self._recorder, mark)
 
     def data(self, source: Iterable[T]) -> Iterator[T]:
         """The items of `source`; waiting for each is recorded. Not needed for a DataLoader."""
@@ -246,6 +269,8 @@ class Tracer:
                 self._recorder.add(self._recorder.wait_form(pending), at, stop, pending.seq)
                 at = stop
         self._tails.clear()
+        for carried in self._carried:
+            carried.write_waits()
 
     def _hook_backward(self) -> Any:
         original = torch.autograd.backward
@@ -272,7 +297,12 @@ class Tracer:
     def _end_backward(self) -> None:
         tail = self._backward.end()
         self._names.end()
-        launched = [p for p in self._collectives.launched if not p.waited and p.seq >= 0]
+        launched = [
+            p
+            for p in self._collectives.launched
+            # One that our thread has not carried out yet is waited for later.
+            if not p.waited and p.seq >= 0 and p.caller == "main" and not (p.carried and p.end is None)
+        ]
         if tail and launched:
             self._tails.append((launched, *tail))
 

@@ -7,6 +7,7 @@ from wirewise.trace.files import RankWriter, rank_file, read, read_rank, write_t
 from wirewise.trace.match import Match, match
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.sources import load, open_trace
+from wirewise.trace.whole import whole
 
 __all__ = [
     "COLLECTIVES",
@@ -32,5 +33,6 @@ __all__ = [
     "read",
     "read_rank",
     "violations",
+    "whole",
     "write_trace",
 ]

@@ -28,6 +28,10 @@ class Part:
     """Hands it over."""
     done: int = -1
     """The rank has the result."""
+    begun: int = -1
+    """A thread of the rank begins to carry it out; -1: a library does."""
+    ended: int = -1
+    """The thread is done with it."""
     encodes: list[int] = field(default_factory=list)
     """What other threads prepare before it."""
     decodes: list[tuple[int, float]] = field(default_factory=list)
@@ -76,9 +80,9 @@ class _Chain:
         self._idle(at)
         return self._append(Node(name, "other"), [])
 
-    def piece(self, piece: Piece, parts: Sequence[Part]) -> int:
-        """A piece of an op that needs the results of `parts`."""
-        op, after, until = piece.op, set[int](), -math.inf
+    def piece(self, piece: Piece, parts: Sequence[Part], not_before_s: float = -math.inf) -> int:
+        """A piece of an op that needs the results of `parts`, or something else that was there at a time."""
+        op, after, until = piece.op, set[int](), not_before_s
         for part in parts:
             numbers, end = part.finish()
             after |= numbers
@@ -127,16 +131,21 @@ def add_rank(draft: Draft, rank: int, ops: Sequence[Op], parts: dict[Key, Part],
     main = threads.pop("main", [])
     for part in parts.values():
         part.done = draft.add(Node(part.op.name, "communication", rank=rank), [part.op.name])
-    chain = _Chain(draft, rank, "main", begin)
-    tails = [
-        _add_thread(draft, rank, name, own, begin, chain.made[0], parts) for name, own in threads.items()
-    ]
-    needs = {id(op): [parts[key]] for op in main if (key := _needed(op)) in parts}
-    main = main + _inferred_waits(main, parts, waited, needs, begin, end)
-    _add_main(chain, main, parts, needs, begin, end)
+    chain, tails = _Chain(draft, rank, "main", begin), []
+    for name, ops_of_thread in threads.items():
+        beside = _Chain(draft, rank, name, begin, [chain.made[0]])
+        handed_over = {key: part for key, part in parts.items() if part.op.caller == name}
+        _fill(beside, ops_of_thread, parts, handed_over, waited, (begin, end))
+        tails.append((beside.made[-1], beside.end_s))
+    handed_over = {key: part for key, part in parts.items() if part.op.caller not in threads}
+    _fill(chain, main, parts, handed_over, waited, (begin, end))
     over = chain.mark("end", max(end, chain.end_s))
     # What goes on beyond the step does not hold up its end.
     draft.sketch.nodes[over].after |= {tail for tail, until in tails if until <= end}
+    for part in parts.values():
+        if part.begun >= 0:
+            draft.sketch.nodes[part.begun].after |= {part.enqueue} - {part.begun}
+            draft.sketch.nodes[part.done].after.add(part.ended)
     _share_gradients([draft.sketch.nodes[op] for op in chain.made], chain.made, list(parts.values()))
 
 
@@ -144,50 +153,57 @@ def _needed(op: Op) -> Key:
     return (op.group, op.seq) if op.kind in ("wait", "decode") else ("", -1)
 
 
-def _add_main(
+def _fill(
     chain: _Chain,
-    main: list[Op],
+    ops: list[Op],
     parts: dict[Key, Part],
-    needs: dict[int, list[Part]],
-    begin: float,
-    end: float,
+    handed_over: dict[Key, Part],
+    waited: set[Key],
+    span: tuple[float, float],
 ) -> None:
-    waits = [op for op in main if op.kind == "wait"]
+    """Add what one thread does, hands over and waits for."""
+    begin, end = span
+    needs = {id(op): [parts[key]] for op in ops if (key := _needed(op)) in parts}
+    ops = ops + _inferred_waits(ops, handed_over, waited, needs, begin, end)
+    waits = [op for op in ops if op.kind == "wait"]
     enqueues = []
-    for part in parts.values():
+    for part in handed_over.values():
         at = min(max(part.op.enqueued_s if part.op.enqueued_s != -1.0 else part.op.start_s, begin), end)
-        # Another thread handed it over while the main one was blocked.
+        # Another thread handed it over while this one was blocked.
         at = min([at, *(wait.start_s for wait in waits if wait.start_s < at < wait.end_s)])
         enqueues.append((at, part))
     enqueues.sort(key=lambda item: (item[0], item[1].op.start_s, item[1].op.seq))
-    handed_over = 0
-    for piece in pieces(main, [at for at, _ in enqueues]):
-        while handed_over < len(enqueues) and enqueues[handed_over][0] <= piece.start_s:
-            _hand_over(chain, *enqueues[handed_over])
-            handed_over += 1
-        # The pieces of a wait before its last are broken off by other work, not by the result.
-        chain.piece(piece, needs.get(id(piece.op), []) if piece.last or piece.op.kind != "wait" else [])
-    for at, part in enqueues[handed_over:]:
+    count = 0
+    for piece in pieces(ops, [at for at, _ in enqueues]):
+        while count < len(enqueues) and enqueues[count][0] <= piece.start_s:
+            _hand_over(chain, *enqueues[count])
+            count += 1
+        _add_piece(chain, piece, parts.get((piece.op.group, piece.op.seq)), needs)
+    for at, part in enqueues[count:]:
         _hand_over(chain, at, part)
+
+
+def _add_piece(chain: _Chain, piece: Piece, part: Part | None, needs: dict[int, list[Part]]) -> None:
+    """Add a piece; `part` is the communication that its op names."""
+    op = piece.op
+    begins = part is not None and op.kind == "other" and part.begun < 0
+    # The pieces of a wait before its last are broken off by other work, not by the result.
+    needed = needs.get(id(op), []) if piece.last or op.kind != "wait" else []
+    number = chain.piece(piece, needed, part.op.start_s if part and begins else -math.inf)
+    if part is None:
+        return
+    if begins:
+        part.begun = number
+    if piece.last and op.kind == "other":
+        part.ended = number
+    if piece.last and op.kind == "encode":
+        part.encodes.append(number)
+    if piece.last and op.kind == "decode":
+        part.decodes.append((number, piece.end_s))
 
 
 def _hand_over(chain: _Chain, at: float, part: Part) -> None:
     part.enqueue = chain.mark(f"enqueue {part.op.name}", at)
-
-
-def _add_thread(
-    draft: Draft, rank: int, name: str, ops: list[Op], begin: float, first: int, parts: dict[Key, Part]
-) -> tuple[int, float]:
-    """Chain of a thread beside the main one; its last op and when that was over."""
-    chain = _Chain(draft, rank, name, begin, [first])
-    for piece in pieces(ops):
-        part = parts.get((piece.op.group, piece.op.seq))
-        number = chain.piece(piece, [part] if part and piece.op.kind in ("wait", "decode") else [])
-        if part and piece.last and piece.op.kind == "encode":
-            part.encodes.append(number)
-        if part and piece.last and piece.op.kind == "decode":
-            part.decodes.append((number, piece.end_s))
-    return chain.made[-1], chain.end_s
 
 
 def _inferred_waits(

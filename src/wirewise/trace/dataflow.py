@@ -39,7 +39,7 @@ def build(
     trace: Trace,
     step: int,
     *,
-    algorithm: str = "ring",
+    algorithm: str = "",
     expand: bool = False,
     servers: int = 1,
     matches: Sequence[Match] | None = None,
@@ -49,7 +49,8 @@ def build(
     Args:
         trace: Aligned, or of ranks that share a clock.
         step: One of `trace.steps()`.
-        algorithm: How all_reduce is carried out, one of `flows.ALGORITHMS`.
+        algorithm: How all_reduce is carried out, one of `flows.ALGORITHMS`; empty: as the trace says, else "ring".
+            Those that a thread carried out by messages of its own remain these messages (`whole` takes them out).
         expand: Whether a collective is all its transfers between two ranks, instead of one transfer whose
             flows are their sum. A collective then starts on a rank once the one `comm_slots` before it is done.
         servers: Of the algorithm "ps": how many first ranks hold the parameters.
@@ -63,7 +64,7 @@ def build(
     if step not in steps:
         known = f"{steps[0]} to {steps[-1]}" if steps else "none: no step is on all ranks"
         raise TraceError(f"no step {step} on all ranks; the steps are {known}")
-    if algorithm not in ALGORITHMS:
+    if algorithm and algorithm not in ALGORITHMS:
         raise InputError(f"got the algorithm {algorithm!r}; expected one of {', '.join(ALGORITHMS)}")
     numbers: dict[str, int] = {}
     hosts = [numbers.setdefault(rank.header.host, len(numbers)) for rank in trace.ranks]
@@ -76,7 +77,8 @@ def build(
     transfers = _Transfers(draft, trace, algorithm, servers)
     by_match = {id(one): [_part(parts[rank], one) for rank in one.ranks] for one, _ in chosen}
     for one, begins in chosen:
-        transfers.add(one, begins, by_match[id(one)], expand)
+        if not _carried_out(one, by_match[id(one)]):
+            transfers.add(one, begins, by_match[id(one)], expand)
     flow = replace(
         draft.sketch.dataflow(), member_ops=[draft.members[op] for op in sorted(draft.sketch.nodes)]
     )
@@ -183,6 +185,17 @@ def _parts(trace: Trace, step: int, chosen: Sequence[Match]) -> list[dict[Key, P
     return parts
 
 
+def _carried_out(one: Match, parts: list[Part]) -> bool:
+    """Whether threads of the ranks carry it out, so that it is nothing besides what they do."""
+    without = [rank for rank, part in zip(one.ranks, parts, strict=True) if part.begun < 0]
+    if without and len(without) < len(parts):
+        raise TraceError(
+            f"{one.collective} {one.seq} of group {one.group!r} has its messages on some ranks, but not on rank "
+            f"{without[0]}; the trace lost ops: record again"
+        )
+    return not without
+
+
 def _part(parts: dict[Key, Part], one: Match) -> Part:
     return next(part for part in parts.values() if part.match is one)
 
@@ -210,8 +223,8 @@ class _Transfers:
             self._whole(one, hosts, parts, begin_s)
 
     def _whole(self, one: Match, hosts: list[int], parts: list[Part], begin_s: float) -> None:
-        splits = _splits(one)
-        found = collective_flows(one.collective, hosts, one.size_bytes, self.algorithm, servers=self.servers)
+        splits, algorithm = _splits(one), self._algorithm(one)
+        found = collective_flows(one.collective, hosts, one.size_bytes, algorithm, servers=self.servers)
         if splits is not None:
             found = Flows(_split_flows(hosts, splits), len(hosts) - 1)
         after = {number for part in parts for number in (part.enqueue, *part.encodes)}
@@ -241,7 +254,12 @@ class _Transfers:
     ) -> bool:
         """Add single transfers; False where there are none."""
         found = hops(
-            one.collective, hosts, one.size_bytes, self.algorithm, servers=self.servers, splits=_splits(one)
+            one.collective,
+            hosts,
+            one.size_bytes,
+            self._algorithm(one),
+            servers=self.servers,
+            splits=_splits(one),
         )
         if not found:
             return False
@@ -276,6 +294,10 @@ class _Transfers:
             self.draft.sketch.nodes[part.done].after |= set(last[place]) or {starts[place]}
             self.done[rank, one.group].append(part.done)
         return True
+
+    def _algorithm(self, one: Match) -> str:
+        recorded = one.ops[0].algorithm
+        return self.algorithm or (recorded if recorded in ALGORITHMS else "ring")
 
     def _start(self, one: Match, rank: int, part: Part) -> int:
         """An op at which the rank has a slot for the collective."""

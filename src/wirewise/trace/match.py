@@ -42,7 +42,10 @@ class Match:
 
     @property
     def end_s(self) -> float:
-        """When the last rank was done, on aligned clocks."""
+        """When the last rank was done, on aligned clocks; of a message, when it had come."""
+        if self.collective == "send":
+            # The sender may have looked much later.
+            return self.ops[1].end_s
         return max(op.end_s for op in self.ops)
 
     def causes(self) -> list[tuple[int, int]]:
@@ -91,7 +94,9 @@ def match(trace: Trace) -> list[Match]:
         members = groups[group]
         missing = [rank for rank in members if rank not in by_rank]
         if not missing:
-            slots = min(trace.ranks[rank].header.comm_slots for rank in members)
+            # A thread of the job carries out one after the other.
+            alone = any(op.algorithm for op in by_rank.values())
+            slots = 1 if alone else min(trace.ranks[rank].header.comm_slots for rank in members)
             matches.append(_agree(group, seq, members, by_rank, max(slots, 1)))
         for rank in missing:
             first, last = ends.get((group, rank), (seq + 1, seq - 1))

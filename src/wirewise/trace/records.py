@@ -68,6 +68,10 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tag: int = -1
     enqueued_s: float = -1.0
     """When the caller handed a communication over; `start_s` is the same unless the dequeue is known."""
+    caller: str = "main"
+    """Thread that handed a communication over."""
+    algorithm: str = ""
+    """Of a collective that an op of kind "other" with its group and number carries out: how; empty: a library did."""
     parameters: tuple[str, ...] = ()
     """Of a bucket."""
     gradient_bytes: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -76,7 +77,7 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def compat(self) -> dict[str, dict[str, float]]:
         """Stash's own formulas on the whole runs of all steps, "as_published" and "as_coded"."""
-        run = {name: sum(times) / len(times) * self.steps for name, times in self.runs_s.items()}
+        run = {name: median(times) * self.steps for name, times in self.runs_s.items()}
         machine = run.get("machine", run["compute"])
         return stash_formulas(
             StashTimes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -143,7 +142,6 @@ class Program:
         if len(self.hosts) != transport.world_size:
             raise InputError(f"got hosts {self.hosts}; expected one for each of {transport.world_size} ranks")
         moves(algorithm, self.hosts, 1, servers)
-        self._tags = itertools.count()
         self._rounds: dict[int, list[list[Move]]] = {}
 
     def __call__(self, flat: Tensor) -> None:
@@ -157,9 +155,9 @@ class Program:
             raise InputError(f"got shape {tuple(flat.shape)}; expected one dimension, contiguous")
         if flat.numel() not in self._rounds:
             self._rounds[flat.numel()] = self._own_rounds(flat.numel())
-        for own in self._rounds[flat.numel()]:
-            # A tag for every round, also without moves of this rank, so that tags are the same on all ranks.
-            self._round(flat, own, next(self._tags))
+        # A message comes before the next call begins on its ranks, so the rounds of each call can have the same tags.
+        for number, own in enumerate(self._rounds[flat.numel()]):
+            self._round(flat, own, number)
 
     def _own_rounds(self, numel: int) -> list[list[Move]]:
         found = moves(self.algorithm, self.hosts, numel, self.servers)

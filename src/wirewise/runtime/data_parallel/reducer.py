@@ -54,7 +54,8 @@ class Reducer:
         until: When gradients must be there. "backward": when `backward()` returns, so that they can be clipped.
             "step": at `optimizer.step()`.
         collective: Instead of the group's all-reduce: sums a flat tensor over all ranks in place (`programs`);
-            called on a thread of its own, in one order on all ranks.
+            called on a thread of its own, in one order on all ranks. Where it has a method `handed_over`, that
+            is told of each tensor before (`profile.Tracer.collective`).
         timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
         store: A torch store that all ranks share, for a group that is not the default one; with it errors name
             the rank that failed first.
@@ -268,6 +269,8 @@ class Reducer:
             if tensor.is_cuda:
                 torch.cuda.current_stream(tensor.device).synchronize()
             assert self._collective is not None
+            if (handed_over := getattr(self._collective, "handed_over", None)) is not None:
+                handed_over(tensor)
             return _Task(self._thread.submit(self._collective, tensor))
         started: list[Any] = []
         self.transport.guard(lambda: started.append(self.transport.group.allreduce([tensor])), "all-reduce")

@@ -1,0 +1,45 @@
+"""A trace in which collectives that threads carried out by messages look like those of a library."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+
+import msgspec
+
+from wirewise.trace.flows import ALGORITHMS
+from wirewise.trace.records import Op, RankTrace, Trace
+
+__all__ = ["whole"]
+
+
+def whole(trace: Trace) -> Trace:
+    """The trace without what a thread did to carry out an all-reduce by one of `flows.ALGORITHMS`.
+
+    What is left can be changed: another algorithm, other buckets, other ranks. The time in which the thread added
+    up is lost.
+
+    Args:
+        trace: As `profile.Tracer` records it, with `Tracer.collective`.
+    """
+    ranks = [RankTrace(rank.header, _of_rank(rank.ops), rank.complete) for rank in trace.ranks]
+    return msgspec.structs.replace(trace, ranks=ranks)
+
+
+def _of_rank(ops: list[Op]) -> list[Op]:
+    known = {(op.group, op.seq) for op in ops if op.kind == "communication" and op.algorithm in ALGORITHMS}
+    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for op in ops:
+        if op.kind == "other" and (op.group, op.seq) in known:
+            spans[op.thread].append((op.start_s, op.end_s))
+    for own in spans.values():
+        own.sort()
+
+    def inside(op: Op) -> bool:
+        if op.algorithm or op.kind == "step":
+            return False
+        own = spans.get(op.caller if op.kind == "communication" else op.thread, [])
+        place = bisect_right(own, (op.start_s, float("inf"))) - 1
+        return place >= 0 and op.end_s <= own[place][1]
+
+    return [op for op in ops if not inside(op)]
