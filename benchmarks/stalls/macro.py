@@ -12,9 +12,31 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise.lab import VirtualAccelerator
 
-WARMUP, TURNS = 3, 3
+class Gradients(torch.nn.Module):
+    """So many equal tensors whose gradients are there at once, so that nothing hides their reduction."""
+
+    def __init__(self, tensors, size_bytes):
+        super().__init__()
+        share = size_bytes // 4 // tensors
+        self.weights = torch.nn.ParameterList(torch.zeros(share) for _ in range(tensors))
+
+    def forward(self, x):
+        return _AtOnce.apply(x, *self.weights)
+
+
+class _AtOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, *weights):
+        ctx.save_for_backward(*weights)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, *(torch.ones_like(weight) for weight in ctx.saved_tensors)
+
+
+WARMUP, TURNS = 3, 5
 
 
 def step_s(model, steps):
@@ -28,30 +50,47 @@ def step_s(model, steps):
     return (ends[-1] - ends[WARMUP - 1]) / steps
 
 
-def stall_s(tensors, size_bytes, bucket_bytes, steps):
-    """Reductions of a step and the seconds that they add to it: with and without them, the median of turns."""
+def one_after_another(_, bucket):
+    """Reductions in a queue, as on a stream of NCCL; gloo alone would run two at a time."""
+    reduced = bucket.buffer().div_(dist.get_world_size())
+    dist.all_reduce(reduced)
+    done = torch.futures.Future()
+    done.set_result(reduced)
+    return done
 
-    def network():
-        return VirtualAccelerator.uniform(tensors, size_bytes // 4, forward_s=0.0, backward_s=0.0)
 
-    # A cap in MiB; a tensor that reaches it closes the bucket.
-    reducing = DistributedDataParallel(network(), bucket_cap_mb=bucket_bytes / 2**20)
-    found = []
-    for _ in range(TURNS):
+class Point:
+    """Tensors of so many bytes together, reduced in buckets."""
+
+    def __init__(self, tensors, buckets, size_bytes):
+        self.alone, self.size_bytes = Gradients(tensors, size_bytes), size_bytes
+        # A cap in MiB; a tensor that reaches it closes the bucket.
+        cap = size_bytes / buckets / 2**20
+        self.reducing = DistributedDataParallel(Gradients(tensors, size_bytes), bucket_cap_mb=cap)
+        self.reducing.register_comm_hook(None, one_after_another)
+        self.stalls_s = []
+
+    def measure(self, steps):
         dist.barrier()
-        found.append(step_s(reducing, steps) - step_s(network(), steps))
-    sizes = str(reducing._get_ddp_logging_data().get("rebuilt_bucket_sizes", ""))
-    return len([s for s in sizes.split(",") if s.strip()]), sorted(found)[TURNS // 2]
+        self.stalls_s.append(step_s(self.reducing, steps) - step_s(self.alone, steps))
+
+    def row(self):
+        """Reductions of a step, the seconds that they add to it, bytes."""
+        sizes = str(self.reducing._get_ddp_logging_data().get("rebuilt_bucket_sizes", ""))
+        reductions = len([s for s in sizes.split(",") if s.strip()])
+        return reductions, sorted(self.stalls_s)[TURNS // 2], self.size_bytes
 
 
 def main():
-    out, steps, points = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    out, steps, wanted = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rows = {
-        name: [(*stall_s(tensors, size, size / buckets, steps), size) for tensors, buckets, size in some]
-        for name, some in points.items()
-    }
+    points = {name: [Point(*values) for values in some] for name, some in wanted.items()}
+    # Turns over all points, not over each: what else the machine does meets all of them.
+    for _ in range(TURNS):
+        for point in (p for some in points.values() for p in some):
+            point.measure(steps)
+    rows = {name: [point.row() for point in some] for name, some in points.items()}
     if dist.get_rank() == 0:
         out.write_text(json.dumps(rows))
     dist.destroy_process_group()

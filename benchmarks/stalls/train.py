@@ -1,9 +1,10 @@
-"""A training script with known stalls: slept computing, a token bucket as storage, slept preparing.
+"""A training script with known stalls: slept computing, storage of a fixed rate, slept preparing.
 
 It knows nothing of how it is measured: `wirewise profile stalls` runs it unmodified.
 """
 
 import argparse
+import itertools
 import os
 import subprocess
 import time
@@ -18,27 +19,39 @@ from torch.utils.data.distributed import DistributedSampler
 from wirewise.lab import VirtualAccelerator
 
 
+class Sleeper:
+    """Sleeps so long in the mean; what one sleep takes too long comes off the next."""
+
+    def __init__(self):
+        self.owed_s = 0.0
+
+    def sleep(self, seconds):
+        self.owed_s += seconds
+        start = time.perf_counter()
+        if self.owed_s > 0:
+            time.sleep(self.owed_s)
+        self.owed_s -= time.perf_counter() - start
+
+
 class Items(Dataset):
-    """Items of `item_bytes` behind a token bucket of one rank, prepared in a slept time."""
+    """Items of `item_bytes` that storage gives a rank at a rate without bursts, prepared in a slept time."""
 
     def __init__(self, count, item_bytes, storage_rate, prep_s):
-        self.count, self.item_bytes, self.rate, self.prep_s = count, item_bytes, storage_rate, prep_s
-        self.free_at = 0.0
+        self.count, self.item_bytes, self.prep_s = count, item_bytes, prep_s
+        self.fetch_s = item_bytes / storage_rate if storage_rate else 0.0
+        self.storage, self.processor = Sleeper(), Sleeper()
 
     def __len__(self):
         return self.count
 
     def fetch(self, index):
-        if self.rate:
-            # Time that sleeping takes too long comes off the next item: the rate holds over a batch.
-            now = time.perf_counter()
-            self.free_at = max(self.free_at, now - 0.002) + self.item_bytes / self.rate
-            time.sleep(max(0.0, self.free_at - now))
+        if self.fetch_s:
+            self.storage.sleep(self.fetch_s)
         return index.to_bytes(8, "little") + bytes(self.item_bytes - 8)
 
     def prepare(self, raw):
         if self.prep_s:
-            time.sleep(self.prep_s)
+            self.processor.sleep(self.prep_s)
         return torch.tensor([float(raw[0])])
 
     def __getitem__(self, index):
@@ -86,7 +99,8 @@ def main():
         num_workers=options.workers,
         persistent_workers=options.workers > 0,
     )
-    while True:
+    for epoch in itertools.count():
+        loader.sampler.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             model(batch).mean().backward()

@@ -46,6 +46,15 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     assert hits >= 32
 
 
+def test_one_bad_repeat_of_three_moves_no_part_but_its_interval():
+    runs = noisy(LEVELS)
+    runs["cached"][1] += 30.0
+    found = decompose(runs)
+    assert found["prep"].mean_s == pytest.approx(30, abs=0.7)
+    assert found["prep"].ci95_s[1] > 50
+    assert sum(found[name].mean_s for name in COMPONENTS) == pytest.approx(found["total"].mean_s, rel=1e-12)
+
+
 def test_intervals_grow_with_the_spread_between_repeats():
     steady, shaken = noisy(LEVELS), noisy(LEVELS)
     for run in shaken.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -190,7 +191,7 @@ def _predictions(report: StallReport, fractions: list[float]) -> list[dict[str, 
                 "step_s": report.data.predicted_step_s(x),
                 "published_step_s": report.data.published_step_s(x),
                 "least_useful": report.data.least_useful(),
-                "measured_step_s": times and sum(times) / len(times),
+                "measured_step_s": times and median(times),
                 "hit_rate": report.hit_rates.get(f"partial {x:g}"),
             }
         )

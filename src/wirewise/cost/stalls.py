@@ -38,8 +38,8 @@ def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) 
     Every component is the difference of two runs, so nothing is attributed inside a run, where a late rank
     makes the others look busy (Stash, section 3). The residual compares the sum of all differences with runs
     of the job as it is, which no other component uses. A run counts with its mean over steps, as loaders make
-    some steps slow and others fast, and the median over repeats, as a machine has bad minutes. Intervals: percentiles of a bootstrap that resamples
-    repeats, the same for all runs, and within a run blocks of steps.
+    some steps slow and others fast, and the median over repeats, as a machine has bad minutes. Intervals:
+    percentiles of a bootstrap that resamples repeats, the same for all runs, and within a run blocks of steps.
 
     Args:
         runs: For "compute", "machine", "network", "cached", "cold" and "whole" one array of seconds a step

@@ -260,7 +260,7 @@ def _synthetic(runs: dict[str, list[Run]]) -> str:
 
 
 def _step_s(runs: dict[str, list[Run]], name: str) -> float:
-    return float(np.mean([run.step_s.mean() for run in runs[name]]))
+    return float(np.median([run.step_s.mean() for run in runs[name]]))
 
 
 def _per_batch(runs: list[Run], batch: int) -> tuple[float, float]:
