@@ -40,8 +40,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "cases": list(CASES),
         "models": MODELS,
-        "gains": {"steps": 16, "pairs": 8, "window": 4},
-        "passes": {"steps": 20, "rounds": 4, "window": 5},
+        "gains": {"steps": 12, "pairs": 6, "window": 3},
+        "passes": {"steps": 16, "rounds": 4, "window": 4},
         "stacks": ["mlp blocks", "transformer blocks"],
     },
 }
@@ -126,12 +126,12 @@ def gains_cells(found: dict[str, Any], rows: list) -> list[str]:
         f"{100 * over:+.2f} ({found['tried']})",
         verdict(over, most=O1_OPTIMUM),
         verdict(gain, least=O1_GAIN) if due else "-",
-        decided(found["tuned"]),
-        decided(found["bad"]) if "bad" in found else "-",
+        _decided(found["tuned"]),
+        _decided(found["bad"]) if "bad" in found else "-",
     ]
 
 
-def decided(trial: dict[str, Any]) -> str:
+def _decided(trial: dict[str, Any]) -> str:
     low, high = trial["ci95"]
     gain = f"{100 * trial['gain']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
     return f"{'kept' if trial['kept'] else 'rolled back'}, {gain}"
@@ -160,12 +160,12 @@ def gains_claims(page: Page, rows: list) -> None:
 def passes_rows(page: Page, preset: dict, kept: Kept) -> None:
     page.add(
         "## O4: recomputation, accumulation and bfloat16, predicted and measured\n\nTwo ranks, 200 Mbit/s. Blocks "
-        "with real tensors and real arithmetic on the CPU; most of their time is slept (emulated): "
-        "30 % of it whatever the batch, and half of it under bfloat16. Predicted from three traces under stock "
-        "DistributedDataParallel (whole batch, a quarter of it, bfloat16) and from `profile.memory_sizes`. Measured: step "
-        "time in windows in turn; memory is the peak of all live tensor storages in a step, counted exactly at every "
-        "op - not resident memory: parameters, Adam, buckets, activations and temporaries. `activations`: the same "
-        "less what is there all the time, on both sides."
+        "with real tensors and real arithmetic on the CPU; most of their time is slept (emulated): 30 % of it "
+        "whatever the batch, and half of it under bfloat16. Predicted from three traces under stock "
+        "DistributedDataParallel (whole batch, a quarter of it, bfloat16) and from `profile.memory_sizes`. Measured: "
+        "step time in windows in turn; memory is the peak of all live tensor storages in a step, counted exactly at "
+        "every op - not resident memory: parameters, Adam, buckets, activations and temporaries. `activations`: the "
+        "same less what is there all the time, on both sides."
     )
     worst = {"time": 0.0, "memory": 0.0}
     with page.table(

@@ -37,7 +37,7 @@ def fusion(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
     memory_budget: Annotated[str | None, typer.Option(help="Of a rank, such as 8GiB.")] = None,
     memory_sizes: Annotated[
-        Path | None, typer.Option(help="JSON: saved_bytes, input_bytes, workspace_bytes by module.")
+        Path | None, typer.Option(help="JSON of `wirewise.profile.memory_sizes(model, batch)`.")
     ] = None,
     time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
     json: JsonOption = None,
@@ -78,7 +78,8 @@ def _knobs(
         raise InputError(f"unknown planner {planner!r}; expected one of: {', '.join(PLANNERS)}")
     if memory_budget is not None and (planner not in _SEARCHES or memory_sizes is None):
         raise InputError(
-            "a memory budget needs --memory-sizes FILE, because a trace does not say what modules keep, and one of "
+            "a memory budget needs --memory-sizes FILE, because a trace does not say what modules keep (write "
+            "json.dumps(wirewise.profile.memory_sizes(model, batch)) into it), and one of "
             f"the planners {', '.join(_SEARCHES)}; got --with {planner}"
         )
     if planner not in _SEARCHES:
