@@ -2,8 +2,8 @@
 
     python benchmarks/stalls/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows: `s1` and `s1-pairs` (injected stalls, singly and in pairs; with s2, the parts and the total), `s3` (a part of the items
-cached), `s4` (stall over reductions and bytes), `s5` (the cheapest of emulated instances).
+Rows: `s1` and `s1-pairs` (injected stalls, singly and in pairs; with s2, the parts and the total), `s3` (a part
+of the items cached), `s4` (stall over reductions and bytes), `s5` (the cheapest of emulated instances).
 
 All on one machine: computing is slept, links and the loopback are shaped, storage has a
 fixed rate. Injected
@@ -87,8 +87,8 @@ def injected(case):
 
 def s1(page, preset, pairs=False):
     page.add(
-        f"## {'s1-pairs' if pairs else 's1'}, s2: injected stalls\n\nTwo ranks, computing 90 ms a step, a loader without workers. Parts in ms: "
-        "injected, measured with its 95 % interval. A part may miss by 10 % of itself or 3 % of the step; the "
+        f"## {'s1-pairs' if pairs else 's1'}, s2: injected stalls\n\nTwo ranks, computing 90 ms a step, a loader "
+        "without workers. Parts in ms: injected, measured with its 95 % interval. A part may miss by 10 % of itself or 3 % of the step; the "
         "parts may miss the whole by 3 %."
     )
     titles = (
