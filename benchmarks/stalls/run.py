@@ -87,8 +87,9 @@ def injected(case):
 
 def s1(page, preset, pairs=False):
     page.add(
-        f"## {'s1-pairs' if pairs else 's1'}, s2: injected stalls\n\nTwo ranks, computing 90 ms a step, a loader "
-        "without workers. Parts in ms: injected, measured with its 95 % interval. A part may miss by 10 % of itself or 3 % of the step; the "
+        f"## {'s1-pairs' if pairs else 's1'}, s2: injected stalls\n\n"
+        "Two ranks, computing 90 ms a step, a loader without workers. Parts in ms: injected, "
+        "measured with its 95 % interval. A part may miss by 10 % of itself or 3 % of the step; the "
         "parts may miss the whole by 3 %."
     )
     titles = (
