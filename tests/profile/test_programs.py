@@ -194,4 +194,5 @@ def test_another_algorithm_is_predicted_from_the_whole_sums(tmp_path):
     single = replay_trace(plain, partial(build, algorithm="tree", expand=True), links)
     longest = 0.1 + max(op.end_s - op.start_s for op in plain.ranks[0].ops if op.kind == "step")
     for found in (changed, single):
-        assert least_s <= found.predicted_step_s <= least_s + longest
+        # The period is a mean of ranks, some of which are done with a step before others.
+        assert 0.9 * least_s <= found.predicted_step_s <= least_s + longest

@@ -64,7 +64,11 @@ def fit_interference(
         rest = 1.0 - slope * x
         error = _apart(np.log(seconds) + np.log(rest), number, place, weight)
         change = _apart(x / rest, number, place, weight)
-        slope += float((weight * change * error).sum() / (weight * change * change).sum())
+        known = float((weight * change * change).sum())
+        if known <= 0.0:
+            # Ranks and steps explain all differences.
+            return None
+        slope += float((weight * change * error).sum()) / known
         slope = min(max(slope, 0.0), _MOST_SLOWDOWN)
         limit = 1.345 * 1.4826 * float(np.median(np.abs(error))) + 1e-12
         weight = seconds * np.minimum(1.0, limit / np.maximum(np.abs(error), 1e-300))
