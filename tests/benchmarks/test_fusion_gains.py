@@ -1,7 +1,6 @@
 """The page about measured plans says what was measured."""
 
 import pytest
-
 from tests.benchmarks.test_benchmarks import load
 
 MB = 1_000_000
