@@ -39,9 +39,15 @@ class Done(NamedTuple):
 
 
 def run(
-    works: Sequence[Work], hosts: int, rate: str, *, links: dict | None = None, shifts: Sequence[int] = ()
+    works: Sequence[Work],
+    hosts: int,
+    rate: str,
+    *,
+    links: dict | None = None,
+    shifts: Sequence[int] = (),
+    per_host: int = 1,
 ) -> list[Done]:
-    """Jobs one after the other on a lab of hosts with a rank each.
+    """Jobs one after the other on a lab.
 
     Args:
         works: Jobs; those whose folder is "-" are not recorded.
@@ -49,6 +55,7 @@ def run(
         rate: Of all links.
         links: Hosts whose rate differs.
         shifts: Seconds by which each host's clock is ahead.
+        per_host: Ranks on each host.
     """
     with scratch() as folder:
         named = [
@@ -61,7 +68,7 @@ def run(
                 [WORKER, str(folder / "works.json"), *([str(shifts[h])] if shifts else [])]
                 for h in range(hosts)
             ]
-            done = network.run(commands, launcher="direct", timeout_s=900)
+            done = network.run(commands, processes_per_host=per_host, launcher="direct", timeout_s=900)
         if not done.ok:
             raise SystemExit("\n".join(["a rank failed:", *(line for tail in done.tails for line in tail)]))
         told = msgspec.json.decode((folder / "periods.json").read_bytes())

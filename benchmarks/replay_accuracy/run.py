@@ -2,8 +2,8 @@
 
     python benchmarks/replay_accuracy/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows: `virtual` (R2, R3, R5, R6), `real` (R4), `overhead` (P1), `grid` (W1, W2, W6), `ranks` (W3), `stragglers`
-(W4), `stalls` (W5), `clocks` (C1, C2, C4). All need a lab; where none can be built the script says so.
+Rows: `virtual` (R2, R3, R5, R6), `algorithms` (R7), `real` (R4), `overhead` (P1), `grid` (W1, W2, W6), `ranks` (W3),
+`stragglers` (W4), `stalls` (W5), `clocks` (C1, C2, C4). All need a lab; where none can be built the script says so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import algorithms
 import clocks
 import whatifs
 
@@ -22,6 +23,7 @@ from wirewise import lab
 
 ROWS = {
     "virtual": accuracy.virtual,
+    "algorithms": algorithms.algorithms,
     "real": accuracy.real,
     "overhead": accuracy.overhead,
     "grid": whatifs.grid,
@@ -33,6 +35,8 @@ ROWS = {
 PRESETS = {
     "smoke": {
         "steps": 8,
+        "algorithms_rate": "400mbit",
+        "algorithm_models": ["mlp"],
         "virtual": [("200mbit", 2)],
         "real": [("200mbit", 2)],
         "overhead": [("real-mlp", 1.0)],
@@ -48,6 +52,8 @@ PRESETS = {
     },
     "paper": {
         "steps": 30,
+        "algorithms_rate": "400mbit",
+        "algorithm_models": ["mlp", "transformer"],
         "virtual": [("50mbit", 2), ("400mbit", 2), ("200mbit", 4), ("400mbit", 4), ("200mbit", 8)],
         "real": [("100mbit", 2), ("400mbit", 2)],
         "overhead": [("real-mlp", 1.0), ("real-mlp", 0.01), ("real-transformer", 0.01)],

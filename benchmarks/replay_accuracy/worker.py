@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
+from programs import by_program
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from workloads import Batches, Work, make, speeds
 
@@ -28,17 +29,18 @@ def train(work: Work) -> tuple[list[float], float]:
     """Ends of all steps after the warm-up, on this rank's clock, and DDP's own figure of overlap, s."""
     rank = dist.get_rank()
     model, shape = make(work)
-    ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=work.bucket_mb)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    whole = None if work.algorithm else DistributedDataParallel(model, bucket_cap_mb=work.bucket_mb)
     batches = DataLoader(
         Batches(shape, work.warmup + work.steps, work.data_s), batch_size=None, collate_fn=lambda x: x
     )
     pace, ends = speeds(work, model, rank), []
     tracer = (
-        Tracer(work.folder, ddp, optimizer=optimizer, warmup=work.warmup, steps=work.steps)
+        Tracer(work.folder, whole or model, optimizer=optimizer, warmup=work.warmup, steps=work.steps)
         if work.folder
         else None
     )
+    ddp = whole or by_program(work, model, optimizer, tracer)
     dist.barrier()
     for x in batches:
         next(pace)
@@ -51,7 +53,7 @@ def train(work: Work) -> tuple[list[float], float]:
         ends.append(time.perf_counter())
     if tracer:
         tracer.close()
-    told = ddp._get_ddp_logging_data()
+    told = whole._get_ddp_logging_data() if whole else {}
     return ends[work.warmup - 1 :], 1e-9 * told.get("backward_compute_comm_overlap_time", 0)
 
 

@@ -36,6 +36,9 @@ class Work(msgspec.Struct, kw_only=True):
     """False: gradients stay on their ranks."""
     paused: bool = False
     """Wait for the others before each step, so that no rank runs ahead."""
+    algorithm: str = ""
+    """Of a program or a compressed sum in the place of DistributedDataParallel (`programs`)."""
+    servers: int = 1
 
 
 # (parameters, forward s, backward s) of each layer; sizes in the order of the forward pass.
