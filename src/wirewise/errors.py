@@ -6,6 +6,7 @@ WirewiseError
 │   ├── TopologyError hosts, devices and links
 │   └── TraceError    a trace, its clocks or its collectives
 ├── PlanError         a plan that does not fit its topology, group or problem
+│   └── ProgramError  a collective algorithm that is malformed or does not do what it should
 ├── CodecError        a message that cannot be encoded or decoded
 ├── PeerError         a rank that died, fell silent or disagrees
 └── LabError          the network laboratory cannot be built or lost a host
@@ -22,6 +23,7 @@ __all__ = [
     "LabError",
     "PeerError",
     "PlanError",
+    "ProgramError",
     "TopologyError",
     "TraceError",
     "WirewiseError",
@@ -50,6 +52,10 @@ class TraceError(InputError):
 
 class PlanError(WirewiseError):
     """A plan does not fit its topology, process group or problem."""
+
+
+class ProgramError(PlanError):
+    """A collective algorithm is malformed, wrong, or made for another group."""
 
 
 class CodecError(WirewiseError):

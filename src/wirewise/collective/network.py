@@ -1,0 +1,149 @@
+"""A topology as a graph of capacities: what bounds and planners of collectives work on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+
+from wirewise.errors import TopologyError
+from wirewise.topology import Link, Topology
+
+__all__ = ["Edge", "Network", "network"]
+
+
+class Edge(NamedTuple):
+    """One direction of a link."""
+
+    source: int
+    target: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Vertices and directed edges; the ranks are the first vertices, hosts and switches follow.
+
+    Hosts and switches pass on what reaches them. A rank passes on only by a transfer of its own.
+    """
+
+    name: str
+    ranks: int
+    vertices: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def leaving(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the edges that leave each vertex."""
+        found: list[list[int]] = [[] for _ in self.vertices]
+        for number, edge in enumerate(self.edges):
+            found[edge.source].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def _routes(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        return {(s, t): path for s in range(self.ranks) for t, path in self._from(s).items()}
+
+    def route(self, source: int, target: int) -> tuple[int, ...] | None:
+        """Edges that a transfer between two ranks takes: the widest path past no other rank, then the quickest.
+
+        Returns:
+            Numbers of edges in the direction of travel; None: only other ranks could pass it on.
+        """
+        return self._routes.get((source, target))
+
+    def rate(self, source: int, target: int) -> float:
+        """Bytes per second of the narrowest edge of `route`; 0 where there is no route."""
+        path = self.route(source, target)
+        return min(self.edges[e].bandwidth_bytes_per_s for e in path) if path else 0.0
+
+    def latency(self, source: int, target: int) -> float:
+        """Seconds of `route`, summed; infinite where there is no route."""
+        path = self.route(source, target)
+        return sum(self.edges[e].latency_s for e in path) if path else float("inf")
+
+    def neighbours(self, source: int) -> tuple[int, ...]:
+        """Ranks that a transfer from `source` can go to."""
+        return tuple(t for t in range(self.ranks) if (source, t) in self._routes)
+
+    def _from(self, source: int) -> dict[int, tuple[int, ...]]:
+        """Best paths from a rank to the others: label-setting, as widths only fall and latencies only grow."""
+        best: dict[int, tuple[float, float, int]] = {source: (float("-inf"), 0.0, 0)}
+        paths: dict[int, tuple[int, ...]] = {source: ()}
+        open_, done = {source}, set[int]()
+        while open_:
+            here = min(open_, key=lambda v: best[v])
+            open_.remove(here)
+            done.add(here)
+            if here < self.ranks and here != source:
+                continue
+            width, latency, hops = best[here]
+            for number in self.leaving[here]:
+                edge = self.edges[number]
+                label = (max(width, -edge.bandwidth_bytes_per_s), latency + edge.latency_s, hops + 1)
+                if edge.target not in done and label < best.get(edge.target, (float("inf"), 0.0, 0)):
+                    best[edge.target], paths[edge.target] = label, (*paths[here], number)
+                    open_.add(edge.target)
+        return {t: path for t, path in paths.items() if t < self.ranks and t != source}
+
+
+def network(
+    topology: Topology, kinds: Collection[str] | None = None, ranks: Collection[str] | None = None
+) -> Network:
+    """The graph of a topology.
+
+    Args:
+        topology: Which.
+        kinds: Kinds of links to keep, such as {"nvlink"}; None: all.
+        ranks: Names of the ranks to keep, such as the devices that a job was given; None: all.
+
+    Raises:
+        TopologyError: A rank that does not exist, or ranks that no path joins; the message names them.
+    """
+    unknown = sorted(set(ranks or ()) - set(topology.ranks))
+    if unknown:
+        raise TopologyError(
+            f"topology {topology.name!r} has no rank {unknown[0]!r}; expected {', '.join(topology.ranks)}"
+        )
+    kept = [r for r in topology.ranks if ranks is None or r in set(ranks)]
+    left_out = set(topology.ranks) - set(kept)
+    others = [
+        v.name for part in (topology.hosts, topology.switches) for v in part if v.name not in topology.ranks
+    ]
+    names = (*kept, *others)
+    place = {name: number for number, name in enumerate(names)}
+    edges = [
+        Edge(place[s], place[t], link.bandwidth_bytes_per_s, link.latency_s)
+        for link in topology.links
+        if (kinds is None or link.kind in kinds) and not {link.source, link.target} & left_out
+        for s, t in _directions(link)
+    ]
+    made = Network(name=topology.name, ranks=len(kept), vertices=names, edges=tuple(edges))
+    _check_joined(made)
+    return made
+
+
+def _directions(link: Link) -> list[tuple[str, str]]:
+    there = (link.source, link.target)
+    return [there] if link.direction == "one" else [there, there[::-1]]
+
+
+def _check_joined(made: Network) -> None:
+    for backwards in (False, True):
+        reached, open_ = {0}, [0]
+        while open_:
+            here = open_.pop()
+            for edge in made.edges:
+                a, b = (edge.target, edge.source) if backwards else (edge.source, edge.target)
+                if a == here and b not in reached:
+                    reached.add(b)
+                    open_.append(b)
+        for rank in range(made.ranks):
+            if rank not in reached:
+                ends = (rank, 0) if backwards else (0, rank)
+                raise TopologyError(
+                    f"topology {made.name!r}: no path leads from {made.vertices[ends[0]]!r} to "
+                    f"{made.vertices[ends[1]]!r}; a collective needs all ranks joined, add the missing link"
+                )

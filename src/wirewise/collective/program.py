@@ -1,0 +1,237 @@
+"""A collective algorithm as data: which chunk goes from which rank to which, in which step.
+
+Meaning of a program. Each rank holds at most one value of each chunk. A transfer of step k sends what its
+source holds of the chunk after all steps below k, and the target adds it to its own value or takes it instead. So
+all transfers of a step read before any of them writes. Nothing else orders them: ranks need not take steps
+together, a transfer may run as soon as those writes are done at its source, and those reads and earlier writes at
+its target. Transfers of one step between the same two ranks are one message. Each segment of the chunks runs
+through the program on its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective, blocks, contributors, receivers
+from wirewise.errors import InputError, ProgramError
+from wirewise.files import atomic_file
+
+__all__ = ["Message", "Program", "Transfer", "load", "loads", "save"]
+
+
+class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One chunk from one rank to another."""
+
+    chunk: int
+    source: int
+    target: int
+    step: int
+    reduces: bool = False
+    """Whether the target adds it to its own value, or takes it instead."""
+
+
+class Message(NamedTuple):
+    """The transfers of one step between the same two ranks."""
+
+    step: int
+    source: int
+    target: int
+    transfers: tuple[Transfer, ...]
+
+
+class Program(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="program",
+    tag_field="kind",
+    dict=True,
+):
+    """A collective algorithm for a number of ranks; see the module for its meaning.
+
+    Raises:
+        ProgramError: A rank, chunk, step or share out of range; the message names the place.
+    """
+
+    name: str
+    """Of the algorithm, such as "ring"."""
+    collective: Collective
+    ranks: int
+    """Ranks of the topology."""
+    chunks: int
+    """A multiple of the collective's blocks. Chunks of a block follow each other."""
+    transfers: tuple[Transfer, ...]
+    root: int = 0
+    """Rank of a rooted collective."""
+    members: tuple[int, ...] = ()
+    """Ranks of the group, ascending; none: all. The others only relay."""
+    shares: tuple[float, ...] = ()
+    """Relative size of each chunk within its block; none: equal."""
+    segments: int = 1
+    """Parts of each chunk that go through the program one after the other (pipelining)."""
+
+    def __post_init__(self) -> None:
+        for fault in _faults(self):
+            raise ProgramError(f"program {self.name!r}: {fault}")
+
+    @cached_property
+    def group(self) -> tuple[int, ...]:
+        """Ranks that take part."""
+        return self.members or tuple(range(self.ranks))
+
+    @property
+    def blocks(self) -> int:
+        """See `relations.blocks`."""
+        return blocks(self.collective, len(self.group))
+
+    @property
+    def steps(self) -> int:
+        """One more than the highest step."""
+        return max((transfer.step for transfer in self.transfers), default=-1) + 1
+
+    def block_of(self, chunk: int) -> int:
+        """Block that a chunk is part of."""
+        return chunk * self.blocks // self.chunks
+
+    def starts_at(self, chunk: int) -> tuple[int, ...]:
+        """Ranks that hold the chunk, or a summand of it, at the start."""
+        found = contributors(self.collective, self.block_of(chunk), len(self.group), self._root_place)
+        return tuple(self.group[place] for place in found)
+
+    def ends_at(self, chunk: int) -> tuple[int, ...]:
+        """Ranks that must hold the chunk complete at the end."""
+        found = receivers(self.collective, self.block_of(chunk), len(self.group), self._root_place)
+        return tuple(self.group[place] for place in found)
+
+    def messages(self) -> list[Message]:
+        """Transfers by step and pair of ranks, in the order of steps."""
+        ordered = sorted(self.transfers, key=_by_message)
+        return [Message(*key, tuple(found)) for key, found in itertools.groupby(ordered, key=_message_key)]
+
+    def fractions(self) -> list[float]:
+        """Size of each chunk as a part of its block."""
+        each = self.chunks // self.blocks
+        if not self.shares:
+            return [1 / each] * self.chunks
+        sums = [math.fsum(self.shares[b * each : (b + 1) * each]) for b in range(self.blocks)]
+        return [share / sums[chunk // each] for chunk, share in enumerate(self.shares)]
+
+    def chunk_bytes(self, size_bytes: float) -> list[float]:
+        """Bytes of each chunk where the larger buffer of a rank, in or out, has `size_bytes`."""
+        in_buffer = len(self.group) if self.collective == "all_to_all" else self.blocks
+        return [fraction * size_bytes / in_buffer for fraction in self.fractions()]
+
+    @property
+    def _root_place(self) -> int:
+        return self.group.index(self.root) if self.collective in ROOTED else 0
+
+    def to_json(self) -> str:
+        """The program as JSON text; `loads` reads it back equal."""
+        return msgspec.json.encode(self).decode()
+
+
+def loads(text: str | bytes) -> Program:
+    """Read a program from JSON.
+
+    Raises:
+        ProgramError: Not JSON, another kind of record or a value out of range; the message names the path.
+    """
+    try:
+        return msgspec.json.decode(text, type=Program)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProgramError(
+            f"cannot read a program: {error}; expected JSON written by `wirewise.collective.save`"
+        ) from error
+
+
+def load(path: str | os.PathLike[str]) -> Program:
+    """Read a program file.
+
+    Raises:
+        InputError: The file cannot be read.
+        ProgramError: As `loads`; the message names the file too.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read program file {os.fspath(path)!r}: {error.strerror}; check the path"
+        ) from error
+    try:
+        return loads(text)
+    except ProgramError as error:
+        raise ProgramError(f"{os.fspath(path)}: {error}") from error
+
+
+def save(program: Program, path: str | os.PathLike[str]) -> None:
+    """Write a program file at once or not at all.
+
+    Raises:
+        InputError: The folder is missing, not writable or full; an older file at `path` is still whole.
+    """
+    with atomic_file(path) as file:
+        file.write(program.to_json().encode())
+
+
+def _message_key(transfer: Transfer) -> tuple[int, int, int]:
+    return transfer.step, transfer.source, transfer.target
+
+
+def _by_message(transfer: Transfer) -> tuple[int, int, int, int]:
+    return transfer.step, transfer.source, transfer.target, transfer.chunk
+
+
+def _faults(program: Program) -> Iterator[str]:
+    if program.ranks < 1:
+        yield f"got {program.ranks} ranks; expected at least 1"
+    if program.collective not in COLLECTIVES:
+        yield f"got the collective {program.collective!r}; expected one of {', '.join(COLLECTIVES)}"
+    yield from _group_faults(program)
+    if program.chunks < 1 or program.chunks % program.blocks:
+        yield (
+            f"got {program.chunks} chunks; expected a multiple of the {program.blocks} blocks of "
+            f"{program.collective} among {len(program.group)} ranks"
+        )
+    if program.segments < 1:
+        yield f"got {program.segments} segments; expected at least 1"
+    yield from _share_faults(program)
+    yield from _transfer_faults(program)
+
+
+def _group_faults(program: Program) -> Iterator[str]:
+    if list(program.members) != sorted({m for m in program.members if 0 <= m < program.ranks}):
+        yield f"got members {program.members}; expected ascending ranks from 0 to {program.ranks - 1}"
+    if program.collective in ROOTED and program.root not in program.group:
+        yield f"got the root {program.root}; expected a rank of the group"
+
+
+def _share_faults(program: Program) -> Iterator[str]:
+    if program.shares and len(program.shares) != program.chunks:
+        yield f"got {len(program.shares)} shares; expected one for each of {program.chunks} chunks, or none"
+    if not all(math.isfinite(share) and share > 0 for share in program.shares):
+        yield "got a share that is not above 0; leave out chunks without data"
+
+
+def _transfer_faults(program: Program) -> Iterator[str]:
+    for number, t in enumerate(program.transfers):
+        if not (
+            0 <= t.chunk < program.chunks and 0 <= t.source < program.ranks and 0 <= t.target < program.ranks
+        ):
+            yield (
+                f"transfers[{number}] is chunk {t.chunk} from rank {t.source} to {t.target}; expected chunks below "
+                f"{program.chunks} and ranks below {program.ranks}"
+            )
+        if t.source == t.target or t.step < 0:
+            yield (
+                f"transfers[{number}] goes from rank {t.source} to {t.target} in step {t.step}; expected two "
+                "different ranks and a step of at least 0"
+            )
