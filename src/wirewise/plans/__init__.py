@@ -2,6 +2,7 @@
 
 from wirewise.plans.base import Plan, TopologyLike
 from wirewise.plans.bitwidth import BITS, BitWidthPlan, ChannelBits, row_bytes
+from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import PRECISIONS, Bucket, FusionPlan
 
@@ -11,7 +12,10 @@ __all__ = [
     "PRECISIONS",
     "BitWidthPlan",
     "Bucket",
+    "Candidate",
+    "Certificate",
     "ChannelBits",
+    "CollectivePlan",
     "FusionPlan",
     "Plan",
     "TopologyLike",

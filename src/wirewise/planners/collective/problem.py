@@ -1,0 +1,49 @@
+"""What is decided on: a collective of a size on a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from wirewise.collective import COLLECTIVES, ROOTED, Collective, Network
+from wirewise.errors import InputError
+
+__all__ = ["CollectiveProblem"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveProblem:
+    """A collective, how much of it, and between whom.
+
+    Raises:
+        InputError: An unknown collective, a size that is not above 0, or ranks that the network does not have.
+    """
+
+    network: Network
+    collective: Collective
+    size_bytes: float
+    """Of the larger buffer of a rank, in or out."""
+    root: int = 0
+    """Rank of a rooted collective."""
+    members: tuple[int, ...] = ()
+    """Ranks of the group, ascending; none: all. The others may relay."""
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise InputError(
+                f"got the collective {self.collective!r}; expected one of {', '.join(COLLECTIVES)}"
+            )
+        if not (isfinite(self.size_bytes) and self.size_bytes > 0):
+            raise InputError(f"got {self.size_bytes} bytes; expected a size above 0")
+        ranks = range(self.network.ranks)
+        if list(self.members) != sorted(set(self.members) & set(ranks)):
+            raise InputError(
+                f"got members {self.members}; expected ascending ranks from 0 to {len(ranks) - 1}"
+            )
+        if self.collective in ROOTED and self.root not in self.group:
+            raise InputError(f"got the root {self.root}; expected a rank of the group")
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Ranks that take part."""
+        return self.members or tuple(range(self.network.ranks))
