@@ -1,7 +1,8 @@
-"""`wirewise topo`: topologies from presets and files."""
+"""`wirewise topo`: topologies from presets, files and measurements."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +11,14 @@ import typer
 
 from wirewise import topology
 from wirewise.cli.output import JsonOption, print_table, write_json
-from wirewise.errors import TopologyError
+from wirewise.errors import InputError, TopologyError
 from wirewise.units import format_rate
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Topologies: hosts, devices and links, from presets and files.")
+app = typer.Typer(
+    no_args_is_help=True, help="Topologies: hosts, devices and links, from presets, files and measurements."
+)
 
 _Source = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A preset (`wirewise topo list`) or a file.")
@@ -93,6 +96,35 @@ def export(
         typer.echo(topology.dumps(found), nl=False)
     else:
         topology.save(found, file)
+
+
+@app.command()
+def probe(
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the topology.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the topology.")] = "measured",
+    json: JsonOption = None,
+) -> None:
+    """Measure latency and rate between all ranks of a running group; start it by torchrun or `wirewise lab run`."""
+    import torch.distributed as dist  # takes seconds
+
+    from wirewise.profile.pairs import probe_topology
+
+    if "RANK" not in os.environ:
+        raise InputError(
+            "no ranks to measure between; start it as `torchrun ... -m wirewise topo probe -o FILE` on each host"
+        )
+    dist.init_process_group("gloo")
+    try:
+        found, first = probe_topology(name), dist.get_rank() == 0
+    finally:
+        dist.destroy_process_group()
+    if not first:
+        return
+    if out is not None:
+        topology.save(found, out)
+    write_json(json, msgspec.to_builtins(found))
+    if json != "-":
+        print_table(["from \\ to", *found.ranks], _widths(found), title="widest path")
 
 
 _SHOWN_RANKS = 16

@@ -1,6 +1,7 @@
 """Hosts, devices, switches and the links between them, as data: files, presets, the lab."""
 
 from wirewise.topology.files import dumps, load, loads, save
+from wirewise.topology.measured import from_pairs
 from wirewise.topology.model import Device, Host, Link, Switch, Topology
 from wirewise.topology.paths import Path, link_between, neighbours, path_between
 from wirewise.topology.presets import PRESETS, from_lab, lab_hosts, preset
@@ -15,6 +16,7 @@ __all__ = [
     "Topology",
     "dumps",
     "from_lab",
+    "from_pairs",
     "lab_hosts",
     "link_between",
     "load",

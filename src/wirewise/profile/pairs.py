@@ -1,0 +1,163 @@
+"""How fast messages are between each two ranks of a running group, and how much each rank can send or get at once."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.profile.probes import message_group
+from wirewise.topology import Topology
+from wirewise.topology.measured import from_pairs
+
+__all__ = ["Pairs", "measure_pairs", "probe_topology"]
+
+_TAG = 20_418
+_ROUND_TRIPS = 30
+_FIRST_BYTES = 64 * 1024
+_MOST_BYTES = 64 * 1024 * 1024
+_LONG_S = 0.08
+"""A block that takes so long is one whose rate counts: it outlasts what a shaped link lets pass at once."""
+_REPEATS = 3
+
+
+class Pairs(NamedTuple):
+    """What was measured, source first."""
+
+    rate: NDArray[np.float64]
+    """Bytes per second of each pair alone, [ranks, ranks]; 1 on the diagonal."""
+    latency_s: NDArray[np.float64]
+    """One way, [ranks, ranks]: half of the shortest round trip."""
+    leaving: NDArray[np.float64]
+    """Bytes per second of each rank to all others at once, [ranks]."""
+    arriving: NDArray[np.float64]
+    """Bytes per second from all others at once to each rank, [ranks]."""
+
+
+def probe_topology(name: str = "measured") -> Topology:
+    """Measure the group and describe it; all ranks call it, and all get the same topology.
+
+    Raises:
+        InputError: There is no process group, or it has one rank.
+        RuntimeError: A peer is gone.
+    """
+    pairs = measure_pairs()
+    names: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(names, socket.gethostname())
+    unique = names if len(set(names)) == len(names) else [f"host{r}" for r in range(len(names))]
+    return from_pairs(name, unique, **pairs._asdict(), description="measured by `wirewise topo probe`")
+
+
+def measure_pairs() -> Pairs:
+    """Time messages between all pairs of ranks, one pair after the other; all ranks call it, and all get the same.
+
+    Raises:
+        InputError: There is no process group, or it has one rank.
+        RuntimeError: A peer is gone.
+    """
+    if not dist.is_initialized() or dist.get_world_size() < 2:
+        raise InputError(
+            "links can be measured between at least 2 ranks; start the command by torchrun or in a lab"
+        )
+    group = message_group()
+    ranks, own = dist.get_world_size(), dist.get_rank()
+    rate, latency = np.zeros((ranks, ranks)), np.zeros((ranks, ranks))
+    leaving, arriving = np.zeros(ranks), np.zeros(ranks)
+    for source in range(ranks):
+        for target in range(ranks):
+            if source != target:
+                seconds, size = _pair(group, source, target)
+                if own == source:
+                    latency[source, target], rate[source, target] = seconds, size
+    sizes = _sum(rate) + np.eye(ranks)
+    for rank in range(ranks):
+        others = [r for r in range(ranks) if r != rank]
+        for found, flows in (
+            (leaving, [(rank, o, sizes[rank, o]) for o in others]),
+            (arriving, [(o, rank, sizes[o, rank]) for o in others]),
+        ):
+            total = sum(_size(r, _LONG_S) for _, _, r in flows)
+            seconds = statistics.median(_at_once(group, flows) for _ in range(_REPEATS))
+            found[rank] = total / seconds
+    return Pairs(sizes, _sum(latency), leaving, arriving)
+
+
+def _sum(own: NDArray[np.float64]) -> NDArray[np.float64]:
+    total = torch.from_numpy(own.copy())
+    dist.all_reduce(total)
+    return total.numpy()
+
+
+def _pair(group: Any, source: int, target: int) -> tuple[float, float]:
+    """Latency in seconds and rate in bytes per second, known to the source."""
+    dist.barrier()
+    if dist.get_rank() not in (source, target):
+        return 0.0, 0.0
+    trips = [_round_trip(group, source, target, 1) for _ in range(_ROUND_TRIPS)]
+    wait, size = min(trips), _FIRST_BYTES
+    while True:
+        # The first block uses up what a shaped link lets pass at once; both ends must take the same decision.
+        _round_trip(group, source, target, size)
+        seconds = _told(group, source, target, _round_trip(group, source, target, size))
+        if seconds >= _LONG_S or size >= _MOST_BYTES:
+            break
+        size = min(_MOST_BYTES, max(2 * size, int(1.2 * size * _LONG_S / max(seconds, 1e-4))))
+    # The slope between two sizes is free of everything that each message costs once.
+    slopes = [
+        _round_trip(group, source, target, size) - _round_trip(group, source, target, size // 4)
+        for _ in range(_REPEATS)
+    ]
+    return wait / 2, (size - size // 4) / max(statistics.median(slopes), 1e-9)
+
+
+def _round_trip(group: Any, source: int, target: int, size_bytes: int) -> float:
+    """Seconds until the target's answer of one byte is back; on the target, those of its own side."""
+    block, answer = torch.zeros(size_bytes, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
+    start = time.perf_counter()
+    if dist.get_rank() == source:
+        group.send([block], target, _TAG).wait()
+        group.recv([answer], target, _TAG).wait()
+    else:
+        group.recv([block], source, _TAG).wait()
+        group.send([answer], source, _TAG).wait()
+    return time.perf_counter() - start
+
+
+def _told(group: Any, source: int, target: int, seconds: float) -> float:
+    """The source's figure, on both ends."""
+    said = torch.tensor([seconds], dtype=torch.float64)
+    if dist.get_rank() == source:
+        group.send([said], target, _TAG).wait()
+    else:
+        group.recv([said], source, _TAG).wait()
+    return float(said)
+
+
+def _size(rate: float, seconds: float) -> int:
+    return max(_FIRST_BYTES, int(rate * seconds))
+
+
+def _at_once(group: Any, flows: list[tuple[int, int, float]]) -> float:
+    """Seconds until all flows, each as long as it would take alone, are done; the same on all ranks."""
+    own = dist.get_rank()
+    dist.barrier()
+    start = time.perf_counter()
+    pending, kept = [], []
+    for source, target, rate in flows:
+        if own in (source, target):
+            block = torch.zeros(_size(rate, _LONG_S), dtype=torch.uint8)
+            kept.append(block)
+            act = group.send([block], target, _TAG) if own == source else group.recv([block], source, _TAG)
+            pending.append(act)
+    for work in pending:
+        work.wait()
+    slowest = torch.tensor([time.perf_counter() - start if pending else 0.0], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(slowest)

@@ -1,0 +1,155 @@
+"""A topology from what was measured between its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wirewise.errors import TopologyError
+from wirewise.topology.model import Host, Link, LinkKind, Switch, Topology
+
+__all__ = ["from_pairs"]
+
+_SHARED = 0.8
+"""A rank whose links together reach less than this part of their sum has one port for all of them."""
+_ALIKE = 0.1
+"""Both directions of a link count as one where rates and latencies differ by less than this part."""
+
+
+def from_pairs(
+    name: str,
+    ranks: Sequence[str],
+    *,
+    rate: ArrayLike,
+    latency_s: ArrayLike,
+    leaving: ArrayLike,
+    arriving: ArrayLike,
+    kind: LinkKind = "ethernet",
+    description: str = "",
+) -> Topology:
+    """The simplest network that explains the measured rates.
+
+    Pairs that do not slow each other get direct links. Ranks whose ports bind, and bind alike for every peer, get one
+    switch. Where both are seen, each rank gets a port out and a port in, and ports out are linked to ports in.
+
+    Args:
+        name: Of the topology.
+        ranks: Name of each rank; each becomes a host.
+        rate: Bytes per second of each pair alone, [ranks, ranks], source first; the diagonal does not count.
+        latency_s: One way, of a message without bytes, [ranks, ranks].
+        leaving: Bytes per second that each rank sends to all others at once, [ranks].
+        arriving: Bytes per second that each rank gets from all others at once, [ranks].
+        kind: Of the links.
+        description: Where the figures come from.
+
+    Raises:
+        TopologyError: Shapes that do not fit, or a rate that is not above 0.
+    """
+    rates, waits = np.asarray(rate, np.float64), np.asarray(latency_s, np.float64)
+    out, into = np.asarray(leaving, np.float64), np.asarray(arriving, np.float64)
+    _check(len(ranks), rates, waits, out, into)
+    others = ~np.eye(len(ranks), dtype=bool)
+    bound = _bind(rates * others, out, into)
+    hosts = tuple(Host(name=rank) for rank in ranks)
+    switches: tuple[Switch, ...] = ()
+    if not bound.any():
+        links = _direct(ranks, rates, waits, kind)
+    elif bound.all() and _explained(rates, out, into, others):
+        switches = (Switch(name="network", kind="network"),)
+        links = _around_switch(ranks, out, into, waits, kind)
+    else:
+        switches = tuple(Switch(name=f"{r}-{way}", kind="network") for r in ranks for way in ("out", "in"))
+        links = list(_through_ports(ranks, rates, waits, out, into, kind))
+    return Topology(name=name, description=description, hosts=hosts, switches=switches, links=tuple(links))
+
+
+def _check(
+    count: int, rates: NDArray[np.float64], waits: NDArray[np.float64], *ends: NDArray[np.float64]
+) -> None:
+    shapes = [rates.shape, waits.shape, *(end.shape for end in ends)]
+    if shapes != [(count, count)] * 2 + [(count,)] * 2:
+        raise TopologyError(f"got shapes {shapes}; expected two of {(count, count)} and two of {(count,)}")
+    wanted = rates[~np.eye(count, dtype=bool)]
+    if not (np.isfinite(wanted).all() and (wanted > 0).all() and all((end > 0).all() for end in ends)):
+        raise TopologyError("got a rate that is not above 0; measure it again")
+
+
+def _bind(
+    rates: NDArray[np.float64], out: NDArray[np.float64], into: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Which ranks cannot use all their links at once."""
+    if len(rates) < 3:
+        return np.zeros(len(rates), dtype=bool)
+    return np.asarray((out < _SHARED * rates.sum(axis=1)) | (into < _SHARED * rates.sum(axis=0)))
+
+
+def _explained(
+    rates: NDArray[np.float64], out: NDArray[np.float64], into: NDArray[np.float64], others: NDArray[np.bool_]
+) -> bool:
+    """Whether each pair gets what the narrower of its two ports has."""
+    ports = np.minimum(out[:, None], into[None, :])
+    return bool((rates[others] >= _SHARED * ports[others]).all())
+
+
+def _direct(
+    ends: Sequence[str], rates: NDArray[np.float64], waits: NDArray[np.float64], kind: LinkKind
+) -> list[Link]:
+    found = []
+    for a in range(len(ends)):
+        for b in range(a + 1, len(ends)):
+            there = (float(rates[a, b]), float(waits[a, b]))
+            back = (float(rates[b, a]), float(waits[b, a]))
+            found += _between(ends[a], ends[b], there, back, kind)
+    return found
+
+
+def _around_switch(
+    ranks: Sequence[str],
+    out: NDArray[np.float64],
+    into: NDArray[np.float64],
+    waits: NDArray[np.float64],
+    kind: LinkKind,
+) -> list[Link]:
+    # A message passes two links, so each has half of the latency that a pair shows.
+    half = [float(np.median(np.delete(waits[r], r))) / 2 for r in range(len(ranks))]
+    ends = [((float(out[r]), half[r]), (float(into[r]), half[r])) for r in range(len(ranks))]
+    return [
+        link for rank, end in zip(ranks, ends, strict=True) for link in _between(rank, "network", *end, kind)
+    ]
+
+
+def _through_ports(
+    ranks: Sequence[str],
+    rates: NDArray[np.float64],
+    waits: NDArray[np.float64],
+    out: NDArray[np.float64],
+    into: NDArray[np.float64],
+    kind: LinkKind,
+) -> Iterator[Link]:
+    for a, source in enumerate(ranks):
+        yield _one_way(source, f"{source}-out", (float(out[a]), 0.0), kind)
+        yield _one_way(f"{source}-in", source, (float(into[a]), 0.0), kind)
+        for b, target in enumerate(ranks):
+            if a != b:
+                yield _one_way(
+                    f"{source}-out", f"{target}-in", (float(rates[a, b]), float(waits[a, b])), kind
+                )
+
+
+def _between(
+    a: str, b: str, there: tuple[float, float], back: tuple[float, float], kind: LinkKind
+) -> list[Link]:
+    """One link for both directions where they are alike, else one for each."""
+    if abs(there[0] - back[0]) <= _ALIKE * max(there[0], back[0]):
+        rate, wait = (there[0] + back[0]) / 2, (there[1] + back[1]) / 2
+        return [Link(source=a, target=b, latency_s=wait, bandwidth_bytes_per_s=rate, kind=kind)]
+    return [_one_way(a, b, there, kind), _one_way(b, a, back, kind)]
+
+
+def _one_way(source: str, target: str, end: tuple[float, float], kind: LinkKind) -> Link:
+    rate, wait = end
+    return Link(
+        source=source, target=target, latency_s=wait, bandwidth_bytes_per_s=rate, direction="one", kind=kind
+    )
