@@ -14,7 +14,7 @@ from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError, TopologyError
 from wirewise.units import format_rate
 
-__all__ = ["app"]
+__all__ = ["app", "open_topology"]
 
 app = typer.Typer(
     no_args_is_help=True, help="Topologies: hosts, devices and links, from presets, files and measurements."
@@ -40,7 +40,7 @@ def list_(json: JsonOption = None) -> None:
 @app.command()
 def show(source: _Source, json: JsonOption = None) -> None:
     """Show hosts, devices, links, and how wide the path between any two ranks is."""
-    found = _open(source)
+    found = open_topology(source)
     write_json(json, msgspec.to_builtins(found))
     if json == "-":
         return
@@ -91,7 +91,7 @@ def export(
     file: Annotated[Path | None, typer.Argument(help="Where to write; stdout by default.")] = None,
 ) -> None:
     """Write a topology as TOML, to be edited."""
-    found = _open(source)
+    found = open_topology(source)
     if file is None:
         typer.echo(topology.dumps(found), nl=False)
     else:
@@ -130,7 +130,7 @@ def probe(
 _SHOWN_RANKS = 16
 
 
-def _open(source: str) -> topology.Topology:
+def open_topology(source: str) -> topology.Topology:
     """A file if there is one or the name looks like one, else a preset."""
     if Path(source).is_file() or source.endswith(".toml"):
         return topology.load(source)
