@@ -1,0 +1,98 @@
+"""Exact search on small networks: known answers, and programs that the checker proves."""
+
+import pytest
+
+from wirewise.collective import Edge, Network, check, network
+from wirewise.errors import PlanError
+from wirewise.planners.collective import CollectiveProblem
+from wirewise.planners.collective.sccl import Point, pareto, solve, synthesize
+from wirewise.topology import preset
+
+MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")
+ADDING = ("reduce", "reduce_scatter", "all_reduce")
+
+
+def ring(ranks, both=True, rate=1e9):
+    ends = [(r, (r + 1) % ranks) for r in range(ranks)]
+    ends += [(t, s) for s, t in ends] if both else []
+    return Network(
+        name="ring",
+        ranks=ranks,
+        vertices=tuple(f"r{r}" for r in range(ranks)),
+        edges=tuple(Edge(s, t, rate, 1e-6) for s, t in ends),
+    )
+
+
+def dgx1(collective="all_gather", **kwargs):
+    mesh = network(preset("dgx-1v"), kinds={"nvlink"})
+    return CollectiveProblem(network=mesh, collective=collective, size_bytes=1e9, **kwargs)
+
+
+@pytest.mark.parametrize("point", [(1, 2, 2), (2, 2, 3), (6, 3, 7)])
+def test_all_gathers_of_dgx1_that_exist(point):
+    """C1; (6, 3, 7) is bandwidth-optimal: 7/6 rounds a chunk."""
+    program = solve(dgx1(), Point(*point))
+    check(program)
+    assert program.steps == point[1] and program.chunks == 8 * point[0]
+    assert_rounds(program, dgx1().network, point[2])
+
+
+@pytest.mark.parametrize("point", [(2, 2, 2), (3, 2, 4), (1, 1, 5)])
+def test_all_gathers_of_dgx1_that_do_not_exist(point):
+    """C1."""
+    assert solve(dgx1(), Point(*point)) is None
+
+
+def assert_rounds(program, net, rounds):
+    narrowest = min(e.bandwidth_bytes_per_s for e in net.edges)
+    needed = 0
+    for step in range(program.steps):
+        load = {}
+        for t in program.transfers:
+            if t.step == step:
+                load[t.source, t.target] = load.get((t.source, t.target), 0) + 1
+        needed += max(-(-n // round(net.rate(*pair) / narrowest)) for pair, n in load.items())
+    assert needed <= rounds
+
+
+@pytest.mark.parametrize("collective", MOVING + ADDING)
+def test_every_collective_on_a_ring(collective):
+    problem = CollectiveProblem(network=ring(4), collective=collective, size_bytes=1e6, root=0)
+    program = synthesize(problem, time_limit_s=5.0, most_chunks=2)
+    assert program.collective == collective
+    check(program)
+
+
+def test_front_goes_from_few_steps_to_few_rounds():
+    front = [point for point, _ in pareto(dgx1(), time_limit_s=20.0, most_chunks=2)]
+    assert front[0] == Point(2, 2, 3)
+    rates = [p.rounds / p.chunks for p in front]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_small_messages_take_fewer_steps():
+    few, many = (
+        synthesize(
+            CollectiveProblem(network=ring(6), collective="broadcast", size_bytes=size),
+            most_chunks=4,
+            time_limit_s=10,
+        )
+        for size in (1.0, 1e9)
+    )
+    assert few.steps == 3 and many.steps > 3
+
+
+def test_others_relay_for_a_group():
+    problem = CollectiveProblem(
+        network=ring(4, both=False), collective="all_gather", size_bytes=1e6, members=(0, 2)
+    )
+    program = synthesize(problem, time_limit_s=5.0, most_chunks=1)
+    check(program)
+    assert program.steps == 2 and program.chunks == 2
+
+
+def test_what_is_not_decided_is_told():
+    with pytest.raises(PlanError, match="not decided"):
+        solve(dgx1(), Point(6, 3, 7), time_limit_s=1e-9)
+    with pytest.raises(PlanError, match="raise the steps"):
+        synthesize(dgx1(), point=Point(2, 2, 2))
