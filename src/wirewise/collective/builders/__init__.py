@@ -1,0 +1,121 @@
+"""The known algorithms of each collective as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wirewise.collective.builders import bruck, direct, hypercube, rings, trees
+from wirewise.collective.builders.draft import Builder, Draft, Group
+from wirewise.collective.program import Program, Transfer
+from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
+from wirewise.errors import ProgramError
+
+__all__ = ["BUILDERS", "Builder", "Draft", "Group", "algorithms", "build"]
+
+BUILDERS: dict[tuple[Collective, str], Builder] = {
+    ("broadcast", "flat"): trees.broadcast_flat,
+    ("broadcast", "binomial"): trees.broadcast_binomial,
+    ("broadcast", "chain"): trees.broadcast_chain,
+    ("broadcast", "double_tree"): trees.broadcast_double_tree,
+    ("broadcast", "scatter_all_gather"): rings.broadcast_scatter_ring,
+    ("reduce", "flat"): trees.to_root(trees.broadcast_flat, reduces=True),
+    ("reduce", "binomial"): trees.to_root(trees.broadcast_binomial, reduces=True),
+    ("reduce", "chain"): trees.to_root(trees.broadcast_chain, reduces=True),
+    ("reduce", "double_tree"): trees.to_root(trees.broadcast_double_tree, reduces=True),
+    ("reduce", "reduce_scatter_gather"): rings.reduce_ring_gather,
+    ("reduce", "rabenseifner"): hypercube.reduce_halving_gather,
+    ("scatter", "flat"): trees.scatter_flat,
+    ("scatter", "binomial"): trees.binomial_scatter,
+    ("gather", "flat"): trees.to_root(trees.scatter_flat, reduces=False),
+    ("gather", "binomial"): trees.to_root(trees.binomial_scatter, reduces=False),
+    ("all_gather", "ring"): rings.all_gather_ring,
+    ("all_gather", "neighbour_exchange"): rings.all_gather_neighbours,
+    ("all_gather", "recursive_doubling"): hypercube.all_gather_doubling,
+    ("all_gather", "bruck"): bruck.all_gather_bruck,
+    ("all_gather", "pat"): bruck.all_gather_pat,
+    ("all_gather", "gather_broadcast"): trees.gather_broadcast,
+    ("reduce_scatter", "ring"): rings.reduce_scatter_ring,
+    ("reduce_scatter", "pairwise"): direct.reduce_scatter_pairwise,
+    ("reduce_scatter", "recursive_halving"): hypercube.reduce_scatter_halving,
+    ("reduce_scatter", "bruck"): bruck.reduce_scatter_bruck,
+    ("reduce_scatter", "pat"): bruck.reduce_scatter_pat,
+    ("reduce_scatter", "reduce_then_scatter"): trees.reduce_then_scatter,
+    ("all_reduce", "ring"): rings.all_reduce_ring,
+    ("all_reduce", "recursive_doubling"): hypercube.all_reduce_doubling,
+    ("all_reduce", "rabenseifner"): hypercube.all_reduce_halving_doubling,
+    ("all_reduce", "reduce_broadcast"): trees.all_reduce_tree,
+    ("all_reduce", "double_tree"): trees.all_reduce_double_tree,
+    ("all_to_all", "linear"): direct.all_to_all_linear,
+    ("all_to_all", "pairwise"): direct.all_to_all_pairwise,
+    ("all_to_all", "shift"): direct.all_to_all_shift,
+    ("all_to_all", "ring"): rings.all_to_all_ring,
+    ("all_to_all", "bruck"): bruck.all_to_all_bruck,
+    ("all_to_all", "hypercube"): hypercube.all_to_all_hypercube,
+}
+"""By collective and name of the algorithm."""
+
+
+def algorithms(collective: Collective) -> list[str]:
+    """Names of the algorithms of a collective."""
+    return [name for of, name in BUILDERS if of == collective]
+
+
+def build(
+    collective: Collective,
+    algorithm: str,
+    ranks: int,
+    *,
+    root: int = 0,
+    segments: int = 1,
+    hosts: Sequence[Sequence[int]] | None = None,
+    chunks: int | None = None,
+) -> Program:
+    """The program of a known algorithm.
+
+    Args:
+        collective: Which.
+        algorithm: One of `algorithms(collective)`.
+        ranks: How many.
+        root: Rank of a rooted collective; without effect on others.
+        segments: Parts of each chunk that follow each other through the program.
+        hosts: Ranks of each host, for the hierarchical algorithms.
+        chunks: A multiple of the chunks that the algorithm needs; None: those.
+
+    Raises:
+        ProgramError: An algorithm that does not exist or does not work for these ranks, hosts or chunks.
+    """
+    builder = BUILDERS.get((collective, algorithm))
+    if builder is None:
+        known = ", ".join(algorithms(collective)) or f"a collective of {', '.join(COLLECTIVES)}"
+        raise ProgramError(f"got the algorithm {algorithm!r} of {collective}; expected {known}")
+    top = root if collective in ROOTED else 0
+    if ranks < 1 or not 0 <= top < ranks:
+        raise ProgramError(
+            f"got {ranks} ranks with root {root}; expected at least 1 rank and a root among them"
+        )
+    group = Group(ranks, top, tuple(map(tuple, hosts or ())))
+    draft = _split(builder(group), chunks)
+    return Program(
+        name=algorithm,
+        collective=collective,
+        ranks=ranks,
+        chunks=draft.chunks,
+        transfers=tuple(draft.transfers),
+        root=top,
+        segments=segments,
+    )
+
+
+def _split(draft: Draft, chunks: int | None) -> Draft:
+    """The same with each chunk in several."""
+    if chunks is None or chunks == draft.chunks:
+        return draft
+    parts, rest = divmod(chunks, draft.chunks)
+    if parts < 1 or rest:
+        raise ProgramError(f"got {chunks} chunks; expected a multiple of the {draft.chunks} of the algorithm")
+    found = [
+        Transfer(t.chunk * parts + part, t.source, t.target, t.step, t.reduces)
+        for t in draft.transfers
+        for part in range(parts)
+    ]
+    return Draft(chunks, found)

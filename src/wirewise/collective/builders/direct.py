@@ -1,0 +1,37 @@
+"""Algorithms in which every block goes straight from its source to its target."""
+
+from __future__ import annotations
+
+from wirewise.collective.builders.draft import Draft, Group
+from wirewise.collective.program import Transfer
+
+__all__ = ["all_to_all_linear", "all_to_all_pairwise", "all_to_all_shift", "reduce_scatter_pairwise"]
+
+
+def reduce_scatter_pairwise(group: Group) -> Draft:
+    """In step k every rank sends to the one k + 1 places on."""
+    p = group.ranks
+    moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
+    return Draft(p, [Transfer(t, s, t, step, True) for s, t, step in moves])
+
+
+def all_to_all_linear(group: Group) -> Draft:
+    """Everything at once."""
+    p = group.ranks
+    return Draft(p * p, [Transfer(s * p + t, s, t, 0) for s in range(p) for t in range(p) if s != t])
+
+
+def all_to_all_shift(group: Group) -> Draft:
+    """In step k every rank sends to the one k + 1 places on, and gets from the one k + 1 places before."""
+    p = group.ranks
+    moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
+    return Draft(p * p, [Transfer(s * p + t, s, t, step) for s, t, step in moves])
+
+
+def all_to_all_pairwise(group: Group) -> Draft:
+    """In each step pairs swap, by exclusive or of their numbers; a shift where the ranks are no power of two."""
+    p = group.ranks
+    if p & (p - 1):
+        return all_to_all_shift(group)
+    moves = [(r, r ^ mask, mask - 1) for mask in range(1, p) for r in range(p)]
+    return Draft(p * p, [Transfer(s * p + t, s, t, step) for s, t, step in moves])

@@ -1,0 +1,79 @@
+"""Algorithms in which ranks talk to the next rank only: ring, and neighbour exchange."""
+
+from __future__ import annotations
+
+from wirewise.collective.builders.draft import Draft, Group, mirrored, then
+from wirewise.collective.builders.trees import binomial_scatter
+from wirewise.collective.program import Transfer
+from wirewise.errors import ProgramError
+
+__all__ = [
+    "all_gather_neighbours",
+    "all_gather_ring",
+    "all_reduce_ring",
+    "all_to_all_ring",
+    "broadcast_scatter_ring",
+    "reduce_ring_gather",
+    "reduce_scatter_ring",
+]
+
+
+def all_gather_ring(group: Group, onwards: int = 1) -> Draft:
+    """Each rank passes on what it got last; `onwards` is 1 for the next rank, -1 for the one before."""
+    p = group.ranks
+    moves = [(r, step) for step in range(p - 1) for r in range(p)]
+    found = [Transfer((r - onwards * step) % p, r, (r + onwards) % p, step) for r, step in moves]
+    return Draft(p, found)
+
+
+def reduce_scatter_ring(group: Group) -> Draft:
+    """Each block goes once round to its rank, and each rank adds its part."""
+    return mirrored(all_gather_ring(group, onwards=-1), reduces=True)
+
+
+def all_reduce_ring(group: Group) -> Draft:
+    """Reduce-scatter, then all-gather, in the same direction (Patarasuk, Yuan 2009)."""
+    return then(reduce_scatter_ring(group), all_gather_ring(group))
+
+
+def broadcast_scatter_ring(group: Group) -> Draft:
+    """Scatter by a binomial tree, then all-gather round the ring (van de Geijn)."""
+    return then(binomial_scatter(group), all_gather_ring(group))
+
+
+def reduce_ring_gather(group: Group) -> Draft:
+    """Reduce-scatter round the ring, then gather by a binomial tree."""
+    return then(reduce_scatter_ring(group), mirrored(binomial_scatter(group), reduces=False))
+
+
+def all_gather_neighbours(group: Group) -> Draft:
+    """Pairs swap, then each rank swaps with its two neighbours in turn what it got last (Chen et al. 2005).
+
+    Raises:
+        ProgramError: An odd number of ranks.
+    """
+    p = group.ranks
+    if p % 2 and p > 1:
+        raise ProgramError(
+            f"got {p} ranks; expected an even number, as neighbour exchange needs; choose another algorithm"
+        )
+    found: list[Transfer] = []
+    latest = [[r] for r in range(p)]
+    for step in range(p // 2):
+        partner = [(r + (1 if (r + step) % 2 == 0 else -1)) % p for r in range(p)]
+        found += [Transfer(b, r, partner[r], step) for r in range(p) for b in latest[r]]
+        got = [latest[partner[r]] for r in range(p)]
+        latest = [latest[r] + got[r] for r in range(p)] if step == 0 else got
+    return Draft(p, found)
+
+
+def all_to_all_ring(group: Group) -> Draft:
+    """Each rank passes on to the next what is not for itself."""
+    p = group.ranks
+    found: list[Transfer] = []
+    for step in range(p - 1):
+        for r in range(p):
+            first = (r - step) % p
+            chunks = [first * p + (first + offset) % p for offset in range(step + 1, p)]
+            found += [Transfer(chunk, r, (r + 1) % p, step) for chunk in chunks]
+    return Draft(p * p, found)
