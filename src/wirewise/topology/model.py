@@ -18,7 +18,7 @@ __all__ = ["Device", "Host", "Link", "MisplacedError", "Switch", "Topology"]
 
 DeviceKind = Literal["gpu", "cpu"]
 SwitchKind = Literal["network", "nvswitch", "pcie", "socket"]
-LinkKind = Literal["ethernet", "infiniband", "nvlink", "pcie", "socket"]
+LinkKind = Literal["ethernet", "infiniband", "nvlink", "pcie", "socket", "xgmi"]
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

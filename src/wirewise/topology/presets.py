@@ -7,14 +7,15 @@ document no latencies: those are orders of magnitude, and plans that depend on t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from wirewise import units
 from wirewise.errors import TopologyError
+from wirewise.topology.machines import MACHINES, machine
 from wirewise.topology.model import Device, Host, Link, LinkKind, Switch, Topology
 
-__all__ = ["PRESETS", "dgx1v", "from_lab", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
+__all__ = ["PRESETS", "dgx1p", "dgx1v", "from_lab", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
 
 _GB = 1e9
 _PCIE_LANES = 16
@@ -26,6 +27,7 @@ _PCIE_BYTES_PER_S = {
 """Sixteen lanes of a generation: 8, 16, 32 Gbit/s a lane, coded 128b/130b."""
 _NVLINK_BYTES_PER_S = 25 * _GB
 """One link of NVLink 2, 3 or 4: 25 GB/s each way; generations differ in the number of links a GPU has."""
+_NVLINK_1_BYTES_PER_S = 20 * _GB
 _QPI_BYTES_PER_S = 2 * 19.2 * _GB
 """Two links of 9.6 GT/s with two bytes a transfer, each way."""
 _LAB_LATENCY_S = 5e-5
@@ -106,11 +108,17 @@ def pcie_machine(gpus: int, *, generation: int = 4) -> Topology:
 
 def dgx1v() -> Topology:
     """DGX-1 with eight V100: NVLink 2 as a hybrid cube mesh, PCIe 3, two sockets, four ports of EDR."""
+    return _dgx1("dgx-1v", "V100", {p: n * _NVLINK_BYTES_PER_S for p, n in _CUBE_MESH.items()})
+
+
+def dgx1p() -> Topology:
+    """DGX-1 with eight P100: as `dgx1v`, with one link of NVLink 1 (20 GB/s each way) for each pair of the mesh."""
+    return _dgx1("dgx-1p", "P100", dict.fromkeys(_CUBE_MESH, _NVLINK_1_BYTES_PER_S))
+
+
+def _dgx1(name: str, gpu: str, rates: Mapping[tuple[int, int], float]) -> Topology:
     sockets = ("socket0", "socket1")
-    mesh = (
-        _link(f"gpu{a}", f"gpu{b}", "nvlink", count * _NVLINK_BYTES_PER_S, _NVLINK_LATENCY_S)
-        for (a, b), count in _CUBE_MESH.items()
-    )
+    mesh = (_link(f"gpu{a}", f"gpu{b}", "nvlink", rate, _NVLINK_LATENCY_S) for (a, b), rate in rates.items())
     # Memory sits at the sockets; the host itself stands for it and is as near to either.
     between = _link(*sockets, "socket", _QPI_BYTES_PER_S, _PCIE_LATENCY_S)
     memory = (_link("host0", socket, "socket", _QPI_BYTES_PER_S, 0.0) for socket in sockets)
@@ -119,8 +127,8 @@ def dgx1v() -> Topology:
         for n in range(4)
     )
     return Topology(
-        name="dgx-1v",
-        description=f"DGX-1, V100, documented bandwidths. {_LATENCIES}",
+        name=name,
+        description=f"DGX-1, {gpu}, documented bandwidths. {_LATENCIES}",
         hosts=(Host(name="host0"),),
         devices=tuple(_gpus(8)),
         switches=(
@@ -191,6 +199,7 @@ PRESETS: dict[str, Callable[[], Topology]] = {
     "lab-8": lambda: lab_hosts(["200mbit"] * 8),
     "pcie-4": lambda: pcie_machine(4),
     "pcie-8": lambda: pcie_machine(8),
+    "dgx-1p": dgx1p,
     "dgx-1v": dgx1v,
     "dgx-2": lambda: nvswitch_machine("dgx-2", gpus=16, nvlinks=6, pcie=3, ports=8, port_rate="100gbit"),
     "dgx-a100": lambda: nvswitch_machine(
@@ -200,13 +209,13 @@ PRESETS: dict[str, Callable[[], Topology]] = {
         "dgx-h100", gpus=8, nvlinks=18, pcie=5, ports=8, port_rate="400gbit"
     ),
 }
-"""Topologies that `preset` knows, besides lab-N, lab-N@RATE and pcie-N for any N."""
+"""Topologies that `preset` knows, besides lab-N, lab-N@RATE and pcie-N for any N, and the models of `machines`."""
 
 _SIZED = re.compile(r"(lab|pcie)-([1-9]\d{0,3})(?:@(.+))?")
 
 
 def preset(name: str) -> Topology:
-    """A preset by name: one of `PRESETS`, or "lab-6@50mbit", "pcie-2" and the like.
+    """A preset by name: one of `PRESETS`, or "lab-6@50mbit", "pcie-2", "ndv2x2" and the like.
 
     Raises:
         TopologyError: The name is unknown.
@@ -219,8 +228,12 @@ def preset(name: str) -> Topology:
         return lab_hosts([match[3] or "200mbit"] * int(match[2]))
     if match is not None and match[3] is None:
         return pcie_machine(int(match[2]))
+    modelled = machine(name)
+    if modelled is not None:
+        return modelled
     raise TopologyError(
-        f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, or lab-N@RATE or pcie-N"
+        f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, lab-N@RATE, pcie-N, h4, h4-quarter, "
+        f"or xN after {', '.join(MACHINES)}, such as ndv2x2"
     )
 
 

@@ -1,0 +1,239 @@
+"""The least time that a collective can take on a network, with the cut that proves it.
+
+Whatever a group of vertices must let out has to pass the edges that leave it: bytes over bandwidth bounds the time
+from below, for every algorithm. The tightest of these cuts is found exactly, in whole numbers, by maximum flows
+(all-gather: as in ForestColl, Zhao et al. 2024, section 4; broadcast: Edmonds 1973). Latencies are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.collective.exchange_cuts import exchange_cut
+from wirewise.collective.maxflow import Capacities, FlowGraph, capacities
+from wirewise.collective.network import Network
+from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
+from wirewise.errors import InputError, TopologyError
+
+__all__ = [
+    "Bound",
+    "Cut",
+    "all_gather_inverse_rate",
+    "bound",
+    "busiest_edge_s",
+    "tightest_cut",
+    "two_phase_s",
+]
+
+
+class Bound(NamedTuple):
+    """A time that no algorithm can beat: `bytes_leaving / bandwidth_bytes_per_s`."""
+
+    seconds: float
+    cut: tuple[int, ...]
+    """Ranks inside the tightest cut; none where what all ranks together take in is tighter than any cut."""
+    bandwidth_bytes_per_s: float
+    """Of the edges that leave the cut; without a cut, of all edges that end at ranks."""
+    bytes_leaving: float
+    """What must pass them."""
+    vertices: tuple[int, ...] = ()
+    """All vertices inside: the ranks, and the hosts and switches on their side."""
+    exact: bool = True
+    """False: a tighter cut may exist, as not all of them could be tried (all-to-all on large networks)."""
+
+
+class Cut(NamedTuple):
+    """Vertices whose supply has the least capacity to leave them."""
+
+    supply: int
+    capacity: int
+    inside: NDArray[np.bool_]
+
+    @property
+    def ratio(self) -> Fraction:
+        """Supply per unit of capacity."""
+        return Fraction(self.supply, self.capacity)
+
+
+def bound(
+    network: Network,
+    collective: Collective,
+    size_bytes: float,
+    *,
+    root: int = 0,
+    members: Sequence[int] = (),
+) -> Bound:
+    """Least time of a collective of `size_bytes` (the larger buffer of a rank, in or out).
+
+    Args:
+        network: Where.
+        collective: Which.
+        size_bytes: Larger buffer of a rank.
+        root: Rank of a rooted collective.
+        members: Ranks that take part, the others relay; none: all.
+
+    Raises:
+        InputError: An unknown collective, a rank out of range or a size below 0.
+        TopologyError: Nothing leads out of a group of vertices whose data others need.
+    """
+    group = tuple(members) or tuple(range(network.ranks))
+    _check(network, collective, size_bytes, root, group)
+    if len(group) == 1 or size_bytes == 0:
+        return Bound(0.0, (), float("inf"), 0.0)
+    found = capacities(network)
+    if collective == "all_to_all":
+        return _all_to_all(network, found, size_bytes / len(group), group)
+    if collective == "all_reduce":
+        return _all_reduce(network, found, size_bytes, group)
+    backwards = collective in ("reduce_scatter", "reduce", "scatter")
+    whole = collective in ("broadcast", "reduce")
+    supply, sinks = _flows(network, collective, root, group)
+    cut = tightest_cut(found.reverse if backwards else found, supply, sinks)
+    return _of_cut(network, found, cut, size_bytes if whole else size_bytes / len(group), backwards)
+
+
+def all_gather_inverse_rate(network: Network, members: Sequence[int] = ()) -> Fraction:
+    """Seconds per byte of one rank's block in an all-gather: the largest |ranks inside| / bandwidth of all cuts."""
+    group = tuple(members) or tuple(range(network.ranks))
+    found = capacities(network)
+    supply, sinks = _flows(network, "all_gather", 0, group)
+    return tightest_cut(found, supply, sinks).ratio / found.unit_bytes_per_s
+
+
+def two_phase_s(network: Network, size_bytes: float, members: Sequence[int] = ()) -> float:
+    """Least time of an all-reduce that is a reduce-scatter and then an all-gather."""
+    return (
+        bound(network, "reduce_scatter", size_bytes, members=members).seconds
+        + bound(network, "all_gather", size_bytes, members=members).seconds
+    )
+
+
+def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> Cut:
+    """The vertices without one of the sinks that have most supply for the capacity that leaves them.
+
+    Newton's method on the ratio (Dinkelbach 1967): while some cut of a flow problem scaled by the present ratio
+    is too small, that cut has a larger ratio. Each sink takes a few maximum flows; all is exact.
+
+    Args:
+        found: The edges.
+        supply: Units that each vertex sends to every sink; [vertices].
+        sinks: Vertices that need the supply of all others.
+
+    Raises:
+        TopologyError: Nothing leads out of a group with supply.
+    """
+    senders = np.flatnonzero(supply)
+    hub = found.vertices
+    graph = FlowGraph(
+        hub + 1,
+        np.concatenate([np.full(len(senders), hub), found.sources]),
+        np.concatenate([senders, found.targets]),
+    )
+    best = _cut(found, supply, np.arange(hub) != sinks[0])
+    _check_leaves(best)
+    for sink in sinks:
+        improved = True
+        while improved:
+            amounts = np.concatenate([supply[senders] * best.capacity, found.amounts * best.supply])
+            new = _cut(found, supply, graph.cut(amounts, hub, sink)[1][:hub])
+            _check_leaves(new)
+            improved = new.supply * best.capacity > best.supply * new.capacity
+            best = new if improved else best
+    return best
+
+
+def busiest_edge_s(network: Network, bytes_by_pair: dict[tuple[int, int], float]) -> float:
+    """Time that the busiest edge carries, where transfers between ranks take the network's routes.
+
+    Args:
+        network: Where.
+        bytes_by_pair: Bytes from a rank to another.
+
+    Raises:
+        TopologyError: A pair without a route.
+    """
+    load = [0.0] * len(network.edges)
+    for (source, target), amount in bytes_by_pair.items():
+        path = network.route(source, target)
+        if path is None:
+            raise TopologyError(
+                f"no route leads from rank {source} to rank {target}; expected ranks that are neighbours"
+            )
+        for edge in path:
+            load[edge] += amount
+    pairs = zip(load, network.edges, strict=True)
+    return max((amount / edge.bandwidth_bytes_per_s for amount, edge in pairs), default=0.0)
+
+
+def _cut(found: Capacities, supply: NDArray[np.int64], inside: NDArray[np.bool_]) -> Cut:
+    return Cut(int(supply[inside].sum()), found.leaving(inside), inside)
+
+
+def _check_leaves(cut: Cut) -> None:
+    if cut.supply and not cut.capacity:
+        raise TopologyError(
+            f"no edge leads out of the vertices {np.flatnonzero(cut.inside).tolist()}, whose data others need; "
+            "add the missing link"
+        )
+
+
+def _flows(
+    network: Network, collective: Collective, root: int, group: Sequence[int]
+) -> tuple[NDArray[np.int64], list[int]]:
+    """Who supplies what, and who needs all of it; for collectives that run backwards, on the reversed edges."""
+    supply = np.zeros(len(network.vertices), np.int64)
+    supply[[root] if collective in ("broadcast", "reduce") else list(group)] = 1
+    if collective in ("gather", "scatter"):
+        supply[root] = 0
+        return supply, [root]
+    return supply, [rank for rank in group if collective not in ROOTED or rank != root]
+
+
+def _of_cut(network: Network, found: Capacities, cut: Cut, unit_bytes: float, backwards: bool) -> Bound:
+    # On reversed edges what leaves a group is what enters it: it leaves the others.
+    inside = ~cut.inside if backwards else cut.inside
+    bandwidth = float(cut.capacity * found.unit_bytes_per_s)
+    leaving = cut.supply * unit_bytes
+    vertices = tuple(np.flatnonzero(inside).tolist())
+    ranks = tuple(v for v in vertices if v < network.ranks)
+    return Bound(leaving / bandwidth, ranks, bandwidth, leaving, vertices)
+
+
+def _all_reduce(network: Network, found: Capacities, size_bytes: float, group: Sequence[int]) -> Bound:
+    """Each group of ranks must send its sum and get the others'; and n - 1 sums and n - 1 copies must arrive."""
+    supply, sinks = _flows(network, "broadcast", group[0], group)
+    bounds = [
+        _of_cut(network, found, tightest_cut(found, supply, sinks), size_bytes, False),
+        _of_cut(network, found, tightest_cut(found.reverse, supply, sinks), size_bytes, True),
+    ]
+    into = sum(e.bandwidth_bytes_per_s for e in network.edges if e.target < network.ranks)
+    arriving = 2 * (len(group) - 1) * size_bytes
+    return max(*bounds, Bound(arriving / into, (), into, arriving), key=lambda b: b.seconds)
+
+
+def _all_to_all(network: Network, found: Capacities, pair_bytes: float, group: Sequence[int]) -> Bound:
+    supply = np.zeros(len(network.vertices), np.int64)
+    supply[list(group)] = 1
+    inside, exact = exchange_cut(found, supply)
+    pairs = int(supply[inside].sum()) * int(supply[~inside].sum())
+    capacity = found.leaving(inside)
+    made = _of_cut(network, found, Cut(pairs, capacity, inside), pair_bytes, False)
+    return made._replace(exact=exact)
+
+
+def _check(
+    network: Network, collective: Collective, size_bytes: float, root: int, group: Sequence[int]
+) -> None:
+    if collective not in COLLECTIVES:
+        raise InputError(f"got the collective {collective!r}; expected one of {', '.join(COLLECTIVES)}")
+    if not 0 <= size_bytes < float("inf"):
+        raise InputError(f"got a size of {size_bytes} bytes; expected a number of at least 0")
+    if len(set(group)) < len(group) or not all(0 <= m < network.ranks for m in group):
+        raise InputError(f"got the members {tuple(group)}; expected different ranks below {network.ranks}")
+    if collective in ROOTED and root not in group:
+        raise InputError(f"got the root {root}; expected a member, one of {tuple(group)}")

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+
+import networkx
+import numpy as np
+import pytest
+
+from tests.collective_networks import SECTION_7, machine_network, random_network
+from wirewise.collective import COLLECTIVES, Collective, Network, network
+from wirewise.collective.bounds import all_gather_inverse_rate, bound, two_phase_s
+from wirewise.collective.exchange_cuts import ALL
+from wirewise.collective.maxflow import FlowGraph, capacities
+from wirewise.collective.network import Edge
+from wirewise.errors import InputError, TopologyError
+from wirewise.topology import preset
+
+
+@pytest.mark.parametrize("name", SECTION_7)
+def test_a1_all_gather_of_published_machines(name: str) -> None:
+    made = machine_network(name)
+    assert all_gather_inverse_rate(made) == SECTION_7[name]
+    for collective in ("all_gather", "reduce_scatter"):
+        seconds = bound(made, collective, made.ranks * 1e9).seconds
+        assert seconds == pytest.approx(float(SECTION_7[name] * 10**9), rel=1e-9)
+
+
+def test_a1_all_to_all_between_two_ndv2_takes_the_relay() -> None:
+    made = machine_network("ndv2x2")
+    found = bound(made, "all_to_all", 1e9)
+    # Eight by eight pairs of 1/16 GB cross a link of 12.5 GB/s.
+    assert found.seconds == pytest.approx(64 / 16 / 12.5)
+    assert found.cut in (tuple(range(8)), tuple(range(8, 16))) and found.exact
+
+
+def test_uneven_lab_network() -> None:
+    made = network(preset("h4"))
+    found = bound(made, "all_reduce", 16 * 2**20)
+    assert found.seconds == pytest.approx(0.1917, abs=1e-4)
+    assert found.cut in ((0, 1), (2, 3))
+    assert two_phase_s(made, 16 * 2**20) == pytest.approx(found.seconds)
+
+
+def test_equal_links_of_all_reduce_are_bound_by_what_ranks_take_in() -> None:
+    made = network(preset("dgx-a100x1"))
+    found = bound(made, "all_reduce", 8e9)
+    assert found.cut == () and found.seconds == pytest.approx(2 * 7 * 8e9 / (8 * 300e9))
+    assert two_phase_s(made, 8e9) == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a3_bounds_are_the_tightest_of_all_cuts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ranks = int(rng.integers(4, 8))
+    made = random_network(seed, ranks, switches=int(rng.integers(0, 9 - ranks)))
+    count = int(rng.integers(2, ranks + 1))
+    members = tuple(sorted(rng.choice(ranks, count, replace=False).tolist()))
+    root = members[seed % count]
+    for collective in COLLECTIVES:
+        found = bound(made, collective, 1.0, root=root, members=members)
+        expected = max(_all_cuts(made, collective, root, members))
+        assert found.seconds == pytest.approx(expected, rel=1e-12), collective
+        if found.vertices:
+            _check_certificate(made, collective, root, members, found.seconds, found.vertices)
+            assert found.cut == tuple(v for v in found.vertices if v < ranks)
+
+
+def test_certificate_of_large_machines() -> None:
+    for name in ("dgx-2x2", "mi250x2"):
+        made = machine_network(name)
+        for collective in COLLECTIVES:
+            found = bound(made, collective, 1e9)
+            assert found.seconds == pytest.approx(found.bytes_leaving / found.bandwidth_bytes_per_s)
+            if found.vertices:
+                group = tuple(range(made.ranks))
+                _check_certificate(made, collective, 0, group, found.seconds * 1e-9, found.vertices)
+
+
+def test_search_finds_the_tightest_exchange_cut_of_two_machines() -> None:
+    made = machine_network("dgx-a100x3")
+    found = bound(made, "all_to_all", 24e9)
+    assert len(made.vertices) > ALL and not found.exact
+    assert found.seconds == pytest.approx(8 * 16 * 1e9 / (8 * 25e9))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_flows_agree_with_networkx(seed: int) -> None:
+    made = random_network(seed, 12, 4)
+    found = capacities(made)
+    graph = networkx.DiGraph()
+    for edge in made.edges:
+        graph.add_edge(edge.source, edge.target, capacity=int(edge.bandwidth_bytes_per_s))
+    ours = FlowGraph(found.vertices, found.sources, found.targets)
+    for sink in range(1, 16):
+        value, inside = ours.cut(found.amounts, 0, sink)
+        assert value * found.unit_bytes_per_s == networkx.maximum_flow_value(graph, 0, sink)
+        assert found.leaving(inside) == value and inside[0] and not inside[sink]
+        assert ours.flow(found.amounts, 0, sink, 1) >= min(value, 1)
+
+
+def test_uneven_rates_are_rounded_by_less_than_any_use_of_them() -> None:
+    rates = np.random.default_rng(1).uniform(1e6, 1e12, 12).tolist()
+    pairs = itertools.permutations(range(4), 2)
+    made = Network(
+        name="n",
+        ranks=4,
+        vertices=tuple("abcd"),
+        edges=tuple(Edge(a, b, rate, 0.0) for (a, b), rate in zip(pairs, rates, strict=True)),
+    )
+    found = capacities(made)
+    for amount, rate in zip(found.amounts.tolist(), rates, strict=True):
+        exact = Fraction(amount) * found.unit_bytes_per_s
+        assert 0 <= exact - Fraction(rate) < Fraction(rate) / 10**9
+
+
+def test_one_member_needs_no_time() -> None:
+    assert bound(machine_network("dgx-1v"), "all_gather", 1e9, members=(3,)).seconds == 0
+    assert bound(machine_network("dgx-1v"), "all_to_all", 0).seconds == 0
+
+
+def test_bad_arguments_are_named() -> None:
+    made = machine_network("dgx-1v")
+    with pytest.raises(InputError, match="got the collective 'gossip'"):
+        bound(made, "gossip", 1.0)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="size of -1"):
+        bound(made, "broadcast", -1)
+    with pytest.raises(InputError, match=r"members \(0, 9\)"):
+        bound(made, "all_gather", 1, members=(0, 9))
+    with pytest.raises(InputError, match="root 5"):
+        bound(made, "broadcast", 1, root=5, members=(0, 1))
+    cut_off = Network(name="n", ranks=2, vertices=("a", "b"), edges=(Edge(0, 1, 1.0, 0.0),))
+    with pytest.raises(TopologyError, match=r"no edge leads out of the vertices \[1\]"):
+        bound(cut_off, "all_gather", 1.0)
+
+
+def _leaving(made: Network, inside: set[int]) -> float:
+    return sum(e.bandwidth_bytes_per_s for e in made.edges if e.source in inside and e.target not in inside)
+
+
+def _must_leave(collective: Collective, inside: set[int], root: int, members: tuple[int, ...]) -> float:
+    """Bytes that must leave a group of vertices, of a collective of one byte."""
+    within = len(inside & set(members))
+    outside, block = len(members) - within, 1 / len(members)
+    if collective in ("all_gather", "reduce_scatter"):
+        many = within if collective == "all_gather" else outside
+        return many * block if within and outside else 0.0
+    if collective == "all_to_all":
+        return within * outside * block
+    if collective == "all_reduce":
+        return 1.0 if within and outside else 0.0
+    if collective in ("broadcast", "scatter"):
+        blocks = 1.0 if collective == "broadcast" else outside * block
+        return blocks if root in inside and outside else 0.0
+    blocks = 1.0 if collective == "reduce" else within * block
+    return blocks if root not in inside and within else 0.0
+
+
+def _all_cuts(made: Network, collective: Collective, root: int, members: tuple[int, ...]) -> Iterator[float]:
+    for bits in itertools.product((False, True), repeat=len(made.vertices)):
+        inside = {v for v, chosen in enumerate(bits) if chosen}
+        must = _must_leave(collective, inside, root, members)
+        if must:
+            yield must / _leaving(made, inside)
+    if collective == "all_reduce":
+        into = sum(e.bandwidth_bytes_per_s for e in made.edges if e.target < made.ranks)
+        yield 2 * (len(members) - 1) / into
+
+
+def _check_certificate(
+    made: Network,
+    collective: Collective,
+    root: int,
+    members: tuple[int, ...],
+    seconds: float,
+    vertices: tuple[int, ...],
+) -> None:
+    inside = set(vertices)
+    again = _must_leave(collective, inside, root, members) / _leaving(made, inside)
+    assert again == pytest.approx(seconds, rel=1e-12)
