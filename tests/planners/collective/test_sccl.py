@@ -2,7 +2,8 @@
 
 import pytest
 
-from wirewise.collective import Edge, Network, check, network
+from tests.planners.collective.networks import ring
+from wirewise.collective import check, network
 from wirewise.errors import PlanError
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.sccl import Point, pareto, solve, synthesize
@@ -10,17 +11,6 @@ from wirewise.topology import preset
 
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")
 ADDING = ("reduce", "reduce_scatter", "all_reduce")
-
-
-def ring(ranks, both=True, rate=1e9):
-    ends = [(r, (r + 1) % ranks) for r in range(ranks)]
-    ends += [(t, s) for s, t in ends] if both else []
-    return Network(
-        name="ring",
-        ranks=ranks,
-        vertices=tuple(f"r{r}" for r in range(ranks)),
-        edges=tuple(Edge(s, t, rate, 1e-6) for s, t in ends),
-    )
 
 
 def dgx1(collective="all_gather", **kwargs):

@@ -1,0 +1,226 @@
+"""Compiled core of the greedy planner: chunks matched with free links, moment by moment.
+
+A link is a pair of ranks with the edges of its route. At each moment at which an edge comes free or a chunk arrives,
+the links that this concerns are visited in random order; a link whose edges are all free takes a chunk that its
+source holds and that is of use at its target, if there is one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Links", "Matched", "match"]
+
+Ints = NDArray[np.int64]
+Vector = NDArray[np.float64]
+
+_WORD = 64
+
+
+class Links(NamedTuple):
+    """P pairs of R ranks over E edges, for chunks of one size."""
+
+    source: Ints
+    """[P]"""
+    target: Ints
+    takes_s: Vector
+    """From the start of a transfer to its arrival, [P]."""
+    route_start: Ints
+    """First edge of each pair in `route`, [P + 1]."""
+    route: Ints
+    hold_s: Vector
+    """How long a chunk holds an edge, [E]."""
+    over_start: Ints
+    """First pair of each edge in `over`, [E + 1]."""
+    over: Ints
+    """Pairs whose routes take an edge."""
+    out_start: Ints
+    """First pair of each rank in `out`, [R + 1]."""
+    out: Ints
+    """Pairs that leave a rank."""
+    path_s: Vector
+    """Quickest way of a chunk from rank to rank, [R, R]."""
+
+
+class Matched(NamedTuple):
+    """Transfers in the order of their starts."""
+
+    chunk: Ints
+    link: Ints
+    finish_s: float
+    """When the last chunk arrives; infinite: not all did before the deadline."""
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def match(
+    links: Links,
+    source: Ints,
+    needs: NDArray[np.bool_],
+    seed: int,
+    by_distance: bool,
+    patience: float,
+    deadline_s: float,
+) -> Matched:
+    """One random run.
+
+    A transfer of chunk k to rank j is of use if j needs k, or is nearer to a rank that needs it than all that hold it
+    or soon will. It must not take longer than `patience` times the quickest way from those to j, and must arrive
+    before the deadline.
+
+    Args:
+        links: The network.
+        source: Rank that holds each chunk, [K].
+        needs: Whether a rank needs a chunk that it does not hold, [K, R].
+        seed: Of the random order.
+        by_distance: Links take the chunk that has furthest to go, or else that of which there are fewest.
+        patience: See above.
+        deadline_s: See above.
+    """
+    np.random.seed(seed)  # noqa: NPY002  (numba knows no generators)
+    chunks, ranks = needs.shape
+    words = (chunks + _WORD - 1) // _WORD
+    held = np.zeros((ranks, words), np.uint64)
+    coming = np.zeros((ranks, words), np.uint64)
+    near = np.empty((chunks, ranks))
+    missing = np.zeros(chunks, np.int64)
+    copies = np.ones(chunks, np.int64)
+    for k in range(chunks):
+        bit = np.uint64(1) << np.uint64(k % _WORD)
+        held[source[k], k // _WORD] |= bit
+        coming[source[k], k // _WORD] |= bit
+        near[k] = links.path_s[source[k]]
+        missing[k] = needs[k].sum()
+    left = missing.sum()
+    most = chunks * ranks
+    out_chunk, out_link = np.empty(most, np.int64), np.empty(most, np.int64)
+    sent = 0
+    free_s = np.zeros(len(links.hold_s))
+    marked = np.arange(len(links.source))
+    is_marked = np.ones(len(marked), np.bool_)
+    count = len(marked)
+    events = [(0.0, np.int64(-1), np.int64(-1))]
+    finish_s = 0.0
+    while len(events) > 0:
+        now = events[0][0]
+        tick = now * (1 + 1e-9) + 1e-15
+        while len(events) > 0 and events[0][0] <= tick:
+            _, edge, arrival = heapq.heappop(events)
+            if edge >= 0:
+                count = _mark(links.over_start, links.over, edge, marked, is_marked, count)
+            elif arrival >= 0:
+                k, target = out_chunk[arrival], links.target[out_link[arrival]]
+                held[target, k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
+                count = _mark(links.out_start, links.out, target, marked, is_marked, count)
+        np.random.shuffle(marked[:count])  # noqa: NPY002
+        for place in range(count):
+            link = marked[place]
+            is_marked[link] = False
+            i, j = links.source[link], links.target[link]
+            arrives = now + links.takes_s[link]
+            if arrives > deadline_s or not _is_free(links, link, free_s, tick):
+                continue
+            k = _choose(
+                held[i], coming[j], j, needs, missing, copies, near, links, link, by_distance, patience
+            )
+            if k < 0:
+                continue
+            coming[j, k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
+            copies[k] += 1
+            near[k] = np.minimum(near[k], links.path_s[j])
+            if needs[k, j]:
+                missing[k] -= 1
+                left -= 1
+                finish_s = max(finish_s, arrives)
+            out_chunk[sent], out_link[sent] = k, link
+            heapq.heappush(events, (arrives, np.int64(-1), np.int64(sent)))
+            for e in links.route[links.route_start[link] : links.route_start[link + 1]]:
+                free_s[e] = now + links.hold_s[e]
+                heapq.heappush(events, (free_s[e], e, np.int64(-1)))
+            sent += 1
+        count = 0
+        if left == 0 or now > deadline_s:
+            break
+    return Matched(out_chunk[:sent], out_link[:sent], finish_s if left == 0 else np.inf)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _mark(
+    starts: Ints, listed: Ints, which: int, marked: Ints, is_marked: NDArray[np.bool_], count: int
+) -> int:
+    for link in listed[starts[which] : starts[which + 1]]:
+        if not is_marked[link]:
+            is_marked[link] = True
+            marked[count] = link
+            count += 1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _is_free(links: Links, link: int, free_s: Vector, tick: float) -> bool:
+    for e in links.route[links.route_start[link] : links.route_start[link + 1]]:
+        if free_s[e] > tick:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _choose(
+    held: NDArray[np.uint64],
+    coming: NDArray[np.uint64],
+    j: int,
+    needs: NDArray[np.bool_],
+    missing: Ints,
+    copies: Ints,
+    near: Vector,
+    links: Links,
+    link: int,
+    by_distance: bool,
+    patience: float,
+) -> int:
+    """The chunk that the link takes, or -1."""
+    chunks, words = len(needs), len(held)
+    first = np.random.randint(words)  # noqa: NPY002
+    turn = np.random.randint(_WORD)  # noqa: NPY002
+    best, best_score = -1, -np.inf
+    for step in range(words):
+        word = (first + step) % words
+        bits = held[word] & ~coming[word]
+        if bits == 0:
+            continue
+        for place in range(_WORD):
+            shift = (turn + place) % _WORD
+            if not (bits >> np.uint64(shift)) & np.uint64(1):
+                continue
+            k = word * _WORD + shift
+            if k >= chunks or missing[k] == 0 or links.takes_s[link] > patience * near[k, j]:
+                continue
+            if not by_distance and -copies[k] <= best_score:
+                continue
+            if not needs[k, j] and not _relays(needs[k], near[k], links.path_s[j]):
+                continue
+            score = _remaining_s(needs[k], near[k]) if by_distance else -float(copies[k])
+            if score > best_score:
+                best, best_score = k, score
+    return best
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _relays(needs: NDArray[np.bool_], near: Vector, from_here: Vector) -> bool:
+    for d in range(len(needs)):
+        if needs[d] and from_here[d] < near[d] * (1 - 1e-9):
+            return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _remaining_s(needs: NDArray[np.bool_], near: Vector) -> float:
+    furthest = 0.0
+    for d in range(len(needs)):
+        if needs[d] and near[d] > furthest:
+            furthest = near[d]
+    return furthest
