@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wirewise.cost.traces import fit_links, hosts_of, interference_of
-from wirewise.trace.records import Header, Op, RankTrace, Trace
+from wirewise.trace.records import Header, Op, Probe, RankTrace, Trace
 
 RATE, LATENCY = 20e6, 5e-4
 
@@ -65,6 +65,28 @@ def test_ranks_of_one_host():
     links = fit_links(trace(["x", "x"], link_bytes_per_s=1e6))
     assert links.intra_bytes_per_s == pytest.approx([RATE], rel=1e-3)
     assert links.bandwidth_out_bytes_per_s == pytest.approx([0.957e6])
+
+
+def probed(hosts, rates):
+    """A block of each rank to the next one, at a rate of its own."""
+    found, size = trace(hosts), 128 * 1024
+    for rank, rate in enumerate(rates):
+        peer = (rank + 1) % len(hosts)
+        block = Probe(peer=peer, sent_s=0.0, peer_s=0.0, received_s=size / rate, size_bytes=size)
+        found.ranks[rank].header.probes.append(block)
+    return found
+
+
+def test_a_late_block_makes_no_other_link_fast():
+    links = fit_links(probed(["x", "y"], [RATE, RATE / 2]))
+    assert links.bandwidth_out_bytes_per_s == pytest.approx(np.full(2, RATE), rel=1e-3)
+    assert links.bandwidth_in_bytes_per_s == pytest.approx(np.full(2, RATE), rel=1e-3)
+
+
+def test_hosts_with_clearly_faster_blocks_get_more():
+    links = fit_links(probed(["x", "y", "z"], [RATE, 3 * RATE, 3 * RATE]))
+    assert links.bandwidth_out_bytes_per_s == pytest.approx(RATE * np.array([1, 3, 3]), rel=1e-3)
+    assert links.bandwidth_in_bytes_per_s == pytest.approx(RATE * np.array([3, 1, 3]), rel=1e-3)
 
 
 def test_hosts_in_the_order_of_ranks():

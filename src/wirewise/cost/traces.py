@@ -92,8 +92,9 @@ def fit_links(trace: Trace) -> Links:
     if known:
         found = replace(found, burden=known.burden)
     if cost and (rates := probed_rates(trace)) is not None:
-        more = [way / min(map(np.min, rates)) for way in rates]
-        out, into = (rate * np.where(factor >= CLEARLY_FASTER, factor, 1.0) for factor in more)
+        # A block may be late by chance, so a slow one alone makes no other link fast.
+        least = max(rate, min(map(np.min, rates)))
+        out, into = (rate * np.where(way >= CLEARLY_FASTER * least, way / least, 1.0) for way in rates)
         found = replace(found, bandwidth_out_bytes_per_s=out, bandwidth_in_bytes_per_s=into)
     return found
 
