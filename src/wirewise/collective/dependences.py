@@ -1,0 +1,114 @@
+"""What the messages of a program wait for, in arrays whose size grows with the transfers only.
+
+A cell is a chunk at a rank. The writes of one step to a cell form a group: they wait until the group before them is
+in, and until every read of the cell up to their step has been sent. A read waits for the last group below its
+step. Gates stand for "the group is in" and "the reads before it are sent", so that n reads of m writes cost n + m
+entries instead of n times m.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.collective.program import Program
+
+__all__ = ["Dependences", "Rows", "dependences"]
+
+Ints = NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """Lists of numbers, one after the other: list i is `items[first[i]:first[i + 1]]`."""
+
+    first: Ints
+    items: Ints
+
+
+class Dependences(NamedTuple):
+    """Messages [M] in the order of `Program.messages`, their transfers [T], and gates [G] between them."""
+
+    source: Ints
+    """[M]"""
+    target: Ints
+    """[M]"""
+    message: Ints
+    """Of each transfer, ascending, [T]."""
+    chunk: Ints
+    """[T]"""
+    reduces: NDArray[np.bool_]
+    """[T]"""
+    send_waits: Ints
+    """Gates that the sending of a message waits for, [M]."""
+    receive_waits: Ints
+    """Gates that the receiving of a message waits for, [M]."""
+    gate_waits: Ints
+    """Messages that a gate waits for, [G]."""
+    by_send: Rows
+    """Gates that count a message when its sending starts, by message."""
+    by_receive: Rows
+    """Gates that count a message when it is received, by message."""
+    sends: Rows
+    """Messages whose sending a gate lets go, by gate."""
+    receives: Rows
+    """Messages whose receiving a gate lets go, by gate."""
+
+
+def dependences(program: Program) -> Dependences:
+    """What sends and receives wait for, apart from the order of messages and room in channels."""
+    table = np.array([(t.step, t.source, t.target, t.chunk, t.reduces) for t in program.transfers], np.int64)
+    step, source, target, chunk, reduces = _sorted(table.reshape(-1, 5)).T
+    first = np.ones(len(step), bool)
+    first[1:] = (np.diff(step) != 0) | (np.diff(source) != 0) | (np.diff(target) != 0)
+    message = np.cumsum(first) - 1
+    steps = program.steps
+    reads = (source * program.chunks + chunk) * steps + step
+    writes = (target * program.chunks + chunk) * steps + step
+    groups, group_of = np.unique(writes, return_inverse=True)
+    n, g = int(first.sum()), len(groups)
+    after = np.searchsorted(groups, reads, "left")
+    has_before = _same_cell(groups, after - 1, reads, steps)
+    has_after = _same_cell(groups, after, reads, steps)
+    follows = _same_cell(groups, group_of - 1, writes, steps)
+    read_before = np.bincount(after[has_after], minlength=g) > 0
+    waits_for_reads = read_before[group_of]
+    sends = (after[has_before] - 1, message[has_before])
+    receives = (
+        np.concatenate((group_of[follows] - 1, g + group_of[waits_for_reads])),
+        np.concatenate((message[follows], message[waits_for_reads])),
+    )
+    by_send, by_receive = (message[has_after], g + after[has_after]), (message, group_of)
+    return Dependences(
+        source=source[first],
+        target=target[first],
+        message=message,
+        chunk=chunk,
+        reduces=reduces.astype(bool),
+        send_waits=np.bincount(sends[1], minlength=n),
+        receive_waits=np.bincount(receives[1], minlength=n),
+        gate_waits=np.bincount(np.concatenate((by_send[1], by_receive[1])), minlength=2 * g),
+        by_send=_rows(*by_send, n),
+        by_receive=_rows(*by_receive, n),
+        sends=_rows(*sends, 2 * g),
+        receives=_rows(*receives, 2 * g),
+    )
+
+
+def _sorted(table: Ints) -> Ints:
+    """By step, source, target and chunk, as `Program.messages` has them."""
+    return table[np.lexsort(table[:, 3::-1].T)]
+
+
+def _same_cell(groups: Ints, place: Ints, use: Ints, steps: int) -> NDArray[np.bool_]:
+    """Whether there is a group of writes at a place, and it is of the cell that is used."""
+    inside = (place >= 0) & (place < len(groups))
+    found = np.zeros(len(place), bool)
+    found[inside] = groups[place[inside]] // steps == use[inside] // steps
+    return found
+
+
+def _rows(row: Ints, item: Ints, rows: int) -> Rows:
+    first = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=rows))))
+    return Rows(first.astype(np.int64), item[np.argsort(row, kind="stable")].astype(np.int64))
