@@ -1,0 +1,305 @@
+"""Stage 1 of TACCL: which way each chunk takes, by an integer program that does not order chunks on a link.
+
+TACCL (NSDI 2023), section 5.1 and appendix B. Differences that make it quick: one column for an orbit of
+symmetric variables, no variables for the moment of sending, big constants from a matched algorithm instead of a
+large number, and the bound of `cuts` as a bound of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wirewise.errors import PlanError
+from wirewise.planners.collective.taccl.cuts import lower_bound
+from wirewise.planners.collective.taccl.greedy import Matched, pruned
+from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
+from wirewise.planners.collective.taccl.logical import Pair
+from wirewise.planners.collective.taccl.milp import Model, Solution
+
+__all__ = ["Routing", "arrivals", "relaxed_time", "route", "sends_of"]
+
+_CONNECTION_PRICE = 0.01
+"""Price of a connection against the time, as published."""
+
+
+class Routing(NamedTuple):
+    """Ways of all chunks."""
+
+    trees: tuple[Tree, ...]
+    time: int
+    """Objective: of the busiest link or port, or of the longest way, if that is longer."""
+    bound: int
+    """No routing has less."""
+    seconds: float
+    size: tuple[int, int] = (0, 0)
+    """Columns and rows of the program; none: the cut proved the matching best."""
+
+    @property
+    def gap(self) -> float:
+        """Part of the time that may be saved."""
+        return (self.time - self.bound) / self.time if self.time else 0.0
+
+
+def sends_of(trees: tuple[Tree, ...]) -> list[Send]:
+    """All sends of trees."""
+    return [Send(c, s, t) for c, tree in enumerate(trees) for t, s in tree.items()]
+
+
+def arrivals(instance: Instance, trees: tuple[Tree, ...]) -> list[dict[int, int]]:
+    """When each rank has each chunk if links were free, by chunk and rank."""
+    found = []
+    for demand, tree in zip(instance.demands, trees, strict=True):
+        times = {demand.origin: 0}
+        for target in tree:
+            way = [target]
+            while way[-1] not in times:
+                way.append(tree[way[-1]])
+            for s, t in zip(way[::-1], way[-2::-1], strict=False):
+                times[t] = times[s] + instance.topology.hops[s, t].cost
+        found.append(times)
+    return found
+
+
+def relaxed_time(instance: Instance, trees: tuple[Tree, ...]) -> int:
+    """Objective of stage 1: what the busiest link or port takes, the longest way, or a rank's fan-out of a chunk."""
+    top, sends = instance.topology, sends_of(trees)
+    links, ports = defaultdict[Pair, int](int), defaultdict[int, int](int)
+    fans = defaultdict[tuple[int, int, int], int](int)
+    times = arrivals(instance, trees)
+    for c, s, t in sends:
+        links[s, t] += top.occupies((s, t))
+        for number in top.ports_of[s, t]:
+            ports[number] += top.ports[number].cost
+            if _leaves(instance, number, s):
+                fans[number, c, s] += top.ports[number].cost
+    return max(
+        [
+            0,
+            *(max(found.values()) for found in times),
+            *(-(-load // top.hops[pair].links) for pair, load in links.items()),
+            *(-(-load // top.ports[number].links) for number, load in ports.items()),
+            *(times[c][s] + fan for (number, c, s), fan in fans.items() if top.ports[number].links == 1),
+        ]
+    )
+
+
+def route(
+    instance: Instance,
+    matched: Matched,
+    *,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    warm: bool = True,
+    policy: bool = False,
+) -> Routing:
+    """Ways of the chunks that make the busiest link, and the longest way, as quick as can be.
+
+    Exponential in the worst case.
+
+    Args:
+        instance: Chunks and topology.
+        matched: An algorithm to begin with; its time bounds the constants.
+        time_limit_s: After it the best routing found counts, with its gap.
+        seed: Of the solver's random choices.
+        warm: Whether the solver begins with `matched`, and is left out where a cut proves that best.
+        policy: Whether then, at that time, connections are chosen as the sketch wants them and ways kept short.
+
+    Raises:
+        PlanError: The solver found nothing within the limit.
+    """
+    started = time.perf_counter()
+    bound, most = lower_bound(instance), relaxed_time(instance, matched.trees)
+    best = Routing(matched.trees, most, bound, 0.0)
+    if most > bound or not warm:
+        program = _Program(instance, bound, most)
+        found = program.solve(time_limit_s, seed, matched.trees if warm else None)
+        if found is None:
+            raise PlanError(
+                f"{instance.topology.name}: HiGHS found no routing within {time_limit_s:.0f} s; raise the limit or "
+                "begin with a matching"
+            )
+        trees, dual = found
+        made = relaxed_time(instance, trees)
+        best = Routing(trees, made, max(bound, min(made, dual)), 0.0, program.model.size)
+    if policy:
+        rest = max(time_limit_s - (time.perf_counter() - started), 1.0)
+        second = _Program(instance, bound, best.time)
+        second.prefer()
+        found = second.solve(rest, seed, best.trees)
+        if found is not None:
+            best = best._replace(trees=found[0], time=max(best.time, relaxed_time(instance, found[0])))
+    return best._replace(seconds=time.perf_counter() - started)
+
+
+def _leaves(instance: Instance, port: int, rank: int) -> bool:
+    """Whether all pairs of a port leave the rank."""
+    return all(s == rank for s, _ in instance.topology.ports[port].pairs)
+
+
+@dataclass
+class _Program:
+    """The integer program.
+
+    Columns: the time; for each orbit of (chunk, source, target) whether it is sent; for each orbit of (chunk, rank)
+    when it is there.
+    """
+
+    instance: Instance
+    bound: int
+    most: int
+
+    def __post_init__(self) -> None:
+        self.model = Model()
+        self._time = self.model.column(self.bound, self.most, price=1.0)
+        keys = [Send(c, *pair) for c, pairs in enumerate(self.instance.allowed) for pair in sorted(pairs)]
+        self._sent_orbit = self.instance.orbits(keys, "crr")
+        self._sent = {
+            rep: self.model.column(0, 1, integer=True) for rep in sorted(set(self._sent_orbit.values()))
+        }
+        cells = sorted({(c, r) for c, s, t in keys for r in (s, t)})
+        self._there_orbit = self.instance.orbits(cells, "cr")
+        self._there = {rep: self._moment(*rep) for rep in sorted(set(self._there_orbit.values()))}
+        self._into: dict[tuple[int, int], list[Send]] = defaultdict(list)
+        self._out: dict[tuple[int, int], list[Send]] = defaultdict(list)
+        for send in keys:
+            self._into[send.chunk, send.target].append(send)
+            self._out[send.chunk, send.source].append(send)
+        for cell in self._there:
+            self._arrives(*cell)
+        for send in self._sent:
+            self._follows(send)
+        self._loads(keys)
+
+    def _moment(self, chunk: int, rank: int) -> int:
+        demand = self.instance.demands[chunk]
+        if rank == demand.origin:
+            return self.model.column(0, 0)
+        if rank not in demand.targets:
+            return self.model.column(0, self.most)
+        return self.model.column(self.instance.distances[chunk][demand.origin, rank], self.most)
+
+    def _x(self, send: Send) -> int:
+        return self._sent[self._sent_orbit[send]]
+
+    def _at(self, chunk: int, rank: int) -> int:
+        return self._there[self._there_orbit[chunk, rank]]
+
+    def _sum(self, sends: list[Send], weight: float = 1.0) -> dict[int, float]:
+        terms = defaultdict[int, float](float)
+        for send in sends:
+            terms[self._x(send)] += weight
+        return terms
+
+    def _arrives(self, chunk: int, rank: int) -> None:
+        """A target gets a chunk once, another rank at most once; nothing is there after the end."""
+        demand = self.instance.demands[chunk]
+        if rank == demand.origin:
+            return
+        wanted = rank in demand.targets
+        self.model.row(self._sum(self._into[chunk, rank]), 1.0 if wanted else 0.0, 1.0)
+        self.model.row({self._time: 1.0, self._at(chunk, rank): -1.0}, 0.0)
+        if not wanted:
+            for send in self._out[chunk, rank]:
+                terms = self._sum(self._into[chunk, rank])
+                terms[self._x(send)] -= 1.0
+                self.model.row(terms, 0.0)
+
+    def _follows(self, send: Send) -> None:
+        """A chunk arrives after it was at its source, and the time of the link later."""
+        chunk, source, target = send
+        cost = self.instance.topology.hops[source, target].cost
+        slack = self.most + cost
+        here, there = self._at(chunk, source), self._at(chunk, target)
+        if here == there:
+            self.model.limit(self._x(send), 0.0)
+            return
+        self.model.row({there: 1.0, here: -1.0, self._x(send): -float(slack)}, float(cost - slack))
+
+    def _loads(self, keys: list[Send]) -> None:
+        """The time is at least that of each link, of each port, and of a rank's fan-out of each chunk."""
+        top = self.instance.topology
+        links, ports = defaultdict[Pair, list[Send]](list), defaultdict[int, list[Send]](list)
+        fans = defaultdict[tuple[int, int, int], list[Send]](list)
+        for send in keys:
+            links[send.source, send.target].append(send)
+            for number in top.ports_of[send.source, send.target]:
+                ports[number].append(send)
+                if _leaves(self.instance, number, send.source) and top.ports[number].links == 1:
+                    fans[number, send.chunk, send.source].append(send)
+        for pair, sends in links.items():
+            terms = self._sum(sends, -float(top.occupies(pair)))
+            self.model.row({**terms, self._time: float(top.hops[pair].links)}, 0.0)
+        for number, sends in ports.items():
+            terms = self._sum(sends, -float(top.ports[number].cost))
+            self.model.row({**terms, self._time: float(top.ports[number].links)}, 0.0)
+        for (number, chunk, source), sends in fans.items():
+            terms = self._sum(sends, -float(top.ports[number].cost))
+            here = self._at(chunk, source)
+            if (
+                source == self.instance.demands[chunk].origin
+                or source in self.instance.demands[chunk].targets
+            ):
+                self.model.row({**terms, self._time: 1.0, here: -1.0}, 0.0)
+
+    def prefer(self) -> None:
+        """Keep the time as it is; minimise the longest way and price connections within the first host."""
+        top = self.instance.topology
+        self.model.price(self._time, 0.0)
+        self.model.limit(self._time, float(self.most))
+        longest = self.model.column(0, self.most, price=1.0)
+        for (chunk, rank), column in self._there.items():
+            if rank in self.instance.demands[chunk].targets:
+                self.model.row({longest: 1.0, column: -1.0}, 0.0)
+        local = [pair for pair, hop in top.hops.items() if not hop.remote and top.node(pair[0]) == 0]
+        by_pair = defaultdict[Pair, list[Send]](list)
+        for send in self._sent_orbit:
+            by_pair[send.source, send.target].append(send)
+        if top.connections:
+            self._price_connections([by_pair[pair] for pair in local if by_pair[pair]])
+        if top.spread:
+            extreme = self.model.column(0, self.most, price=_CONNECTION_PRICE * top.spread)
+            for pair in local:
+                terms = self._sum(by_pair[pair], -float(top.spread * top.occupies(pair)))
+                self.model.row({**terms, extreme: float(top.spread)}, 0.0)
+
+    def _price_connections(self, groups: list[list[Send]]) -> None:
+        price = _CONNECTION_PRICE * self.instance.topology.connections
+        for sends in groups:
+            used = self.model.column(0, 1, integer=True, price=price)
+            terms = self._sum(sends)
+            if price < 0:
+                self.model.row({**terms, used: -1.0}, 0.0)
+                continue
+            for x in terms:
+                self.model.row({used: 1.0, x: -1.0}, 0.0)
+
+    def solve(
+        self, time_limit_s: float, seed: int, start: tuple[Tree, ...] | None
+    ) -> tuple[tuple[Tree, ...], int] | None:
+        """Trees and lower bound; None: nothing was found."""
+        given = self._columns(start) if start is not None else None
+        solution = self.model.solve(time_limit_s, seed=seed, start=given, gap=0.99)
+        if solution is None:
+            return None
+        return self._trees(solution), int(-(-(solution.bound - 1e-6) // 1))
+
+    def _columns(self, trees: tuple[Tree, ...]) -> list[float]:
+        """Columns of a routing."""
+        values = [0.0] * self.model.size[0]
+        values[self._time] = float(relaxed_time(self.instance, trees))
+        for send in sends_of(trees):
+            values[self._x(send)] = 1.0
+        for chunk, times in enumerate(arrivals(self.instance, trees)):
+            for rank, moment in times.items():
+                values[self._at(chunk, rank)] = float(moment)
+        return values
+
+    def _trees(self, solution: Solution) -> tuple[Tree, ...]:
+        trees: list[Tree] = [{} for _ in self.instance.demands]
+        for send in self._sent_orbit:
+            if solution.values[self._x(send)] > 0.5:
+                trees[send.chunk][send.target] = send.source
+        return pruned(self.instance, trees)

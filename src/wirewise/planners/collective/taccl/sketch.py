@@ -1,0 +1,264 @@
+"""The two inputs of TACCL as files: the profile of a machine's links, and the sketch of an algorithm.
+
+Both read the JSON files of the published implementation (Shah et al., NSDI 2023), so that its sketches work here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from wirewise.errors import InputError
+
+__all__ = [
+    "Hyperparameters",
+    "Internode",
+    "Intranode",
+    "Profile",
+    "Sketch",
+    "load_profile",
+    "load_sketch",
+    "loads_profile",
+    "loads_sketch",
+]
+
+Matrix = tuple[tuple[float, ...], ...]
+"""Indexed [target][source]."""
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+# Class of the link between two GPUs of an NDv2, that is a DGX-1 with V100: 1 two NVLinks, 2 one NVLink, 0 none.
+_CUBE_MESH = (
+    (0, 1, 2, 2, 1, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (2, 2, 0, 1, 0, 0, 1, 0),
+    (2, 1, 1, 0, 0, 0, 0, 2),
+    (1, 0, 0, 0, 0, 1, 2, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 2, 2, 0, 1),
+    (0, 0, 0, 2, 2, 1, 1, 0),
+)
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What links cost for one chunk: latency (alpha), transmission (beta) and their sum (invbw).
+
+    One unit of time for all, usually microseconds; all values may share a factor, as times are truncated to
+    integers. Either a list with a value for each class of links, or three matrices.
+
+    Raises:
+        InputError: Neither lists nor matrices, or of the wrong shape.
+    """
+
+    name: str
+    gpus_per_node: int
+    alpha: float
+    nics_per_node: int = 0
+    node_betas_list: tuple[float, ...] = ()
+    node_invbws_list: tuple[float, ...] = ()
+    links: Matrix = ()
+    betas: Matrix = ()
+    invbws: Matrix = ()
+    remote_alpha: float = 0.0
+    remote_beta: float = 0.0
+    remote_invbw: float = 0.0
+
+    def __post_init__(self) -> None:
+        lists = (len(self.node_betas_list), len(self.node_invbws_list))
+        given = [m for m in (self.links, self.betas, self.invbws) if m]
+        if self.gpus_per_node < 1 or lists[0] != lists[1] or (lists[0] > 0) == bool(given):
+            raise InputError(
+                f"profile {self.name!r}: got {self.gpus_per_node} GPUs, lists of {lists[0]} betas and {lists[1]} "
+                f"invbws and {len(given)} matrices; expected GPUs, and either two lists of a length or three matrices"
+            )
+        square = all(len(m) == self.gpus_per_node == len(row) for m in given for row in m)
+        if given and (len(given) < 3 or not square):
+            raise InputError(
+                f"profile {self.name!r}: expected links, betas and invbws of {self.gpus_per_node} rows and columns"
+            )
+        if not given and not (lists[0] == 1 or (lists[0] == 2 and self.gpus_per_node == len(_CUBE_MESH))):
+            raise InputError(
+                f"profile {self.name!r}: got {lists[0]} classes of links for {self.gpus_per_node} GPUs; expected one "
+                "class (all pairs alike), two for the 8 GPUs of an NDv2, or the matrices links, betas and invbws"
+            )
+
+    def matrices(self) -> tuple[Matrix, Matrix, Matrix]:
+        """Parallel links, betas and invbws by target and source."""
+        if self.links:
+            return self.links, self.betas, self.invbws
+        classes = self._classes()
+        betas, invbws = (0.0, *self.node_betas_list), (0.0, *(float(int(v)) for v in self.node_invbws_list))
+        return (
+            tuple(tuple(float(k > 0) for k in row) for row in classes),
+            tuple(tuple(betas[k] for k in row) for row in classes),
+            tuple(tuple(invbws[k] for k in row) for row in classes),
+        )
+
+    def _classes(self) -> tuple[tuple[int, ...], ...]:
+        if len(self.node_betas_list) == 2:
+            return _CUBE_MESH
+        gpus = range(self.gpus_per_node)
+        return tuple(tuple(int(s != t) for s in gpus) for t in gpus)
+
+
+class Intranode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a sketch says of the links within a host."""
+
+    strategy: Literal["switch", "minmax", "maxmin", "none"]
+    """Whether GPUs share switches; minmax and maxmin: the links' use is levelled down or up; none: nothing more."""
+    switches: tuple[tuple[int, ...], ...] = ()
+    switch_hyperedge_strategy: tuple[Literal["uc-min", "uc-max", "free"], ...] = ()
+    """For each switch: few connections through it (large sizes), many (small sizes), or as it comes."""
+
+
+class Internode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a sketch says of the links between hosts."""
+
+    strategy: Literal["relay"]
+    internode_conn: dict[int, tuple[int, ...]] | Literal["fully-connected", "direct-map"]
+    """GPUs that send to other hosts, each with the GPUs there that receive from it."""
+    gpus_to_sender_rev_map: dict[int, tuple[int, ...]] = {}
+    """For each sender the GPUs whose chunks it sends; none: any sender sends any chunk."""
+    enforce_ordering: bool = False
+    """Whether a sender sends its own chunks before those of others."""
+
+
+class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Knobs of a sketch."""
+
+    input_chunkup: int = 1
+    """Chunks in each block."""
+
+
+class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an algorithm should look like: hosts, relays between them, switches and symmetries.
+
+    Raises:
+        InputError: Hosts without relays, switches that overlap, or a knob that cannot be used.
+    """
+
+    nnodes: int
+    intranode_sketch: Intranode
+    internode_sketch: Internode | None = None
+    symmetry_offsets: tuple[tuple[int, int], ...] = ()
+    """Pairs (offset, size): rank r may be exchanged for (r + offset) mod size within its group of that size."""
+    hyperparameters: Hyperparameters = Hyperparameters()
+
+    def __post_init__(self) -> None:
+        inside = self.intranode_sketch
+        if self.nnodes < 1 or self.chunkup < 1:
+            raise InputError(
+                f"sketch: got {self.nnodes} nodes and chunkup {self.chunkup}; expected at least 1"
+            )
+        if self.nnodes > 1 and self.internode_sketch is None:
+            raise InputError(
+                f"sketch: {self.nnodes} nodes need an internode_sketch that says which GPUs relay"
+            )
+        if (inside.strategy == "switch") != bool(inside.switches):
+            raise InputError('sketch: expected switches where the strategy is "switch", and only there')
+        if len(inside.switches) != len(inside.switch_hyperedge_strategy):
+            raise InputError(
+                f"sketch: got {len(inside.switches)} switches and {len(inside.switch_hyperedge_strategy)} strategies; "
+                "expected one for each"
+            )
+        for a in inside.switches:
+            for b in inside.switches:
+                if set(a) & set(b) and set(a) != set(b):
+                    raise InputError(
+                        f"sketch: switches {a} and {b} overlap; expected equal or disjoint groups"
+                    )
+
+    @property
+    def chunkup(self) -> int:
+        """Chunks in each block."""
+        return self.hyperparameters.input_chunkup
+
+    def connections(self, gpus: int) -> dict[int, tuple[int, ...]]:
+        """Receivers on other hosts by sender, by number within the host.
+
+        Raises:
+            InputError: A GPU that a host does not have, or senders with different numbers of receivers.
+        """
+        if self.internode_sketch is None or self.nnodes == 1:
+            return {}
+        found = self.internode_sketch.internode_conn
+        if found == "fully-connected":
+            return {s: tuple(range(gpus)) for s in range(gpus)}
+        if found == "direct-map":
+            return {s: (s,) for s in range(gpus)}
+        named = {g for s, targets in found.items() for g in (s, *targets)}
+        if not found or not named <= set(range(gpus)) or len({len(set(t)) for t in found.values()}) != 1:
+            raise InputError(
+                f"sketch: got internode_conn {found}; expected GPUs from 0 to {gpus - 1}, and as many receivers for "
+                "each sender"
+            )
+        return found
+
+    def senders(self, gpus: int) -> tuple[tuple[int, ...], ...]:
+        """For each GPU of a host the GPUs that may send its chunks to other hosts.
+
+        Raises:
+            InputError: A GPU whose chunks nobody sends.
+        """
+        all_ = tuple(self.connections(gpus))
+        given = self.internode_sketch.gpus_to_sender_rev_map if self.internode_sketch else {}
+        if not given:
+            return (all_,) * gpus
+        found = tuple(tuple(s for s in all_ if g in given.get(s, ())) for g in range(gpus))
+        if not all(found) and all_:
+            raise InputError(
+                f"sketch: no sender sends the chunks of GPU {found.index(())}; add it to gpus_to_sender_rev_map"
+            )
+        return found
+
+
+def loads_sketch(text: str | bytes) -> Sketch:
+    """Read a sketch from JSON.
+
+    Raises:
+        InputError: Not JSON, or a field that is missing, unknown or out of range; the message names the path.
+    """
+    return _decode(text, Sketch, "sketch")
+
+
+def loads_profile(text: str | bytes) -> Profile:
+    """Read a profile from JSON.
+
+    Raises:
+        InputError: As `loads_sketch`.
+    """
+    return _decode(text, Profile, "profile")
+
+
+def load_sketch(path: str | os.PathLike[str]) -> Sketch:
+    """Read a sketch file.
+
+    Raises:
+        InputError: As `loads_sketch`, or the file cannot be read.
+    """
+    return loads_sketch(_read(path))
+
+
+def load_profile(path: str | os.PathLike[str]) -> Profile:
+    """Read a profile file.
+
+    Raises:
+        InputError: As `load_sketch`.
+    """
+    return loads_profile(_read(path))
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror}; check the path") from error
+
+
+def _decode(text: str | bytes, kind: type[_Record], what: str) -> _Record:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"cannot read a {what}: {error}; expected the JSON format of TACCL") from error
