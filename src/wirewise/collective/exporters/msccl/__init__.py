@@ -1,0 +1,40 @@
+"""MSCCL: programs lowered to thread blocks, written as XML, checked, and carried out on the CPU."""
+
+from wirewise.collective.exporters.msccl.interpreter import Memory, execute, stuck
+from wirewise.collective.exporters.msccl.layout import Layout
+from wirewise.collective.exporters.msccl.lowering import lower
+from wirewise.collective.exporters.msccl.model import (
+    PROTOCOLS,
+    Algorithm,
+    Dialect,
+    Gpu,
+    Place,
+    Protocol,
+    Step,
+    ThreadBlock,
+)
+from wirewise.collective.exporters.msccl.rules import RULES
+from wirewise.collective.exporters.msccl.validate import Violation, check, violations
+from wirewise.collective.exporters.msccl.xml import dumps, loads
+
+__all__ = [
+    "PROTOCOLS",
+    "RULES",
+    "Algorithm",
+    "Dialect",
+    "Gpu",
+    "Layout",
+    "Memory",
+    "Place",
+    "Protocol",
+    "Step",
+    "ThreadBlock",
+    "Violation",
+    "check",
+    "dumps",
+    "execute",
+    "loads",
+    "lower",
+    "stuck",
+    "violations",
+]

@@ -1,0 +1,226 @@
+"""MSCCL algorithms carried out on the CPU, step by step as the GPU's interpreter does, with bounded connections.
+
+Each thread block runs its steps in order, for one piece of the chunks after the other. Waiting is by flags: a
+thread block that others wait for raises (piece, step), and a waiter goes on when the flag is at least what it
+needs (microsoft/msccl, src/collectives/device/msccl_interpreter.h).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wirewise.collective.exporters.msccl.model import (
+    KINDS,
+    PROTOCOLS,
+    Algorithm,
+    Place,
+    Step,
+    ThreadBlock,
+    limits,
+    physical,
+    sizes,
+)
+from wirewise.errors import ProgramError
+
+__all__ = ["Memory", "buffers", "execute", "stuck"]
+
+Array = npt.NDArray[Any]
+Memory = dict[str, Array]
+"""Buffers "i", "o" and "s" of a rank, each [chunks, elements of a chunk]."""
+
+
+class _Machine:
+    """What thread blocks share."""
+
+    def __init__(
+        self, algorithm: Algorithm, memory: Sequence[Memory], slots: int, chunks_a_send: int
+    ) -> None:
+        self.algorithm, self.memory = algorithm, memory
+        self.slots, self.chunks_a_send = slots, chunks_a_send
+        self.connections: dict[tuple[int, int, int], deque[Array]] = defaultdict(deque)
+        self.flags: dict[tuple[int, int], tuple[int, int]] = {}
+        self.waiting: dict[tuple[int, int], str] = {}
+        self.progress = 0
+
+    def view(self, rank: int, place: Place, count: int, piece: slice) -> Array:
+        at = physical(self.algorithm, rank, place)
+        return self.memory[rank][at.buffer][at.offset : at.offset + count, piece]
+
+
+class _Piece(NamedTuple):
+    number: int
+    elements: slice
+
+
+def execute(
+    algorithm: Algorithm,
+    inputs: Sequence[Array],
+    *,
+    fifo: int | None = None,
+    seed: int | None = None,
+) -> list[Memory]:
+    """Carry out an algorithm.
+
+    Args:
+        algorithm: Which.
+        inputs: By rank, its input: [chunks, elements of a chunk], see `sizes`.
+        fifo: Sends that wait in a connection at most; None: as many as the protocol has.
+        seed: Of the order in which thread blocks take turns; None: in the order of their numbers.
+
+    Returns:
+        By rank, its buffers at the end.
+
+    Raises:
+        ProgramError: Thread blocks wait for each other for ever; the message names what they wait for.
+    """
+    slot_bytes, slots = PROTOCOLS[algorithm.protocol]
+    elements, item_bytes = inputs[0].shape[1], inputs[0].dtype.itemsize
+    memory = [_memory(algorithm, rank, given) for rank, given in enumerate(inputs)]
+    # One send holds several chunks where they are small, or a piece of one.
+    chunks_a_send = min(max(1, slot_bytes // max(1, elements * item_bytes)), limits("microsoft").chunks)
+    size = max(1, min(elements, slot_bytes // item_bytes))
+    pieces = [_Piece(n, slice(n * size, (n + 1) * size)) for n in range(math.ceil(elements / size))]
+    machine = _Machine(algorithm, memory, slots if fifo is None else fifo, chunks_a_send)
+    _run(machine, pieces, seed)
+    if machine.waiting:
+        raise ProgramError(
+            f"algorithm {algorithm.name!r} never ends with {machine.slots} sends in a connection: "
+            f"{next(iter(machine.waiting.values()))}; give each direction its own thread block or channel"
+        )
+    return memory
+
+
+def stuck(algorithm: Algorithm, fifo: int = 1) -> list[str]:
+    """What waits for ever if a connection holds `fifo` sends of one chunk each; empty: all algorithms end.
+
+    One chunk a send is the worst case: so it is where a chunk of the buffers is larger than a slot.
+    """
+    inputs = [np.zeros((buffers(algorithm, rank)[0], 0), np.int8) for rank in range(len(algorithm.gpus))]
+    memory = [_memory(algorithm, rank, given) for rank, given in enumerate(inputs)]
+    machine = _Machine(algorithm, memory, fifo, 1)
+    _run(machine, [_Piece(0, slice(0, 0))], None)
+    return list(machine.waiting.values())
+
+
+def buffers(algorithm: Algorithm, rank: int) -> tuple[int, int]:
+    """Chunks of the input and of the output that a call gives to a rank."""
+    gpu = algorithm.gpus[rank]
+    if algorithm.collective == "custom":
+        return gpu.input_chunks, gpu.output_chunks
+    return sizes(algorithm.collective, len(algorithm.gpus), algorithm.chunks_per_loop)
+
+
+def _memory(algorithm: Algorithm, rank: int, given: Array) -> Memory:
+    """Buffers at the start; in place, the input lies in the output (or the output in the input)."""
+    inputs, outputs = buffers(algorithm, rank)
+    if given.shape[0] != inputs:
+        raise ProgramError(f"got an input of {given.shape[0]} chunks for rank {rank}; expected {inputs}")
+    made = {
+        "i": given.copy(),
+        "o": np.zeros((outputs, given.shape[1]), given.dtype),
+        "s": np.zeros((algorithm.gpus[rank].scratch_chunks, given.shape[1]), given.dtype),
+    }
+    at = physical(algorithm, rank, Place("i", 0))
+    if at.buffer == "o":
+        made["o"][at.offset : at.offset + inputs] = given
+        made["i"] = made["o"][at.offset : at.offset + inputs]
+    at = physical(algorithm, rank, Place("o", 0))
+    if at.buffer == "i":
+        made["o"] = made["i"][at.offset : at.offset + outputs]
+    return made
+
+
+def _run(machine: _Machine, pieces: list[_Piece], seed: int | None) -> None:
+    blocks = [
+        (rank, number) for rank, gpu in enumerate(machine.algorithm.gpus) for number in range(len(gpu.blocks))
+    ]
+    turns = {at: _block(machine, at, pieces) for at in blocks}
+    random = None if seed is None else np.random.default_rng(seed)
+    while turns:
+        before = machine.progress
+        order = list(turns)
+        if random is not None:
+            random.shuffle(order)
+        for at in order:
+            if next(turns[at], None) is None:
+                del turns[at]
+                machine.waiting.pop(at, None)
+                machine.progress += 1
+        if machine.progress == before:
+            return
+
+
+def _block(machine: _Machine, at: tuple[int, int], pieces: list[_Piece]) -> Iterator[bool]:
+    """One thread block; yields where another may take its turn."""
+    rank, number = at
+    block = machine.algorithm.gpus[rank].blocks[number]
+    for piece in pieces:
+        for index, step in enumerate(block.steps):
+            if step.waits_for is not None:
+                other, needed = step.waits_for
+                while machine.flags.get((rank, other), (-1, -1)) < (piece.number, needed):
+                    machine.waiting[at] = (
+                        f"rank {rank}, thread block {number}, step {index} waits for step {needed} of "
+                        f"thread block {other}"
+                    )
+                    yield False
+            for begin in range(0, step.chunks, machine.chunks_a_send):
+                yield from _send(machine, at, block, index, begin, piece)
+            if step.awaited:
+                machine.flags[at] = (piece.number, index)
+            machine.progress += 1
+            yield True
+
+
+def _send(
+    machine: _Machine, at: tuple[int, int], block: ThreadBlock, index: int, begin: int, piece: _Piece
+) -> Iterator[bool]:
+    """Up to `chunks_a_send` chunks of one step."""
+    rank, number = at
+    step, kind = block.steps[index], KINDS[block.steps[index].kind]
+    count = min(machine.chunks_a_send, step.chunks - begin)
+    value = _value(machine, rank, step, begin, count, piece)
+    if kind.receives:
+        line = machine.connections[block.receive, rank, block.channel]
+        while not line:
+            machine.waiting[at] = (
+                f"rank {rank}, thread block {number}, step {index} waits for a message of rank {block.receive} "
+                f"on channel {block.channel}"
+            )
+            yield False
+        received = line.popleft()
+        machine.progress += 1
+        value = received + value if kind.reduces else received
+    if kind.writes and step.target is not None:
+        target = step.target._replace(offset=step.target.offset + begin)
+        machine.view(rank, target, count, piece.elements)[...] = value
+    if kind.sends:
+        line = machine.connections[rank, block.send, block.channel]
+        while len(line) >= machine.slots:
+            machine.waiting[at] = (
+                f"rank {rank}, thread block {number}, step {index} waits for room to send to rank {block.send} "
+                f"on channel {block.channel}"
+            )
+            yield False
+        line.append(np.array(value))
+        machine.progress += 1
+    machine.waiting.pop(at, None)
+
+
+def _value(machine: _Machine, rank: int, step: Step, begin: int, count: int, piece: _Piece) -> Array:
+    """What a step reads from memory; nothing to add where it reads nothing."""
+    kind = KINDS[step.kind]
+    value: Array = np.zeros(())
+    if kind.reads and step.source is not None:
+        source = step.source._replace(offset=step.source.offset + begin)
+        value = machine.view(rank, source, count, piece.elements)
+    if step.kind == "re" and step.target is not None:
+        target = step.target._replace(offset=step.target.offset + begin)
+        value = value + machine.view(rank, target, count, piece.elements)
+    return value

@@ -1,0 +1,99 @@
+"""Where each rank keeps each chunk of a program: input, output or scratch."""
+
+from __future__ import annotations
+
+from wirewise.collective.exporters.msccl.model import Place
+from wirewise.collective.exporters.units import units, whole_group
+from wirewise.collective.program import Program
+from wirewise.errors import ProgramError
+
+__all__ = ["Layout"]
+
+_VECTOR = ("broadcast", "reduce", "all_reduce")
+"""Collectives whose buffers are one block, in and out."""
+_KNOWN = (*_VECTOR, "all_gather", "reduce_scatter", "all_to_all")
+
+
+class Layout:
+    """Places of the chunks of a program.
+
+    A rank's own value is read from its input; what it receives goes to its output if the collective asks for the
+    chunk there, else to scratch. So the input is never written, and the first sum is formed from the input into
+    the other buffer. In place, what a rank both holds and must end with has one place, in the output.
+
+    Args:
+        program: Which.
+        in_place: Whether input and output share memory.
+
+    Raises:
+        ProgramError: MSCCL has no such collective, no such group, or the collective does not work in place.
+    """
+
+    def __init__(self, program: Program, in_place: bool) -> None:
+        _refuse(program, in_place)
+        self.program, self.in_place = program, in_place
+        self.units = units(program)
+        self._receives = {(t.target, t.chunk) for t in program.transfers}
+        self._ends = {(r, chunk) for chunk in range(program.chunks) for r in program.ends_at(chunk)}
+        self._starts = {(r, chunk) for chunk in range(program.chunks) for r in program.starts_at(chunk)}
+        self.scratch: list[int] = [0] * program.ranks
+        """By rank: units of scratch."""
+        self._scratch_place: dict[tuple[int, int], Place] = {}
+        for rank, chunk in sorted(self._receives - self._ends):
+            self._scratch_place[rank, chunk] = Place("s", self.scratch[rank])
+            self.scratch[rank] += self.units.counts[chunk]
+
+    @property
+    def chunks_per_loop(self) -> int:
+        """Units of the larger buffer of a rank."""
+        blocks = 1 if self.program.collective in _VECTOR else self.program.ranks
+        return blocks * self.units.per_block
+
+    def start(self, rank: int, chunk: int) -> Place | None:
+        """Where the rank's own value is; None: it has none."""
+        if (rank, chunk) not in self._starts:
+            return None
+        if self.in_place and (rank, chunk) in self._ends:
+            return self.home(rank, chunk)
+        return Place("i", self._offset(chunk, self._input_block(chunk)))
+
+    def home(self, rank: int, chunk: int) -> Place:
+        """Where what the rank receives goes, and where the result is at the end."""
+        if (rank, chunk) in self._ends:
+            return Place("o", self._offset(chunk, self._output_block(chunk)))
+        return self._scratch_place[rank, chunk]
+
+    def to_copy(self, rank: int) -> list[int]:
+        """Chunks that the rank must end with and never receives: they are copied from its input."""
+        if self.in_place:
+            return []
+        kept = (self._starts & self._ends) - self._receives
+        return sorted(chunk for r, chunk in kept if r == rank)
+
+    def _offset(self, chunk: int, block: int) -> int:
+        return block * self.units.per_block + self.units.first[chunk]
+
+    def _input_block(self, chunk: int) -> int:
+        block, ranks = self.program.block_of(chunk), self.program.ranks
+        if self.program.collective == "all_to_all":
+            return block % ranks
+        return block if self.program.collective == "reduce_scatter" else 0
+
+    def _output_block(self, chunk: int) -> int:
+        block, ranks = self.program.block_of(chunk), self.program.ranks
+        if self.program.collective == "all_to_all":
+            return block // ranks
+        return block if self.program.collective == "all_gather" else 0
+
+
+def _refuse(program: Program, in_place: bool) -> None:
+    whole_group(program, "MSCCL")
+    if program.collective not in _KNOWN:
+        raise ProgramError(
+            f"program {program.name!r} is a {program.collective}; MSCCL has a call for {', '.join(_KNOWN)}: "
+            "carry it out with wirewise.runtime.collective, or make it a part of one of those"
+        )
+    if in_place and program.collective == "all_to_all":
+        raise ProgramError(
+            "an all_to_all in place would write blocks before they are sent; export it out of place"
+        )

@@ -1,0 +1,251 @@
+"""A program as an MSCCL algorithm: places, channels, thread blocks, and what waits for what.
+
+Each message becomes a send step at its source and a receive step at its target, on the connection (source,
+target, channel). Sends to a peer are one thread block and receives from a peer are another; two of them share a
+thread block where no step of the program needs both. Within a thread block, steps are in the order of the program,
+so that waiting never goes in a circle. Instances are copies of the program on channels of their own, each with
+an equal part of every chunk. Segments are left out: the runtime itself cuts buffers into pieces and pipelines them.
+Lowering as in TACCL (Shah et al., NSDI 2023, section 6) and MSCCLang (Cowan et al., ASPLOS 2023).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from wirewise.collective.check import check
+from wirewise.collective.exporters.msccl.dependences import with_waits
+from wirewise.collective.exporters.msccl.interpreter import stuck
+from wirewise.collective.exporters.msccl.layout import Layout
+from wirewise.collective.exporters.msccl.model import Algorithm, Gpu, Place, Protocol, Step, limits, sizes
+from wirewise.collective.program import Message, Program
+from wirewise.errors import InputError
+
+__all__ = ["Draft", "lower"]
+
+
+class _Move(NamedTuple):
+    """Chunks that follow each other at both ends, in one message."""
+
+    source: int
+    target: int
+    channel: int
+    step: int
+    sent_from: Place
+    added_to: Place | None
+    """What they are added to at the target; None: they are taken as they are."""
+    goes_to: Place
+    chunks: int
+
+
+class Draft(NamedTuple):
+    """A step before thread blocks are numbered."""
+
+    order: tuple[int, bool, int]
+    """Step of the program, whether it receives, number."""
+    send: int
+    receive: int
+    channel: int
+    step: Step
+
+
+def lower(
+    program: Program,
+    *,
+    protocol: Protocol = "Simple",
+    in_place: bool = False,
+    instances: int = 1,
+    channels: int = 1,
+    min_bytes: int = 0,
+    max_bytes: int = 0,
+) -> Algorithm:
+    """Make an MSCCL algorithm of a program.
+
+    Args:
+        program: Which; all ranks take part.
+        protocol: Of the runtime.
+        in_place: For calls whose input and output are the same memory, or for the others.
+        instances: Copies that each move an equal part of every chunk, on channels of their own.
+        channels: Connections between two ranks in each copy, used in turn.
+        min_bytes: Least size, of the larger buffer, that the runtime is to use it for.
+        max_bytes: Size from which the runtime is not to use it; 0: no limit.
+
+    Raises:
+        ProgramError: The program is wrong, or MSCCL cannot express it; the message says what.
+        InputError: No instances or no channels.
+    """
+    if instances < 1 or channels < 1:
+        raise InputError(f"got {instances} instances and {channels} channels; expected at least 1 of each")
+    check(program)
+    layout = Layout(program, in_place)
+
+    def made(largest: int) -> Algorithm:
+        moves = list(_moves(program, layout, instances, channels, largest))
+        return Algorithm(
+            name=program.name[: limits("microsoft").name],
+            collective=program.collective,
+            channels=max((move.channel for move in moves), default=0) + 1,
+            chunks_per_loop=layout.chunks_per_loop * instances,
+            protocol=protocol,
+            in_place=in_place,
+            out_of_place=not in_place,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            gpus=_gpus(layout, moves, instances),
+        )
+
+    # Two ranks that exchange long messages in place can wait for each other; cut into single chunks they cannot.
+    found = made(limits("microsoft").chunks)
+    return made(1) if stuck(found, fifo=1) else found
+
+
+def _moves(program: Program, layout: Layout, instances: int, channels: int, largest: int) -> Iterator[_Move]:
+    held = {
+        (rank, chunk): layout.start(rank, chunk)
+        for rank in range(program.ranks)
+        for chunk in range(program.chunks)
+    }
+    used: dict[tuple[int, int], int] = defaultdict(int)
+    by_step: dict[int, list[Message]] = defaultdict(list)
+    for message in program.messages():
+        by_step[message.step].append(message)
+    for messages in by_step.values():
+        read = [[held[m.source, t.chunk] for t in m.transfers] for m in messages]
+        for message, places in zip(messages, read, strict=True):
+            pair = message.source, message.target
+            channel = used[pair] % channels * instances
+            used[pair] += 1
+            pieces = _pieces(message, places, held, layout, channel)
+            for move in _joined(pieces, largest):
+                yield from _copies(move, instances)
+
+
+def _pieces(
+    message: Message,
+    places: list[Place | None],
+    held: dict[tuple[int, int], Place | None],
+    layout: Layout,
+    channel: int,
+) -> Iterator[_Move]:
+    for t, sent_from in zip(message.transfers, places, strict=True):
+        assert sent_from is not None, "a checked program sends only what it holds"
+        cell = t.target, t.chunk
+        home = layout.home(*cell)
+        added_to = held[cell] if t.reduces else None
+        count = layout.units.counts[t.chunk]
+        yield _Move(t.source, t.target, channel, t.step, sent_from, added_to, home, count)
+        held[cell] = home
+
+
+def _joined(pieces: Iterator[_Move], largest: int) -> Iterator[_Move]:
+    """Pieces that follow each other as one, and what is longer than `largest` cut."""
+    last: _Move | None = None
+    for piece in pieces:
+        if last is not None and _follows(last, piece):
+            last = last._replace(chunks=last.chunks + piece.chunks)
+            continue
+        if last is not None:
+            yield from _cut(last, largest)
+        last = piece
+    if last is not None:
+        yield from _cut(last, largest)
+
+
+def _follows(a: _Move, b: _Move) -> bool:
+    ends = [(a.sent_from, b.sent_from), (a.goes_to, b.goes_to)]
+    if a.added_to is not None and b.added_to is not None:
+        ends.append((a.added_to, b.added_to))
+    elif a.added_to is not None or b.added_to is not None:
+        return False
+    return all(y == x._replace(offset=x.offset + a.chunks) for x, y in ends)
+
+
+def _cut(move: _Move, largest: int) -> Iterator[_Move]:
+    for begin in range(0, move.chunks, largest):
+        yield _shifted(move, lambda offset, b=begin: offset + b)._replace(  # type: ignore[misc]
+            chunks=min(largest, move.chunks - begin)
+        )
+
+
+def _copies(move: _Move, instances: int) -> Iterator[_Move]:
+    for i in range(instances):
+        first = i * move.chunks
+        scaled = _shifted(move, lambda offset, f=first: offset * instances + f)  # type: ignore[misc]
+        yield scaled._replace(channel=move.channel + i)
+
+
+def _gpus(layout: Layout, moves: list[_Move], instances: int) -> tuple[Gpu, ...]:
+    drafts: list[list[Draft]] = [_copy_steps(layout, rank, instances) for rank in range(layout.program.ranks)]
+    for number, m in enumerate(moves):
+        sends = Step("s", m.sent_from, None, m.chunks)
+        receives = Step("rrc" if m.added_to else "r", m.added_to, m.goes_to, m.chunks)
+        drafts[m.source].append(Draft((m.step, False, number), m.target, -1, m.channel, sends))
+        drafts[m.target].append(Draft((m.step, True, number), -1, m.source, m.channel, receives))
+    return tuple(_gpu(layout, rank, found, instances) for rank, found in enumerate(drafts))
+
+
+def _copy_steps(layout: Layout, rank: int, instances: int) -> list[Draft]:
+    found: list[Draft] = []
+    for chunk in layout.to_copy(rank):
+        source, target = layout.start(rank, chunk), layout.home(rank, chunk)
+        assert source is not None, "only what a rank holds is copied"
+        move = _Move(rank, rank, 0, -1, source, None, target, layout.units.counts[chunk] * instances)
+        whole = _shifted(move, lambda offset: offset * instances)
+        for part in _cut(whole, limits("microsoft").chunks):
+            step = Step("cpy", part.sent_from, part.goes_to, part.count)
+            found.append(Draft((-1, False, len(found)), -1, -1, 0, step))
+    return found
+
+
+def _shifted(move: _Move, change: Callable[[int], int]) -> _Move:
+    def moved(place: Place) -> Place:
+        return place._replace(offset=change(place.offset))
+
+    return move._replace(
+        sent_from=moved(move.sent_from),
+        added_to=moved(move.added_to) if move.added_to else None,
+        goes_to=moved(move.goes_to),
+    )
+
+
+def _gpu(layout: Layout, rank: int, drafts: list[Draft], instances: int) -> Gpu:
+    used = {place.buffer for d in drafts for place in (d.step.source, d.step.target) if place is not None}
+    whole = layout.chunks_per_loop * instances
+    inputs, outputs = sizes(layout.program.collective, layout.program.ranks, whole)
+    return Gpu(
+        inputs if "i" in used else 0,
+        outputs if "o" in used else 0,
+        layout.scratch[rank] * instances,
+        with_waits(_shared(drafts)),
+    )
+
+
+def _shared(drafts: list[Draft]) -> list[list[Draft]]:
+    """Steps by thread block: sends and receives of one channel together where no step needs both."""
+    groups: dict[tuple[int, int, int], list[Draft]] = defaultdict(list)
+    for draft in sorted(drafts, key=lambda d: d.order):
+        groups[draft.send, draft.receive, draft.channel].append(draft)
+    free = {key: {d.order[0] for d in found} for key, found in groups.items() if key[1] >= 0}
+    blocks = []
+    for (send, receive, channel), found in groups.items():
+        if receive >= 0:
+            continue
+        steps = {d.order[0] for d in found}
+        fits = [
+            key
+            for key, others in free.items()
+            if send >= 0 and key[2] == channel and steps.isdisjoint(others)
+        ]
+        if fits:
+            # The same peer first: then the thread block serves one link.
+            mate = min(fits, key=lambda key: (key[1] != send, key))
+            del free[mate]
+            found = sorted([*found, *groups[mate]], key=lambda d: d.order)
+        blocks.append(found)
+    blocks.extend(groups[key] for key in free)
+    return sorted(blocks, key=_peers)
+
+
+def _peers(block: list[Draft]) -> tuple[int, int, int]:
+    return max(d.send for d in block), max(d.receive for d in block), block[0].channel

@@ -1,0 +1,179 @@
+"""An MSCCL algorithm as its runtime reads it: thread blocks of ranks, each with steps in order."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from wirewise.collective.relations import Collective
+
+__all__ = [
+    "KINDS",
+    "PROTOCOLS",
+    "Algorithm",
+    "Dialect",
+    "Gpu",
+    "Kind",
+    "Limits",
+    "Place",
+    "Protocol",
+    "Step",
+    "ThreadBlock",
+    "limits",
+    "physical",
+    "sizes",
+]
+
+Dialect = Literal["microsoft", "azure"]
+Protocol = Literal["Simple", "LL", "LL128"]
+
+
+class _Slots(NamedTuple):
+    """What one connection holds."""
+
+    slot_bytes: int
+    slots: int
+
+
+PROTOCOLS: dict[Protocol, _Slots] = {
+    "Simple": _Slots(4 * 524_288, 2),
+    "LL": _Slots(32_768, 8),
+    "LL128": _Slots(576_000, 8),
+}
+"""Bytes that one send moves at most, and sends that wait in a connection at most (default buffers, 8 NCCL steps;
+a Simple send takes 4 of them)."""
+
+
+class Kind(NamedTuple):
+    """What a step does, in this order: read `source`, receive, write `target`, send."""
+
+    receives: bool = False
+    sends: bool = False
+    reads: bool = False
+    """What is at `source`."""
+    writes: bool = False
+    """To `target`."""
+    reduces: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "s": Kind(sends=True, reads=True),
+    "r": Kind(receives=True, writes=True),
+    "rcs": Kind(receives=True, sends=True, writes=True),
+    "rrs": Kind(receives=True, sends=True, reads=True, reduces=True),
+    "rrc": Kind(receives=True, reads=True, writes=True, reduces=True),
+    "rrcs": Kind(receives=True, sends=True, reads=True, writes=True, reduces=True),
+    "cpy": Kind(reads=True, writes=True),
+    "re": Kind(reads=True, writes=True, reduces=True),
+    "nop": Kind(),
+}
+"""By the name in the file; `re` adds what is at `source` to `target`, `nop` only waits."""
+
+
+class Place(NamedTuple):
+    """Where chunks begin in a buffer of a rank: "i"nput, "o"utput or "s"cratch."""
+
+    buffer: str
+    offset: int
+
+
+class Step(NamedTuple):
+    """One instruction."""
+
+    kind: str
+    source: Place | None
+    target: Place | None
+    chunks: int
+    """That follow each other."""
+    waits_for: tuple[int, int] | None = None
+    """Thread block of the same rank and number of its step that must be done."""
+    awaited: bool = False
+    """Whether a step waits for this one."""
+
+
+class ThreadBlock(NamedTuple):
+    """Steps in order, with at most one peer to send to and one to receive from."""
+
+    send: int
+    """Rank; -1: none."""
+    receive: int
+    channel: int
+    steps: tuple[Step, ...]
+
+
+class Gpu(NamedTuple):
+    """One rank; chunks in its buffers, 0 where the algorithm does not use one."""
+
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    blocks: tuple[ThreadBlock, ...]
+
+
+class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
+    """What one file holds."""
+
+    name: str
+    collective: Collective | Literal["custom"]
+    """"custom": any other call, of which only form, order and waiting are checked."""
+    channels: int
+    chunks_per_loop: int
+    """Chunks of the larger buffer."""
+    protocol: Protocol = "Simple"
+    in_place: bool = True
+    out_of_place: bool = False
+    min_bytes: int = 0
+    max_bytes: int = 0
+    """0: no limit."""
+    gpus: tuple[Gpu, ...]
+
+
+class Limits(NamedTuple):
+    """What a runtime holds."""
+
+    steps: int
+    """Of a thread block."""
+    blocks: int
+    """Of a rank."""
+    channels: int = 32
+    blocks_per_channel: int = 32
+    """That send, and as many that receive."""
+    chunks: int = 71
+    """Of a step."""
+    awaited_block: int = 127
+    """Highest thread block that others can wait for: its number is stored in 8 bits."""
+    nodes: int = 4096
+    children: int = 1024
+    attributes: int = 16
+    text: int = 255
+    name: int = 63
+
+
+def limits(dialect: Dialect) -> Limits:
+    """Of the runtime: microsoft/msccl (include/msccl.h) or Azure's executor (include/msccl/msccl_struct.h)."""
+    return Limits(steps=256, blocks=216) if dialect == "microsoft" else Limits(steps=64, blocks=1024)
+
+
+def sizes(collective: str, ranks: int, chunks_per_loop: int) -> tuple[int, int]:
+    """Chunks in the input and in the output of a rank."""
+    part = chunks_per_loop // ranks
+    whole = chunks_per_loop
+    return (
+        part if collective == "all_gather" else whole,
+        part if collective == "reduce_scatter" else whole,
+    )
+
+
+def physical(algorithm: Algorithm, rank: int, place: Place) -> Place:
+    """The same memory under one name: in place, input and output share memory."""
+    if not algorithm.in_place or algorithm.out_of_place or place.buffer == "s":
+        return place
+    part = algorithm.chunks_per_loop // len(algorithm.gpus)
+    if algorithm.collective == "all_gather" and place.buffer == "i":
+        return Place("o", place.offset + rank * part)
+    if algorithm.collective == "reduce_scatter" and place.buffer == "o":
+        return Place("i", place.offset + rank * part)
+    if algorithm.collective == "reduce_scatter":
+        return place
+    return Place("o", place.offset)

@@ -1,0 +1,140 @@
+"""What MSCCL's parsers and interpreters ask of a file, rule by rule, and whether the file does what it says.
+
+The rules are those of microsoft/msccl (src/graph/topo.cc, include/msccl.h) and of Azure's executor
+(src/misc/msccl/msccl_parser.cc). Stricter than both: whole intervals must lie in their buffers, connections must
+pair, nothing may race, nothing may get stuck with one send in a connection, and the result must be right.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from wirewise.collective.exporters.msccl.form import Violation, form_violations
+from wirewise.collective.exporters.msccl.interpreter import Array, buffers, execute, stuck
+from wirewise.collective.exporters.msccl.model import KINDS, Algorithm, Dialect
+from wirewise.collective.exporters.msccl.races import races
+from wirewise.collective.exporters.msccl.xml import loads
+from wirewise.errors import ProgramError
+
+__all__ = ["Violation", "check", "expected", "violations"]
+
+
+def violations(text: str, dialect: Dialect = "microsoft", root: int = 0) -> list[Violation]:
+    """Everything that is wrong with a file: its form first, and what it does once the form is right.
+
+    Args:
+        text: The XML.
+        dialect: Whose parser it is for.
+        root: Root of the call, for broadcast and reduce: the file does not say it.
+    """
+    try:
+        tree = ET.fromstring(text)
+    except ET.ParseError as error:
+        return [Violation("xml", "file", f"{error}; expected one element `algo`")]
+    found = list(form_violations(tree, dialect))
+    return found or list(_deed_violations(loads(text, dialect), root))
+
+
+def check(text: str, dialect: Dialect = "microsoft", root: int = 0) -> None:
+    """Raise if something is wrong with a file; arguments as in `violations`.
+
+    Raises:
+        ProgramError: The message names the rule, the place and the number of further faults.
+    """
+    found = violations(text, dialect, root)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ProgramError(f"{found[0].where}: {found[0].rule}: {found[0].message}{more}")
+
+
+def expected(algorithm: Algorithm, inputs: list[Array], root: int) -> dict[int, Array]:
+    """The output that each rank must end with, from the definition of the collective."""
+    ranks = len(inputs)
+    everyone = range(ranks)
+    match algorithm.collective:
+        case "all_reduce":
+            return dict.fromkeys(everyone, sum(inputs[1:], inputs[0]))
+        case "reduce":
+            return {root: sum(inputs[1:], inputs[0])}
+        case "broadcast":
+            return dict.fromkeys(everyone, inputs[root])
+        case "all_gather":
+            return dict.fromkeys(everyone, np.concatenate(inputs))
+        case "reduce_scatter":
+            parts = np.split(sum(inputs[1:], inputs[0]), ranks)
+            return dict(zip(everyone, parts, strict=True))
+        case "all_to_all":
+            sent = [np.split(given, ranks) for given in inputs]
+            return {r: np.concatenate([sent[s][r] for s in everyone]) for r in everyone}
+    return {}
+
+
+def _deed_violations(algorithm: Algorithm, root: int) -> Iterator[Violation]:
+    pairing = list(_pairing(algorithm))
+    yield from pairing
+    if pairing:
+        return
+    waiting = stuck(algorithm, fifo=1)
+    if waiting:
+        yield Violation(
+            "deadlock",
+            "algo",
+            f"{waiting[0]} for ever if a connection holds one send; give sends and receives their own thread "
+            "blocks, or put waits in one order",
+        )
+        return
+    for said in races(algorithm):
+        yield Violation("race", said.partition(":")[0], f"{said}; add a depid to the later one")
+    yield from _wrong_result(algorithm, root)
+
+
+def _pairing(algorithm: Algorithm) -> Iterator[Violation]:
+    """On each connection, sends and receives must be as many, in one order, of the same counts."""
+    sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for rank, gpu in enumerate(algorithm.gpus):
+        for block in gpu.blocks:
+            for step in block.steps:
+                if KINDS[step.kind].sends:
+                    sends[rank, block.send, block.channel].append(step.chunks)
+                if KINDS[step.kind].receives:
+                    receives[block.receive, rank, block.channel].append(step.chunks)
+    for key in sorted({*sends, *receives}):
+        if sends[key] != receives[key]:
+            source, target, channel = key
+            yield Violation(
+                "pairing",
+                f"gpu {source} to gpu {target}, channel {channel}",
+                f"sends of {_counted(sends[key])} chunks meet receives of {_counted(receives[key])}; the "
+                "two ends must be as many, of the same counts, in the same order",
+            )
+
+
+def _counted(counts: list[int]) -> str:
+    if not counts:
+        return "no"
+    return ", ".join(f"{times} x {count}" for count, times in sorted(Counter(counts).items()))
+
+
+def _wrong_result(algorithm: Algorithm, root: int) -> Iterator[Violation]:
+    """Random integers of 40 bits: a value that is left out or added twice shows in the sum."""
+    if algorithm.collective == "custom":
+        return
+    random = np.random.default_rng(0)
+    inputs = [
+        random.integers(2**40, size=(buffers(algorithm, rank)[0], 1)) for rank in range(len(algorithm.gpus))
+    ]
+    memory = execute(algorithm, inputs, fifo=1)
+    for rank, wanted in expected(algorithm, inputs, root).items():
+        wrong = np.flatnonzero((memory[rank]["o"] != wanted).any(axis=1))
+        if len(wrong):
+            yield Violation(
+                "result",
+                f"gpu {rank}",
+                f"{len(wrong)} of {len(wanted)} chunks of the output are not what {algorithm.collective} asks "
+                f"for, the first of them o[{wrong[0]}]; check the program with wirewise.collective.check",
+            )
