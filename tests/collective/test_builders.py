@@ -1,15 +1,48 @@
 """Every known algorithm does what its collective asks for."""
 
+import numpy as np
 import pytest
 
-from wirewise.collective import check
-from wirewise.collective.builders import BUILDERS, build
+from wirewise.collective import COLLECTIVES, check
+from wirewise.collective.builders import BUILDERS, algorithms, build
+from wirewise.collective.builders.bruck import PAT_BLOCKS
+from wirewise.collective.reference import expected, run
 from wirewise.errors import ProgramError
 
 NEEDS = {"neighbour_exchange": lambda p: p % 2 == 0, "hypercube": lambda p: p & (p - 1) == 0}
+HOSTS = [
+    [[0, 1, 2, 3]],
+    [[0], [1], [2]],
+    [[0, 1], [2, 3]],
+    [[2, 0, 4], [1, 3, 5], [8, 7, 6]],
+    [[0, 1, 2, 3, 4], [5, 6], [7, 8, 9]],
+    [[0], [1, 2, 3]],
+]
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), BUILDERS)
+def random_inputs(program, elements=5, seed=0):
+    """Blocks of random integers for the ranks that start with any."""
+    rng = np.random.default_rng(seed)
+    each = program.chunks // program.blocks
+    starts = [r for b in range(program.blocks) for r in program.starts_at(b * each)]
+    held = [starts.count(r) for r in range(program.ranks)]
+    return [rng.integers(-(2**62), 2**62, n * elements) if n else None for n in held]
+
+
+def same(found, wanted):
+    return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def check_on_numbers(program):
+    check(program)
+    inputs = random_inputs(program)
+    assert same(run(program, inputs), expected(program, inputs))
+
+
+FLAT = [key for key in BUILDERS if key[1] != "hierarchical"]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), FLAT)
 def test_any_number_of_ranks(collective, algorithm):
     for ranks in range(1, 17):
         if ranks > 1 and not NEEDS.get(algorithm, bool)(ranks):
@@ -17,4 +50,65 @@ def test_any_number_of_ranks(collective, algorithm):
                 build(collective, algorithm, ranks)
             continue
         for root in {0, ranks // 2, ranks - 1}:
-            check(build(collective, algorithm, ranks, root=root))
+            check_on_numbers(build(collective, algorithm, ranks, root=root))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+def test_hosts(collective, hosts):
+    ranks = sum(map(len, hosts))
+    for root in range(ranks):
+        check_on_numbers(build(collective, "hierarchical", ranks, root=root, hosts=hosts))
+
+
+@pytest.mark.parametrize("hosts", [None, [[0, 1], [1, 2]], [[0, 1]], [[0, 1, 2], []]])
+def test_hosts_that_do_not_divide_the_ranks(hosts):
+    with pytest.raises(ProgramError, match=r"expected hosts=.* with each of 3 ranks in one"):
+        build("all_reduce", "hierarchical", 3, hosts=hosts)
+
+
+@pytest.mark.parametrize("hosts", [[[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 1, 2], [3, 4, 5], [6, 7, 8]]])
+def test_all_reduce_between_hosts_moves_what_a_ring_of_hosts_would(hosts):
+    ranks, host_of = sum(map(len, hosts)), {r: h for h, host in enumerate(hosts) for r in host}
+    program = build("all_reduce", "hierarchical", ranks, hosts=hosts)
+    sizes = program.chunk_bytes(1.0)
+    out = sum(sizes[t.chunk] for t in program.transfers if host_of[t.source] == 0 != host_of[t.target])
+    assert out == pytest.approx(2 * (len(hosts) - 1) / len(hosts))
+
+
+@pytest.mark.parametrize("ranks", [17, 31, 32, 33, 64, 100])
+def test_messages_of_pat_stay_small(ranks):
+    for collective in ("all_gather", "reduce_scatter"):
+        program = build(collective, "pat", ranks)
+        check(program)
+        assert max(len(m.transfers) for m in program.messages()) <= PAT_BLOCKS
+
+
+@pytest.mark.parametrize("ranks", range(2, 40))
+def test_no_rank_has_children_in_both_trees(ranks):
+    program = build("broadcast", "double_tree", ranks, root=ranks // 3)
+    inner = [{t.source for t in program.transfers if t.chunk == chunk} - {program.root} for chunk in (0, 1)]
+    assert not inner[0] & inner[1]
+
+
+def test_more_chunks_and_segments():
+    for collective in COLLECTIVES:
+        for algorithm in algorithms(collective):
+            least = build(collective, algorithm, 4, hosts=[[0, 1], [2, 3]])
+            more = build(
+                collective, algorithm, 4, hosts=[[0, 1], [2, 3]], chunks=3 * least.chunks, segments=2
+            )
+            assert (more.chunks, more.segments) == (3 * least.chunks, 2)
+            assert len(more.messages()) == len(least.messages())
+            check_on_numbers(more)
+
+
+def test_what_cannot_be_built():
+    with pytest.raises(ProgramError, match="expected flat, binomial"):
+        build("scatter", "ring", 4)
+    with pytest.raises(ProgramError, match="a collective of broadcast"):
+        build("scan", "ring", 4)
+    with pytest.raises(ProgramError, match="a multiple of the 4"):
+        build("all_gather", "ring", 4, chunks=6)
+    with pytest.raises(ProgramError, match="a root among them"):
+        build("broadcast", "flat", 4, root=4)

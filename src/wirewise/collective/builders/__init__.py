@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wirewise.collective.builders import bruck, direct, hypercube, rings, trees
+from wirewise.collective.builders import bruck, direct, hierarchical, hypercube, rings, trees
 from wirewise.collective.builders.draft import Builder, Draft, Group
 from wirewise.collective.program import Program, Transfer
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
@@ -51,6 +51,14 @@ BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("all_to_all", "ring"): rings.all_to_all_ring,
     ("all_to_all", "bruck"): bruck.all_to_all_bruck,
     ("all_to_all", "hypercube"): hypercube.all_to_all_hypercube,
+    ("broadcast", "hierarchical"): hierarchical.broadcast,
+    ("reduce", "hierarchical"): trees.to_root(hierarchical.broadcast, reduces=True),
+    ("scatter", "hierarchical"): hierarchical.scatter,
+    ("gather", "hierarchical"): trees.to_root(hierarchical.scatter, reduces=False),
+    ("all_gather", "hierarchical"): hierarchical.all_gather,
+    ("reduce_scatter", "hierarchical"): hierarchical.reduce_scatter,
+    ("all_reduce", "hierarchical"): hierarchical.all_reduce,
+    ("all_to_all", "hierarchical"): hierarchical.all_to_all,
 }
 """By collective and name of the algorithm."""
 

@@ -1,0 +1,140 @@
+"""Algorithms for hosts with fast links inside and slow ones between: each byte enters a host once.
+
+The first ranks of each host, as many as the smallest host has, own a lane each. Lanes divide what crosses hosts, so
+that every host's links outward work at once. Inside a host, lane owners collect first and spread last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wirewise.collective.builders.draft import Draft, Group, mirrored, then
+from wirewise.collective.builders.rings import all_gather_ring, reduce_scatter_ring
+from wirewise.collective.builders.trees import broadcast_binomial
+from wirewise.collective.program import Transfer
+from wirewise.errors import ProgramError
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "scatter"]
+
+
+class _Hosts:
+    """Ranks by host, the root's host first."""
+
+    def __init__(self, group: Group) -> None:
+        if sorted(r for host in group.hosts for r in host) != list(range(group.ranks)) or () in group.hosts:
+            raise ProgramError(
+                f"got the hosts {group.hosts}; expected hosts=... with each of {group.ranks} ranks in one, "
+                "such as [[0, 1], [2, 3]]"
+            )
+        self.hosts = sorted(group.hosts, key=lambda host: group.root not in host)
+        self.lanes = min(map(len, self.hosts))
+        self.host = {r: h for h, host in enumerate(self.hosts) for r in host}
+        self.index = {r: i for host in self.hosts for i, r in enumerate(host)}
+
+    def owner(self, host: int, rank: int) -> int:
+        """Who handles at a host what concerns a rank."""
+        return self.hosts[host][self.index[rank] % self.lanes]
+
+    def near(self, source: int, target: int) -> int:
+        """A step for each pair of one host, so that all get from different ranks in it."""
+        size = len(self.hosts[self.host[source]])
+        return (self.index[target] - self.index[source]) % size - 1
+
+    def pairs(self) -> Iterator[tuple[int, int, int]]:
+        """Lane, its owner and another rank, of each host."""
+        for host in self.hosts:
+            for lane, owner in enumerate(host[: self.lanes]):
+                yield from ((lane, owner, other) for other in host if other != owner)
+
+    def across(self, lane: int, draft: Draft, first_chunk: int = 0) -> list[Transfer]:
+        """An algorithm among hosts, carried out by the owners of a lane."""
+        at = [host[lane] for host in self.hosts]
+        return [
+            Transfer(first_chunk + t.chunk, at[t.source], at[t.target], t.step, t.reduces)
+            for t in draft.transfers
+        ]
+
+
+def broadcast(group: Group) -> Draft:
+    """One part of the value for each lane: to its owner, among hosts by a binomial tree, to all of each host."""
+    of = _Hosts(group)
+    owners = of.hosts[0][: of.lanes]
+    out = [Transfer(lane, group.root, o, lane) for lane, o in enumerate(owners) if o != group.root]
+    tree = broadcast_binomial(Group(len(of.hosts)))
+    between = [t for lane in range(of.lanes) for t in of.across(lane, tree, lane)]
+    inside = [Transfer(lane, s, t, of.near(s, t)) for lane, s, t in of.pairs() if t != group.root]
+    return then(*(Draft(of.lanes, part) for part in (out, between, inside)))
+
+
+def scatter(group: Group) -> Draft:
+    """Blocks for another host go to the owners of its lanes together."""
+    of = _Hosts(group)
+    out, inside = list[Transfer](), list[Transfer]()
+    for rank in range(group.ranks):
+        host = of.host[rank]
+        first = of.owner(host, rank) if host else rank
+        if rank != group.root:
+            step = of.index[first] + sum(map(len, of.hosts[:host]))
+            out.append(Transfer(rank, group.root, first, step))
+        if first != rank:
+            inside.append(Transfer(rank, first, rank, of.index[rank] // of.lanes - 1))
+    return then(Draft(group.ranks, out), Draft(group.ranks, inside))
+
+
+def all_gather(group: Group) -> Draft:
+    """Blocks go to owners, round the hosts in one ring a lane, and to all of each host."""
+    of, p = _Hosts(group), group.ranks
+    joined, between, inside = list[Transfer](), list[Transfer](), list[Transfer]()
+    ring = all_gather_ring(Group(len(of.hosts)))
+    for rank in range(p):
+        owner = of.owner(of.host[rank], rank)
+        if owner != rank:
+            joined.append(Transfer(rank, rank, owner, of.index[rank] // of.lanes - 1))
+        carried = [t for t in ring.transfers if t.chunk == of.host[rank]]
+        between += [
+            Transfer(rank, of.owner(t.source, rank), of.owner(t.target, rank), t.step) for t in carried
+        ]
+    for lane, owner, other in of.pairs():
+        blocks = [b for b in range(p) if of.index[b] % of.lanes == lane and b != other]
+        inside += [Transfer(b, owner, other, of.near(owner, other)) for b in blocks]
+    return then(Draft(p, joined), Draft(p, between), Draft(p, inside))
+
+
+def reduce_scatter(group: Group) -> Draft:
+    """The all-gather backwards."""
+    return mirrored(all_gather(group), reduces=True)
+
+
+def all_reduce(group: Group) -> Draft:
+    """Reduce to the owners of lanes in each host, all-reduce round the hosts in each lane, spread in each host."""
+    of = _Hosts(group)
+    hosts = len(of.hosts)
+    chunks = of.lanes * hosts
+    inside = [
+        Transfer(lane * hosts + part, owner, other, of.near(owner, other))
+        for lane, owner, other in of.pairs()
+        for part in range(hosts)
+    ]
+    ring = then(reduce_scatter_ring(Group(hosts)), all_gather_ring(Group(hosts)))
+    between = [t for lane in range(of.lanes) for t in of.across(lane, ring, lane * hosts)]
+    down = Draft(chunks, inside)
+    return then(mirrored(down, reduces=True), Draft(chunks, between), down)
+
+
+def all_to_all(group: Group) -> Draft:
+    """Chunks go to the lane of their target, then to its host, all of a pair of hosts and a lane together."""
+    of, p = _Hosts(group), group.ranks
+    first, between, last = list[Transfer](), list[Transfer](), list[Transfer]()
+    for chunk in range(p * p):
+        source, target = divmod(chunk, p)
+        here, there = of.host[source], of.host[target]
+        lane_here, lane_there = of.owner(here, target), of.owner(there, target)
+        if here == there:
+            lane_here = lane_there = target
+        if source != lane_here:
+            first.append(Transfer(chunk, source, lane_here, of.near(source, lane_here)))
+        if here != there:
+            between.append(Transfer(chunk, lane_here, lane_there, (there - here) % len(of.hosts) - 1))
+        if lane_there != target:
+            last.append(Transfer(chunk, lane_there, target, of.index[target] // of.lanes - 1))
+    return then(Draft(p * p, first), Draft(p * p, between), Draft(p * p, last))
