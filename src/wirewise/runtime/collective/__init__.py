@@ -1,0 +1,25 @@
+"""Carry collective programs out: own TCP transport, torch backend, DDP hook, and torch's point-to-point messages."""
+
+from wirewise.runtime.collective.backend import ProcessGroup, group_of, register
+from wirewise.runtime.collective.ddp import ddp_hook
+from wirewise.runtime.collective.group import Group, connect
+from wirewise.runtime.collective.memory import REDUCTIONS, Blocks
+from wirewise.runtime.collective.over_torch import run_over_torch
+from wirewise.runtime.collective.statistics import EdgeStatistics
+from wirewise.runtime.collective.work import Work
+
+__all__ = [
+    "REDUCTIONS",
+    "Blocks",
+    "EdgeStatistics",
+    "Group",
+    "ProcessGroup",
+    "Work",
+    "connect",
+    "ddp_hook",
+    "group_of",
+    "register",
+    "run_over_torch",
+]
+
+register()

@@ -1,0 +1,194 @@
+"""`torch.distributed` on a group of wirewise: `init_process_group("wirewise")`, subgroups, DDP.
+
+Import `wirewise.runtime.collective` first: that registers the backend. Point-to-point messages are left to gloo,
+as in `new_group(backend="gloo")`.
+"""
+
+# torch's own signatures are overloads that only C++ can have.
+# mypy: disable-error-code="override, attr-defined, assignment"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import _create_work_from_future
+
+from wirewise.errors import InputError
+from wirewise.runtime.collective.group import Group, connect
+from wirewise.runtime.collective.work import Work
+
+__all__ = ["NAME", "ProcessGroup", "group_of", "register"]
+
+NAME = "wirewise"
+_OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.PRODUCT: "product",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.BAND: "band",
+    dist.ReduceOp.BOR: "bor",
+    dist.ReduceOp.BXOR: "bxor",
+}
+
+
+def register() -> None:
+    """Make the backend known to torch; safe to call twice."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
+
+
+def group_of(process_group: dist.ProcessGroup | None = None) -> Group:
+    """The wirewise group behind a torch process group, to tell it programs (`Group.use`); None: the default one.
+
+    Raises:
+        InputError: The process group has another backend.
+    """
+    found = process_group or dist.distributed_c10d._get_default_group()
+    if not isinstance(found, ProcessGroup):
+        raise InputError(f"the process group has the backend {found.name()!r}; expected {NAME!r}")
+    return found.group
+
+
+def _create(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+    return ProcessGroup(store, rank, size, timeout)
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """A torch process group whose collectives are programs."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self.group = connect(store, rank, size, timeout_s=timeout.total_seconds())
+
+    def getBackendName(self) -> str:
+        """Asked by torch."""
+        return NAME
+
+    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        """See `torch.distributed.all_reduce`."""
+        return _torch_work([self.group.all_reduce(t, _op(opts), async_op=True) for t in tensors], tensors)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        """As `allreduce`."""
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Any:
+        """See `torch.distributed.broadcast`."""
+        works = [self.group.broadcast(t, opts.rootRank, async_op=True) for t in tensors]
+        return _torch_work(works, tensors)
+
+    def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Any:
+        """See `torch.distributed.reduce`."""
+        works = [self.group.reduce(t, opts.rootRank, _op(opts), async_op=True) for t in tensors]
+        return _torch_work(works, tensors)
+
+    def allgather(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """See `torch.distributed.all_gather`."""
+        pairs = zip(outputs, inputs, strict=True)
+        return _torch_work([self.group.all_gather(o, i, async_op=True) for o, i in pairs], outputs[0])
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """See `torch.distributed.all_gather_into_tensor`."""
+        return _torch_work([self.group.all_gather(output, tensor, async_op=True)], [output])
+
+    def reduce_scatter(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
+    ) -> Any:
+        """See `torch.distributed.reduce_scatter`."""
+        pairs = zip(outputs, inputs, strict=True)
+        works = [self.group.reduce_scatter(o, i, _op(opts), async_op=True) for o, i in pairs]
+        return _torch_work(works, outputs)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """See `torch.distributed.reduce_scatter_tensor`."""
+        return _torch_work([self.group.reduce_scatter(output, tensor, _op(opts), async_op=True)], [output])
+
+    def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Any:
+        """See `torch.distributed.gather`."""
+        found = outputs[0] if outputs else None
+        return _torch_work([self.group.gather(found, inputs[0], opts.rootRank, async_op=True)], found or [])
+
+    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Any:
+        """See `torch.distributed.scatter`."""
+        found = inputs[0] if inputs else None
+        return _torch_work([self.group.scatter(outputs[0], found, opts.rootRank, async_op=True)], outputs)
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
+        """See `torch.distributed.all_to_all`."""
+        return _torch_work([self.group.all_to_all(outputs, inputs, async_op=True)], outputs)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> Any:
+        """See `torch.distributed.all_to_all_single`."""
+        if not output_splits and not input_splits:
+            return _torch_work([self.group.all_to_all(output, tensor, async_op=True)], [output])
+        equal = [output.shape[0] // self.size()] * self.size()
+        gets = output.split(list(output_splits) or equal)
+        gives = tensor.split(list(input_splits) or equal)
+        return _torch_work([self.group.all_to_all(gets, gives, async_op=True)], [output])
+
+    def barrier(self, opts: Any = None) -> Any:
+        """See `torch.distributed.barrier`."""
+        return _torch_work([self.group.barrier(async_op=True)], [])
+
+    # Names of these until torch 2.12.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+
+    def send(self, tensors: Any, target: int, tag: int) -> Any:
+        """Not offered."""
+        raise _no_messages()
+
+    def recv(self, tensors: Any, source: int, tag: int) -> Any:
+        """Not offered."""
+        raise _no_messages()
+
+    def shutdown(self) -> None:
+        """Called by `destroy_process_group`."""
+        self.group.close()
+
+    abort = shutdown
+
+
+def _op(opts: Any) -> str:
+    found = _OPS.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp) if opts else "sum"
+    if found is None:
+        raise InputError(f"got the reduction {opts.reduceOp}; expected one of {', '.join(_OPS.values())}")
+    return found
+
+
+def _no_messages() -> InputError:
+    return InputError(
+        "the backend 'wirewise' has no point-to-point messages; make a group for them: new_group(backend='gloo')"
+    )
+
+
+def _torch_work(works: Sequence[Work], result: Sequence[Tensor]) -> Any:
+    """One torch work for all; its result is that of the last."""
+    future: torch.futures.Future = torch.futures.Future()
+    tensors = list(result)
+
+    def settle(_: Any) -> None:
+        errors = [work.exception() for work in works if work.exception() is not None]
+        if errors:
+            future.set_exception(errors[0])
+        else:
+            future.set_result(tensors)
+
+    torch.futures.collect_all([work.get_future() for work in works]).add_done_callback(settle)
+    return _create_work_from_future(future)

@@ -1,0 +1,81 @@
+"""Programs for groups of which nothing is known but their size."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from wirewise.collective import Collective, Program, Transfer
+from wirewise.collective.builders import build
+
+__all__ = ["all_gather_direct", "all_reduce_direct", "default"]
+
+_SMALL_BYTES = 65_536
+"""Up to here the number of steps counts, above it the bytes."""
+_FEW_RANKS = 16
+"""Up to here every rank talks with all others at once."""
+_SEGMENT_BYTES = 262_144
+_MOST_SEGMENTS = 64
+
+
+def default(collective: Collective, ranks: int, size_bytes: int, root: int = 0) -> Program:
+    """A program that is good on a network whose ranks are all alike.
+
+    Args:
+        collective: Which.
+        ranks: Size of the group.
+        size_bytes: The larger buffer of a rank, in or out.
+        root: Of a rooted collective.
+    """
+    small = size_bytes <= _SMALL_BYTES
+    whole = collective in ("broadcast", "reduce")
+    chunk_bytes = size_bytes if whole else size_bytes // ranks
+    # A power of two, so that few programs are made.
+    wanted = max(1, min(chunk_bytes // _SEGMENT_BYTES, _MOST_SEGMENTS))
+    return _made(collective, ranks, small, 1 << (wanted.bit_length() - 1), root)
+
+
+@lru_cache(maxsize=256)
+def _made(collective: Collective, ranks: int, small: bool, segments: int, root: int) -> Program:
+    if collective in ("all_reduce", "all_gather") and not small and ranks <= _FEW_RANKS:
+        made = all_reduce_direct if collective == "all_reduce" else all_gather_direct
+        return made(ranks, segments)
+    names: dict[Collective, tuple[str, str]] = {
+        "broadcast": ("binomial", "chain"),
+        "reduce": ("binomial", "chain"),
+        "scatter": ("flat", "flat"),
+        "gather": ("flat", "flat"),
+        "all_gather": ("bruck", "ring"),
+        "reduce_scatter": ("pairwise", "pairwise" if ranks <= _FEW_RANKS else "ring"),
+        "all_reduce": ("recursive_doubling", "ring"),
+        "all_to_all": ("linear", "linear"),
+    }
+    return build(collective, names[collective][not small], ranks, root=root, segments=segments)
+
+
+def all_gather_direct(ranks: int, segments: int = 1) -> Program:
+    """Every rank sends its block to all others at once."""
+    return Program(
+        name="direct", collective="all_gather", ranks=ranks, chunks=ranks, segments=segments,
+        transfers=tuple(_spread(ranks, 0)),
+    )  # fmt: skip
+
+
+def all_reduce_direct(ranks: int, segments: int = 1) -> Program:
+    """Every rank adds up one part of all ranks, and sends the sum to all: two steps over all links of a mesh."""
+    gathered = tuple(
+        Transfer(chunk, (chunk + distance) % ranks, chunk, 0, True)
+        for chunk in range(ranks)
+        for distance in range(1, ranks)
+    )
+    return Program(
+        name="direct", collective="all_reduce", ranks=ranks, chunks=ranks, segments=segments,
+        transfers=gathered + tuple(_spread(ranks, 1)),
+    )  # fmt: skip
+
+
+def _spread(ranks: int, step: int) -> list[Transfer]:
+    return [
+        Transfer(chunk, chunk, (chunk + distance) % ranks, step)
+        for chunk in range(ranks)
+        for distance in range(1, ranks)
+    ]

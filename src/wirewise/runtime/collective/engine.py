@@ -1,0 +1,347 @@
+"""Moves the bytes of all operations of a group: one epoll loop, run by whoever waits.
+
+A caller that waits for its operation runs the loop itself, which saves the switch to another thread. Operations that
+nobody waits for yet are moved by a thread in the background. Memory that peers can fill before this rank has
+started an operation is limited: they hold back what exceeds `_EAGER_BYTES` until they hear of the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+
+from wirewise.errors import PeerError
+from wirewise.runtime.collective.acts import Act
+from wirewise.runtime.collective.execution import Execution
+from wirewise.runtime.collective.link import ASK, DATA, GONE, HERE, START, Header, Link
+from wirewise.runtime.collective.memory import Pool, Scratch
+from wirewise.runtime.collective.statistics import EdgeStatistics
+from wirewise.runtime.collective.work import Work
+
+__all__ = ["Engine"]
+
+_EAGER_BYTES = 1 << 20
+_LOOK_S = 0.2
+"""How often the loop looks for silent peers and for the end of its wait."""
+_GRACE_S = 1.0
+"""Time to tell the others why this rank gives up."""
+_PATIENCE = 4
+"""So many timeouts without any progress end an operation although all peers answer."""
+
+
+class Engine:
+    """The connections of a rank, and its operations in flight.
+
+    Args:
+        rank: Of this process.
+        connections: A non-blocking socket for each peer.
+        timeout_s: Seconds without any bytes after which a peer that does not answer counts as silent.
+    """
+
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float) -> None:
+        self.rank, self.timeout_s = rank, timeout_s
+        self.pool = Pool()
+        self._links = {peer: Link(rank, peer, c, self) for peer, c in connections.items()}
+        self._by_file = {link.socket.fileno(): link for link in self._links.values()}
+        self._epoll = select.epoll()
+        for file in self._by_file:
+            self._epoll.register(file, select.EPOLLIN)
+        self._active: dict[int, tuple[Execution, Work]] = {}
+        self._ended: list[tuple[Execution, Work, BaseException | None]] = []
+        self._early: dict[int, list[tuple[int, Header, Scratch]]] = defaultdict(list)
+        self._lost: dict[int, str] = {}
+        self._started: set[tuple[int, int]] = set()
+        self._eager_bytes: dict[tuple[int, int], int] = defaultdict(int)
+        self._parked: dict[tuple[int, int], deque[Callable[[], None]]] = defaultdict(deque)
+        self._error: PeerError | None = None
+        self._since_s = self._asked_since_s = 0.0
+        """When the first of the operations in flight began; the last progress before peers were asked."""
+        self._answered: set[int] = set()
+        self._lock = threading.RLock()
+        self._driver = threading.Lock()
+        self._wanted, self._closing = threading.Event(), False
+        self._thread: threading.Thread | None = None
+
+    # Operations.
+
+    def submit(self, execution: Execution, work: Work, *, background: bool) -> None:
+        """Start an operation; `Work.wait` ends it, or in the background it ends by itself."""
+        with self._lock:
+            if self._error is None:
+                self._begin(execution, work)
+            else:
+                self._ended.append((execution, work, self._error))
+        self._settle()
+        if background and not work.is_completed():
+            self._run_in_background()
+
+    def _begin(self, execution: Execution, work: Work) -> None:
+        if not self._active:
+            self._since_s = time.perf_counter()
+        self._active[execution.operation] = (execution, work)
+        try:
+            for peer in execution.peers & self._lost.keys():
+                raise self._failure(execution, peer, self._lost[peer])
+            for peer, size_bytes in execution.prepared.incoming_bytes.items():
+                if size_bytes > _EAGER_BYTES:
+                    self._control(peer, START, execution.operation)
+            execution.start()
+            for peer, header, scratch in self._early.pop(execution.operation, ()):
+                self._check(execution, peer, header)
+                execution.take(header.segment, header.message, scratch)
+        except PeerError as error:
+            self._give_up(error)
+
+    def ended(self, execution: Execution, error: BaseException | None = None) -> None:
+        """An operation is done, or failed; whoever waits hears of it outside the lock."""
+        self._ended.append((*self._active.pop(execution.operation), error))
+        for peer in self._links:
+            key = (execution.operation, peer)
+            self._started.discard(key)
+            self._eager_bytes.pop(key, None)
+            self._parked.pop(key, None)
+
+    def wait(self, work: Work, timeout_s: float | None) -> None:
+        """Move bytes until an operation has ended, or the time is over."""
+        deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while not work.is_completed() and time.monotonic() < deadline:
+            if not self._driver.acquire(blocking=False):
+                work.block(min(_LOOK_S, max(deadline - time.monotonic(), 0.0)))
+                continue
+            try:
+                self._drive(lambda: work.is_completed() or time.monotonic() >= deadline)
+            finally:
+                self._driver.release()
+            if self._active:
+                self._run_in_background()
+
+    def statistics(self) -> list[EdgeStatistics]:
+        """What was sent to and received from each peer."""
+        with self._lock:
+            return [edge for link in self._links.values() for edge in (link.sent, link.received)]
+
+    def received_from(self, peer: int) -> EdgeStatistics:
+        """What was received from a peer."""
+        return self._links[peer].received
+
+    def close(self) -> None:
+        """End the thread and the connections; operations in flight fail."""
+        self._closing = True
+        self._wanted.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock:
+            if self._error is None:
+                self._error = PeerError("the group was closed; make another one with `connect`")
+            self._drop_all(self._error)
+            for link in self._links.values():
+                link.socket.close()
+            self._epoll.close()
+        self._settle()
+
+    # The loop.
+
+    def _run_in_background(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._background, name="wirewise-collective", daemon=True)
+            self._thread.start()
+        self._wanted.set()
+
+    def _background(self) -> None:
+        while True:
+            self._wanted.wait()
+            if self._closing:
+                return
+            self._wanted.clear()
+            with self._driver:
+                self._drive(lambda: not self._active or self._closing)
+
+    def _drive(self, enough: Callable[[], bool]) -> None:
+        patience_s = min(_LOOK_S, self.timeout_s / 8)
+        while not enough():
+            events = self._epoll.poll(patience_s)
+            with self._lock:
+                try:
+                    for file, event in events:
+                        self._handle(self._by_file[file], event)
+                    if not events and self._active:
+                        self._look_for_silence()
+                except PeerError as error:
+                    self._give_up(error)
+            self._settle()
+
+    def _handle(self, link: Link, event: int) -> None:
+        if link.peer in self._lost:
+            return
+        try:
+            if event & select.EPOLLOUT:
+                link.flush()
+            if event & ~select.EPOLLOUT:
+                link.read()
+        except OSError as error:
+            self._lose(link, error)
+
+    def _settle(self) -> None:
+        """Tell the waiting of what has ended, without the lock: they may start the next operation at once."""
+        while self._ended:
+            with self._lock:
+                ended, self._ended = self._ended, []
+            for execution, work, error in ended:
+                work.end(execution.memory.finish, error)
+
+    # Frames out.
+
+    def send(
+        self, execution: Execution, act: Act, segment: int, size_bytes: int, done: Callable[[], None]
+    ) -> None:
+        """Send a message now, or when its receiver has started the operation."""
+        key = (execution.operation, act.peer)
+
+        def go() -> None:
+            fields = (execution.operation, segment, act.message, size_bytes)
+            header = Header(DATA, execution.prepared.fingerprint, *fields)
+            views = execution.memory.views(act.chunks, segment)
+            self._put(self._links[act.peer], header, views, done)
+
+        if execution.prepared.outgoing_bytes[act.peer] > _EAGER_BYTES and key not in self._started:
+            self._eager_bytes[key] += size_bytes
+            if self._eager_bytes[key] > _EAGER_BYTES:
+                self._parked[key].append(go)
+                return
+        go()
+
+    def _control(self, peer: int, kind: int, operation: int = 0, text: str = "") -> None:
+        payload = text.encode()
+        header = Header(kind, 0, operation, 0, 0, len(payload))
+        self._put(self._links[peer], header, [memoryview(payload)] if payload else [], None)
+
+    def _put(
+        self, link: Link, header: Header, views: list[memoryview], done: Callable[[], None] | None
+    ) -> None:
+        if link.peer in self._lost:
+            return
+        try:
+            link.send(header, views, done)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                link.read()  # It may have said why.
+            self._lose(link, error)
+
+    def wants_changed(self, link: Link) -> None:
+        """Listen for room to send only while something waits for it."""
+        events = select.EPOLLIN | (select.EPOLLOUT if link.wants_to_write else 0)
+        self._epoll.modify(link.socket.fileno(), events)
+
+    # Frames in.
+
+    def opened(self, link: Link, header: Header) -> tuple[list[memoryview], Scratch | None]:
+        """Where the bytes of a frame go; see `Receiver`."""
+        if header.kind == DATA and (found := self._active.get(header.operation)) is not None:
+            self._check(found[0], link.peer, header)
+            views = found[0].place(header.segment, header.message)
+            if views is not None:
+                return views, None
+        scratch = self.pool.take(header.size_bytes)
+        return [scratch.view[: header.size_bytes]] if header.size_bytes else [], scratch
+
+    def arrived(self, link: Link, header: Header, scratch: Scratch | None) -> None:
+        """A frame is complete; see `Receiver`."""
+        if header.kind == DATA:
+            self._take(link.peer, header, scratch)
+            return
+        assert scratch is not None
+        if header.kind == START:
+            self._started.add((header.operation, link.peer))
+            for go in self._parked.pop((header.operation, link.peer), ()):
+                go()
+        elif header.kind == ASK:
+            self._control(link.peer, HERE)
+        elif header.kind == HERE:
+            self._answered.add(link.peer)
+        elif header.kind == GONE:
+            raise PeerError(bytes(scratch.view[: header.size_bytes]).decode())
+        self.pool.give(scratch)
+
+    def _take(self, peer: int, header: Header, scratch: Scratch | None) -> None:
+        found = self._active.get(header.operation)
+        if found is None:
+            assert scratch is not None
+            self._early[header.operation].append((peer, header, scratch))
+            return
+        self._check(found[0], peer, header)
+        found[0].take(header.segment, header.message, scratch)
+
+    def _check(self, execution: Execution, peer: int, header: Header) -> None:
+        same = header.fingerprint == execution.prepared.fingerprint
+        if not same or not execution.expects(peer, header.segment, header.message, header.size_bytes):
+            raise PeerError(
+                f"rank {self.rank} is in {execution.name} and rank {peer} in another operation, or one of another "
+                "program, size or type; let all ranks call the same operations in the same order"
+            )
+
+    # Peers that die, fall silent or give up.
+
+    def _lose(self, link: Link, error: OSError) -> None:
+        self._lost[link.peer] = error.strerror or str(error)
+        self._epoll.unregister(link.socket.fileno())
+        for execution, _ in self._active.values():
+            if link.peer in execution.peers:
+                raise self._failure(execution, link.peer, self._lost[link.peer])
+
+    def _look_for_silence(self) -> None:
+        """Ask after half of the timeout whether peers are there; who has not answered at its end is silent."""
+        moved_s = max([self._since_s, *(link.moved_s for link in self._links.values())])
+        idle_s = time.perf_counter() - moved_s
+        execution = next(iter(self._active.values()))[0]
+        if self._asked_since_s != moved_s:
+            if idle_s > self.timeout_s / 2:
+                self._asked_since_s, self._answered = moved_s, set()
+                for peer in execution.peers:
+                    self._control(peer, ASK)
+            return
+        silent = sorted(execution.peers - self._answered)
+        if idle_s > self.timeout_s and silent:
+            raise self._failure(execution, silent[0], f"sent nothing for {self.timeout_s:g} s")
+        if idle_s > _PATIENCE * self.timeout_s:
+            raise self._failure(execution, min(execution.peers), "waits for ever, as this rank does")
+
+    def _failure(self, execution: Execution, peer: int, how: str) -> PeerError:
+        edge = f"{peer}->{self.rank}" if execution.missing[peer] else f"{self.rank}->{peer}"
+        closed = "" if "sent nothing" in how or "waits" in how else "closed its connection: "
+        return PeerError(
+            f"edge {edge} of {execution.name}: rank {self.rank} waited for rank {peer}, which {closed}{how} (it died, "
+            f"hangs or lost its network). Look at the log of rank {peer}; then start again from the last checkpoint"
+        )
+
+    def _give_up(self, error: PeerError) -> None:
+        """Fail all operations, and tell the others why."""
+        self._error = error
+        self._drop_all(error)
+        for link in self._links.values():
+            link.drop()
+        for peer in self._links:
+            with contextlib.suppress(PeerError):
+                self._control(peer, GONE, text=str(error))
+        self._last_words()
+
+    def _last_words(self) -> None:
+        deadline = time.perf_counter() + _GRACE_S
+        while time.perf_counter() < deadline:
+            waiting = [link for peer, link in self._links.items() if peer not in self._lost and not link.idle]
+            if not waiting:
+                return
+            select.select([], [link.socket for link in waiting], [], 0.05)
+            for link in waiting:
+                try:
+                    link.flush()
+                except OSError as error:
+                    self._lost[link.peer] = str(error)
+
+    def _drop_all(self, error: BaseException) -> None:
+        for execution, _ in list(self._active.values()):
+            self.ended(execution, error)

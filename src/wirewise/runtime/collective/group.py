@@ -1,0 +1,351 @@
+"""Ranks that carry programs out together: the eight collectives on tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirewise.collective import Collective, Program
+from wirewise.errors import InputError, ProgramError
+from wirewise.runtime.collective.defaults import default
+from wirewise.runtime.collective.engine import Engine
+from wirewise.runtime.collective.execution import Execution
+from wirewise.runtime.collective.memory import REDUCTIONS, Blocks, Memory, copies_back
+from wirewise.runtime.collective.prepared import Cache
+from wirewise.runtime.collective.rendezvous import join
+from wirewise.runtime.collective.statistics import EdgeStatistics
+from wirewise.runtime.collective.work import Work
+
+__all__ = ["Group", "connect"]
+
+_groups = itertools.count()
+
+
+def connect(
+    store: Any = None,
+    rank: int | None = None,
+    size: int | None = None,
+    *,
+    timeout_s: float = 120.0,
+    interface: str | None = None,
+    deterministic: bool = False,
+) -> Group:
+    """Join all ranks by TCP connections of their own; all ranks must call it in the same order.
+
+    Args:
+        store: A torch store that all ranks share; None: that of the default process group.
+        rank: Of this process; None: that of the default process group.
+        size: Number of ranks; None: that of the default process group.
+        timeout_s: Seconds without any bytes after which a peer that does not answer counts as silent.
+        interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, as in the lab.
+        deterministic: Values are added in the same order in every run.
+
+    Raises:
+        InputError: No default process group, and no store, rank and size.
+        PeerError: A rank did not appear.
+    """
+    if store is None or rank is None or size is None:
+        if not dist.is_initialized():
+            raise InputError(
+                "there is no default process group; call torch.distributed.init_process_group first, or give a "
+                "store, a rank and a size"
+            )
+        rank, size = dist.get_rank(), dist.get_world_size()
+        store = dist.PrefixStore(  # type: ignore[attr-defined]
+            f"wirewise/collective/{next(_groups)}", dist.distributed_c10d._get_default_store()
+        )
+    connections = join(store, rank, size, timeout_s=timeout_s, interface=interface)
+    return Group(Engine(rank, connections, timeout_s), size, deterministic=deterministic)
+
+
+class Group:
+    """A group of ranks; made by `connect`.
+
+    All ranks call the same collectives in the same order. A tensor belongs to the group from the call until the
+    operation has ended. Each method takes a `program` made for it, or finds one (see `use`), and returns when
+    done, or with `async_op=True` at once. After a `PeerError` the group is of no more use.
+    """
+
+    def __init__(self, engine: Engine, size: int, *, deterministic: bool = False) -> None:
+        self.rank, self.size, self.deterministic = engine.rank, size, deterministic
+        self._engine = engine
+        self._cache = Cache(engine.rank, size)
+        self._used: dict[tuple[Collective, int], list[tuple[int, Program]]] = {}
+        self._operations = itertools.count(1)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections; the group is of no more use."""
+        self._engine.close()
+
+    def statistics(self) -> list[EdgeStatistics]:
+        """Bytes, rates and lateness of each edge of this rank, both directions."""
+        return self._engine.statistics()
+
+    def use(self, program: Program, from_bytes: int = 0) -> None:
+        """Take this program for its collective from this size on, where no other is given.
+
+        Raises:
+            ProgramError: It was made for another number of ranks.
+        """
+        if program.ranks != self.size:
+            raise ProgramError(f"program {program.name!r} is for {program.ranks} ranks; expected {self.size}")
+        found = self._used.setdefault((program.collective, program.root), [])
+        found[:] = sorted(
+            [(b, p) for b, p in found if b != from_bytes] + [(from_bytes, program)], key=lambda u: u[0]
+        )
+
+    def choose(self, collective: Collective, size_bytes: int, root: int = 0) -> Program:
+        """The program that a call without one would take."""
+        fitting = [p for b, p in self._used.get((collective, root), ()) if b <= size_bytes]
+        return fitting[-1] if fitting else default(collective, self.size, size_bytes, root)
+
+    # Collectives. All take what `_Options` lists.
+
+    def all_reduce(self, tensor: Tensor, op: str = "sum", **options: Any) -> Work:
+        """Add up a tensor over all ranks, in place.
+
+        Args:
+            tensor: Of any shape, the same on all ranks; also not contiguous.
+            op: One of `REDUCTIONS`.
+            options: `program`; `async_op`; `segments` other than the program's; `deterministic`.
+
+        Raises:
+            ProgramError: The program is for another collective or group.
+            PeerError: A peer died, fell silent or disagrees.
+        """
+        flat = _flat(tensor)
+        blocks = Blocks(flat.dtype, {0: flat.numel()}, {0: flat}, finish=_back(tensor, flat))
+        return self._run("all_reduce", blocks, flat.nbytes, [tensor], op=op, **options)
+
+    def broadcast(self, tensor: Tensor, root: int = 0, **options: Any) -> Work:
+        """Give all ranks the root's values, in place; arguments as `all_reduce`."""
+        flat = _flat(tensor)
+        finish = [] if self.rank == root else _back(tensor, flat)
+        blocks = Blocks(flat.dtype, {0: flat.numel()}, {0: flat}, finish=finish)
+        return self._run("broadcast", blocks, flat.nbytes, [tensor], root=root, **options)
+
+    def reduce(self, tensor: Tensor, root: int = 0, op: str = "sum", **options: Any) -> Work:
+        """Add up a tensor at the root, in place; that of other ranks stays. Arguments as `all_reduce`."""
+        flat = _flat(tensor)
+        here = self.rank == root
+        blocks = Blocks(
+            flat.dtype, {0: flat.numel()}, {0: flat}, read_only=frozenset() if here else frozenset({0}),
+            finish=_back(tensor, flat) if here else [],
+        )  # fmt: skip
+        return self._run("reduce", blocks, flat.nbytes, [tensor], root=root, op=op, **options)
+
+    def all_gather(self, outputs: Tensor | Sequence[Tensor], tensor: Tensor, **options: Any) -> Work:
+        """Give all ranks the tensors of all.
+
+        Args:
+            outputs: One tensor of `size` times the elements, in rank order, or a tensor for each rank.
+            tensor: This rank's.
+            options: As `all_reduce`.
+        """
+        parts, targets, finish = self._parts(outputs)
+        _same(parts[self.rank], tensor)
+        parts[self.rank].copy_(tensor.reshape(-1))
+        blocks = Blocks(tensor.dtype, _counts(parts), dict(enumerate(parts)), finish=finish)
+        return self._run("all_gather", blocks, _nbytes(parts), targets, **options)
+
+    def reduce_scatter(
+        self, output: Tensor, inputs: Tensor | Sequence[Tensor], op: str = "sum", **options: Any
+    ) -> Work:
+        """Add up tensors over all ranks, each of which gets its part; the inputs stay.
+
+        Args:
+            output: Part of this rank.
+            inputs: One tensor of all parts, in rank order, or a tensor for each rank.
+            op: One of `REDUCTIONS`.
+            options: As `all_reduce`.
+        """
+        parts, _, _ = self._parts(inputs)
+        flat = _flat(output)
+        _same(flat, parts[self.rank])
+        flat.copy_(parts[self.rank])
+        others = frozenset(range(self.size)) - {self.rank}
+        tensors = {**dict(enumerate(parts)), self.rank: flat}
+        blocks = Blocks(flat.dtype, _counts(parts), tensors, read_only=others, finish=_back(output, flat))
+        return self._run("reduce_scatter", blocks, _nbytes(parts), [output], op=op, **options)
+
+    def gather(
+        self, outputs: Tensor | Sequence[Tensor] | None, tensor: Tensor, root: int = 0, **options: Any
+    ) -> Work:
+        """Give the root the tensors of all ranks, which have equal sizes; `outputs` only at the root."""
+        elements = dict.fromkeys(range(self.size), tensor.numel())
+        if self.rank == root:
+            parts, targets, finish = self._parts(outputs)
+            _same(parts[root], tensor)
+            parts[root].copy_(tensor.reshape(-1))
+            blocks = Blocks(tensor.dtype, elements, dict(enumerate(parts)), finish=finish)
+        else:
+            targets = []
+            blocks = Blocks(tensor.dtype, elements, {self.rank: _flat(tensor)})
+        return self._run("gather", blocks, tensor.nbytes * self.size, targets, root=root, **options)
+
+    def scatter(
+        self, tensor: Tensor, inputs: Tensor | Sequence[Tensor] | None, root: int = 0, **options: Any
+    ) -> Work:
+        """Give each rank its part of the root's tensors, which have equal sizes; `inputs` only at the root."""
+        elements = dict.fromkeys(range(self.size), tensor.numel())
+        if self.rank == root:
+            parts, _, _ = self._parts(inputs)
+            _same(parts[root], tensor)
+            tensor.copy_(parts[root].view(tensor.shape))
+            blocks = Blocks(tensor.dtype, elements, dict(enumerate(parts)))
+        else:
+            flat = _flat(tensor)
+            blocks = Blocks(tensor.dtype, elements, {self.rank: flat}, finish=_back(tensor, flat))
+        return self._run("scatter", blocks, tensor.nbytes * self.size, [tensor], root=root, **options)
+
+    def all_to_all(
+        self, outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], **options: Any
+    ) -> Work:
+        """Send a part to each rank and get one from each.
+
+        Args:
+            outputs: One tensor of equal parts, in rank order, or a tensor for each rank.
+            inputs: Likewise. Parts of different sizes need a program that sends each straight to its target.
+            options: As `all_reduce`.
+        """
+        gets, targets, finish = self._parts(outputs)
+        gives, _, _ = self._parts(inputs)
+        n, me = self.size, self.rank
+        _same(gets[me], gives[me])
+        gets[me].copy_(gives[me])
+        tensors = {me * n + t: part for t, part in enumerate(gives)}
+        tensors |= {s * n + me: part for s, part in enumerate(gets)}
+        even = isinstance(outputs, Tensor) and isinstance(inputs, Tensor)
+        elements = (
+            dict.fromkeys(range(n * n), gives[0].numel())
+            if even
+            else {b: t.numel() for b, t in tensors.items()}
+        )
+        blocks = Blocks(gets[0].dtype, elements, tensors, even=even, finish=finish)
+        # The size decides which program is taken, so where parts differ it must not count.
+        return self._run("all_to_all", blocks, _nbytes(gives) if even else 0, targets, **options)
+
+    def barrier(self, **options: Any) -> Work:
+        """Wait for all ranks."""
+        return self.all_reduce(torch.zeros(1, dtype=torch.int32), **options)
+
+    def relay(self, program: Program, elements: int, dtype: torch.dtype, **options: Any) -> Work:
+        """Pass chunks on as a rank that is no member of the program's group.
+
+        Args:
+            program: Which.
+            elements: Of each block.
+            dtype: Of the members' tensors.
+            options: As `all_reduce`.
+        """
+        if self.rank in program.group:
+            raise ProgramError(
+                f"rank {self.rank} is a member of {program.name!r}; expected it to call {program.collective}"
+            )
+        blocks = Blocks(dtype, dict.fromkeys(range(program.blocks), elements), {})
+        return self._run(program.collective, blocks, 0, [], root=program.root, program=program, **options)
+
+    def _parts(
+        self, tensors: Tensor | Sequence[Tensor] | None
+    ) -> tuple[list[Tensor], list[Tensor], list[Any]]:
+        """Flat tensors for each rank, the given ones, and what brings the values back to them."""
+        if tensors is None:
+            raise InputError(f"rank {self.rank} is the root and got no list of tensors; give one a rank")
+        if isinstance(tensors, Tensor):
+            flat = _flat(tensors)
+            if flat.numel() % self.size:
+                raise InputError(
+                    f"got a tensor of {flat.numel()} elements for {self.size} ranks; expected equal parts"
+                )
+            return (
+                list(flat.view(self.size, flat.numel() // self.size).unbind()),
+                [tensors],
+                _back(tensors, flat),
+            )
+        if len(tensors) != self.size:
+            raise InputError(f"got {len(tensors)} tensors for {self.size} ranks; expected one a rank")
+        flats = [_flat(tensor) for tensor in tensors]
+        pairs = zip(tensors, flats, strict=True)
+        return flats, list(tensors), [action for pair in pairs for action in _back(*pair)]
+
+    def _run(
+        self,
+        collective: Collective,
+        blocks: Blocks,
+        size_bytes: int,
+        result: list[Tensor],
+        *,
+        op: str = "sum",
+        root: int = 0,
+        program: Program | None = None,
+        async_op: bool = False,
+        segments: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Work:
+        program = program or self.choose(collective, size_bytes, root)
+        if program.collective != collective or program.root != root or op not in REDUCTIONS:
+            raise ProgramError(
+                f"got program {program.name!r} for {program.collective} with root {program.root}, to {op!r}; expected "
+                f"one for {collective} with root {root}, and one of {', '.join(REDUCTIONS)}"
+            )
+        exact = self.deterministic if deterministic is None else deterministic
+        prepared = self._cache.get(program, blocks, op, segments, exact)
+        if op == "avg":
+            # Before anything else, as copying back must see it.
+            blocks.finish[:0] = [partial(_divide, blocks, program, self.rank)]
+        operation = next(self._operations)
+        memory = Memory(program, prepared.acts, blocks, prepared.layout, op)
+        name = f"{collective} {operation} ({program.name})"
+        work = Work(name, self._engine, result)
+        execution = Execution(name, operation, prepared, memory, self._engine)
+        self._engine.submit(execution, work, background=async_op)
+        if not async_op:
+            work.wait()
+        return work
+
+
+def _divide(blocks: Blocks, program: Program, rank: int) -> None:
+    for block, tensor in blocks.tensors.items():
+        if rank in program.ends_at(block * (program.chunks // program.blocks)):
+            tensor.div_(len(program.group)) if tensor.is_floating_point() else tensor.div_(
+                len(program.group), rounding_mode="trunc"
+            )
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The tensor as one line in host memory; a copy where it is not already."""
+    dense = tensor.detach().contiguous().cpu()
+    # A single element may have any stride, which a view as bytes does not forgive.
+    return dense.as_strided((dense.numel(),), (1,))
+
+
+def _back(tensor: Tensor, flat: Tensor) -> list[Any]:
+    return copies_back(tensor.detach(), flat)
+
+
+def _same(one: Tensor, other: Tensor) -> None:
+    if one.numel() != other.numel() or one.dtype != other.dtype:
+        raise InputError(
+            f"got parts of {one.numel()} {one.dtype} and of {other.numel()} {other.dtype}; expected the same for "
+            "this rank's input and output"
+        )
+
+
+def _counts(parts: Sequence[Tensor]) -> Mapping[int, int]:
+    return {block: part.numel() for block, part in enumerate(parts)}
+
+
+def _nbytes(parts: Sequence[Tensor]) -> int:
+    return sum(part.nbytes for part in parts)

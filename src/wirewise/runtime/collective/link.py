@@ -1,0 +1,205 @@
+"""One TCP connection to a peer: frames out of tensors' memory and into it, without copies and without waiting."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from wirewise.runtime.collective.memory import Scratch
+from wirewise.runtime.collective.statistics import EdgeStatistics
+
+__all__ = ["ASK", "DATA", "GONE", "HERE", "START", "Header", "Link", "Receiver"]
+
+DATA, START, ASK, HERE, GONE = range(5)
+"""Kinds of frames: a message; the receiver has started the operation; are you there; I am; I give up, because."""
+
+_FORM = struct.Struct("<BxHIIIQ")
+_READS_AT_ONCE = 16
+"""Reads of one peer before the others have their turn."""
+_MOST_VIEWS = 1000
+"""The kernel takes up to 1024 pieces at once."""
+
+
+class Header(NamedTuple):
+    """What comes before the bytes of a message."""
+
+    kind: int
+    fingerprint: int
+    """Of program and size: both ends must mean the same."""
+    operation: int
+    segment: int
+    message: int
+    size_bytes: int
+
+
+class Receiver(Protocol):
+    """Who says where the bytes of a message go."""
+
+    def opened(self, link: Link, header: Header) -> tuple[list[memoryview], Scratch | None]:
+        """Where to put them: the tensors' own memory, or a buffer."""
+
+    def arrived(self, link: Link, header: Header, scratch: Scratch | None) -> None:
+        """They are there."""
+
+    def wants_changed(self, link: Link) -> None:
+        """The link waits until it can send, or no longer does."""
+
+
+class _Frame:
+    """A frame on its way out."""
+
+    __slots__ = ("done", "left", "payload_bytes", "views")
+
+    def __init__(
+        self, views: list[memoryview], payload_bytes: int, done: Callable[[], object] | None
+    ) -> None:
+        self.views, self.payload_bytes, self.done = views, payload_bytes, done
+        self.left = _FORM.size + payload_bytes
+
+
+class Link:
+    """A connection; `flush` and `read` move as many bytes as the kernel takes or has.
+
+    Raises:
+        OSError: From `flush`, `read` and `send`: the connection is broken.
+    """
+
+    def __init__(self, rank: int, peer: int, connection: socket.socket, receiver: Receiver) -> None:
+        self.peer, self.socket, self._receiver = peer, connection, receiver
+        self.sent = EdgeStatistics(source=rank, target=peer)
+        self.received = EdgeStatistics(source=peer, target=rank)
+        self.wants_to_write = False
+        self.moved_s = 0.0
+        """When bytes of messages were last sent or received."""
+        self._queue: deque[_Frame] = deque()
+        self._busy_since_s = self._opened_s = 0.0
+        self._head = memoryview(bytearray(_FORM.size))
+        self._head_bytes = self._payload_left = 0
+        self._views = [self._head]
+        self._header = Header(*[0] * 6)
+        self._scratch: Scratch | None = None
+
+    def send(self, header: Header, payload: list[memoryview], done: Callable[[], object] | None) -> None:
+        """Queue a frame and send what the kernel takes; `done`, of messages, is called when it has all of it."""
+        if not self._queue:
+            self._busy_since_s = time.perf_counter()
+        self._queue.append(_Frame([memoryview(_FORM.pack(*header)), *payload], header.size_bytes, done))
+        if len(self._queue) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what the kernel takes now."""
+        queue = self._queue
+        while queue:
+            frame = queue[0]
+            try:
+                count = self.socket.sendmsg(frame.views[:_MOST_VIEWS])
+            except BlockingIOError:
+                count = 0
+            frame.left -= count
+            if frame.left:
+                _cut(frame.views, count)
+                if count and frame.done is not None:
+                    self.moved_s = time.perf_counter()
+                self._want_to_write(True)
+                return
+            queue.popleft()
+            if frame.done is not None:
+                self._note_sent(frame)
+                frame.done()
+        self._want_to_write(False)
+
+    def _note_sent(self, frame: _Frame) -> None:
+        self.moved_s = time.perf_counter()
+        self.sent.size_bytes += frame.payload_bytes
+        self.sent.messages += 1
+        if not self._queue:
+            self.sent.busy_s += self.moved_s - self._busy_since_s
+
+    def _want_to_write(self, wanted: bool) -> None:
+        if wanted != self.wants_to_write:
+            self.wants_to_write = wanted
+            self._receiver.wants_changed(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to send."""
+        return not self._queue
+
+    def drop(self) -> None:
+        """Forget what waits to be sent, but for the frame that is under way."""
+        while len(self._queue) > 1 or (self._queue and self._whole(self._queue[0])):
+            self._queue.pop()
+        for frame in self._queue:
+            frame.done = None
+
+    @staticmethod
+    def _whole(frame: _Frame) -> bool:
+        return frame.left == _FORM.size + frame.payload_bytes
+
+    def read(self) -> None:
+        """Take in what the kernel has.
+
+        Raises:
+            ConnectionError: The peer has closed the connection.
+        """
+        for _ in range(_READS_AT_ONCE):
+            wanted = self._payload_left + _FORM.size - self._head_bytes
+            try:
+                count = self.socket.recvmsg_into(self._views[:_MOST_VIEWS])[0]
+            except BlockingIOError:
+                return
+            if count == 0:
+                raise ConnectionResetError("closed")
+            self._take(count)
+            if count < wanted:
+                return
+
+    def _take(self, count: int) -> None:
+        """Account for bytes that have been read: of the payload first, then of the next header."""
+        if self._payload_left:
+            if self._header.kind == DATA:
+                self.moved_s = time.perf_counter()
+            self._payload_left -= (used := min(count, self._payload_left))
+            if self._payload_left:
+                _cut(self._views, used)
+                return
+            count -= used
+            self._arrived()
+        self._head_bytes += count
+        if self._head_bytes < _FORM.size:
+            self._views = [self._head[self._head_bytes :]]
+            return
+        self._head_bytes = 0
+        self._header = Header(*_FORM.unpack(self._head))
+        self._opened_s = time.perf_counter()
+        self._views, self._scratch = self._receiver.opened(self, self._header)
+        # With the payload the next header is read too, which saves a call.
+        self._views.append(self._head)
+        self._payload_left = self._header.size_bytes
+        if not self._payload_left:
+            self._arrived()
+            self._views = [self._head]
+
+    def _arrived(self) -> None:
+        if self._header.kind == DATA:
+            self.received.messages += 1
+            self.received.size_bytes += self._header.size_bytes
+            self.received.busy_s += self.moved_s - self._opened_s
+        scratch, self._scratch = self._scratch, None
+        self._receiver.arrived(self, self._header, scratch)
+
+
+def _cut(views: list[memoryview], count: int) -> None:
+    """Take so many bytes off the front."""
+    passed = 0
+    while count and count >= len(views[passed]):
+        count -= len(views[passed])
+        passed += 1
+    del views[:passed]
+    if count:
+        views[0] = views[0][count:]

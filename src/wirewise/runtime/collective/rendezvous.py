@@ -1,0 +1,121 @@
+"""Every two ranks joined by a TCP connection; addresses are exchanged over a torch store."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import socket
+import struct
+import time
+from typing import Any
+
+from wirewise.errors import InputError, PeerError
+
+__all__ = ["interface_address", "join"]
+
+_SIOCGIFADDR = 0x8915
+_RANK = struct.Struct("<I")
+_PATIENCE_S = 0.05
+
+
+def join(
+    store: Any, rank: int, size: int, *, timeout_s: float, interface: str | None = None
+) -> dict[int, socket.socket]:
+    """Connect this rank with all others.
+
+    Args:
+        store: A torch store that only this group uses, such as a `PrefixStore`.
+        rank: Of this process.
+        size: Number of ranks.
+        timeout_s: Seconds that the others have to appear.
+        interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, or the way to MASTER_ADDR.
+
+    Returns:
+        A socket for each peer, non-blocking.
+
+    Raises:
+        PeerError: A rank did not appear; the message names it.
+        InputError: The interface does not exist or has no IPv4 address.
+    """
+    if size == 1:
+        return {}
+    deadline = time.monotonic() + timeout_s
+    address = interface_address(interface)
+    found: dict[int, socket.socket] = {}
+    try:
+        with socket.create_server((address, 0), backlog=size) as server:
+            store.set(f"address-{rank}", f"{address}:{server.getsockname()[1]}")
+            for peer in range(rank):
+                found[peer] = _reach(store, rank, peer, deadline)
+            while len(found) < size - 1:
+                peer, connection = _accept(server, rank, sorted(set(range(size)) - {rank, *found}), deadline)
+                found[peer] = connection
+    except BaseException:
+        for connection in found.values():
+            connection.close()
+        raise
+    for connection in found.values():
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+    return found
+
+
+def interface_address(interface: str | None = None) -> str:
+    """IPv4 address that peers can reach this process at; arguments and errors as `join`."""
+    name = interface or os.environ.get("GLOO_SOCKET_IFNAME")
+    if not name:
+        return _towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    request = struct.pack("256s", name.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+        except OSError as error:
+            names = ", ".join(name for _, name in socket.if_nameindex())
+            raise InputError(
+                f"network interface {name!r} has no IPv4 address ({error.strerror}); set GLOO_SOCKET_IFNAME to "
+                f"one of {names}"
+            ) from error
+
+
+def _towards(host: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing; the kernel only looks up the way.
+            probe.connect((host, 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _reach(store: Any, rank: int, peer: int, deadline: float) -> socket.socket:
+    key = f"address-{peer}"
+    try:
+        store.wait([key], datetime.timedelta(seconds=max(deadline - time.monotonic(), _PATIENCE_S)))
+        host, _, port = store.get(key).decode().rpartition(":")
+        left_s = max(deadline - time.monotonic(), _PATIENCE_S)
+        connection = socket.create_connection((host, int(port)), timeout=left_s)
+        connection.sendall(_RANK.pack(rank))
+    except (OSError, RuntimeError) as error:
+        raise _absent(rank, [peer], str(error)) from error
+    return connection
+
+
+def _accept(
+    server: socket.socket, rank: int, absent: list[int], deadline: float
+) -> tuple[int, socket.socket]:
+    server.settimeout(max(deadline - time.monotonic(), _PATIENCE_S))
+    try:
+        connection, _ = server.accept()
+        connection.settimeout(max(deadline - time.monotonic(), _PATIENCE_S))
+        return _RANK.unpack(connection.recv(_RANK.size, socket.MSG_WAITALL))[0], connection
+    except (OSError, struct.error) as error:
+        raise _absent(rank, absent, str(error)) from error
+
+
+def _absent(rank: int, peers: list[int], cause: str) -> PeerError:
+    names = ", ".join(map(str, peers))
+    return PeerError(
+        f"rank {rank} waited for a connection with rank {names}, which did not appear; look at the log of that "
+        f"rank, and let all ranks call `connect` in the same order. [{cause.splitlines()[0][:160] if cause else ''}]"
+    )

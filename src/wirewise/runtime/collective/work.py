@@ -1,0 +1,93 @@
+"""The handle of an operation under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from wirewise.errors import PeerError
+
+if TYPE_CHECKING:
+    from wirewise.runtime.collective.engine import Engine
+
+__all__ = ["Work"]
+
+
+class Work:
+    """An operation that was started; the interface of `torch.distributed.Work`."""
+
+    def __init__(self, name: str, engine: Engine | None, result: Any) -> None:
+        self.name = name
+        self._engine, self._result = engine, result
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future | None = None
+        self._lock = threading.Lock()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._ended.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self._ended.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What went wrong; None: nothing so far."""
+        return self._error
+
+    def result(self) -> Any:
+        """Tensors with the result, once it has ended."""
+        return self._result
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end.
+
+        Raises:
+            PeerError: A peer died, fell silent or disagrees, or the end did not come within `timeout_s`.
+        """
+        if not self._ended.is_set() and self._engine is not None:
+            self._engine.wait(self, timeout_s)
+        if not self._ended.is_set():
+            raise PeerError(
+                f"{self.name} had not ended after {timeout_s:g} s; it goes on, wait longer or look for a late rank"
+            )
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self) -> torch.futures.Future:
+        """A future with the result, or with the error."""
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._ended.is_set():
+                    self._settle()
+            return self._future
+
+    def block(self, seconds: float) -> None:
+        """Wait while another thread moves the bytes."""
+        self._ended.wait(seconds)
+
+    def end(self, finish: Callable[[], object] | None = None, error: BaseException | None = None) -> None:
+        """Say that it has ended; called by the engine."""
+        try:
+            if finish is not None and error is None:
+                finish()
+        except Exception as raised:
+            error = raised
+        with self._lock:
+            self._error = error
+            self._ended.set()
+            if self._future is not None:
+                self._settle()
+
+    def _settle(self) -> None:
+        assert self._future is not None
+        if self._error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(self._error)

@@ -1,0 +1,125 @@
+"""Dead, silent and disagreeing peers: every survivor hears of it, with the edge, within the timeout."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from tests.runtime.collective.ranks import on_ranks
+from wirewise.collective.builders import build
+from wirewise.errors import PeerError
+from wirewise.runtime.collective import connect
+
+
+def message(group, action):
+    with pytest.raises(PeerError) as caught:
+        action(group)
+    return str(caught.value)
+
+
+def test_a_rank_that_leaves_is_named_by_all():
+    def run(group):
+        if group.rank == 2:
+            group.close()
+            return None
+        first = message(group, lambda g: g.all_reduce(torch.ones(100_000), program=chain))
+        again = message(group, lambda g: g.all_reduce(torch.ones(5)))
+        return first, again
+
+    chain = build("all_reduce", "ring", 4)
+    found = [r for r in on_ranks(4, run) if r]
+    for first, again in found:
+        assert "2" in first.split(" of ")[0], first
+        assert "Look at the log of rank 2" in first
+        assert again == first
+
+
+def test_a_silent_rank_is_named_by_all_within_the_timeout():
+    """Rank 3 waits for rank 2, which waits for rank 1, which never calls: 1 is the one that is named."""
+
+    def run(group):
+        if group.rank == 1:
+            assert ended.wait(30)
+            return None
+        start = time.monotonic()
+        found = message(group, lambda g: g.broadcast(torch.ones(10), program=chain))
+        with lock:
+            left.discard(group.rank)
+            if not left:
+                ended.set()
+        assert time.monotonic() - start < 4 * 1.0
+        return found
+
+    chain = build("broadcast", "chain", 4)
+    ended, lock, left = threading.Event(), threading.Lock(), {2, 3}
+
+    def without_the_root(group):
+        if group.rank == 0:
+            group.broadcast(torch.ones(10), program=chain)
+            return None
+        return run(group)
+
+    for found in on_ranks(4, without_the_root, timeout_s=1.0)[2:]:
+        assert found.startswith("edge 1->2"), found
+        assert "sent nothing for 1 s" in found
+
+
+def test_a_late_rank_is_waited_for():
+    def run(group):
+        if group.rank == 1:
+            time.sleep(0.6)
+        tensor = torch.ones(10)
+        group.all_reduce(tensor)
+        return tensor[0].item()
+
+    assert on_ranks(3, run, timeout_s=1.0) == [3.0] * 3
+
+
+@pytest.mark.parametrize("count", [10, 1_000_000])
+def test_ranks_that_disagree_are_told(count):
+    def run(group):
+        size = count + (group.rank == 0)
+        return message(group, lambda g: g.all_reduce(torch.ones(size)))
+
+    assert any("all ranks call the same operations in the same order" in m for m in on_ranks(3, run))
+
+
+def test_the_future_and_the_work_tell_of_an_error():
+    def run(group):
+        if group.rank == 0:
+            group.close()
+            return
+        work = group.all_reduce(torch.ones(7), async_op=True)
+        future = work.get_future()
+        with pytest.raises(PeerError, match="edge 0->1"):
+            work.wait()
+        assert work.is_completed() and not work.is_success()
+        assert isinstance(work.exception(), PeerError)
+        with pytest.raises(PeerError, match="edge 0->1"):
+            future.wait()
+
+    on_ranks(2, run)
+
+
+def test_a_wait_can_be_cut_short():
+    def run(group):
+        if group.rank == 0:
+            time.sleep(0.3)
+        tensor = torch.ones(3)
+        work = group.all_reduce(tensor, async_op=True)
+        if group.rank == 1:
+            with pytest.raises(PeerError, match=r"had not ended after 0.05 s; it goes on"):
+                work.wait(0.05)
+        assert work.wait()
+        assert work.result()[0] is tensor
+        return tensor.tolist()
+
+    assert on_ranks(2, run) == [[2.0] * 3] * 2
+
+
+def test_a_rank_that_never_appears_is_named():
+    import torch.distributed as dist
+
+    with pytest.raises(PeerError, match="rank 0 waited for a connection with rank 1"):
+        connect(dist.HashStore(), 0, 2, timeout_s=0.3, interface="lo")
