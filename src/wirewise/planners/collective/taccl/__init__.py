@@ -1,1 +1,202 @@
-"""TACCL: algorithms for collectives from a sketch of what they should look like."""
+"""TACCL: algorithms for collectives from a sketch of what they should look like.
+
+A. Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023. Stage 1 routes
+chunks by an integer program (`routing`), stage 2 orders them on links (`ordering`), stage 3 sends some together
+(`contiguity`). Beyond the paper: matched algorithms bound and start the program, cuts prove it best, all orders
+are tried, and the replay on the network decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from wirewise.collective import REDUCING, Collective, Network, Program
+from wirewise.collective.relations import blocks
+from wirewise.errors import InputError
+from wirewise.planners.collective.combine import MIRRORS, refined, reversed_network, summed_then_spread
+from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.taccl.derive import derived
+from wirewise.planners.collective.taccl.instance import instance
+from wirewise.planners.collective.taccl.logical import Logical, logical
+from wirewise.planners.collective.taccl.machines import machine_network
+from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES, Measured
+from wirewise.planners.collective.taccl.sketch import Profile, Sketch, load_profile, load_sketch
+from wirewise.planners.collective.taccl.solver import Result, solve
+from wirewise.sim.programs import simulate
+
+__all__ = [
+    "PROFILES",
+    "SKETCHES",
+    "Measured",
+    "Profile",
+    "Result",
+    "Sketch",
+    "load_profile",
+    "load_sketch",
+    "machine_network",
+    "results",
+    "synthesize",
+]
+
+_CHUNKUPS = (1, 2, 4)
+_MOST_SENDS = 4096
+"""Sends of an algorithm, above which blocks are not divided further."""
+
+
+def synthesize(
+    problem: CollectiveProblem,
+    *,
+    sketch: Sketch | None = None,
+    profile: Profile | Measured | None = None,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    heuristic: int | None = None,
+) -> Program:
+    """The quickest program that the three stages find.
+
+    Objective: time of the last arrival. Exponential in the worst case; each stage returns its best after its part
+    of the limit.
+
+    Args:
+        problem: Any collective; those that add up run the mirrored one backwards.
+        sketch: What the algorithm should look like; None: derived from the network.
+        profile: Costs of links for the sketch. One with the size of its chunk is brought to the problem's; another
+            one is taken as it is. None: those of the network.
+        time_limit_s: For the whole search.
+        seed: Of matchings and solver.
+        heuristic: Rule of order; None: all are tried.
+
+    Raises:
+        InputError: A profile without a sketch, or a sketch that does not fit the network.
+        PlanError: The sketch leaves targets out of reach.
+    """
+    found = results(
+        problem, sketch=sketch, profile=profile, time_limit_s=time_limit_s, seed=seed, heuristic=heuristic
+    )
+    if problem.collective != "all_reduce":
+        return found[0].program
+    return _joined([result.program for result in found])
+
+
+def results(
+    problem: CollectiveProblem,
+    *,
+    sketch: Sketch | None = None,
+    profile: Profile | Measured | None = None,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    heuristic: int | None = None,
+) -> list[Result]:
+    """What the stages found: one result, or of an all-reduce those of its two halves.
+
+    Args and errors are those of `synthesize`.
+    """
+    if sketch is None and profile is not None:
+        raise InputError("got a profile without a sketch; expected both, or a network alone")
+    if problem.collective == "all_reduce":
+        halves: tuple[Collective, ...] = ("reduce_scatter", "all_gather")
+        share_s = time_limit_s / len(halves)
+        return [
+            result
+            for half in halves
+            for result in results(
+                replace(problem, collective=half),
+                sketch=sketch,
+                profile=profile,
+                time_limit_s=share_s,
+                seed=seed,
+                heuristic=heuristic,
+            )
+        ]
+    upwards = problem.collective in REDUCING
+    moving = MIRRORS[problem.collective] if upwards else problem.collective
+    choices = list(_choices(problem, moving, upwards, sketch, profile))
+    found = []
+    for number, (topology, chunkup) in enumerate(choices):
+        asked = instance(topology, moving, chunkup, problem.root, problem.members)
+        found.append(
+            solve(
+                asked,
+                problem.collective,
+                partial(_replay, problem, topology.alpha_occupies),
+                root=problem.root,
+                members=problem.members,
+                time_limit_s=max(time_limit_s - sum(r.seconds for r in found), 0.5) / (len(choices) - number),
+                seed=seed,
+                heuristic=heuristic,
+                upwards=upwards,
+            )
+        )
+    return [min(found, key=lambda result: result.predicted_s)]
+
+
+def _choices(
+    problem: CollectiveProblem,
+    moving: Collective,
+    upwards: bool,
+    sketch: Sketch | None,
+    profile: Profile | Measured | None,
+) -> Iterator[tuple[Logical, int]]:
+    """Logical topologies and divisions of blocks to try."""
+    network = reversed_network(problem.network) if upwards else problem.network
+    if sketch is not None:
+        yield _sketched(problem, network, sketch, profile), sketch.chunkup
+        return
+    one = _chunk_bytes(problem, 1)
+    for direct in (False, True):
+        coarse = derived(network, one, direct=direct)
+        if direct and coarse.hops == derived(network, one).hops:
+            return
+        for chunkup in _CHUNKUPS:
+            sends = blocks(moving, len(problem.group)) * chunkup * _reach(moving, problem)
+            if chunkup == 1 or sends <= _MOST_SENDS:
+                yield derived(network, one / chunkup, direct=direct), chunkup
+
+
+def _reach(moving: Collective, problem: CollectiveProblem) -> int:
+    """Ranks that each block goes to."""
+    return len(problem.group) - 1 if moving in ("broadcast", "all_gather") else 1
+
+
+def _sketched(
+    problem: CollectiveProblem, network: Network, sketch: Sketch, profile: Profile | Measured | None
+) -> Logical:
+    if isinstance(profile, Measured):
+        profile = profile.at(_chunk_bytes(problem, sketch.chunkup))
+        made = logical(profile.profile, sketch, profile.unit_s)
+    elif profile is not None:
+        made = logical(profile, sketch)
+    else:
+        raise InputError("got a sketch without a profile; pass profile=PROFILES[...] or load_profile(...)")
+    if made.ranks != network.ranks:
+        raise InputError(
+            f"the sketch is for {made.ranks} ranks; network {network.name!r} has {network.ranks}; change nnodes"
+        )
+    missing = [pair for pair in made.hops if network.route(*pair) is None]
+    if missing:
+        raise InputError(
+            f"the sketch sends from rank {missing[0][0]} to {missing[0][1]}, which network {network.name!r} joins "
+            "only over other ranks; take the link out of the sketch or its profile"
+        )
+    return made
+
+
+def _chunk_bytes(problem: CollectiveProblem, chunkup: int) -> float:
+    members = len(problem.group)
+    in_buffer = members if problem.collective == "all_to_all" else blocks(problem.collective, members)
+    return problem.size_bytes / in_buffer / chunkup
+
+
+def _replay(problem: CollectiveProblem, exclusive: bool, made: Program) -> float:
+    return simulate(made, problem.network, problem.size_bytes, exclusive=exclusive).finish_s
+
+
+def _joined(halves: list[Program]) -> Program:
+    """An all-reduce of a reduce-scatter and an all-gather, whose chunks are divided alike first."""
+    scatter, gather = halves
+    least = max(scatter.chunks, gather.chunks)
+    return summed_then_spread(
+        refined(scatter, least // scatter.chunks), refined(gather, least // gather.chunks)
+    )

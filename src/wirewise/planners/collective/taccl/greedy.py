@@ -19,7 +19,7 @@ from wirewise.planners.collective.taccl.logical import Pair
 __all__ = ["Matched", "match", "pruned"]
 
 _NEVER = 1 << 60
-_Rank = tuple[bool, bool, int, int]
+_Rank = tuple[bool, int, bool, int, int]
 
 
 class Matched(NamedTuple):
@@ -31,22 +31,27 @@ class Matched(NamedTuple):
     finish: int
 
 
-def match(instance: Instance, seed: int = 0) -> Matched:
+def match(instance: Instance, seed: int = 0, *, first_come: bool = False) -> Matched:
     """Match until every chunk has reached its targets.
 
-    At each moment free links take chunks that their target misses: between hosts first, then those on the longest
-    way to go, then the rarest; ties by seed.
+    At each moment free links take chunks that their target misses: between hosts first, then those with the longest
+    way to go, then the rarest.
+
+    Args:
+        instance: Chunks and topology.
+        seed: Of ties; 0: the next rank in number goes first.
+        first_come: Whether, between hosts and within, those that have waited longest at their source go first.
 
     Raises:
         PlanError: Links run idle before the targets have all chunks.
     """
-    return _Matching(instance, seed).run()
+    return _Matching(instance, seed, first_come).run()
 
 
 class _Matching:
-    def __init__(self, instance: Instance, seed: int) -> None:
-        self._instance, self._top = instance, instance.topology
-        self._random = np.random.default_rng(seed)
+    def __init__(self, instance: Instance, seed: int, first_come: bool) -> None:
+        self._instance, self._top, self._first_come = instance, instance.topology, first_come
+        self._random = np.random.default_rng(seed) if seed else None
         self._clocks = Clocks(self._top)
         self._arrival = [{d.origin: 0} for d in instance.demands]
         self._unmet = [set(d.targets) for d in instance.demands]
@@ -87,7 +92,7 @@ class _Matching:
             for chunk in waiting:
                 send = Send(chunk, *pair)
                 if self._fits(send, now):
-                    found.append((self._rank(send), self._random.random(), send))
+                    found.append((self._rank(send), self._tie(send), send))
         return found
 
     def _rank(self, send: Send) -> _Rank:
@@ -97,7 +102,11 @@ class _Matching:
         farthest = max(self._unmet[chunk], key=lambda t: near[t])
         nearer = ways.get((target, farthest), _NEVER) < near[farthest]
         remote = self._top.hops[source, target].remote
-        return not remote, not nearer, -near[farthest], len(self._arrival[chunk])
+        waited = self._arrival[chunk][source] if self._first_come else 0
+        return not remote, waited, not nearer, -near[farthest], len(self._arrival[chunk])
+
+    def _tie(self, send: Send) -> float:
+        return self._random.random() if self._random else (send.target - send.source) % self._top.ranks
 
     def _fits(self, send: Send, now: int) -> bool:
         chunk, source, target = send

@@ -112,8 +112,16 @@ class Instance:
 
     def images(self, send: Send) -> list[Send]:
         """The send and what symmetries make of it, each once."""
-        c, s, t = send
-        return list(dict.fromkeys(Send(chunks[c], ranks[s], ranks[t]) for ranks, chunks in self.group))
+        found = self._images.get(send)
+        if found is None:
+            c, s, t = send
+            found = list(dict.fromkeys(Send(chunks[c], ranks[s], ranks[t]) for ranks, chunks in self.group))
+            self._images[send] = found
+        return found
+
+    @cached_property
+    def _images(self) -> dict[Send, list[Send]]:
+        return {}
 
     def orbits(self, keys: Iterable[_Key], kind: str) -> dict[_Key, _Key]:
         """Representative of each key under the symmetries, by union-find.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from wirewise.planners.collective.taccl.sketch import (
     Hyperparameters,
     Internode,
@@ -14,6 +16,8 @@ from wirewise.planners.collective.taccl.sketch import (
 
 __all__ = ["PROFILES", "SKETCHES", "Measured"]
 
+_LEAST_UNITS = 100
+
 
 class Measured(NamedTuple):
     """A profile and what its numbers are measured in."""
@@ -23,6 +27,37 @@ class Measured(NamedTuple):
     """Size of the chunk that the costs are of."""
     unit_s: float
     """Seconds in a unit of time: profiles of small chunks count in parts of a microsecond."""
+
+    def at(self, chunk_bytes: float) -> Measured:
+        """The same links for chunks of another size: transmission grows with the size, latency does not.
+
+        The unit changes so that the quickest link takes at least a hundred of it, as times become integers.
+        """
+        links, betas, _ = self.profile.matrices()
+        grow = chunk_bytes / self.chunk_bytes
+        quickest = min(
+            self.profile.alpha + grow * betas[t][s]
+            for t, row in enumerate(links)
+            for s, count in enumerate(row)
+            if count
+        )
+        fine = max(1.0, _LEAST_UNITS / quickest)
+        alpha, remote_alpha = fine * self.profile.alpha, fine * self.profile.remote_alpha
+        grown = tuple(tuple(fine * grow * beta for beta in row) for row in betas)
+        remote_beta = fine * grow * self.profile.remote_beta
+        changed = msgspec.structs.replace(
+            self.profile,
+            alpha=alpha,
+            node_betas_list=(),
+            node_invbws_list=(),
+            links=links,
+            betas=grown,
+            invbws=tuple(tuple(b and alpha + b for b in row) for row in grown),
+            remote_alpha=remote_alpha,
+            remote_beta=remote_beta,
+            remote_invbw=remote_alpha + remote_beta,
+        )
+        return Measured(changed, round(chunk_bytes), self.unit_s / fine)
 
 
 def _profile(

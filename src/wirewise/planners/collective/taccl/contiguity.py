@@ -1,0 +1,189 @@
+"""Stage 3 of TACCL: which chunks that follow each other on a link between hosts go together, and exact times.
+
+TACCL (NSDI 2023), section 5.3. Chunks together pay one latency, and the first waits for the last. With the orders of
+stage 2 kept, a choice of groups decides all times, so groups are searched: all choices where there are few, else by
+changing one boundary after the other. The published implementation solves an integer program for the same choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from wirewise.planners.collective.taccl.instance import Instance, Send
+from wirewise.planners.collective.taccl.logical import Pair
+from wirewise.planners.collective.taccl.timing import Message, Schedule, justified, schedule
+
+__all__ = ["MOST_TOGETHER", "Grouped", "group", "least_finish"]
+
+MOST_TOGETHER = 6
+"""Most chunks of a message, as published."""
+_EXHAUSTIVE_BITS = 10
+_Cuts = tuple[bool, ...]
+"""For each orbit of neighbours on a link between hosts, whether they are apart."""
+
+
+class Grouped(NamedTuple):
+    """A schedule and how good it is."""
+
+    schedule: Schedule
+    apart: int
+    """Finish without any chunks together."""
+    bound: int
+    """With these ways and orders on links no schedule ends before."""
+    tried: int
+    """Choices of groups that were timed."""
+
+
+def group(
+    instance: Instance,
+    places: Mapping[Send, tuple[int, ...]],
+    *,
+    time_limit_s: float = 10.0,
+    most: int = MOST_TOGETHER,
+    own_apart: bool = False,
+    upwards: bool = False,
+) -> Grouped:
+    """Choose groups.
+
+    Args:
+        instance: Chunks and topology.
+        places: Of each send, from `ordering.order`.
+        time_limit_s: After it the best found counts.
+        most: Most chunks of a message.
+        own_apart: Whether a sender's own chunks and those of others stay apart (heuristic 11).
+        upwards: Whether chunks are summed up the trees.
+    """
+    search = _Search(instance, places, most, own_apart, upwards)
+    stop = time.perf_counter() + time_limit_s
+    apart = best = search.timed((True,) * search.bits)
+    for cuts in search.choices(stop):
+        found = search.timed(cuts)
+        if found.finish < best.finish:
+            best = found
+        if time.perf_counter() > stop:
+            break
+    best = min(best, justified(instance, best), key=lambda s: s.finish)
+    return Grouped(best, apart.finish, least_finish(instance, list(places), most), search.tried)
+
+
+def least_finish(instance: Instance, sends: list[Send], most: int = MOST_TOGETHER) -> int:
+    """With these ways no schedule ends before: each link needs its chunks' time between ways there and on."""
+    top = instance.topology
+    into = {(c, t): s for c, s, t in sends}
+    head, tail, best = dict[tuple[int, int], int](), defaultdict[tuple[int, int], int](int), 0
+    ordered = sorted(sends, key=lambda send: _depth(into, send))
+    for c, s, t in ordered:
+        head[c, t] = head.get((c, s), 0) + top.hops[s, t].cost
+    for c, s, t in reversed(ordered):
+        tail[c, s] = max(tail[c, s], top.hops[s, t].cost + tail[c, t])
+    per_link = defaultdict[Pair, list[Send]](list)
+    for send in sends:
+        per_link[send.source, send.target].append(send)
+    for pair, own in per_link.items():
+        hop = top.hops[pair]
+        if hop.links > 1:
+            continue
+        messages = -(-len(own) // most) if hop.remote else len(own)
+        busy = len(own) * hop.beta + (messages if top.alpha_occupies else 1) * hop.alpha
+        first = min(head.get((c, s), 0) for c, s, _ in own)
+        best = max(best, first + busy + min(tail[c, t] for c, _, t in own))
+    return max([best, *head.values()])
+
+
+def _depth(into: dict[tuple[int, int], int], send: Send) -> int:
+    depth, here = 0, send.source
+    while (send.chunk, here) in into:
+        here = into[send.chunk, here]
+        depth += 1
+    return depth
+
+
+class _Search:
+    def __init__(
+        self,
+        instance: Instance,
+        places: Mapping[Send, tuple[int, ...]],
+        most: int,
+        own_apart: bool,
+        upwards: bool,
+    ) -> None:
+        self._instance, self._places, self._most, self._upwards = instance, places, most, upwards
+        top = instance.topology
+        self._local = [send for send in places if not top.hops[send[1:]].remote]
+        self._lines = defaultdict[Pair, list[Send]](list)
+        for send in sorted(places, key=lambda s: (places[s], s)):
+            if top.hops[send[1:]].remote:
+                self._lines[send[1:]].append(send)
+        self._bit, self._fixed = self._number(own_apart)
+        self.bits = len(set(self._bit.values()))
+        self.tried = 0
+
+    def _number(self, own_apart: bool) -> tuple[dict[Send, int], set[Send]]:
+        """Number of the choice whether a send is apart from the one before it on its link; symmetric ones share it."""
+        fixed, numbers, bit = set[Send](), dict[Send, int](), dict[Send, int]()
+        for line in self._lines.values():
+            fixed.add(line[0])
+            for one, two in itertools.pairwise(line):
+                owns = [self._instance.demands[s.chunk].origin == s.source for s in (one, two)]
+                if own_apart and owns[0] != owns[1]:
+                    fixed.add(two)
+                    continue
+                first = min(self._instance.images(two))
+                bit[two] = numbers.setdefault(first, len(numbers))
+        return bit, fixed
+
+    def choices(self, stop: float) -> Iterator[_Cuts]:
+        """Choices to try, the caller times each before it asks for the next."""
+        if self.bits <= _EXHAUSTIVE_BITS:
+            yield from itertools.product((False, True), repeat=self.bits)
+            return
+        starts = [self._runs(length) for length in range(2, self._most + 1)]
+        yield from starts
+        yield from self._climb(min([(True,) * self.bits, *starts], key=lambda c: self.timed(c).finish), stop)
+
+    def _climb(self, cuts: _Cuts, stop: float) -> Iterator[_Cuts]:
+        """Change boundaries one by one while that helps."""
+        best, improved = self.timed(cuts).finish, True
+        while improved:
+            improved = False
+            for bit in range(self.bits):
+                tried = (*cuts[:bit], not cuts[bit], *cuts[bit + 1 :])
+                finish = self.timed(tried).finish
+                if finish < best:
+                    cuts, best, improved = tried, finish, True
+                    yield cuts
+                if time.perf_counter() > stop:
+                    return
+
+    def _runs(self, length: int) -> _Cuts:
+        """Groups of that length from the start of each link."""
+        cuts = [True] * self.bits
+        for line in self._lines.values():
+            for place, send in enumerate(line):
+                if send in self._bit:
+                    cuts[self._bit[send]] = place % length == 0
+        return tuple(cuts)
+
+    def timed(self, cuts: _Cuts) -> Schedule:
+        """The schedule of a choice; groups that grow too long are cut."""
+        self.tried += 1
+        messages = [Message(send[1:], (send.chunk,)) for send in self._local]
+        wishes = [self._places[send] for send in self._local]
+        for pair, line in self._lines.items():
+            for own in self._groups(line, cuts):
+                messages.append(Message(pair, tuple(send.chunk for send in own)))
+                wishes.append(max(self._places[send] for send in own))
+        return schedule(self._instance, messages, wishes, self._upwards)
+
+    def _groups(self, line: list[Send], cuts: _Cuts) -> Iterator[list[Send]]:
+        own = [line[0]]
+        for send in line[1:]:
+            if send in self._fixed or cuts[self._bit[send]] or len(own) == self._most:
+                yield own
+                own = []
+            own.append(send)
+        yield own

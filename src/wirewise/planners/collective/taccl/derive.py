@@ -1,0 +1,141 @@
+"""A logical topology from a network alone, where nobody has drawn a sketch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from wirewise.collective import Network
+from wirewise.planners.collective.taccl.instance import is_symmetry
+from wirewise.planners.collective.taccl.logical import Hop, Logical, Pair, Port
+
+__all__ = ["derived", "hosts"]
+
+_UNITS = 200
+"""Units of time that the quickest pair takes for a chunk."""
+_GAP = 1.8
+"""Pairs within hosts are at least so many times as wide as those between."""
+
+
+def derived(network: Network, chunk_bytes: float, *, direct: bool = False) -> Logical:
+    """Pairs from routes, ports from edges that routes share, relays from the network ports, symmetries by trial.
+
+    Args:
+        network: Where.
+        chunk_bytes: Size of a chunk, which decides what latencies weigh.
+        direct: Whether each rank sends to the rank of its number on other hosts, for small sizes; else one rank
+            sends and one receives at each network port.
+    """
+    pairs = [(s, t) for s in range(network.ranks) for t in network.neighbours(s)]
+    times = {pair: (network.latency(*pair), chunk_bytes / network.rate(*pair)) for pair in pairs}
+    unit_s = min(map(sum, times.values()), default=1.0) / _UNITS
+    size = hosts(network)
+    hops = {
+        (s, t): Hop(round(alpha / unit_s), max(round(beta / unit_s), 1), remote=s // size != t // size)
+        for (s, t), (alpha, beta) in times.items()
+    }
+    shared = _shared(network, pairs)
+    kept, senders = _relayed(network, size, hops, shared, direct)
+    ports = {
+        frozenset(own & kept.keys()): max(
+            round(chunk_bytes / network.edges[edge].bandwidth_bytes_per_s / unit_s), 1
+        )
+        for edge, own in sorted(
+            shared.items(), key=lambda item: -network.edges[item[0]].bandwidth_bytes_per_s
+        )
+        if len(own & kept.keys()) > 1
+    }
+    plain = Logical(
+        name=network.name,
+        ranks=network.ranks,
+        node_size=size,
+        hops=kept,
+        ports=tuple(Port(f"edge {n}", own, cost) for n, (own, cost) in enumerate(ports.items())),
+        senders=senders,
+        alpha_occupies=False,
+        unit_s=unit_s,
+    )
+    return replace(plain, rotations=_rotations(plain))
+
+
+def hosts(network: Network) -> int:
+    """Ranks of a host: those joined by routes clearly wider than the others; all, if there is no such gap.
+
+    Ranks of a host must follow each other, and hosts be of one size; else the network counts as one host.
+    """
+    rates = {(s, t): network.rate(s, t) for s in range(network.ranks) for t in network.neighbours(s)}
+    widths = sorted(set(rates.values()), reverse=True)
+    for wide, narrow in sorted(zip(widths, widths[1:], strict=False), key=lambda w: w[1] / w[0]):
+        if wide < _GAP * narrow:
+            break
+        size = _component_size(network.ranks, {pair for pair, rate in rates.items() if rate >= wide})
+        if size > 1:
+            return size
+    return network.ranks
+
+
+def _component_size(ranks: int, pairs: set[Pair]) -> int:
+    """Common size of the groups that pairs join, if they are of one size and of neighbours in number; else 0."""
+    label = list(range(ranks))
+    for s, t in sorted(pairs):
+        old, new = max(label[s], label[t]), min(label[s], label[t])
+        label = [new if each == old else each for each in label]
+    size = label.count(label[0])
+    regular = ranks % size == 0 and all(label[r] == r - r % size for r in range(ranks))
+    return size if regular and size < ranks else 0
+
+
+def _shared(network: Network, pairs: list[Pair]) -> dict[int, set[Pair]]:
+    """Pairs whose routes pass each edge."""
+    found = defaultdict[int, set[Pair]](set)
+    for pair in pairs:
+        for edge in network.route(*pair) or ():
+            found[edge].add(pair)
+    return found
+
+
+def _relayed(
+    network: Network, size: int, hops: dict[Pair, Hop], shared: dict[int, set[Pair]], direct: bool
+) -> tuple[dict[Pair, Hop], tuple[tuple[int, ...], ...]]:
+    """Pairs without those between hosts that are no relays, and who sends the chunks of each rank."""
+    if size == network.ranks:
+        return hops, ()
+    out, into = {r: r % size for r in range(size)}, {r: r % size for r in range(size)}
+    if not direct:
+        for port in _network_ports(network, size, hops, shared):
+            for r in port:
+                out[r], into[r] = port[0], port[1 % len(port)]
+    ends = {(out[r], into[r]) for r in range(size)}
+    kept = {(s, t): hop for (s, t), hop in hops.items() if not hop.remote or (s % size, t % size) in ends}
+    joined = {(s // size, t // size) for (s, t), hop in kept.items() if hop.remote}
+    nodes = network.ranks // size
+    if len(joined) < nodes * (nodes - 1):
+        return hops, ()
+    return kept, tuple((r - r % size + out[r % size],) for r in range(network.ranks))
+
+
+def _network_ports(
+    network: Network, size: int, hops: dict[Pair, Hop], shared: dict[int, set[Pair]]
+) -> list[list[int]]:
+    """Ranks of the first host by the narrowest edge that all their routes to other hosts share."""
+    found = defaultdict[int, list[int]](list)
+    for rank in range(size):
+        away = {pair for pair, hop in hops.items() if hop.remote and pair[0] == rank}
+        common = [edge for edge, own in shared.items() if away and away <= own]
+        joint = [e for e in common if any(s != rank for s, _ in shared[e])] or common
+        narrowest = min(joint, key=lambda e: (network.edges[e].bandwidth_bytes_per_s, e), default=-1 - rank)
+        found[narrowest].append(rank)
+    return list(found.values())
+
+
+def _rotations(top: Logical) -> tuple[tuple[int, int], ...]:
+    """The smallest offset that is a symmetry within hosts, and over all ranks."""
+    found = []
+    for size in dict.fromkeys((top.node_size, top.ranks)):
+        offsets = range(1, size) if size == top.node_size else range(top.node_size, size, top.node_size)
+        for offset in offsets:
+            ranks = tuple(r - r % size + (r % size + offset) % size for r in range(top.ranks))
+            if size % offset == 0 and is_symmetry(top, ranks):
+                found.append((offset, size))
+                break
+    return tuple(found)

@@ -1,0 +1,180 @@
+"""The three stages one after the other, for several routings and orders; the program that is quickest in replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from wirewise.collective import Collective, Program
+from wirewise.planners.collective.taccl.compose import program
+from wirewise.planners.collective.taccl.contiguity import Grouped, group, least_finish
+from wirewise.planners.collective.taccl.greedy import Matched, match
+from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
+from wirewise.planners.collective.taccl.ordering import HEURISTICS, order
+from wirewise.planners.collective.taccl.routing import Routing, arrivals, route, sends_of
+from wirewise.planners.collective.taccl.timing import Message, Schedule
+
+__all__ = ["Result", "matchings", "solve"]
+
+Replay = Callable[[Program], float]
+_MATCHINGS = 6
+_FINALISTS = 3
+_Ways = tuple[tuple[Tree, ...], dict[Send, int]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A program and what the stages say of it; times in units of the logical topology."""
+
+    program: Program
+    predicted_s: float
+    """Replayed."""
+    routing: Routing
+    name: str
+    """Which routing and order it is."""
+    finish: int
+    """Of the schedule."""
+    bound: int
+    """No schedule with these ways ends before."""
+    apart: int
+    """Finish of the same schedule with all chunks sent one by one."""
+    together: int
+    """Most chunks that are sent together."""
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """Part of the finish that another schedule with these ways may save."""
+        return (self.finish - self.bound) / self.finish if self.finish else 0.0
+
+
+def matchings(instance: Instance, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Matched]:
+    """Matched algorithms by both preferences and several seeds, the quickest first; at least one."""
+    stop, found = time.perf_counter() + time_limit_s, list[Matched]()
+    for number in range(_MATCHINGS):
+        if found and time.perf_counter() > stop:
+            break
+        found.append(match(instance, seed + number // 2, first_come=number % 2 == 0))
+    return sorted(found, key=lambda m: m.finish)
+
+
+def solve(
+    instance: Instance,
+    collective: Collective,
+    replay: Replay,
+    *,
+    root: int = 0,
+    members: tuple[int, ...] = (),
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    heuristic: int | None = None,
+    upwards: bool = False,
+) -> Result:
+    """Route, order and group the chunks of an instance.
+
+    Args:
+        instance: Chunks on a logical topology; of a collective that sums up, those of its mirror.
+        collective: Which one the program carries out.
+        replay: Seconds of a program; decides among candidates.
+        root: Rank of a rooted collective.
+        members: Ranks of the group; none: all.
+        time_limit_s: Shared among the stages; each returns the best that it has.
+        seed: Of matchings and solver.
+        heuristic: The one rule of order; None: all are tried.
+        upwards: Whether chunks are summed up.
+
+    Raises:
+        PlanError: The sketch leaves targets out of reach.
+    """
+    started = time.perf_counter()
+    matched = matchings(instance, seed, time_limit_s=0.2 * time_limit_s)
+    routing = route(instance, matched[0], time_limit_s=0.4 * time_limit_s, seed=seed)
+    ways = dict(_ways(instance, matched, routing, 0.1 * time_limit_s, seed))
+    left_s = time_limit_s - (time.perf_counter() - started)
+    candidates = _candidates(instance, matched, ways, heuristic, upwards, left_s)
+    predicted_s, name, chosen, made = min(
+        (_replayed(replay, instance, name, found, collective, root, members) for name, found in candidates),
+        key=lambda tried: tried[0],
+    )
+    return Result(
+        program=made,
+        predicted_s=predicted_s,
+        routing=routing,
+        name=name,
+        finish=chosen.schedule.finish,
+        bound=chosen.bound,
+        apart=chosen.apart,
+        together=chosen.schedule.together,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _replayed(
+    replay: Replay,
+    instance: Instance,
+    name: str,
+    found: Grouped,
+    collective: Collective,
+    root: int,
+    members: tuple[int, ...],
+) -> tuple[float, str, Grouped, Program]:
+    made = program(instance, found.schedule, collective, root=root, members=members)
+    return replay(made), name, found, made
+
+
+def _ways(
+    instance: Instance, matched: list[Matched], routing: Routing, policy_s: float, seed: int
+) -> Iterator[tuple[str, _Ways]]:
+    """Routings with the starts that they suggest."""
+    for number, found in enumerate(matched):
+        yield f"matching {number}", (found.trees, found.starts)
+    if routing.trees != matched[0].trees:
+        yield "program", (routing.trees, _suggested(instance, routing.trees))
+    if instance.topology.connections or instance.topology.spread:
+        chosen = route(instance, matched[0], time_limit_s=policy_s, seed=seed, policy=True)
+        yield "program with connections", (chosen.trees, _suggested(instance, chosen.trees))
+
+
+def _suggested(instance: Instance, trees: tuple[Tree, ...]) -> dict[Send, int]:
+    times = arrivals(instance, trees)
+    return {send: times[send.chunk][send.source] for send in sends_of(trees)}
+
+
+def _candidates(
+    instance: Instance,
+    matched: list[Matched],
+    ways: dict[str, _Ways],
+    heuristic: int | None,
+    upwards: bool,
+    time_limit_s: float,
+) -> Iterator[tuple[str, Grouped]]:
+    """Schedules of all routings and orders one by one, then with chunks together for the best."""
+    stop = time.perf_counter() + time_limit_s
+    plain = []
+    for name, (trees, routed) in ways.items():
+        for rule in HEURISTICS if heuristic is None else (heuristic,):
+            if plain and time.perf_counter() > stop:
+                break
+            places = order(instance, trees, routed, rule, upwards)
+            found = group(instance, places, time_limit_s=0.0, most=1, upwards=upwards)
+            plain.append((found, f"{name}, order {rule}", places, rule))
+            yield plain[-1][1], found
+    if heuristic is None and not upwards:
+        for number, each in enumerate(matched):
+            yield f"matching {number}", _as_matched(instance, each)
+    plain.sort(key=lambda item: item[0].schedule.finish)
+    for number, (_, name, places, rule) in enumerate(plain[:_FINALISTS]):
+        left_s = (stop - time.perf_counter()) / (_FINALISTS - number)
+        if left_s > 0 and any(hop.remote and hop.alpha for hop in instance.topology.hops.values()):
+            yield (
+                f"{name}, together",
+                group(instance, places, time_limit_s=left_s, own_apart=rule == 11, upwards=upwards),
+            )
+
+
+def _as_matched(instance: Instance, found: Matched) -> Grouped:
+    """The matching as it is."""
+    messages = tuple(Message((s, t), (c,)) for c, s, t in found.starts)
+    made = Schedule(messages, tuple(found.starts.values()), found.finish)
+    return Grouped(made, found.finish, least_finish(instance, list(found.starts)), 1)
