@@ -31,12 +31,12 @@ def trace(messages, hosts):
 
 
 def rounds(per_round, count=20):
-    """Messages that begin together, each with its share of the interface that is used most."""
+    """Messages that begin together and wait together, each with its share of the interface that is used most."""
     random, now, found = np.random.default_rng(0), 0.0, []
     for _ in range(count):
         size = int(random.choice([50_000, 400_000, 900_000]))
         load = max(sum(way[k] == one[k] for way in per_round) for one in per_round for k in (0, 1))
-        seconds = load * (LATENCY + size / RATE)
+        seconds = LATENCY + load * size / RATE
         found += [(source, target, size, now, now + seconds) for source, target in per_round]
         now += seconds + 0.01
     return found
@@ -55,8 +55,20 @@ def test_a_message_that_overlaps_in_part():
     # Half of the time alone, half of it beside another one.
     found = trace([(0, 1, 300, 0.0, 2.0), (0, 2, 300, 1.0, 3.0)], ["x", "y", "z"])
     between, inside = message_samples(match(found), np.arange(3, dtype=np.int32))
-    assert [one.end_s - one.start_s for one in between] == pytest.approx([1.5, 1.5])
+    assert [(one.end_s - one.start_s, one.wire_bytes) for one in between] == [(pytest.approx(3.0), 600)]
     assert inside == []
+
+
+def test_who_of_two_gets_more_does_not_matter_to_the_rate():
+    """Of two messages that leave a host together one comes after 0.6 of the time, now the first, now the second."""
+    random, found = np.random.default_rng(0), []
+    for now in np.arange(20.0):
+        size = int(random.choice([50_000, 400_000, 900_000]))
+        ends = random.permutation([0.6, 1.0]) * (2 * size / RATE)
+        found += [(0, target, size, now, now + end) for target, end in zip((1, 2), ends, strict=True)]
+    links = fit_links(trace(found, ["x", "y", "z"]))
+    assert links.bandwidth_out_bytes_per_s == pytest.approx(np.full(3, RATE), rel=1e-3)
+    assert links.latency_s[0, 1] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_messages_inside_a_host():

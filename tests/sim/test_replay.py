@@ -54,6 +54,20 @@ def test_two_buckets_share_the_link():
     assert replay(one, Links.uniform(2, MIB)).end_s[one.rank < 0] == pytest.approx([3.0, 5.0])
 
 
+def test_weights_share_the_link():
+    """2 MiB each, the first with three times the weight: 0.75 and 0.25 of the rate, then the rest alone."""
+    sketch = Sketch([0, 1])
+    for weight in (3.0, 1.0):
+        node = Node(
+            "message", "communication", size_bytes=2 * MIB, flows=[(0, 1, 2 * MIB)], collective="send"
+        )
+        node.weight = weight
+        sketch.add(node)
+    flow = sketch.dataflow()
+    assert replay(flow, Links.uniform(2, MIB)).end_s == pytest.approx([2 / 0.75, 4.0])
+    assert Sketch.of(flow).dataflow().weight.tolist() == [3.0, 1.0]
+
+
 def test_slack_of_the_faster_rank():
     flow = data_parallel_step(LAYERS, [0, 1], slowdown=[1.0, 1.5], optimizer_s=1.0)
     result = replay(flow, Links.uniform(2, np.inf))

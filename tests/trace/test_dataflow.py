@@ -228,6 +228,29 @@ def test_a_message_joins_two_ranks():
     assert flow.flow_bytes.tolist() == [64.0]
 
 
+@pytest.mark.parametrize(("sent", "rank_0_ends"), [(2.1, 2.1), (3.5, 4.0), (4.0, 4.0)])
+def test_a_sender_goes_on_once_the_network_has_its_message(sent, rank_0_ends):
+    """The message goes from 2.0 to 4.0 and can be written again at `sent`, for which rank 0 waits."""
+    place = {"name": "act", "kind": "communication", "step": 0, "size_bytes": 64}
+    ops = [
+        [
+            Op(name="work", kind="forward", start_s=0.0, end_s=2.0, step=0),
+            Op(collective="send", peer=1, start_s=2.0, end_s=sent, **place),
+            Op(name="act", kind="wait", start_s=2.0, end_s=sent, step=0),
+        ],
+        [
+            Op(name="work", kind="forward", start_s=0.0, end_s=1.0, step=0),
+            Op(collective="recv", peer=0, start_s=1.0, end_s=4.0, **place),
+            Op(name="act", kind="wait", start_s=1.0, end_s=4.0, step=0),
+        ],
+    ]
+    headers = [Header(rank=r, world_size=2, host=f"h{r}", groups={}) for r in range(2)]
+    flow = build(Trace(ranks=[RankTrace(h, own) for h, own in zip(headers, ops, strict=True)]), 0)
+    _, end = earliest(flow)
+    ends = {int(flow.rank[i]): end[i] for i in range(len(flow.names)) if flow.names[i] == "end"}
+    assert ends == {0: pytest.approx(rank_0_ends), 1: pytest.approx(4.0)}
+
+
 def without(trace, kind):
     ranks = [RankTrace(r.header, [op for op in r.ops if op.kind != kind]) for r in trace.ranks]
     return Trace(ranks=ranks)

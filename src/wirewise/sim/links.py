@@ -82,7 +82,7 @@ def _durations(dataflow: Dataflow, links: Links) -> Vector:
 
 
 def _uses(dataflow: Dataflow, links: Links) -> tuple[Uses, Vector]:
-    """What transfers need of interfaces, and the bytes of their largest flows, [n]."""
+    """What transfers need of interfaces, and the bytes of their largest flows over their weights, [n]."""
     n, hosts = len(dataflow.names), links.hosts
     capacity = np.concatenate(
         [links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s, links.intra_bytes_per_s]
@@ -99,6 +99,8 @@ def _uses(dataflow: Dataflow, links: Links) -> tuple[Uses, Vector]:
     op, interface, size = op[shared], interface[shared], size[shared]
     work = np.zeros(n)
     np.maximum.at(work, op, size)
+    # All transfers of an interface grow alike: one with twice the weight has half the work and needs twice as much.
+    work /= dataflow.weight
     key, place = np.unique(op * len(capacity) + interface, return_inverse=True)
     total = np.bincount(place, size, minlength=len(key))
     owner, interface = key // len(capacity), key % len(capacity)

@@ -84,6 +84,7 @@ def ring_step(
         flow_src=rank[is_hop],
         flow_dst=(rank[is_hop] + 1) % ranks,
         flow_bytes=np.tile(size, simulated)[is_hop],
+        weight=np.ones(n),
         rounds=is_hop.astype(np.int32),
         collective=np.where(is_hop, COLLECTIVES.index("send"), 0).astype(np.int8),
         gradient_bytes=np.tile(gradient, simulated),

@@ -40,6 +40,8 @@ class Dataflow:
     """[flows]"""
     rounds: NDArray[np.int32]
     """How often in a row a transfer pays the latency of its slowest link, 2 (N - 1) for a whole ring, [n]."""
+    weight: NDArray[np.float64]
+    """Of a transfer against others on the same interface, 1 where nothing is known, [n]."""
     collective: NDArray[np.int8]
     """Index in COLLECTIVES, [n]."""
     gradient_bytes: NDArray[np.float64]

@@ -37,10 +37,17 @@ class Part:
     decodes: list[tuple[int, float]] = field(default_factory=list)
     """What other threads do with the result, and when that was over."""
 
+    @property
+    def kept_elsewhere(self) -> bool:
+        """Whether it is a message that its sender was done with long before it came: the network had taken it."""
+        # Clocks may differ by a little.
+        middle = (self.match.start_s + self.match.end_s) / 2
+        return self.op.collective == "send" and self.op.end_s < middle
+
     def finish(self) -> tuple[set[int], float]:
         """What to wait for, and when that was over."""
         if not self.decodes:
-            return {self.done}, self.op.end_s
+            return {self.done}, self.match.start_s if self.kept_elsewhere else self.op.end_s
         return {number for number, _ in self.decodes}, max(end for _, end in self.decodes)
 
 

@@ -25,6 +25,7 @@ from wirewise.trace.hops import hops
 from wirewise.trace.match import Match, match, transfer_starts
 from wirewise.trace.records import COLLECTIVES, KINDS, Trace
 from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.traffic import message_weights
 
 __all__ = ["COLLECTIVES", "KINDS", "Dataflow", "build", "check", "coarsen"]
 
@@ -74,7 +75,8 @@ def build(
     for rank in range(trace.world_size):
         waited = {(op.group, op.seq) for op in trace.ranks[rank].ops if op.kind == "wait" and op.seq >= 0}
         add_rank(draft, rank, trace.of(rank, step), parts[rank], waited)
-    transfers = _Transfers(draft, trace, algorithm, servers)
+    messages = [one for one, _ in chosen if one.collective == "send"]
+    transfers = _Transfers(draft, algorithm, servers, messages)
     by_match = {id(one): [_part(parts[rank], one) for rank in one.ranks] for one, _ in chosen}
     for one, begins in chosen:
         if not _carried_out(one, by_match[id(one)]):
@@ -203,8 +205,10 @@ def _part(parts: dict[Key, Part], one: Match) -> Part:
 class _Transfers:
     """Adds what lies between handing over and having the result."""
 
-    def __init__(self, draft: Draft, trace: Trace, algorithm: str, servers: int) -> None:
-        self.draft, self.trace, self.algorithm, self.servers = draft, trace, algorithm, servers
+    def __init__(self, draft: Draft, algorithm: str, servers: int, messages: list[Match]) -> None:
+        self.draft, self.algorithm, self.servers = draft, algorithm, servers
+        found = message_weights(messages, draft.sketch.hosts)
+        self.weights = {id(one): weight for one, weight in zip(messages, found, strict=True)}
         self.done: dict[tuple[int, str], list[int]] = defaultdict(list)
         """Of each (rank, group), what was done in order; only where transfers are expanded."""
 
@@ -237,6 +241,7 @@ class _Transfers:
                 size_bytes=float(one.size_bytes) * (share - done),
                 flows=[(a, b, size * (share - done)) for a, b, size in found.flows],
                 rounds=found.rounds if not done else 0,
+                weight=self.weights.get(id(one), 1.0),
                 collective=one.collective,
                 priority=max(one.seq, 0),
                 after=after,
@@ -246,7 +251,8 @@ class _Transfers:
                 self.draft.sketch.slots.setdefault(node.resource, one.slots)
             transfer = self.draft.add(node, [] if done else [parts[0].op.name])
             for part in over:
-                self.draft.sketch.nodes[part.done].after.add(transfer)
+                before = after if part.kept_elsewhere else {transfer}
+                self.draft.sketch.nodes[part.done].after |= before
             after, done = {transfer}, share
 
     def _expanded(

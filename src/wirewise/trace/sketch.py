@@ -25,6 +25,7 @@ class Node:
     size_bytes: float = 0.0
     flows: list[tuple[int, int, float]] = field(default_factory=list)
     rounds: int = 0
+    weight: float = 1.0
     collective: str = ""
     gradient_bytes: float = 0.0
     resource: str = ""
@@ -68,6 +69,7 @@ class Sketch:
                 size_bytes=float(flow.size_bytes[op]),
                 flows=hops[flow.flow_indptr[op] : flow.flow_indptr[op + 1]],
                 rounds=int(flow.rounds[op]),
+                weight=float(flow.weight[op]),
                 collective=COLLECTIVES[flow.collective[op]],
                 gradient_bytes=float(flow.gradient_bytes[op]),
                 resource=names[resource] if resource >= 0 else "",
@@ -131,6 +133,7 @@ class Sketch:
             flow_dst=np.array([b for _, b, _ in hops], dtype=np.int32),
             flow_bytes=np.array([size for *_, size in hops], dtype=np.float64),
             rounds=np.array([node.rounds for node in nodes], dtype=np.int32),
+            weight=np.array([node.weight for node in nodes], dtype=np.float64),
             collective=np.array([COLLECTIVES.index(node.collective) for node in nodes], dtype=np.int8),
             gradient_bytes=np.array([node.gradient_bytes for node in nodes], dtype=np.float64),
             resource=np.array([resources.get(node.resource, -1) for node in nodes], dtype=np.int32),
