@@ -28,7 +28,14 @@ class Rows(NamedTuple):
 
 
 class Dependences(NamedTuple):
-    """Messages [M] in the order of `Program.messages`, their transfers [T], and gates [G] between them."""
+    """Messages [M], their transfers [T], and gates [G] between them.
+
+    Messages are in the order of steps, and in a step by how far they go round the ranks, so that whoever takes
+    them in this order spreads what one rank sends over all others.
+    """
+
+    place: Ints
+    """Number of each message in `Program.messages`, [M]."""
 
     source: Ints
     """[M]"""
@@ -56,10 +63,19 @@ class Dependences(NamedTuple):
     """Messages whose receiving a gate lets go, by gate."""
 
 
-def dependences(program: Program) -> Dependences:
-    """What sends and receives wait for, apart from the order of messages and room in channels."""
-    table = np.array([(t.step, t.source, t.target, t.chunk, t.reduces) for t in program.transfers], np.int64)
-    step, source, target, chunk, reduces = _sorted(table.reshape(-1, 5)).T
+def dependences(program: Program, in_rounds: bool = False) -> Dependences:
+    """What sends and receives wait for, apart from the order of messages and room in channels.
+
+    Args:
+        program: Which.
+        in_rounds: Whether all sends of a step wait, too, until all messages of the step before are received.
+    """
+    rows = [
+        (t.step, (t.target - t.source) % program.ranks, t.source, t.target, t.chunk, t.reduces)
+        for t in program.transfers
+    ]
+    table = np.array(rows, np.int64).reshape(-1, 6)
+    step, _, source, target, chunk, reduces = table[np.lexsort(table[:, 4::-1].T)].T
     first = np.ones(len(step), bool)
     first[1:] = (np.diff(step) != 0) | (np.diff(source) != 0) | (np.diff(target) != 0)
     message = np.cumsum(first) - 1
@@ -75,12 +91,20 @@ def dependences(program: Program) -> Dependences:
     read_before = np.bincount(after[has_after], minlength=g) > 0
     waits_for_reads = read_before[group_of]
     sends = (after[has_before] - 1, message[has_before])
-    receives = (
-        np.concatenate((group_of[follows] - 1, g + group_of[waits_for_reads])),
-        np.concatenate((message[follows], message[waits_for_reads])),
+    receives = _joined(
+        (group_of[follows] - 1, message[follows]),
+        (g + group_of[waits_for_reads], message[waits_for_reads]),
     )
     by_send, by_receive = (message[has_after], g + after[has_after]), (message, group_of)
+    gates = 2 * g
+    if in_rounds:
+        _, round_ = np.unique(step[first], return_inverse=True)
+        later = np.flatnonzero(round_ > 0)
+        sends = _joined(sends, (gates + round_[later] - 1, later))
+        by_receive = _joined(by_receive, (np.arange(n), gates + round_))
+        gates += round_.max(initial=-1) + 1
     return Dependences(
+        place=_places(step[first], source[first], target[first]),
         source=source[first],
         target=target[first],
         message=message,
@@ -88,17 +112,23 @@ def dependences(program: Program) -> Dependences:
         reduces=reduces.astype(bool),
         send_waits=np.bincount(sends[1], minlength=n),
         receive_waits=np.bincount(receives[1], minlength=n),
-        gate_waits=np.bincount(np.concatenate((by_send[1], by_receive[1])), minlength=2 * g),
+        gate_waits=np.bincount(np.concatenate((by_send[1], by_receive[1])), minlength=gates),
         by_send=_rows(*by_send, n),
         by_receive=_rows(*by_receive, n),
-        sends=_rows(*sends, 2 * g),
-        receives=_rows(*receives, 2 * g),
+        sends=_rows(*sends, gates),
+        receives=_rows(*receives, gates),
     )
 
 
-def _sorted(table: Ints) -> Ints:
-    """By step, source, target and chunk, as `Program.messages` has them."""
-    return table[np.lexsort(table[:, 3::-1].T)]
+def _places(step: Ints, source: Ints, target: Ints) -> Ints:
+    """Where messages stand by step, source and target."""
+    places = np.empty(len(step), np.int64)
+    places[np.lexsort((target, source, step))] = np.arange(len(step))
+    return places
+
+
+def _joined(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    return np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
 
 
 def _same_cell(groups: Ints, place: Ints, use: Ints, steps: int) -> NDArray[np.bool_]:

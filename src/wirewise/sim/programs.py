@@ -49,7 +49,7 @@ def simulate(
     size_bytes: float,
     *,
     reduce_s_per_byte: float = 0.0,
-    exclusive: bool = False,
+    in_rounds: bool = False,
 ) -> ProgramTimeline:
     """Run a program on a network.
 
@@ -58,8 +58,8 @@ def simulate(
         network: With the program's ranks.
         size_bytes: Larger buffer of a rank, in or out.
         reduce_s_per_byte: Time to add one byte; a rank adds one message after the other.
-        exclusive: Whether a message holds its whole route from its start until it is added, as in the α–β–γ
-            model of textbooks, where latencies of one rank's messages do not overlap.
+        in_rounds: Whether to count as textbooks do: a message holds its route from its start until it is added,
+            and a segment's step begins once its step before has ended everywhere.
 
     Raises:
         ProgramError: Another number of ranks, or a message between ranks without a route.
@@ -69,12 +69,12 @@ def simulate(
             f"program {program.name!r} is for {program.ranks} ranks; expected {network.ranks}, as network "
             f"{network.name!r} has"
         )
-    found = dependences(program)
-    trip = _trip(program, network, found, size_bytes, reduce_s_per_byte, exclusive)
+    found = dependences(program, in_rounds)
+    trip = _trip(program, network, found, size_bytes, reduce_s_per_byte, in_rounds)
     start_s, end_s, busy_s = run(found, trip, program.segments, program.ranks)
-    shape = (program.segments, len(found.source))
-    finish_s = float(end_s.max(initial=0.0))
-    return ProgramTimeline(program, finish_s, start_s.reshape(shape), end_s.reshape(shape), busy_s)
+    in_order = np.argsort(found.place)
+    start_s, end_s = (s.reshape(program.segments, -1)[:, in_order] for s in (start_s, end_s))
+    return ProgramTimeline(program, float(end_s.max(initial=0.0)), start_s, end_s, busy_s)
 
 
 def _trip(
@@ -83,7 +83,7 @@ def _trip(
     found: Dependences,
     size_bytes: float,
     reduce_s_per_byte: float,
-    exclusive: bool,
+    in_rounds: bool,
 ) -> Trip:
     messages = len(found.source)
     bytes_of = np.array(program.chunk_bytes(size_bytes))[found.chunk] / program.segments
@@ -100,12 +100,12 @@ def _trip(
         route=route.astype(np.int64),
         first=np.cumsum([0, *map(len, routes)]).astype(np.int64),
         edges=np.array([edge for path in routes for edge in path], np.int64),
-        travel_s=travel_s + adding_s if exclusive else travel_s,
+        travel_s=travel_s + adding_s if in_rounds else travel_s,
         size_bytes=sizes,
         s_per_byte=np.array([1 / edge.bandwidth_bytes_per_s for edge in network.edges]),
-        exclusive=exclusive,
+        exclusive=in_rounds,
         target=found.target,
-        adding_s=np.zeros(messages) if exclusive else adding_s,
+        adding_s=np.zeros(messages) if in_rounds else adding_s,
     )
 
 
