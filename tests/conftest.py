@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.browser import browser
 from tests.harness.leftovers import Snapshot
 
 
@@ -42,6 +43,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _need_gpu()
     if item.get_closest_marker("lab"):
         _need_lab()
+    if item.get_closest_marker("browser"):
+        _need_browser()
 
 
 def _need_gpu() -> None:
@@ -60,3 +63,12 @@ def _need_lab() -> None:
     if os.environ.get("WIREWISE_REQUIRE_LAB") == "1":
         pytest.fail(f"WIREWISE_REQUIRE_LAB=1, but the lab cannot be built: {reason}", pytrace=False)
     pytest.skip(f"the lab cannot be built: {reason}")
+
+
+def _need_browser() -> None:
+    if browser() is not None:
+        return
+    reason = "no browser; install Chromium (Debian: apt-get install chromium)"
+    if os.environ.get("CI") or os.environ.get("WIREWISE_REQUIRE_BROWSER") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

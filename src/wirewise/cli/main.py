@@ -120,22 +120,27 @@ def doctor(
 
 @app.command()
 def show(
-    plan: Annotated[Path, typer.Argument(help="A plan file, written by a planner or a run.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] such as all_reduce:ring:4.",
+        ),
+    ],
+    html: Annotated[Path | None, typer.Option("--html", help="Write the page that plays it.")] = None,
+    on: Annotated[str | None, typer.Option("--on", help="Topology of programs: a preset or a file.")] = None,
+    size: Annotated[str | None, typer.Option("--size", help="Larger buffer of a rank, such as 1MB.")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Ranks of algorithms, else 8.")] = None,
+    root: Annotated[int, typer.Option("--root", min=0, help="Root of algorithms that have one.")] = 0,
+    segments: Annotated[int, typer.Option("--segments", min=1, help="Segments of algorithms.")] = 1,
+    step: Annotated[int | None, typer.Option("--step", help="Which step of a recorded run.")] = None,
     json: JsonOption = None,
 ) -> None:
-    """Show a plan as a table, or in full with --json."""
-    from msgspec.json import decode
+    """Show a plan as a table, or programs of collectives and recorded runs as a page that plays them."""
+    from wirewise.cli.show import Request
+    from wirewise.cli.show import show as shown
 
-    from wirewise.plans import load
-
-    found = load(plan)
-    if json is not None:
-        write_json(json, decode(found.to_json()))
-    if json == "-":
-        return
-    titles, rows = found.table()
-    headline, *_ = found.summary().splitlines()
-    print_table(titles, rows, title=headline)
+    shown(Request(sources, html, on, size, ranks, root, segments, step, json))
 
 
 @app.command()

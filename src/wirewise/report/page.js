@@ -10,10 +10,14 @@
     tip.style.top = y + "px";
   };
   const hide = () => { tip.style.display = "none"; };
-  for (const mark of document.querySelectorAll("[data-tip]")) {
-    mark.addEventListener("pointermove", (event) => show(mark.dataset.tip, event));
-    mark.addEventListener("pointerleave", hide);
-  }
+  // Marks may come later than this script, so the page listens for all of them.
+  let marked = false;
+  document.addEventListener("pointermove", (event) => {
+    const mark = event.target.closest?.("[data-tip]");
+    if (mark) show(mark.dataset.tip, event);
+    else if (marked) hide();
+    marked = Boolean(mark);
+  });
   for (const chart of document.querySelectorAll("svg")) {
     const dots = [];
     for (const line of chart.querySelectorAll("[data-points]")) {

@@ -12,11 +12,18 @@ __all__ = ["cards", "head", "page", "section", "table", "unbroken"]
 _NUMBER = re.compile(r"[-+\N{MINUS SIGN}\N{EN DASH}\d]")
 
 
-def page(title: str, sections: Iterable[str]) -> str:
-    """A whole page; the sections are HTML, the title is text."""
+def page(title: str, sections: Iterable[str], *, style: str = "", script: str = "") -> str:
+    """A whole page; the sections are HTML, the title is text.
+
+    Args:
+        title: Of the window.
+        sections: In their order.
+        style: More rules, after those of all pages.
+        script: More script, after that of all pages.
+    """
     assets = resources.files("wirewise.report")
-    style = (assets / "colours.css").read_text("utf-8") + (assets / "page.css").read_text("utf-8")
-    script = (assets / "page.js").read_text("utf-8")
+    style = (assets / "colours.css").read_text("utf-8") + (assets / "page.css").read_text("utf-8") + style
+    script = (assets / "page.js").read_text("utf-8") + script
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

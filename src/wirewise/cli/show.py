@@ -1,0 +1,208 @@
+"""`wirewise show`: plans as tables; programs of collectives and recorded runs as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import typer
+
+from wirewise import collective, plans, topology
+from wirewise.cli.output import print_table, write_json
+from wirewise.cli.topo import open_topology
+from wirewise.collective.builders import algorithms, build
+from wirewise.errors import InputError, ProgramError, TopologyError
+from wirewise.plans import CollectivePlan, Plan
+from wirewise.units import parse_size
+
+if TYPE_CHECKING:
+    from wirewise.collective import Network, Program
+
+__all__ = ["Request", "show"]
+
+_RANKS = 8
+_SIZE = "1MB"
+_RATE = "10gbit"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command was asked for; None: not said."""
+
+    sources: Sequence[str]
+    html: Path | None
+    on: str | None
+    size: str | None
+    ranks: int | None
+    root: int
+    segments: int
+    step: int | None
+    json: str | None
+
+
+def show(asked: Request) -> None:
+    """Show a plan, programs or a recorded run; several sources must all be programs.
+
+    Raises:
+        WirewiseError: A source that cannot be read or does not fit the others.
+    """
+    first, *others = asked.sources
+    if not others and not _named(first) and _kind(first) == "trace":
+        return _show_trace(first, asked)
+    plan = None if _named(first) or _kind(first) != "plan" else plans.load(first)
+    if plan is not None and not others and (asked.html is None or not isinstance(plan, CollectivePlan)):
+        return _show_plan(plan, asked)
+    _show_programs(asked)
+
+
+def _named(source: str) -> bool:
+    """Whether a source is COLLECTIVE[:ALGORITHM[:RANKS]] and no file."""
+    return source.split(":")[0].replace("-", "_") in collective.COLLECTIVES and not Path(source).exists()
+
+
+def _kind(source: str) -> str:
+    """What a file holds: a plan where it is neither a program nor a trace, so that its reader names the fault."""
+    path = Path(source)
+    if path.is_dir() or path.suffix in (".jsonl", ".gz"):
+        return "trace"
+    try:
+        head: Any = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return "plan"
+    if not isinstance(head, dict):
+        return "trace" if isinstance(head, list) else "plan"
+    if head.get("kind") == "program":
+        return "program"
+    return "trace" if "traceEvents" in head else "plan"
+
+
+def _show_plan(plan: Plan, asked: Request) -> None:
+    if asked.html is not None:
+        from wirewise.report import plan_html, shell
+        from wirewise.report.collective_view import write_page
+
+        headline = plan.summary().splitlines()[0]
+        write_page(shell.page(headline, [shell.head("wirewise show", headline), plan_html(plan)]), asked.html)
+    if asked.json is not None:
+        write_json(asked.json, msgspec.json.decode(plan.to_json()))
+    if asked.json != "-":
+        titles, rows = plan.table()
+        headline, *_ = plan.summary().splitlines()
+        print_table(titles, rows, title=headline)
+        _say_page(asked)
+
+
+def _show_trace(source: str, asked: Request) -> None:
+    from wirewise.report.collective_view import recorded_html, recorded_rows, write_page
+    from wirewise.trace import load
+
+    trace = load([source])
+    if asked.html is not None:
+        write_page(recorded_html(trace, Path(source).name, asked.step), asked.html)
+    titles, rows = recorded_rows(trace, asked.step)
+    write_json(asked.json, {"messages": [dict(zip(titles, row, strict=True)) for row in rows]})
+    if asked.json != "-":
+        print_table(titles, rows)
+        _say_page(asked)
+
+
+def _show_programs(asked: Request) -> None:
+    from wirewise.report.collective_analysis import analyse, analysis_object
+    from wirewise.report.collective_view import collective_html, cost_rows, sentence, titles, write_page
+
+    found = [program for source in asked.sources for program in _programs(source, asked)]
+    network, size_bytes = _network(found, asked), _size_bytes(asked)
+    analysed = [analyse(program, network, size_bytes) for program in found]
+    named = titles(analysed)
+    if asked.html is not None:
+        write_page(collective_html(analysed), asked.html)
+    write_json(asked.json, {"programs": [analysis_object(one) for one in analysed]})
+    if asked.json != "-":
+        typer.echo(sentence(analysed, named))
+        print_table(*cost_rows(analysed, named))
+        _say_page(asked)
+
+
+def _say_page(asked: Request) -> None:
+    if asked.html is not None:
+        typer.echo(f"Page: {asked.html}")
+
+
+def _programs(source: str, asked: Request) -> list[Program]:
+    if _named(source):
+        return _built(source, asked)
+    if _kind(source) == "program":
+        program = collective.load(source)
+        collective.check(program)
+        return [program]
+    if _kind(source) == "trace":
+        raise InputError(
+            f"{source} is a recorded run; show it alone, or name only programs, plans of collectives and "
+            "algorithms such as all_reduce:ring:8"
+        )
+    plan = plans.load(source)
+    if isinstance(plan, CollectivePlan):
+        return [plan.program]
+    raise InputError(f"{source} is a plan of {plan.family}; expected plans of collectives, or show it alone")
+
+
+def _built(source: str, asked: Request) -> list[Program]:
+    """The algorithm of a name; without one, all that work for this many ranks."""
+    kind, *rest = source.split(":")
+    name = cast("collective.Collective", kind.replace("-", "_"))
+    ranks = _ranks(source, rest[1:], asked)
+    options: dict[str, Any] = {"root": asked.root, "segments": asked.segments}
+    if rest and rest[0]:
+        return [build(name, rest[0], ranks, **options)]
+    found, refused = [], None
+    for algorithm in algorithms(name):
+        try:
+            found.append(build(name, algorithm, ranks, **options))
+        except ProgramError as error:
+            refused = error
+    if not found and refused is not None:
+        raise refused
+    return found
+
+
+def _ranks(source: str, words: Sequence[str], asked: Request) -> int:
+    if not words:
+        if asked.ranks is None and asked.on is not None:
+            return len(open_topology(asked.on).ranks)
+        return asked.ranks or _RANKS
+    if len(words) > 1 or not words[0].isdecimal():
+        raise InputError(
+            f"{source!r} is not understood; expected COLLECTIVE, COLLECTIVE:ALGORITHM or COLLECTIVE:ALGORITHM:RANKS, "
+            "such as all_reduce:ring:8"
+        )
+    return int(words[0])
+
+
+def _network(found: Sequence[Program], asked: Request) -> Network:
+    """The topology that was named; else that of the first plan, if it is a preset; else equal hosts."""
+    if asked.on is not None:
+        return collective.network(open_topology(asked.on))
+    for source in asked.sources:
+        plan = plans.load(source) if not _named(source) and _kind(source) == "plan" else None
+        if isinstance(plan, CollectivePlan):
+            try:
+                return collective.network(topology.preset(plan.topology))
+            except TopologyError:
+                typer.echo(
+                    f"Note: topology {plan.topology!r} is no preset; shown on equal hosts, name its file with --on.",
+                    err=True,
+                )
+    return collective.network(topology.lab_hosts([_RATE] * found[0].ranks))
+
+
+def _size_bytes(asked: Request) -> int:
+    """The size that was named; else that of the first plan."""
+    if asked.size is None:
+        for source in asked.sources:
+            plan = plans.load(source) if not _named(source) and _kind(source) == "plan" else None
+            if isinstance(plan, CollectivePlan):
+                return plan.size_bytes
+    return parse_size(asked.size or _SIZE)

@@ -1,0 +1,193 @@
+"""What a collective program costs on a network: counts, the model step by step, the simulation, the bound."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from wirewise.collective import Message, Network, Program
+from wirewise.collective.bounds import Bound, bound
+from wirewise.errors import TopologyError
+from wirewise.sim.programs import ProgramTimeline, simulate
+
+__all__ = ["Analysis", "analyse", "analysis_object", "edge_name", "stepwise_s"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A program on a network with a buffer size; all that the page says about its cost."""
+
+    program: Program
+    network: Network
+    size_bytes: float
+    reduce_s_per_byte: float
+    timeline: ProgramTimeline
+    bound: Bound
+
+    @property
+    def rounds(self) -> int:
+        """Steps that hold a transfer."""
+        return len({transfer.step for transfer in self.program.transfers})
+
+    @property
+    def messages(self) -> int:
+        """Messages of all segments."""
+        return len(self.timeline.messages) * self.program.segments
+
+    @cached_property
+    def message_bytes(self) -> list[float]:
+        """Bytes of one segment of each message of the timeline."""
+        sizes = self.program.chunk_bytes(self.size_bytes)
+        return [
+            sum(sizes[t.chunk] for t in message.transfers) / self.program.segments
+            for message in self.timeline.messages
+        ]
+
+    @cached_property
+    def sent_bytes(self) -> list[float]:
+        """Bytes that each rank sends."""
+        return self._by_rank("source")
+
+    @cached_property
+    def received_bytes(self) -> list[float]:
+        """Bytes that each rank receives."""
+        return self._by_rank("target")
+
+    @cached_property
+    def edge_bytes(self) -> list[float]:
+        """Bytes that cross each edge of the network."""
+        found = [0.0] * len(self.network.edges)
+        for message, size in zip(self.timeline.messages, self.message_bytes, strict=True):
+            for edge in self.network.route(message.source, message.target) or ():
+                found[edge] += size * self.program.segments
+        return found
+
+    @property
+    def busiest_edge(self) -> int | None:
+        """Edge that is busy for the longest time; None: nothing is sent."""
+        busy = list(self.timeline.edge_busy_s)
+        return max(range(len(busy)), key=busy.__getitem__) if self.messages else None
+
+    @property
+    def cut_edges(self) -> list[int]:
+        """Edges that leave the tightest cut; without a cut, those that end at ranks."""
+        edges, inside = self.network.edges, set(self.bound.vertices or self.bound.cut)
+        if not inside:
+            return [number for number, edge in enumerate(edges) if edge.target < self.network.ranks]
+        return [n for n, edge in enumerate(edges) if edge.source in inside and edge.target not in inside]
+
+    @cached_property
+    def stepwise_s(self) -> float:
+        """See `stepwise_s`."""
+        return stepwise_s(self.program, self.network, self.size_bytes, self.reduce_s_per_byte)
+
+    @property
+    def over_bound(self) -> float | None:
+        """Simulated time as a multiple of the lower bound; None where the bound is 0."""
+        return self.timeline.finish_s / self.bound.seconds if self.bound.seconds > 0 else None
+
+    def _by_rank(self, end: str) -> list[float]:
+        found = [0.0] * self.program.ranks
+        for message, size in zip(self.timeline.messages, self.message_bytes, strict=True):
+            found[getattr(message, end)] += size * self.program.segments
+        return found
+
+
+def analyse(
+    program: Program, network: Network, size_bytes: float, reduce_s_per_byte: float = 0.0
+) -> Analysis:
+    """Count, simulate and bound a program.
+
+    Args:
+        program: Checked or not; its messages must have a route.
+        network: With as many ranks.
+        size_bytes: The larger buffer of a rank, in or out.
+        reduce_s_per_byte: Time to add a received byte.
+
+    Raises:
+        TopologyError: The network has another number of ranks.
+        ProgramError: A message has no route.
+    """
+    if network.ranks != program.ranks:
+        raise TopologyError(
+            f"program {program.name!r} is for {program.ranks} ranks and {network.name!r} has {network.ranks}; "
+            "choose a topology with as many"
+        )
+    return Analysis(
+        program,
+        network,
+        size_bytes,
+        reduce_s_per_byte,
+        simulate(program, network, size_bytes, reduce_s_per_byte=reduce_s_per_byte),
+        bound(network, program.collective, size_bytes, root=program.root, members=program.members),
+    )
+
+
+def stepwise_s(
+    program: Program, network: Network, size_bytes: float, reduce_s_per_byte: float = 0.0
+) -> float:
+    """Seconds if all ranks took the steps together: the latency-bandwidth-reduction model of textbooks.
+
+    A step takes the largest latency of its messages, plus the bytes over the edge that they load most, plus the
+    additions of the rank with most of them (Hockney 1994; Thakur, Rabenseifner and Gropp 2005, section 3).
+    Segment s goes through step k at tick k + s.
+    """
+    sizes = program.chunk_bytes(size_bytes)
+    by_step = {
+        step: list(found) for step, found in itertools.groupby(program.messages(), key=lambda m: m.step)
+    }
+    total = 0.0
+    for tick in range(program.steps + program.segments - 1):
+        window = range(tick, max(tick - program.segments, -1), -1)
+        messages = [message for step in window for message in by_step.get(step, ())]
+        total += _tick_s(messages, network, [s / program.segments for s in sizes], reduce_s_per_byte)
+    return total
+
+
+def _tick_s(
+    messages: Sequence[Message], network: Network, sizes: Sequence[float], reduce_s_per_byte: float
+) -> float:
+    load: dict[int, float] = {}
+    added: dict[int, float] = {}
+    for message in messages:
+        size = sum(sizes[t.chunk] for t in message.transfers)
+        reduced = sum(sizes[t.chunk] for t in message.transfers if t.reduces)
+        added[message.target] = added.get(message.target, 0.0) + reduced
+        for edge in network.route(message.source, message.target) or ():
+            load[edge] = load.get(edge, 0.0) + size / network.edges[edge].bandwidth_bytes_per_s
+    latency = max((network.latency(m.source, m.target) for m in messages), default=0.0)
+    return latency + max(load.values(), default=0.0) + reduce_s_per_byte * max(added.values(), default=0.0)
+
+
+def edge_name(network: Network, number: int) -> str:
+    """Such as "gpu0 to gpu3"."""
+    edge = network.edges[number]
+    return f"{network.vertices[edge.source]} to {network.vertices[edge.target]}"
+
+
+def analysis_object(found: Analysis) -> dict[str, Any]:
+    """What `wirewise show --json` writes about a program."""
+    return dict(_measures(found))
+
+
+def _measures(found: Analysis) -> Iterator[tuple[str, Any]]:
+    busiest = found.busiest_edge
+    yield "name", found.program.name
+    yield "collective", found.program.collective
+    yield "ranks", found.program.ranks
+    yield "size_bytes", found.size_bytes
+    yield "network", found.network.name
+    yield "rounds", found.rounds
+    yield "messages", found.messages
+    yield "sent_bytes", found.sent_bytes
+    yield "received_bytes", found.received_bytes
+    yield "busiest_edge", None if busiest is None else edge_name(found.network, busiest)
+    yield "busiest_edge_bytes", None if busiest is None else found.edge_bytes[busiest]
+    yield "stepwise_s", found.stepwise_s
+    yield "simulated_s", found.timeline.finish_s
+    yield "bound_s", found.bound.seconds
+    yield "over_bound", found.over_bound
+    yield "cut", list(found.bound.cut)

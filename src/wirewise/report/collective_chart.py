@@ -1,0 +1,192 @@
+"""Which algorithm is fastest for which size: simulated times over message sizes, on logarithmic scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from wirewise.collective.bounds import bound
+from wirewise.report import svg
+from wirewise.report.collective_analysis import Analysis
+from wirewise.report.figures import seconds, size
+from wirewise.report.svg import Frame, Scale
+from wirewise.sim.programs import simulate
+
+__all__ = ["SIZES", "Curve", "Range", "crossover_chart", "curves", "fastest"]
+
+SIZES = tuple(4.0**power * 1e3 for power in range(11))
+"""From 1 kB to 1 GB."""
+_ALIKE = 1e-3
+"""Times that differ by less are called alike."""
+_MOST_EVENTS = 400_000
+"""Most messages times sizes that are simulated; larger programs get fewer sizes."""
+
+
+class Curve(NamedTuple):
+    """Seconds of a program for each size."""
+
+    title: str
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+class Range(NamedTuple):
+    """Sizes where some programs are faster than all others."""
+
+    titles: tuple[str, ...]
+    from_bytes: float
+    to_bytes: float
+
+
+def curves(found: Sequence[Analysis], titles: Sequence[str]) -> list[Curve]:
+    """Simulated times of all programs, and last the lower bound."""
+    events = max(one.messages for one in found) or 1
+    sizes = tuple(SIZES[i] for i in svg.thin(len(SIZES), max(_MOST_EVENTS // events, 3)))
+    drawn = [
+        Curve(
+            title,
+            sizes,
+            tuple(
+                float(
+                    simulate(
+                        one.program, one.network, size_bytes, reduce_s_per_byte=one.reduce_s_per_byte
+                    ).finish_s
+                )
+                for size_bytes in sizes
+            ),
+        )
+        for one, title in zip(found, titles, strict=True)
+    ]
+    return [*drawn, Curve("lower bound", sizes, tuple(_bound_s(found, size_bytes) for size_bytes in sizes))]
+
+
+def _bound_s(found: Sequence[Analysis], size_bytes: float) -> float:
+    """Smallest bound of the programs, which may be for different collectives."""
+    return min(
+        bound(
+            one.network,
+            one.program.collective,
+            size_bytes,
+            root=one.program.root,
+            members=one.program.members,
+        ).seconds
+        for one in found
+    )
+
+
+def fastest(drawn: Sequence[Curve]) -> list[Range]:
+    """Ranges of sizes with the programs that are fastest there, those alike together.
+
+    Where two lines cross is interpolated on logarithmic scales.
+    """
+    *programs, _ = drawn
+    sizes = programs[0].sizes
+    best = [_fastest_at(programs, place) for place in range(len(sizes))]
+    ranges = [Range(_names(best[0]), sizes[0], sizes[0])]
+    for place in range(1, len(sizes)):
+        now, names = ranges[-1], _names(best[place])
+        at = _boundary(best[place - 1], best[place], place)
+        ranges[-1] = now._replace(to_bytes=at)
+        if now.titles != names:
+            ranges.append(Range(names, at, sizes[place]))
+    return ranges
+
+
+def _fastest_at(programs: Sequence[Curve], place: int) -> list[Curve]:
+    least = min(curve.seconds[place] for curve in programs)
+    return [curve for curve in programs if curve.seconds[place] <= least * (1 + _ALIKE)]
+
+
+def _names(curves_: Sequence[Curve]) -> tuple[str, ...]:
+    return tuple(curve.title for curve in curves_)
+
+
+def _boundary(before: Sequence[Curve], after: Sequence[Curve], place: int) -> float:
+    """Where others get fastest: at the crossing, or at the size itself where one stays among the fastest."""
+    if set(before) & set(after):
+        return before[0].sizes[place]
+    return _crossing(before[0], after[0], place)
+
+
+def _crossing(before: Curve, after: Curve, place: int) -> float:
+    ahead = math.log(after.seconds[place - 1] / before.seconds[place - 1])
+    behind = math.log(before.seconds[place] / after.seconds[place])
+    low, high = math.log(before.sizes[place - 1]), math.log(before.sizes[place])
+    share = ahead / (ahead + behind) if ahead + behind > 0 else 0.0
+    return math.exp(low + share * (high - low))
+
+
+def crossover_chart(drawn: Sequence[Curve], width: float = 900, height: float = 400) -> str:
+    """Time over size, both logarithmic; the bound is dashed; empty where a program sends nothing."""
+    values = [s for curve in drawn for s in curve.seconds if s > 0]
+    if not values or min(min(curve.seconds) for curve in drawn[:-1]) <= 0:
+        return ""
+    frame = Frame(70, 14, width - 190, height - 46)
+    sizes = drawn[0].sizes
+    x = Scale(math.log10(sizes[0]), math.log10(sizes[-1]), frame.left, frame.right)
+    y = Scale(math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1, frame.bottom, frame.top)
+    parts = [_axes(frame, x, y)]
+    labels = _label_heights([y(math.log10(max(curve.seconds[-1], 1e-12))) for curve in drawn], frame)
+    for number, (curve, at) in enumerate(zip(drawn, labels, strict=True)):
+        last = number == len(drawn) - 1
+        dots = [
+            (x(math.log10(size_bytes)), y(math.log10(value)) if value > 0 else math.nan)
+            for size_bytes, value in zip(curve.sizes, curve.seconds, strict=True)
+        ]
+        kind = "goal" if last else f"line c{number % 7 + 1}"
+        parts.append(svg.polyline(dots, kind))
+        parts.append(
+            svg.text(frame.right + 10, at + 4, curve.title, "tick" if last else f"label c{number % 7 + 1}")
+        )
+        parts += [] if last else _marks(curve, dots, f"dot c{number % 7 + 1}")
+    return svg.document(width, height, "Time of each algorithm over the size of the buffer", "".join(parts))
+
+
+def _marks(curve: Curve, dots: Sequence[tuple[float, float]], kind: str) -> list[str]:
+    return [
+        f'<circle cx="{svg.number(at)}" cy="{svg.number(up)}" r="3" class="{kind}" '
+        f'data-tip="{escape(f"{curve.title}, {size(size_bytes)}: {seconds(value)}")}"/>'
+        for (at, up), size_bytes, value in zip(dots, curve.sizes, curve.seconds, strict=True)
+    ]
+
+
+def _axes(frame: Frame, x: Scale, y: Scale) -> str:
+    parts = []
+    for power in range(math.ceil(y.low), math.floor(y.high) + 1):
+        at = y(power)
+        parts.append(
+            f'<path d="M{svg.number(frame.left)} {svg.number(at)}H{svg.number(frame.right)}" class="grid"/>'
+        )
+        parts.append(svg.text(frame.left - 8, at + 4, _decade_s(power), "tick", "end"))
+    for power in range(math.ceil(x.low), math.floor(x.high) + 1):
+        parts.append(svg.text(x(power), frame.bottom + 18, _round_size(10.0**power), "tick", "middle"))
+    parts.append(
+        f'<path d="M{svg.number(frame.left)} {svg.number(frame.bottom)}H{svg.number(frame.right)}" class="axis"/>'
+    )
+    parts.append(
+        svg.text(frame.right, frame.bottom + 36, "larger buffer of a rank, in or out", "tick", "end")
+    )
+    return "".join(parts)
+
+
+def _round_size(size_bytes: float) -> str:
+    value, unit = size(size_bytes).split(" ")
+    return f"{float(value):g} {unit}"
+
+
+def _decade_s(power: int) -> str:
+    unit, scale = ("us", 6) if power < -3 else ("ms", 3) if power < 0 else ("s", 0)
+    return f"{10.0 ** (power + scale):g} {unit}"
+
+
+def _label_heights(wanted: Sequence[float], frame: Frame, apart: float = 15.0) -> list[float]:
+    """Heights near those wanted, in their order, at least `apart` from each other."""
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    found = [0.0] * len(wanted)
+    above = frame.top - apart
+    for place in order:
+        above = found[place] = max(wanted[place], above + apart)
+    over = max(above - frame.bottom, 0.0)
+    return [at - over for at in found]

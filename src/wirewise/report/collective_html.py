@@ -1,0 +1,75 @@
+"""The parts of the viewer's page that are the same for all programs."""
+
+from __future__ import annotations
+
+__all__ = ["CONTROLS", "panes"]
+
+
+def _icon(path: str) -> str:
+    return f'<svg viewBox="0 0 14 14" aria-hidden="true" focusable="false"><path d="{path}"/></svg>'
+
+
+def _button(name: str, label: str, path: str, keys: str) -> str:
+    return f'<button type="button" id="{name}" aria-label="{label}" title="{label} ({keys})">{_icon(path)}</button>'
+
+
+CONTROLS = (
+    '<div class="bar" role="toolbar" aria-label="Playing">'
+    + _button("first", "First step", "M1 1h2.4v12H1zM13 1v12L4 7z", "Home")
+    + _button("back", "One step back", "M11 1v12L2 7z", "left arrow")
+    + '<button type="button" id="play" aria-pressed="false" title="Play or pause (space)">'
+    + _icon("M3 1v12l10-6z")
+    + "<span>Play</span></button>"
+    + _button("forward", "One step on", "M3 1v12l9-6z", "right arrow")
+    + _button("last", "Last step", "M10.6 1H13v12h-2.4zM1 1v12l9-6z", "End")
+    + '<input type="range" id="slider" min="0" value="0" aria-label="Moment"><span id="where"></span>'
+    '<label>Speed <select id="speed"><option value="0.25">&#188;</option><option value="0.5">&#189;</option>'
+    '<option value="1" selected>1</option><option value="2">2</option><option value="4">4</option></select></label>'
+    '<fieldset><label><input type="radio" name="mode" id="mode-steps" checked><span>steps</span></label>'
+    '<label><input type="radio" name="mode" id="mode-time"><span>simulated time</span></label></fieldset>'
+    '<label{alone}>Show <select id="left">{options}</select></label>'
+    '<label{alone}>beside <select id="right"><option value="-1">nothing</option>{options}</select></label>'
+    '<button type="button" id="quiz-toggle" aria-pressed="false" title="Guess the next step (q)">Quiz</button></div>'
+    '<div id="quiz" role="group" aria-label="Quiz" hidden></div>'
+)
+
+_NETWORK_LEGEND = (
+    '<ul class="legend keys-legend">'
+    '<li><i class="heat"></i>part of the time that a link is busy, from none to all</li>'
+    '<li><i class="red"></i>the tight cut: no program gets its bytes through it faster</li></ul>'
+)
+
+_HELP = (
+    '<p class="help">A row is the memory of a rank and a column a chunk. The colour of a cell is the rank that its '
+    "value comes from; where values are added, a cell has one stripe for each rank whose value is in, and their "
+    "number. Dashed: has to be here complete at the end; solid frame: is. Arrows are messages, as thick as they are "
+    "large. Times of a rank: sends above, receives below, in the colour of the sender. "
+    "<kbd>space</kbd> plays, <kbd>&#8592;</kbd> <kbd>&#8594;</kbd> go step by step, <kbd>Home</kbd> <kbd>End</kbd> to "
+    "the ends, <kbd>m</kbd> changes between steps and time, <kbd>q</kbd> starts the quiz.</p>"
+)
+
+
+def panes() -> str:
+    """The two sides: memories, times, network."""
+    stages = "".join(
+        f'<div class="pane side{side}"><h3 id="title{side}"></h3><p class="said" id="said{side}" '
+        f'aria-live="polite"></p><canvas id="stage{side}" role="img" '
+        f'aria-label="Memories of the ranks and the messages between them"></canvas></div>'
+        for side in (0, 1)
+    )
+    times = "".join(
+        f'<div class="pane side{side}"><h3 class="again" id="times-title{side}"></h3><div class="over">'
+        f'<canvas id="times{side}" role="img" aria-label="Messages of each rank over time"></canvas>'
+        f'<div class="now" id="now{side}"></div>'
+        "</div></div>"
+        for side in (0, 1)
+    )
+    networks = "".join(
+        f'<div class="pane side{side}"><h3 class="again" id="network-title{side}"></h3>'
+        f'<div class="network" id="network{side}"></div><p class="cut-words" id="cut{side}"></p></div>'
+        for side in (0, 1)
+    )
+    return (
+        f'<div class="panes">{stages}</div>{_HELP}<h2 class="part">When</h2><div class="panes">{times}</div>'
+        f'<h2 class="part">Where</h2>{_NETWORK_LEGEND}<div class="panes">{networks}</div>'
+    )

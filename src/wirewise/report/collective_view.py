@@ -1,0 +1,253 @@
+"""One HTML file that shows programs of collectives: memories, messages, times, the network and what it all costs.
+
+Plays step by step or in simulated time; two programs beside each other; loads nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+from wirewise.errors import InputError
+from wirewise.files import atomic_file
+from wirewise.report import collective_chart, collective_data, shell
+from wirewise.report.collective_analysis import Analysis, edge_name
+from wirewise.report.collective_html import CONTROLS, panes
+from wirewise.report.figures import MISSING, factor, seconds, size
+from wirewise.report.replay_rows import Rows
+from wirewise.trace import Trace
+
+__all__ = [
+    "MOST_BYTES",
+    "collective_html",
+    "cost_rows",
+    "recorded_html",
+    "recorded_rows",
+    "sentence",
+    "titles",
+    "write_page",
+]
+
+MOST_BYTES = 2_000_000
+"""A page that is larger is refused: browsers and mail choke on it."""
+
+_SCRIPTS = ("collective_state.js", "collective_draw.js", "collective_view.js")
+_COLUMNS = {
+    "rounds": "Steps one after the other.",
+    "messages": "All that is sent, every segment counted.",
+    "most of a rank": "Bytes that the busiest rank sends.",
+    "mean of a rank": "Bytes that a rank sends, mean of all.",
+    "busiest link": "The edge of the network that is busy longest, and the bytes over it.",
+    "step by step": "All ranks take the steps together: latency, bytes over the most loaded edge and additions, "
+    "summed over the steps.",
+    "simulated": "Each message starts as soon as its data and its edges are free; this is what the page plays.",
+    "bound": "No program can be faster on this network: bytes over the tightest cut.",
+    "over bound": "Simulated time over the bound.",
+}
+_TERMS = {
+    "tight cut": "Ranks whose links to the others limit every program most; red in the network.",
+}
+
+
+def collective_html(found: Sequence[Analysis]) -> str:
+    """The page of one or several programs.
+
+    Args:
+        found: Programs on one network; the first is shown first.
+
+    Raises:
+        InputError: No program, several networks, or a page of more than `MOST_BYTES`.
+    """
+    if not found or any(one.network != found[0].network for one in found):
+        raise InputError("got no program, or several networks; give at least one program, all on one network")
+    named = titles(found)
+    views = [collective_data.program_object(one, title) for one, title in zip(found, named, strict=True)]
+    networks = [collective_data.network_object(found[0].network)]
+    first = found[0].program
+    several = f", {len(found)} programs" if len(found) > 1 else ""
+    kind = f"wirewise show \N{MIDDLE DOT} {_spoken(first.collective)}, {first.ranks} ranks{several}"
+    sections = [
+        shell.head(kind, sentence(found, named)),
+        _viewer(named, views, networks),
+        shell.section(
+            "Cost", _cost_lead(found[0]), f'<div class="cost">{shell.table(*cost_rows(found, named))}</div>'
+        ),
+        _crossover(found, named),
+        _strip(),
+        _definitions(),
+    ]
+    return _page(f"{_spoken(first.collective)} {', '.join(named[:3])}", sections)
+
+
+def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
+    """The page of a recorded run: its messages and collectives over time.
+
+    Args:
+        trace: On aligned clocks.
+        title: What to call it.
+        step: Which step; None: the whole run.
+
+    Raises:
+        TraceError: Nothing was sent.
+        InputError: A page of more than `MOST_BYTES`.
+    """
+    view, network = collective_data.trace_objects(trace, title, 0, step)
+    part = "the whole run" if step is None else f"step {step}"
+    told = (
+        f"{trace.world_size} ranks, {part}: {len(view['messages'])} messages and {len(view['spans'])} stays of "
+        f"ranks in collectives in {seconds(view['finish_s'])}."
+    )
+    sections = [
+        shell.head("wirewise show \N{MIDDLE DOT} recorded run", told),
+        _viewer([title], [view], [network]),
+        _strip(),
+        _definitions(),
+    ]
+    return _page(title, sections)
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> None:
+    """Write a page; an older file at `path` stays whole until the new one is complete.
+
+    Raises:
+        InputError: The folder or the disk does not take the file.
+    """
+    with atomic_file(path) as file:
+        file.write(page.encode())
+
+
+def recorded_rows(trace: Trace, step: int | None = None) -> Rows:
+    """Pairs of ranks that messages went between: number, bytes, time under way.
+
+    Raises:
+        TraceError: Nothing was sent.
+    """
+    view, network = collective_data.trace_objects(trace, "", 0, step)
+    rows = []
+    for (source, target, _), sent, busy in zip(
+        network["edges"], view["edge_bytes"], view["edge_busy_s"], strict=True
+    ):
+        count = sum(message[1:3] == [source, target] for message in view["messages"])
+        rows.append([str(source), str(target), str(count), size(sent), seconds(busy)])
+    return Rows(["from", "to", "messages", "bytes", "under way"], rows)
+
+
+def titles(found: Sequence[Analysis]) -> list[str]:
+    """What each program is called: its name, with collective and ranks where they differ, and a number if alike."""
+    kinds = {(one.program.collective, one.program.ranks) for one in found}
+    told = [one.program.name if len(kinds) == 1 else _long_name(one) for one in found]
+    return [
+        name if told.count(name) == 1 else f"{name} ({told[: place + 1].count(name)})"
+        for place, name in enumerate(told)
+    ]
+
+
+def sentence(found: Sequence[Analysis], named: Sequence[str]) -> str:
+    """What the page says first."""
+    best = min(range(len(found)), key=lambda place: found[place].timeline.finish_s)
+    one = found[best]
+    where = f"{size(one.size_bytes)} on {one.network.name}"
+    times = f"{seconds(one.timeline.finish_s)}, {factor(one.over_bound)} the lower bound"
+    if len(found) == 1:
+        return (
+            f"{_spoken(one.program.collective).capitalize()} by {named[0]} among {one.program.ranks} ranks: "
+            f"{one.rounds} rounds, {one.messages} messages; {where} takes {times}."
+        )
+    return (
+        f"{_spoken(one.program.collective).capitalize()} in {len(found)} ways: for {where}, {named[best]} is "
+        f"fastest with {times}."
+    )
+
+
+def cost_rows(found: Sequence[Analysis], named: Sequence[str]) -> Rows:
+    """One row a program; the meaning of the columns is at the end of the page."""
+    titles_ = ["program", *_COLUMNS]
+    return Rows(titles_, [_cost_row(one, title) for one, title in zip(found, named, strict=True)])
+
+
+def _cost_row(one: Analysis, title: str) -> list[str]:
+    busiest = one.busiest_edge
+    return [
+        title,
+        str(one.rounds),
+        str(one.messages),
+        size(max(one.sent_bytes)),
+        size(sum(one.sent_bytes) / one.program.ranks),
+        MISSING if busiest is None else f"{size(one.edge_bytes[busiest])}, {edge_name(one.network, busiest)}",
+        seconds(one.stepwise_s),
+        seconds(one.timeline.finish_s),
+        seconds(one.bound.seconds),
+        factor(one.over_bound),
+    ]
+
+
+def _cost_lead(one: Analysis) -> str:
+    gamma = f" and {one.reduce_s_per_byte:g} s to add a byte" if one.reduce_s_per_byte else ""
+    return escape(
+        f"For buffers of {size(one.size_bytes)} on {one.network.name}{gamma}. Times are simulated, not measured."
+    )
+
+
+def _crossover(found: Sequence[Analysis], named: Sequence[str]) -> str:
+    drawn = collective_chart.curves(found, named)
+    chart = collective_chart.crossover_chart(drawn)
+    if not chart:
+        return ""
+    ranges = "; ".join(
+        f"{escape(' and '.join(one.titles))} from {size(one.from_bytes)} to {size(one.to_bytes)}"
+        for one in collective_chart.fastest(drawn)
+    )
+    lead = "Simulated time over the size of the buffer." + (f" Fastest: {ranges}." if len(found) > 1 else "")
+    return shell.section("Which size suits which program", lead, f"<figure>{chart}</figure>")
+
+
+def _viewer(named: Sequence[str], views: list[dict[str, Any]], networks: list[dict[str, Any]]) -> str:
+    options = "".join(f'<option value="{n}">{escape(title)}</option>' for n, title in enumerate(named))
+    controls = CONTROLS.replace("{options}", options).replace("{alone}", "" if len(named) > 1 else " hidden")
+    # "<" could end the element that holds the data.
+    text = json.dumps({"views": views, "networks": networks}, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        f'<section id="viewer">{controls}{panes()}'
+        f'<script type="application/json" id="views">{text}</script></section>'
+    )
+
+
+def _strip() -> str:
+    lead = "Before each step, with the messages that the step sends. Choose one to go there."
+    return shell.section("All steps", lead, '<div id="strip"></div>')
+
+
+def _definitions() -> str:
+    terms = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(meaning)}</dd></div>"
+        for name, meaning in (_COLUMNS | _TERMS).items()
+    )
+    return shell.section("Definitions", "", f"<dl>{terms}</dl>")
+
+
+def _page(title: str, sections: Sequence[str]) -> str:
+    assets = resources.files("wirewise.report")
+    page = shell.page(
+        title,
+        sections,
+        style=(assets / "collective_view.css").read_text("utf-8"),
+        script=f"(() => {{\n{''.join((assets / name).read_text('utf-8') for name in _SCRIPTS)}}})();\n",
+    )
+    if len(page) > MOST_BYTES:
+        raise InputError(
+            f"the page would be {size(len(page))}; pages of more than {size(MOST_BYTES)} are not written: show "
+            "fewer ranks, programs or segments, or one step of the run"
+        )
+    return page
+
+
+def _long_name(one: Analysis) -> str:
+    return f"{one.program.collective} {one.program.name}, {one.program.ranks} ranks"
+
+
+def _spoken(collective: str) -> str:
+    return collective.replace("_", "-")

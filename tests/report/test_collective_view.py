@@ -1,0 +1,314 @@
+"""The page of programs: what it says is what the program is, and it is sound HTML that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.report.test_page import read, svgs
+from wirewise.collective import Program, Transfer, check, network
+from wirewise.collective.builders import BUILDERS, build
+from wirewise.errors import InputError, ProgramError, TopologyError, TraceError
+from wirewise.report import collective_view
+from wirewise.report.collective_analysis import Analysis, analyse, analysis_object, stepwise_s
+from wirewise.report.collective_chart import Curve, Range, crossover_chart, curves, fastest
+from wirewise.report.collective_data import places, program_object
+from wirewise.report.collective_view import (
+    MOST_BYTES,
+    collective_html,
+    cost_rows,
+    recorded_html,
+    recorded_rows,
+    titles,
+    write_page,
+)
+from wirewise.topology import lab_hosts, preset
+from wirewise.trace import Header, Op, RankTrace, Trace
+
+EVIL = "</script><script>alert(1)</script>"
+LATENCY_S = 50e-6
+RATE = 1.25e9
+SIZE = 1_000_000
+
+
+def crossbar(ranks: int):
+    return network(lab_hosts([RATE] * ranks, latency_s=LATENCY_S))
+
+
+def network_of(program: Program, size_bytes: float = SIZE) -> Analysis:
+    return analyse(program, crossbar(program.ranks), size_bytes)
+
+
+def page_of(*programs: Program) -> str:
+    return collective_html([network_of(program) for program in programs])
+
+
+def recorded(name: str = "message") -> Trace:
+    """Three ranks: 0 to 1, then 1 to 2, then an all-reduce of all."""
+    groups = {"world": [0, 1, 2]}
+
+    def op(collective, start, end, size, **more):
+        return Op(
+            name=name,
+            kind="communication",
+            start_s=start,
+            end_s=end,
+            step=more.pop("step", 0),
+            group="world",
+            collective=collective,
+            size_bytes=size,
+            **more,
+        )
+
+    ops = [
+        [op("send", 1.0, 1.1, 1_000_000, peer=1)],
+        [op("recv", 1.0, 1.2, 1_000_000, peer=0), op("send", 1.2, 1.3, 2_000_000, peer=2, step=1)],
+        [op("recv", 1.0, 1.5, 2_000_000, peer=1, step=1)],
+    ]
+    for own in ops:
+        own.append(op("all_reduce", 1.5, 1.8, 4_000, seq=0, step=1))
+    return Trace(
+        ranks=[
+            RankTrace(Header(rank=rank, world_size=3, host=f"host{rank}", groups=groups), own)
+            for rank, own in enumerate(ops)
+        ],
+        aligned=True,
+    )
+
+
+def data_of(page: str) -> dict:
+    return json.loads(re.search(r'<script type="application/json" id="views">(.*?)</script>', page, re.S)[1])
+
+
+def test_the_page_is_sound_and_loads_nothing():
+    page = page_of(build("all_reduce", "ring", 4), build("all_reduce", "rabenseifner", 4))
+    reader = read(page)
+    assert {"src", "href"}.isdisjoint(key for key, _ in reader.attributes)
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page)
+    assert reader.tags.count("script") == 2
+    assert len(page) < 150_000
+    assert svgs(page)
+    words = " ".join(reader.words)
+    for part in ("When", "Where", "Cost", "Which size suits which program", "All steps", "Definitions"):
+        assert part in words
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "all_to_all", "reduce_scatter"])
+def test_the_data_is_the_program(kind):
+    """H3: nothing is lost on the way into the page."""
+    algorithm = next(name for of, name in BUILDERS if of == kind)
+    program = build(kind, algorithm, 5, segments=2)
+    (view,) = data_of(page_of(program))["views"]
+    found = {
+        Transfer(view["transfers"][t], source, target, step, bool(view["reduces"][t]))
+        for step, source, target, first, count, _ in view["messages"]
+        for t in range(first, first + count)
+    }
+    assert found == set(program.transfers)
+    assert view["starts"] == [list(program.starts_at(chunk)) for chunk in range(program.chunks)]
+    assert view["ends"] == [list(program.ends_at(chunk)) for chunk in range(program.chunks)]
+    assert len(view["start_s"]) == len(view["end_s"]) == 2 * len(view["messages"])
+    assert max(view["end_s"]) == pytest.approx(view["finish_s"], rel=1e-5)
+    assert sum(m[5] for m in view["messages"]) * 2 == pytest.approx(
+        sum(program.chunk_bytes(SIZE)[t.chunk] for t in program.transfers)
+    )
+
+
+CLOSED = {
+    # Rounds, messages, largest bytes of a rank and step by step seconds on an ideal crossbar, p ranks.
+    ("all_reduce", "ring"): lambda p, n: (2 * (p - 1), 2 * p * (p - 1), 2 * n * (p - 1) / p),
+    ("all_gather", "ring"): lambda p, n: (p - 1, p * (p - 1), n * (p - 1) / p),
+    ("reduce_scatter", "ring"): lambda p, n: (p - 1, p * (p - 1), n * (p - 1) / p),
+    ("broadcast", "binomial"): lambda p, n: (_log(p), p - 1, n * _log(p)),
+    ("reduce", "binomial"): lambda p, n: (_log(p), p - 1, n),
+    ("scatter", "flat"): lambda p, n: (None, p - 1, n * (p - 1) / p),
+    ("gather", "flat"): lambda p, n: (None, p - 1, n / p),
+    ("all_to_all", "shift"): lambda p, n: (p - 1, p * (p - 1), n * (p - 1) / p),
+}
+
+
+def _log(p: int) -> int:
+    return (p - 1).bit_length()
+
+
+@pytest.mark.parametrize("ranks", range(2, 17))
+def test_counts_are_the_closed_forms(ranks):
+    """H1: what the panel says of each collective."""
+    for (collective, algorithm), form in CLOSED.items():
+        found = network_of(build(collective, algorithm, ranks))
+        check(found.program)
+        rounds, messages, most = form(ranks, SIZE)
+        assert rounds is None or found.rounds == rounds
+        assert found.messages == messages
+        assert max(found.sent_bytes) == pytest.approx(most)
+        assert sum(found.sent_bytes) == pytest.approx(sum(found.received_bytes))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 7, 16])
+def test_step_by_step_is_simulated_time_on_a_crossbar_where_ranks_are_in_step(ranks):
+    """H4."""
+    each = SIZE / RATE
+    for collective, rounds, share in (
+        ("all_reduce", 2 * (ranks - 1), 2 * (ranks - 1) / ranks),
+        ("all_gather", ranks - 1, (ranks - 1) / ranks),
+        ("reduce_scatter", ranks - 1, (ranks - 1) / ranks),
+    ):
+        found = network_of(build(collective, "ring", ranks))
+        assert found.stepwise_s == pytest.approx(rounds * LATENCY_S + share * each, rel=1e-9)
+        assert found.timeline.finish_s == pytest.approx(found.stepwise_s, rel=1e-9)
+
+
+def test_segments_follow_each_other_in_the_step_by_step_model():
+    program = build("broadcast", "chain", 6, segments=10)
+    expected = (6 - 2 + 10) * (LATENCY_S + SIZE / RATE / 10)
+    assert stepwise_s(program, crossbar(6), SIZE) == pytest.approx(expected, rel=1e-9)
+
+
+def test_additions_count():
+    program = build("reduce", "binomial", 8)
+    with_sums = stepwise_s(program, crossbar(8), SIZE, 1e-9)
+    assert with_sums - stepwise_s(program, crossbar(8), SIZE) == pytest.approx(3 * SIZE * 1e-9)
+
+
+@pytest.mark.parametrize("name", ["lab-4", "dgx-1v", "dgx-2", "pcie-8"])
+@pytest.mark.parametrize("collective", ["broadcast", "all_gather", "all_reduce", "all_to_all"])
+def test_the_red_edges_are_as_wide_as_the_bound_says(name, collective):
+    net = network(preset(name))
+    algorithm = next(n for of, n in BUILDERS if of == collective)
+    found = analyse(build(collective, algorithm, net.ranks), net, SIZE)
+    wide = sum(net.edges[edge].bandwidth_bytes_per_s for edge in found.cut_edges)
+    assert wide == pytest.approx(found.bound.bandwidth_bytes_per_s)
+    assert found.timeline.finish_s >= found.bound.seconds
+    view = program_object(found, "")
+    assert view["cut_edges"] == found.cut_edges
+    assert "no program takes less" in view["cut_words"]
+
+
+@pytest.mark.parametrize("name", ["lab-4", "lab-16", "dgx-1v", "dgx-2", "pcie-8"])
+def test_vertices_do_not_lie_on_each_other(name):
+    found = np.array(places(network(preset(name))))
+    apart = np.hypot(*(found[:, None] - found[None]).transpose(2, 0, 1)) + 9 * np.eye(len(found))
+    assert apart.min() > 0.15
+    assert np.abs(found).max() <= 1 + 1e-9
+
+
+def test_links_of_a_route_carry_its_bytes():
+    found = network_of(build("broadcast", "flat", 4))
+    busiest = found.network.edges[found.busiest_edge]
+    assert (busiest.source, found.network.vertices[busiest.target]) == (0, "bridge")
+    assert found.edge_bytes[found.busiest_edge] == pytest.approx(3 * SIZE)
+
+
+def test_the_fastest_of_each_size():
+    sizes = (1.0, 10.0, 100.0)
+    early, late = Curve("a", sizes, (1.0, 2.0, 90.0)), Curve("b", sizes, (4.0, 2.0, 10.0))
+    found = fastest([early, late, Curve("bound", sizes, (0.1, 0.1, 0.1))])
+    assert found == [
+        Range(("a",), 1.0, 10.0),
+        Range(("a", "b"), 10.0, 100.0),
+        Range(("b",), 100.0, 100.0),
+    ]
+    steep = Curve("c", sizes, (0.5, 1.0, 100.0))
+    (_, at, _), *_ = [one[0:3] for one in fastest([steep, late, late])][1:] or [(0, 0, 0)]
+    assert 10.0 < at < 100.0
+
+
+def test_small_buffers_want_few_rounds_and_large_ones_few_bytes():
+    found = [network_of(build("all_reduce", name, 8)) for name in ("recursive_doubling", "ring")]
+    drawn = curves(found, titles(found))
+    ranges = fastest(drawn)
+    assert [one.titles for one in ranges] == [("recursive_doubling",), ("ring",)]
+    # 3 (a + n b) = 14 a + 1.75 n b
+    assert ranges[0].to_bytes == pytest.approx(11 * LATENCY_S * RATE / 1.25, rel=0.25)
+    assert crossover_chart(drawn).count("data-tip") == 2 * len(drawn[0].sizes)
+
+
+def test_titles_tell_programs_apart():
+    ring = network_of(build("all_reduce", "ring", 4))
+    other = network_of(build("all_gather", "ring", 4))
+    assert titles([ring]) == ["ring"]
+    assert titles([ring, ring]) == ["ring (1)", "ring (2)"]
+    assert titles([ring, other]) == ["all_reduce ring, 4 ranks", "all_gather ring, 4 ranks"]
+
+
+def test_names_are_escaped(tmp_path):
+    program = msgspec.structs.replace(build("all_reduce", "ring", 2), name=EVIL)
+    net = msgspec.structs.replace(crossbar(2), name=EVIL, vertices=(EVIL, "b", "c"))
+    write_page(collective_html([analyse(program, net, SIZE)]), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    read(page)
+    assert EVIL not in page
+    assert data_of(page)["networks"][0]["names"][0] == EVIL
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_small_programs_have_a_page(ranks):
+    for collective, algorithm in BUILDERS:
+        try:
+            program = build(collective, algorithm, ranks)
+        except ProgramError:
+            continue  # not for so few
+        read(page_of(program))
+
+
+def test_what_does_not_fit_is_refused(monkeypatch):
+    ring = build("all_reduce", "ring", 4)
+    with pytest.raises(TopologyError, match="is for 4 ranks and 'lab-5' has 5"):
+        analyse(ring, crossbar(5), SIZE)
+    with pytest.raises(InputError, match="got no program, or several networks"):
+        collective_html([network_of(ring), analyse(ring, network(preset("lab-4")), SIZE)])
+    with pytest.raises(InputError, match="got no program"):
+        collective_html([])
+    monkeypatch.setattr(collective_view, "MOST_BYTES", 10_000)
+    with pytest.raises(InputError, match=r"the page would be .* kB; .* show fewer ranks"):
+        page_of(ring)
+
+
+def test_a_large_program_has_a_page_of_less_than_two_megabytes():
+    """H2."""
+    assert len(page_of(build("all_gather", "ring", 64))) < MOST_BYTES
+
+
+def test_figures_as_an_object():
+    found = analysis_object(network_of(build("all_reduce", "ring", 4)))
+    assert (found["rounds"], found["messages"]) == (6, 24)
+    assert found["sent_bytes"] == [1_500_000.0] * 4
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_table_has_a_row_for_each_program():
+    found = [network_of(build("all_gather", name, 4)) for name in ("ring", "bruck")]
+    titles_, rows = cost_rows(found, titles(found))
+    assert [row[0] for row in rows] == ["ring", "bruck"]
+    assert {len(row) for row in rows} == {len(titles_)}
+
+
+def test_a_recorded_run():
+    """H3."""
+    page = recorded_html(recorded(), "run")
+    read(page)
+    (view,) = data_of(page)["views"]
+    assert [m[1:3] + m[5:] for m in view["messages"]] == [[0, 1, 1_000_000], [1, 2, 2_000_000]]
+    assert view["start_s"] == pytest.approx([0.0, 0.2])
+    assert view["end_s"] == pytest.approx([0.2, 0.5])
+    assert len(view["spans"]) == 3
+    assert recorded_rows(recorded()).rows == [
+        ["0", "1", "1", "1.00 MB", "0.200 s"],
+        ["1", "2", "1", "2.00 MB", "0.300 s"],
+    ]
+
+
+def test_a_step_of_a_recorded_run():
+    (view,) = data_of(recorded_html(recorded(), "run", 0))["views"]
+    assert len(view["messages"]) == 1
+    assert view["spans"] == []
+    with pytest.raises(TraceError, match="no communication in step 7"):
+        recorded_html(recorded(), "run", 7)
+
+
+def test_names_of_a_recorded_run_are_escaped():
+    assert EVIL not in recorded_html(recorded(EVIL), EVIL)
