@@ -7,6 +7,7 @@ from wirewise.lab.faults import Fault, parse_fault
 from wirewise.lab.job import Job, JobResult
 from wirewise.lab.namespaces import available, clean
 from wirewise.lab.network import Lab, Loopback
+from wirewise.lab.pairs import Pairs, pairs_of, topology_of
 
 __all__ = [
     "Fault",
@@ -15,12 +16,15 @@ __all__ = [
     "JobResult",
     "Lab",
     "Loopback",
+    "Pairs",
     "VirtualAccelerator",
     "VirtualLayer",
     "available",
     "clean",
     "interface_bytes",
+    "pairs_of",
     "parse_fault",
+    "topology_of",
 ]
 
 

@@ -21,6 +21,7 @@ from wirewise.lab.counters import HostBytes, read_counters
 from wirewise.lab.faults import Fault
 from wirewise.lab.job import Job, JobResult, Listener, Process
 from wirewise.lab.launch import Place, rank_commands
+from wirewise.lab.pairs import Pairs
 from wirewise.lab.throttle import Throttle
 
 __all__ = ["Lab", "Loopback"]
@@ -49,8 +50,10 @@ class Lab:
 
     Args:
         hosts: Number of hosts, 1 to 200.
-        link: Rate of every host's link, such as "200mbit".
+        link: Rate of every host's link, such as "200mbit"; with `pairs`, of every pair that these do not name.
         links: Rates of single hosts that differ.
+        pairs: Rates of pairs of hosts, the same both ways: each two hosts then have a link of their own, as if
+            a cable joined them, and nothing is shared.
 
     Raises:
         LabError: Namespaces or shaped links cannot be had here; the message says what is missing.
@@ -59,16 +62,26 @@ class Lab:
     network = "lab"
 
     def __init__(
-        self, hosts: int, link: str | float = "1gbit", links: Mapping[int, str | float] | None = None
+        self,
+        hosts: int,
+        link: str | float = "1gbit",
+        links: Mapping[int, str | float] | None = None,
+        pairs: Mapping[tuple[int, int], str | float] | None = None,
     ) -> None:
         if not 1 <= hosts <= _MAX_HOSTS:
             raise LabError(f"got {hosts} hosts; expected 1 to {_MAX_HOSTS}")
         wrong = sorted(set(links or {}) - set(range(hosts)))
         if wrong:
             raise LabError(f"links name host {wrong[0]}; expected hosts 0 to {hosts - 1}")
+        if pairs is not None and links:
+            raise LabError("got links and pairs; hosts that are linked in pairs have no link that all share")
         self.num_hosts = hosts
+        self.pairs = None if pairs is None else Pairs(hosts, link, pairs)
+        """Rates of pairs of hosts; None: each host has one link to all."""
         self.rates = [units.parse_rate((links or {}).get(h, link)) for h in range(hosts)]
-        """Bytes per second of each host's link, faults left out."""
+        """Bytes per second of each host's link, faults left out; with pairs, of all its links together."""
+        if self.pairs is not None:
+            self.rates = self.pairs.totals()
         base = f"{namespaces.owner_name()}-{namespaces.new_token()}"
         self.names = [f"{base}h{h}" for h in range(hosts)]
         self._bridge = f"{base}br"
@@ -142,7 +155,10 @@ class Lab:
             self._holders.append(realm.hold(name))
         realm.ip("-n", self._bridge, lines=_bridge_devices(self.num_hosts))
         for host, rate in enumerate(self.rates):
-            self._shape(host, rate, "add")
+            if self.pairs is None:
+                self._shape(host, rate, "add")
+            else:
+                realm.tc("-n", self.names[host], lines=self.pairs.build(host, _INTERFACE, self.address))
 
     def _shape(self, host: int, bytes_per_s: float, verb: str) -> None:
         if not 1 <= bytes_per_s <= _MAX_RATE:
@@ -164,11 +180,37 @@ class Lab:
         return f"10.77.0.{host + 1}"
 
     def set_link(self, host: int, rate: str | float) -> None:
-        """Change the rate of a host's link, also while a job runs."""
+        """Change the rate of a host's link, also while a job runs.
+
+        Raises:
+            LabError: The hosts are linked in pairs; use `set_pair`.
+        """
         self._check(host)
+        if self.pairs is not None:
+            raise LabError(f"host {host} has a link to each other host; say which with `set_pair`")
         bytes_per_s = units.parse_rate(rate)
         self._shape(host, bytes_per_s, "change")
         self.rates[host] = bytes_per_s
+
+    def set_pair(self, pair: tuple[int, int], rate: str | float) -> None:
+        """Change the rate of the link between two hosts, both ways, also while a job runs.
+
+        Raises:
+            LabError: The hosts of this lab are not linked in pairs.
+        """
+        if self.pairs is None:
+            raise LabError(
+                "each host of this lab has one link; change it with `set_link`, or build it with pairs"
+            )
+        self.pairs.set(pair, rate)
+        self.rates = self.pairs.totals()
+        for host in pair:
+            self._shape_pairs(host)
+
+    def _shape_pairs(self, host: int) -> None:
+        assert self.pairs is not None
+        for source, line in self.pairs.changes(host, _INTERFACE):
+            self._open().tc("-n", self.names[source], lines=[line])
 
     def processes(self, host: int) -> list[int]:
         """Ids of all processes on a host."""
@@ -208,7 +250,10 @@ class Lab:
         self._check(host)
         if what not in ("link", "cpu", "both") or not factor >= 1:
             raise LabError(f"got slow {what!r} by {factor}; expected link, cpu or both, by at least 1")
-        if what != "cpu":
+        if what != "cpu" and self.pairs is not None:
+            self.pairs.slowed[host] = factor
+            self._shape_pairs(host)
+        elif what != "cpu":
             self._shape(host, self.rates[host] / factor, "change")
         if what != "link":
             throttle = self._throttles.pop(host, None)

@@ -72,10 +72,13 @@ class Execution:
 
     def start(self) -> None:
         """Send what can be sent."""
+        # What is sent at once must not look for the end before all has begun.
+        self._draining = True
         first = [number for number, waits in enumerate(self._acts.waits) if not waits]
         for segment in range(len(self._sizes)):
             for number in first:
                 self._ready(segment, number)
+        self._draining = False
         self._drain()
 
     def expects(self, peer: int, segment: int, message: int, size_bytes: int) -> bool:

@@ -1,0 +1,138 @@
+"""Hosts that are linked in pairs: the rate of each pair, how the kernel is told, and the topology that it makes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+from wirewise import units
+from wirewise.errors import LabError
+from wirewise.topology import Host, Link, Topology
+
+__all__ = ["Pairs", "pairs_of", "topology_of"]
+
+_BURST_S = 0.001
+_MIN_BURST = 4_096
+_MAX_RATE = 4e12
+_LATENCY_S = 5e-5
+_UNLINKED = 125_000.0
+"""Bytes per second between hosts that a topology does not link: they must find each other at the start."""
+
+
+class Pairs:
+    """Rates of all pairs of hosts, in bytes per second, the same both ways.
+
+    Each host has a class of `htb` for each other host, chosen by the address that a packet goes to. Nothing is
+    cut into smaller packets, so a class of a slow pair sends a large packet at once and then pauses.
+
+    Args:
+        hosts: Number of hosts.
+        link: Rate of the pairs that are not named.
+        pairs: Rates of single pairs; the order of the two hosts does not matter.
+
+    Raises:
+        LabError: A pair does not exist or is named twice, or the kernel cannot shape a rate.
+    """
+
+    def __init__(self, hosts: int, link: str | float, pairs: Mapping[tuple[int, int], str | float]) -> None:
+        self.hosts = hosts
+        self.rates = dict.fromkeys(itertools.combinations(range(hosts), 2), _rate(link))
+        self.slowed = dict.fromkeys(range(hosts), 1.0)
+        """Factor by which a fault slows all links of a host."""
+        if len({frozenset(pair) for pair in pairs}) < len(pairs):
+            raise LabError(
+                f"got a pair of hosts twice in {sorted(pairs)}; the rate holds both ways, name it once"
+            )
+        for pair, rate in pairs.items():
+            self.set(pair, rate)
+
+    def set(self, pair: tuple[int, int], rate: str | float) -> None:
+        """Change a rate here; `changes` tells the kernel."""
+        key = (min(pair), max(pair))
+        if key not in self.rates:
+            raise LabError(f"got the pair {pair}; expected two different hosts from 0 to {self.hosts - 1}")
+        self.rates[key] = _rate(rate)
+
+    def totals(self) -> list[float]:
+        """Bytes per second of all links of each host together."""
+        return [sum(rate for pair, rate in self.rates.items() if host in pair) for host in range(self.hosts)]
+
+    def build(self, host: int, device: str, address: Callable[[int], str]) -> list[str]:
+        """Lines for `tc` that shape what a host sends."""
+        lines = [f"qdisc add dev {device} root handle 1: htb default 0"]
+        for peer in self._peers(host):
+            lines.append(self._line("add", host, peer, device))
+            match = f"u32 match ip dst {address(peer)}/32 flowid 1:{peer + 1:x}"
+            lines.append(f"filter add dev {device} parent 1: protocol ip prio 1 {match}")
+        return lines
+
+    def changes(self, host: int, device: str) -> Iterator[tuple[int, str]]:
+        """Hosts and lines for `tc` that give all links of a host, both ways, the rate that they should have."""
+        for peer in self._peers(host):
+            yield host, self._line("change", host, peer, device)
+            yield peer, self._line("change", peer, host, device)
+
+    def _peers(self, host: int) -> list[int]:
+        return [peer for peer in range(self.hosts) if peer != host]
+
+    def _line(self, verb: str, source: int, target: int, device: str) -> str:
+        slowed = max(self.slowed[source], self.slowed[target])
+        bytes_per_s = self.rates[min(source, target), max(source, target)] / slowed
+        burst = max(_MIN_BURST, int(bytes_per_s * _BURST_S))
+        rate = f"{max(round(bytes_per_s * 8), 8)}bit"
+        return (
+            f"class {verb} dev {device} parent 1: classid 1:{target + 1:x} htb rate {rate} ceil {rate} "
+            f"burst {burst}b cburst {burst}b quantum 65536"
+        )
+
+
+def pairs_of(topology: Topology) -> Pairs:
+    """The rates of a topology whose hosts are linked with each other and with nothing else.
+
+    Raises:
+        LabError: There are devices or switches, or a link goes one way only; the message says which.
+    """
+    if topology.devices or topology.switches:
+        raise LabError(
+            f"topology {topology.name!r} has devices or switches; expected hosts linked with each other, or with one "
+            "switch, which is what the lab can build"
+        )
+    number = {host.name: place for place, host in enumerate(topology.hosts)}
+    one_way = [link for link in topology.links if link.direction == "one"]
+    if one_way:
+        raise LabError(
+            f"the link from {one_way[0].source!r} to {one_way[0].target!r} goes one way; the lab shapes both alike"
+        )
+    rates = {
+        (number[link.source], number[link.target]): link.bandwidth_bytes_per_s for link in topology.links
+    }
+    return Pairs(len(number), _UNLINKED, rates)
+
+
+def topology_of(pairs: Pairs, *, latency_s: float = _LATENCY_S) -> Topology:
+    """Hosts linked with each other, each host one rank.
+
+    Args:
+        pairs: Their rates.
+        latency_s: From host to host; by default an order of magnitude.
+    """
+    hosts = [f"host{number}" for number in range(pairs.hosts)]
+    return Topology(
+        name=f"lab-pairs-{pairs.hosts}",
+        description="Hosts of a lab that are linked in pairs. The latency is an order of magnitude.",
+        hosts=tuple(Host(name=host) for host in hosts),
+        links=tuple(
+            Link(source=hosts[a], target=hosts[b], latency_s=latency_s, bandwidth_bytes_per_s=rate)
+            for (a, b), rate in pairs.rates.items()
+        ),
+    )
+
+
+def _rate(rate: str | float) -> float:
+    bytes_per_s = units.parse_rate(rate)
+    if not 1 <= bytes_per_s <= _MAX_RATE:
+        raise LabError(
+            f"got a pair with {bytes_per_s:g} bytes per second; expected 1 to {_MAX_RATE:g}, which is what the "
+            "kernel can shape"
+        )
+    return bytes_per_s
