@@ -2,7 +2,7 @@
 
 Whatever a group of vertices must let out has to pass the edges that leave it: bytes over bandwidth bounds the time
 from below, for every algorithm. The tightest of these cuts is found exactly, in whole numbers, by maximum flows
-(all-gather: as in ForestColl, Zhao et al. 2024, section 4; broadcast: Edmonds 1973). Latencies are left out.
+(all-gather: as in ForestColl, Zhao et al. 2024; broadcast: Edmonds 1973). Latencies are left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wirewise.collective.exchange_cuts import exchange_cut
 from wirewise.collective.maxflow import Capacities, FlowGraph, capacities
 from wirewise.collective.network import Network
+from wirewise.collective.program import Program
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
 from wirewise.errors import InputError, TopologyError
 
@@ -147,25 +148,23 @@ def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[i
     return best
 
 
-def busiest_edge_s(network: Network, bytes_by_pair: dict[tuple[int, int], float]) -> float:
-    """Time that the busiest edge carries, where transfers between ranks take the network's routes.
+def busiest_edge_s(program: Program, network: Network, size_bytes: float) -> float:
+    """Time that the busiest edge takes for its bytes, where all transfers take the network's routes.
 
-    Args:
-        network: Where.
-        bytes_by_pair: Bytes from a rank to another.
+    No run of the program is quicker, and a long enough pipeline comes as near as latencies allow.
 
     Raises:
-        TopologyError: A pair without a route.
+        TopologyError: A transfer between ranks without a route.
     """
-    load = [0.0] * len(network.edges)
-    for (source, target), amount in bytes_by_pair.items():
-        path = network.route(source, target)
+    load, each = [0.0] * len(network.edges), program.chunk_bytes(size_bytes)
+    for transfer in program.transfers:
+        path = network.route(transfer.source, transfer.target)
         if path is None:
             raise TopologyError(
-                f"no route leads from rank {source} to rank {target}; expected ranks that are neighbours"
+                f"no route leads from rank {transfer.source} to rank {transfer.target}; expected neighbours"
             )
         for edge in path:
-            load[edge] += amount
+            load[edge] += each[transfer.chunk]
     pairs = zip(load, network.edges, strict=True)
     return max((amount / edge.bandwidth_bytes_per_s for amount, edge in pairs), default=0.0)
 

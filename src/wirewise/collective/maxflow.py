@@ -86,16 +86,22 @@ class FlowGraph:
 
     def cut(self, amounts: ArrayLike, source: int, sink: int) -> tuple[int, NDArray[np.bool_]]:
         """Largest flow, and the source's side of the smallest of all tightest cuts; [vertices]."""
-        value, level = self._run(amounts, source, sink, UNBOUNDED)
+        value, level, _ = self._run(amounts, source, sink, UNBOUNDED)
         return value, level >= 0
 
-    def _run(self, amounts: ArrayLike, source: int, sink: int, enough: int) -> tuple[int, NDArray[np.int64]]:
+    def on_arcs(self, amounts: ArrayLike, source: int, sink: int) -> NDArray[np.int64]:
+        """What each arc carries of a largest flow; [arcs]."""
+        return self._run(amounts, source, sink, UNBOUNDED)[2][1::2]
+
+    def _run(
+        self, amounts: ArrayLike, source: int, sink: int, enough: int
+    ) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
         given = np.asarray(amounts, np.int64)
         left = np.zeros(2 * len(given), np.int64)
         left[::2] = given
         level = np.empty(len(self._first) - 1, np.int64)
         value = _dinic(self._first, self._arcs, self._to, left, level, source, sink, enough)
-        return int(value), level
+        return int(value), level, left
 
 
 def _levels(first, arcs, to, left, level, source):  # type: ignore[no-untyped-def]

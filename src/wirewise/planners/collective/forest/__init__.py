@@ -1,0 +1,189 @@
+"""Spanning-tree forests of the largest throughput that a network allows.
+
+L. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", 2024. Every
+rank is the root of k trees (a broadcast has one root); each tree carries an equal share of the root's block.
+Objective: the least time on the busiest edge. It is the cut bound, reached exactly, in polynomial time: the
+rate from maximum flows, switches removed by edge splitting, trees grown one edge at a time. Latencies are not in
+the objective; among the best trees low ones are preferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from wirewise.collective import Network, Program
+from wirewise.collective.maxflow import capacities
+from wirewise.errors import PlanError
+from wirewise.planners.collective.combine import reversed_network
+from wirewise.planners.collective.forest.packing import Batch, grow
+from wirewise.planners.collective.forest.rates import exact, with_trees
+from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
+from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.trees import Tree, spread, summed, summed_and_spread
+
+__all__ = ["Forest", "forest", "synthesize"]
+
+_MOST_TREES = 128
+_SMALL = 16
+"""Ranks up to which lower trees are sought with many more trees."""
+
+
+class Forest(NamedTuple):
+    """Trees, and what they ask of the network."""
+
+    trees: tuple[Tree, ...]
+    """The weights of each root's trees add up to 1."""
+    loads: tuple[float, ...]
+    """What each edge of the network carries, where each root sends its rate."""
+
+    def seconds(self, network: Network) -> float:
+        """Time of the busiest edge for one byte of a unit of rate."""
+        return max(
+            load / edge.bandwidth_bytes_per_s for load, edge in zip(self.loads, network.edges, strict=True)
+        )
+
+    def cost(self, network: Network) -> tuple[float, int, int]:
+        """What is compared: time first, to nine digits, then height, then the number of trees."""
+        height = max(tree.height for tree in self.trees)
+        return float(f"{self.seconds(network):.9g}"), height, len(self.trees)
+
+
+def synthesize(
+    problem: CollectiveProblem, *, time_limit_s: float = 60.0, seed: int = 0, most_trees: int = _MOST_TREES
+) -> Program:
+    """Program of the forest for broadcast, reduce, all-gather, reduce-scatter or all-reduce.
+
+    Args:
+        problem: What to plan.
+        time_limit_s: For trying numbers of trees, where the exact number is above `most_trees`.
+        seed: Without effect, nothing is random.
+        most_trees: Trees a root; where rates have no common measure, fewer trees come near the best rate.
+
+    Raises:
+        PlanError: Another collective.
+    """
+    collective, backward = problem.collective, reversed_network(problem.network)
+    if collective in ("broadcast", "all_gather"):
+        made = _timed(problem.network, problem, time_limit_s, most_trees)
+        return spread(problem, _name(made), made.trees)
+    if collective in ("reduce", "reduce_scatter"):
+        made = _timed(backward, problem, time_limit_s, most_trees)
+        return summed(problem, _name(made), made.trees)
+    if collective != "all_reduce":
+        raise PlanError(
+            f"got {collective}, which trees do not serve; expected broadcast, reduce, all_gather, reduce_scatter or "
+            "all_reduce"
+        )
+    down = _timed(problem.network, problem, time_limit_s / 2, most_trees)
+    up = down if _is_symmetric(problem.network) else _timed(backward, problem, time_limit_s / 2, most_trees)
+    return summed_and_spread(problem, _name(down), up.trees, down.trees)
+
+
+def forest(
+    network: Network,
+    roots: Mapping[int, int],
+    group: tuple[int, ...],
+    *,
+    most_trees: int = _MOST_TREES,
+    time_limit_s: float = 60.0,
+    fixed_routes: bool = True,
+) -> Forest:
+    """Trees from each root to all ranks of the group, at the largest rate.
+
+    Args:
+        network: Where; ranks outside the group and switches pass on.
+        roots: Relative rate of each root.
+        group: Ranks to reach.
+        most_trees: Trees of a unit of rate.
+        time_limit_s: See `synthesize`.
+        fixed_routes: Use the network's routes only, as programs do; otherwise any path past switches.
+    """
+    supply = np.zeros(len(network.vertices), np.int64)
+    supply[list(roots)] = list(roots.values())
+    sinks = [rank for rank in group if set(roots) != {rank}]
+    found = capacities(network)
+    scaled = with_trees(found, supply, sinks, most_trees, time_limit_s)
+    best: Forest | None = None
+    for factor in _factors(network, len(group)):
+        larger = scaled.times(factor)
+        paths = direct_paths(network, larger, supply, sinks, group, fixed_routes)
+        # Without loss on the way this is the scale 1 and the same number of trees.
+        final = exact(as_capacities(network, paths), supply, sinks)
+        batches = grow(final.found, {root: final.trees * rate for root, rate in roots.items()}, group)
+        made = Forest(
+            _trees(network, paths, batches, dict(roots), final.trees),
+            _loads(network, paths, batches, final.trees),
+        )
+        if best is None or made.cost(network) < best.cost(network):
+            best = made
+    assert best is not None
+    return best
+
+
+def _factors(network: Network, group: int) -> tuple[int, ...]:
+    """Multiples of the number of trees to try: switches can be split more evenly with more, which makes lower trees."""
+    if len(network.vertices) == network.ranks:
+        return (1,)
+    return (1, 2, group - 1) if group <= _SMALL else (1, 2)
+
+
+def _loads(network: Network, paths: Paths, batches: list[Batch], trees: int) -> tuple[float, ...]:
+    loads = [0] * len(network.edges)
+    found = list(paths)
+    for batch in batches:
+        for edge in (edge for arc in batch.arcs for edge in found[arc]):
+            loads[edge] += batch.trees
+    return tuple(load / trees for load in loads)
+
+
+def _timed(network: Network, problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Forest:
+    roots = [problem.root] if problem.collective in ("broadcast", "reduce") else problem.group
+    return forest(
+        network,
+        dict.fromkeys(roots, 1),
+        tuple(problem.group),
+        most_trees=most_trees,
+        time_limit_s=time_limit_s,
+    )
+
+
+def _trees(
+    network: Network, paths: Paths, batches: list[Batch], roots: dict[int, int], trees: int
+) -> tuple[Tree, ...]:
+    """Batches as trees of ranks; equal trees of a root become one."""
+    steps = [_ranks_on(network, path) for path in paths]
+    weights: dict[tuple[int, tuple[tuple[int, int], ...]], Fraction] = {}
+    for batch in batches:
+        key = (batch.root, _edges(batch, steps))
+        share = Fraction(batch.trees, trees * roots[batch.root])
+        weights[key] = weights.get(key, Fraction(0)) + share
+    return tuple(Tree(root, weight, edges) for (root, edges), weight in weights.items())
+
+
+def _ranks_on(network: Network, path: tuple[int, ...]) -> list[int]:
+    ends = [network.edges[path[0]].source, *(network.edges[e].target for e in path)]
+    return [vertex for vertex in ends if vertex < network.ranks]
+
+
+def _edges(batch: Batch, steps: list[list[int]]) -> tuple[tuple[int, int], ...]:
+    """Transfers of a tree; a relay that several of its paths pass gets the data once."""
+    reached, found = {batch.root}, []
+    for arc in batch.arcs:
+        ranks = steps[arc]
+        start = max(place for place, rank in enumerate(ranks) if rank in reached)
+        found += list(zip(ranks[start:], ranks[start + 1 :], strict=False))
+        reached |= set(ranks)
+    return tuple(found)
+
+
+def _is_symmetric(network: Network) -> bool:
+    edges = sorted((e.source, e.target, e.bandwidth_bytes_per_s) for e in network.edges)
+    return edges == sorted((e.target, e.source, e.bandwidth_bytes_per_s) for e in network.edges)
+
+
+def _name(made: Forest) -> str:
+    return f"forest-{len(made.trees)}"

@@ -1,0 +1,103 @@
+"""How many trees each root gets, and how much of them each edge may carry.
+
+All capacities are multiplied by U so that k trees of weight one for each root just fit: k / U is the rate of a root.
+The largest rate is a fraction, known exactly from the tightest cut, whose numerator and denominator are k
+and U (ForestColl, Zhao et al. 2024). Where k would be too large, it is fixed, capacities are rounded down,
+and U is the smallest with which the trees still fit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.collective.bounds import tightest_cut
+from wirewise.collective.maxflow import Capacities, FlowGraph
+from wirewise.errors import PlanError
+
+__all__ = ["Scaled", "carries", "exact", "with_trees"]
+
+_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
+_WORTH = 0.995
+"""More trees must be quicker by half a percent."""
+
+
+class Scaled(NamedTuple):
+    """Edges whose amounts are numbers of trees."""
+
+    found: Capacities
+    trees: int
+    """Of each root: k."""
+    scale: float
+    """U: capacities were multiplied by it, and perhaps rounded down."""
+
+    def times(self, factor: int) -> Scaled:
+        """So many times the trees at the same rate."""
+        larger = self.found._replace(amounts=self.found.amounts * factor)
+        return Scaled(larger, self.trees * factor, self.scale * factor)
+
+
+def exact(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> Scaled:
+    """The largest rate; arguments as of `tightest_cut`."""
+    ratio = tightest_cut(found, supply, sinks).ratio
+    return Scaled(found._replace(amounts=found.amounts * ratio.numerator), ratio.denominator, ratio.numerator)
+
+
+def with_trees(
+    found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], most: int, time_limit_s: float
+) -> Scaled:
+    """Fewest trees a root, at most `most`, that are within half a percent of the rate of the best number tried.
+
+    Raises:
+        PlanError: `most` is below 1.
+    """
+    if most < 1:
+        raise PlanError(f"got {most} trees a root at most; expected at least 1")
+    ratio = tightest_cut(found, supply, sinks).ratio
+    if ratio.denominator <= most:
+        return exact(found, supply, sinks)
+    best, ends = _fixed(found, supply, sinks, 1, float(ratio)), time.monotonic() + time_limit_s
+    for trees in (*(count for count in _COUNTS[1:] if count < most), most):
+        if time.monotonic() > ends:
+            break
+        # Rounding down loses, so that no number of trees can be quicker than the exact rate.
+        if float(ratio) < best.scale / best.trees * _WORTH:
+            tried = _fixed(found, supply, sinks, trees, float(ratio) * trees)
+            if tried.scale / tried.trees < best.scale / best.trees * _WORTH:
+                best = tried
+    return best
+
+
+def carries(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int) -> bool:
+    """Whether `trees` trees for each unit of supply fit: enough flows from all roots together to every sink."""
+    roots, total = np.flatnonzero(supply), trees * int(supply.sum())
+    hub = found.vertices
+    graph = FlowGraph(
+        hub + 1,
+        np.concatenate([np.full(len(roots), hub), found.sources]),
+        np.concatenate([roots, found.targets]),
+    )
+    amounts = np.concatenate([supply[roots] * trees, found.amounts])
+    return all(graph.flow(amounts, hub, sink, total) >= total for sink in sinks)
+
+
+def _fixed(
+    found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int, least: float
+) -> Scaled:
+    """Smallest scale at which `trees` trees fit, by bisection from the `least` that it can be."""
+
+    def at(scale: float) -> Capacities:
+        # Just below a whole number counts as it: rates and scales are floats here.
+        return found._replace(amounts=np.floor(found.amounts * scale * (1 + 1e-12)).astype(np.int64))
+
+    low, high = least * (1 - 1e-9), least * (1 + 1e-9)
+    while not carries(at(high), supply, sinks, trees):
+        low, high = high, high * 1.25
+    while high > low * (1 + 1e-9):
+        middle = (low + high) / 2
+        low, high = (low, middle) if carries(at(middle), supply, sinks, trees) else (middle, high)
+    return Scaled(at(high), trees, high)

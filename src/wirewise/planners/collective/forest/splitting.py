@@ -1,0 +1,248 @@
+"""Switches and relays taken out of a network without loss: what they pass on becomes edges from rank to rank.
+
+Edge splitting (Mader 1978; ForestColl, Zhao et al. 2024): capacity of an edge into a switch and of one out
+of it becomes capacity of one edge past it. This is exact as long as no cut that limits the trees gets narrower. The
+even split is tried first, as it leaves the most direct ways and so the lowest trees; only if it loses, capacity is
+moved pair by pair, each time as much as all cuts allow.
+
+An edge is a path here: numbers of edges of the network. Between ranks it is the network's route, as programs know
+no other; ranks that take no part may be passed, in a transfer to them and one from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from wirewise.collective import Network
+from wirewise.collective.bounds import tightest_cut
+from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
+from wirewise.errors import TopologyError
+from wirewise.planners.collective.forest.rates import Scaled, carries
+
+__all__ = ["Paths", "as_capacities", "direct_paths"]
+
+Paths = dict[tuple[int, ...], int]
+"""Capacity by path."""
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+"""A path into a vertex and one out of it."""
+
+
+def direct_paths(
+    network: Network,
+    scaled: Scaled,
+    supply: NDArray[np.int64],
+    sinks: Sequence[int],
+    group: Sequence[int],
+    fixed_routes: bool = True,
+) -> Paths:
+    """Paths between ranks of the group that carry as many trees, or as many as routes allow.
+
+    Args:
+        network: Where.
+        scaled: Its edges in numbers of trees.
+        supply: Units of trees that start at each vertex; [vertices].
+        sinks: Vertices that all trees must reach.
+        group: Ranks to keep.
+        fixed_routes: Only paths that programs can use; otherwise all.
+    """
+    pieces = _pieces(network) if fixed_routes else None
+    paths: Paths = {
+        (e,): a
+        for e, a in enumerate(scaled.found.amounts.tolist())
+        if a and (pieces is None or (e,) in pieces)
+    }
+    # Switches first: a path past a relay is then made of whole routes.
+    for vertex in sorted(
+        set(range(len(network.vertices))) - set(group), key=lambda v: (v < network.ranks, v)
+    ):
+        pairs = _pairs(network, paths, vertex, pieces)
+        split = _evenly(paths, _across(network, paths, pairs, vertex))
+        if not carries(as_capacities(network, split), supply, sinks, scaled.trees):
+            exact = _evenly(_exactly(network, paths, pairs, vertex, supply, sinks, scaled.trees), pairs)
+            split = max((exact, split), key=lambda paths: _rate(network, paths, supply, sinks))
+        paths = {path: a for path, a in split.items() if a and vertex not in _ends(network, path)}
+    return paths
+
+
+def as_capacities(network: Network, paths: Paths) -> Capacities:
+    """Paths as the edges of a graph, in their order."""
+    ends = np.array([_ends(network, path) for path in paths], np.int64).reshape(-1, 2)
+    amounts = np.array(list(paths.values()), np.int64)
+    return Capacities(len(network.vertices), ends[:, 0], ends[:, 1], amounts, Fraction(1))
+
+
+def _ends(network: Network, path: tuple[int, ...]) -> tuple[int, int]:
+    return network.edges[path[0]].source, network.edges[path[-1]].target
+
+
+def _pieces(network: Network) -> set[tuple[int, ...]]:
+    """Parts of routes."""
+    found = set()
+    for source in range(network.ranks):
+        for target in network.neighbours(source):
+            route = network.route(source, target) or ()
+            found |= {route[a:b] for a in range(len(route)) for b in range(a + 1, len(route) + 1)}
+    return found
+
+
+def _pairs(network: Network, paths: Paths, vertex: int, pieces: set[tuple[int, ...]] | None) -> list[Pair]:
+    """Paths into the vertex with paths out of it that may become one."""
+    into = [path for path in paths if network.edges[path[-1]].target == vertex]
+    out = [path for path in paths if network.edges[path[0]].source == vertex]
+    return [
+        (one, two)
+        for one in into
+        for two in out
+        if _ends(network, one)[0] != _ends(network, two)[1]
+        and (pieces is None or vertex < network.ranks or one + two in pieces)
+    ]
+
+
+def _across(network: Network, paths: Paths, pairs: list[Pair], vertex: int) -> list[Pair]:
+    """Only the pairs that nothing but the vertex joins, if these can pass on as much: others have ways of their own."""
+    rest = [_ends(network, path) for path in paths if vertex not in _ends(network, path)]
+    count = len(network.vertices)
+    joined = coo_array((np.ones(len(rest)), np.array(rest, np.int64).reshape(-1, 2).T), shape=(count, count))
+    part = connected_components(joined, directed=False)[1]
+    apart = [(one, two) for one, two in pairs if part[_ends(network, one)[0]] != part[_ends(network, two)[1]]]
+    return apart if _passed(paths, apart) == _passed(paths, pairs) else pairs
+
+
+def _rate(network: Network, paths: Paths, supply: NDArray[np.int64], sinks: Sequence[int]) -> Fraction:
+    """Rate of each root that the paths carry; 0 where some sink is cut off."""
+    try:
+        return 1 / tightest_cut(as_capacities(network, paths), supply, sinks).ratio
+    except TopologyError:
+        return Fraction(0)
+
+
+def _passed(paths: Paths, pairs: Sequence[Pair]) -> int:
+    """How much the pairs can pass on in all."""
+    made = _Transport(paths, pairs)
+    return made.flow([UNBOUNDED >> 8] * len(pairs))
+
+
+class _Transport:
+    """Paths into a vertex on one side, paths out of it on the other, and the pairs between them."""
+
+    def __init__(self, paths: Paths, pairs: Sequence[Pair]) -> None:
+        into, out = list({one: None for one, _ in pairs}), list({two: None for _, two in pairs})
+        self._sink = 1 + len(into) + len(out)
+        place = {path: n for n, path in enumerate((*into, *out), 1)}
+        self._graph = FlowGraph(
+            self._sink + 1,
+            [0] * len(into) + [place[two] for two in out] + [place[one] for one, _ in pairs],
+            [place[one] for one in into] + [self._sink] * len(out) + [place[two] for _, two in pairs],
+        )
+        self.ends = np.array([paths[path] for path in (*into, *out)], np.int64)
+        used = [place[path] - 1 for pair in pairs for path in pair]
+        self.uses = np.bincount(used, minlength=len(self.ends)).astype(np.int64)
+        """Pairs of each path."""
+
+    def flow(self, most: Sequence[int], base: int = 0) -> int:
+        """How much passes, where each pair has got `base` before and may get `most`; -1: a path has too little."""
+        ends = self.ends - base * self.uses
+        if len(ends) and min(ends.min(), *most) < 0:
+            return -1
+        return self._graph.flow(np.concatenate([ends, most]), 0, self._sink)
+
+    def on_pairs(self, most: Sequence[int], base: int) -> NDArray[np.int64]:
+        """What each pair gets in all; arguments as in `flow`."""
+        ends = self.ends - base * self.uses
+        return self._graph.on_arcs(np.concatenate([ends, most]), 0, self._sink)[len(ends) :] + base
+
+
+def _evenly(paths: Paths, pairs: Sequence[Pair]) -> Paths:
+    """As much as can be passed on, with the least for the pair that gets most, and then the most for the others."""
+    made, count = _Transport(paths, pairs), len(pairs)
+    whole = made.flow([UNBOUNDED >> 8] * count)
+    most = _least(lambda each: made.flow([each] * count) == whole, int(max(made.ends, default=0)))
+    base = _least(lambda b: made.flow([most - b] * count, b) < whole - b * count, most + 1) - 1
+    split = dict(paths)
+    for (one, two), amount in zip(pairs, made.on_pairs([most - base] * count, base).tolist(), strict=True):
+        _move(split, one, two, amount)
+    return split
+
+
+def _least(holds: Callable[[int], bool], most: int) -> int:
+    """Smallest number for which a condition holds that holds for all larger ones; at most `most`."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+def _move(paths: Paths, one: tuple[int, ...], two: tuple[int, ...], amount: int) -> None:
+    if amount:
+        paths[one] -= amount
+        paths[two] -= amount
+        paths[one + two] = paths.get(one + two, 0) + amount
+
+
+def _exactly(
+    network: Network,
+    paths: Paths,
+    pairs: Sequence[Pair],
+    vertex: int,
+    supply: NDArray[np.int64],
+    sinks: Sequence[int],
+    trees: int,
+) -> Paths:
+    """Pair by pair, as much as leaves every cut wide enough."""
+    split = {**paths, **{one + two: paths.get(one + two, 0) for one, two in pairs}}
+    slack = _Slack(network, split, supply, sinks, trees)
+    for one, two in pairs:
+        most = min(split[one], split[two])
+        if most:
+            (start, _), (_, end) = _ends(network, one), _ends(network, two)
+            _move(split, one, two, slack.at_most(list(split.values()), start, vertex, end, most))
+    return split
+
+
+class _Slack:
+    """How much narrower cuts may get: flows with some vertices held on the side of the roots or of the sinks."""
+
+    def __init__(
+        self, network: Network, paths: Paths, supply: NDArray[np.int64], sinks: Sequence[int], trees: int
+    ) -> None:
+        found = as_capacities(network, paths)
+        count = found.vertices
+        self._hub, self._end = count, count + 1
+        every = np.arange(count)
+        self._graph = FlowGraph(
+            count + 2,
+            np.concatenate([found.sources, np.full(count, self._hub), every]),
+            np.concatenate([found.targets, every, np.full(count, self._end)]),
+        )
+        self._supply, self._sinks = supply * trees, sinks
+        self._total = int(self._supply.sum())
+
+    def at_most(self, amounts: Sequence[int], start: int, vertex: int, end: int, most: int) -> int:
+        """Capacity that may move from the edges start-vertex and vertex-end to an edge start-end."""
+        for sink in self._sinks:
+            if most and sink not in (start, end):
+                most = self._spare(amounts, (start, end), (vertex, sink), most)
+        ends_at_sink = {start, end} & set(self._sinks)
+        for sink in self._sinks if not ends_at_sink else sorted(ends_at_sink)[:1]:
+            if most:
+                most = self._spare(amounts, (vertex,), (start, end, sink), most)
+        return most
+
+    def _spare(
+        self, amounts: Sequence[int], with_roots: Sequence[int], with_sinks: Sequence[int], most: int
+    ) -> int:
+        held = self._supply.copy()
+        held[list(with_roots)] = UNBOUNDED >> 8
+        out = np.zeros_like(held)
+        out[list(with_sinks)] = UNBOUNDED >> 8
+        arcs = np.concatenate([np.asarray(amounts, np.int64), held, out])
+        return max(
+            0, min(most, self._graph.flow(arcs, self._hub, self._end, self._total + most) - self._total)
+        )

@@ -1,0 +1,132 @@
+"""Spanning trees as programs: what is spread down trees, and what is summed up them.
+
+A tree is written as it spreads, from its root outwards. Reductions use the trees of the reversed network, run
+backwards. Each tree is a chunk, in a share of the data that is its weight, and the depth of a transfer is its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from wirewise.collective import Collective, Program, Transfer
+from wirewise.errors import PlanError
+from wirewise.planners.collective.problem import CollectiveProblem
+
+__all__ = ["Tree", "spread", "summed", "summed_and_spread"]
+
+
+class Tree(NamedTuple):
+    """Edges from a root to all members of a group, perhaps over others, with the share of data that takes them."""
+
+    root: int
+    weight: Fraction
+    edges: tuple[tuple[int, int], ...]
+    """Pairs of ranks, from, to; each rank is reached before it passes on."""
+
+    @property
+    def steps(self) -> list[int]:
+        """Distance of the start of each edge from the root."""
+        depth = {self.root: 0}
+        for source, target in self.edges:
+            depth[target] = depth[source] + 1
+        return [depth[source] for source, _ in self.edges]
+
+    @property
+    def height(self) -> int:
+        """Edges from the root to the furthest rank."""
+        return max(self.steps, default=-1) + 1
+
+
+def spread(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Program:
+    """Broadcast or all-gather down trees; the weights of a root's trees are the shares of its block."""
+    ordered = _by_block(problem, trees)
+    transfers = [t for chunk, tree in enumerate(ordered) for t in _down(chunk, tree, 0)]
+    return _program(problem, problem.collective, name, [tree.weight for tree in ordered], transfers)
+
+
+def summed(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Program:
+    """Reduce or reduce-scatter up trees that were made for the reversed network."""
+    ordered = _by_block(problem, trees)
+    last = max(tree.height for tree in ordered) - 1
+    transfers = [t for chunk, tree in enumerate(ordered) for t in _up(chunk, tree, last)]
+    return _program(problem, problem.collective, name, [tree.weight for tree in ordered], transfers)
+
+
+def summed_and_spread(
+    problem: CollectiveProblem, name: str, up: Sequence[Tree], down: Sequence[Tree]
+) -> Program:
+    """All-reduce: sums go up the trees of the reversed network to their roots, and from there down the others.
+
+    The trees of each root have the same total weight in both; where they are cut differently, chunks are the parts
+    that share one tree each way.
+    """
+    chunks = [part for root in sorted({tree.root for tree in up}) for part in _common(root, up, down)]
+    last = max(tree.height for tree in up) - 1
+    transfers = [t for number, (one, _) in enumerate(chunks) for t in _up(number, one, last)]
+    transfers += [t for number, (_, two) in enumerate(chunks) for t in _down(number, two, last + 1)]
+    return _program(problem, "all_reduce", name, [one.weight for one, _ in chunks], transfers)
+
+
+def _down(chunk: int, tree: Tree, first_step: int) -> list[Transfer]:
+    pairs = zip(tree.edges, tree.steps, strict=True)
+    return [Transfer(chunk, source, target, first_step + step) for (source, target), step in pairs]
+
+
+def _up(chunk: int, tree: Tree, last_step: int) -> list[Transfer]:
+    pairs = zip(tree.edges, tree.steps, strict=True)
+    return [Transfer(chunk, target, source, last_step - step, True) for (source, target), step in pairs]
+
+
+def _by_block(problem: CollectiveProblem, trees: Sequence[Tree]) -> list[Tree]:
+    """Trees in the order of their blocks, the same number for each: the heaviest are halved where there are fewer."""
+    roots = [problem.root] if problem.collective in ("broadcast", "reduce") else problem.group
+    by_root = {root: [tree for tree in trees if tree.root == root] for root in roots}
+    if not all(by_root.values()):
+        raise PlanError(f"got no tree for one of the ranks {list(roots)}; expected at least one each")
+    each = max(map(len, by_root.values()))
+    for found in by_root.values():
+        while len(found) < each:
+            found.sort(key=lambda tree: tree.weight)
+            heaviest = found.pop()
+            found += [heaviest._replace(weight=heaviest.weight / 2)] * 2
+    return [tree for root in roots for tree in by_root[root]]
+
+
+def _common(root: int, up: Sequence[Tree], down: Sequence[Tree]) -> list[tuple[Tree, Tree]]:
+    """Cut the trees of a root both ways at the same places; the parts of both have the same weights."""
+    ours, theirs = ([tree for tree in trees if tree.root == root] for trees in (up, down))
+    total = sum((tree.weight for tree in ours), Fraction(0))
+    scale = total / sum((tree.weight for tree in theirs), Fraction(0))
+    found, one, two = [], 0, 0
+    left_one, left_two = ours[0].weight, theirs[0].weight * scale
+    while one < len(ours) and two < len(theirs):
+        part = min(left_one, left_two)
+        found.append((ours[one]._replace(weight=part), theirs[two]._replace(weight=part)))
+        left_one, left_two = left_one - part, left_two - part
+        if not left_one and (one := one + 1) < len(ours):
+            left_one = ours[one].weight
+        if not left_two and (two := two + 1) < len(theirs):
+            left_two = theirs[two].weight * scale
+    return found
+
+
+def _program(
+    problem: CollectiveProblem,
+    collective: Collective,
+    name: str,
+    weights: Sequence[Fraction],
+    transfers: Sequence[Transfer],
+) -> Program:
+    equal = len(set(weights)) == 1
+    return Program(
+        name=name,
+        collective=collective,
+        ranks=problem.network.ranks,
+        chunks=len(weights),
+        transfers=tuple(sorted(transfers, key=lambda t: (t.step, t.source, t.target, t.chunk))),
+        root=problem.root,
+        members=problem.members,
+        shares=() if equal else tuple(map(float, weights)),
+    )
