@@ -193,7 +193,7 @@ def _copy_steps(layout: Layout, rank: int, instances: int) -> list[Draft]:
         move = _Move(rank, rank, 0, -1, source, None, target, layout.units.counts[chunk] * instances)
         whole = _shifted(move, lambda offset: offset * instances)
         for part in _cut(whole, limits("microsoft").chunks):
-            step = Step("cpy", part.sent_from, part.goes_to, part.count)
+            step = Step("cpy", part.sent_from, part.goes_to, part.chunks)
             found.append(Draft((-1, False, len(found)), -1, -1, 0, step))
     return found
 

@@ -1,0 +1,240 @@
+"""The form of an MSCCL++ execution plan, and what must hold in one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from wirewise.errors import ProgramError
+
+__all__ = [
+    "ChannelUse",
+    "Chunks",
+    "Gpu",
+    "MemoryChannel",
+    "Operation",
+    "Plan",
+    "RemoteBuffer",
+    "RemoteBufferUse",
+    "Semaphore",
+    "ThreadBlock",
+    "loads",
+    "violations",
+]
+
+_OPERATIONS = 64
+"""Of a thread block."""
+_SEMAPHORES = 16
+"""Of an operation."""
+_CHANNELS = 16
+"""Of a thread block."""
+_Buffer = Literal["i", "o", "s"]
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON object of the plan."""
+
+
+class Chunks(_Record, omit_defaults=True):
+    """Chunks that follow each other: of a buffer of the rank (`type`), or of another's (`buffer_id`)."""
+
+    index: int
+    size: int
+    type: str | None = None
+    buffer_id: int | None = None
+    """Place among the remote buffers of the thread block."""
+
+
+class Operation(_Record, omit_defaults=True):
+    """One operation of a thread block."""
+
+    name: str
+    src_buff: list[Chunks] = []
+    dst_buff: list[Chunks] = []
+    channel_type: Literal["memory"] | None = None
+    channel_ids: list[int] = []
+    """Places among the channels of the thread block."""
+    semaphore_ids: list[int] = []
+    reduce_op: Literal["sum"] | None = None
+
+
+class ChannelUse(_Record):
+    """Channels of the rank that a thread block uses."""
+
+    channel_type: Literal["memory"]
+    channel_ids: list[int]
+
+
+class RemoteBufferUse(_Record):
+    """Remote buffers of the rank that a thread block uses."""
+
+    access_channel_type: Literal["memory"]
+    remote_buffer_ids: list[int]
+
+
+class ThreadBlock(_Record):
+    """Operations in order."""
+
+    id: int
+    ops: list[Operation]
+    channels: list[ChannelUse]
+    remote_buffer_refs: list[RemoteBufferUse]
+
+
+class MemoryChannel(_Record):
+    """Channels of a rank; the k-th to a peer meets the peer's k-th to this rank."""
+
+    channel_type: Literal["memory"]
+    connected_to: list[int]
+
+
+class RemoteBuffer(_Record):
+    """A buffer of another rank."""
+
+    rank: int
+    type: _Buffer
+    access_channel_types: list[Literal["memory"]]
+
+
+class Semaphore(_Record):
+    """What thread blocks of a rank wait with."""
+
+    init_value: int
+
+
+class Gpu(_Record):
+    """One rank."""
+
+    id: int
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    threadblocks: list[ThreadBlock]
+    channels: list[MemoryChannel]
+    remote_buffers: list[RemoteBuffer]
+    semaphores: list[Semaphore]
+
+
+class Plan(_Record):
+    """What one file holds."""
+
+    name: str
+    collective: str
+    inplace: bool
+    gpus: list[Gpu]
+    protocol: Literal["Simple"] = "Simple"
+    reuse_resources: bool = False
+    num_threads_per_block: int = 1024
+    use_double_scratch_buffer: bool = False
+    buffer_alignment: int = 16
+    min_message_size: int = 0
+    max_message_size: int = 2**64 - 1
+
+
+def loads(text: str | bytes) -> Plan:
+    """Read a plan.
+
+    Raises:
+        ProgramError: Not the form of a plan; the message names the path.
+    """
+    try:
+        return msgspec.json.decode(text, type=Plan)
+    except msgspec.DecodeError as error:
+        raise ProgramError(f"cannot read a plan of MSCCL++: {error}") from error
+
+
+def violations(plan: Plan) -> Iterator[str]:
+    """What is wrong with a plan: limits, references, and signals that nobody waits for."""
+    if [gpu.id for gpu in plan.gpus] != list(range(len(plan.gpus))):
+        yield f"got gpus {[gpu.id for gpu in plan.gpus]}; expected each rank once, in order"
+        return
+    for gpu in plan.gpus:
+        for block in gpu.threadblocks:
+            where = f"gpu {gpu.id}, thread block {block.id}"
+            yield from _limit_violations(block, where)
+            for number, operation in enumerate(block.ops):
+                for fault in _operation_violations(operation, block, gpu, plan):
+                    yield f"{where}, operation {number} ({operation.name}): {fault}"
+    yield from _signal_violations(plan)
+    yield from _semaphore_violations(plan)
+
+
+def _limit_violations(block: ThreadBlock, where: str) -> Iterator[str]:
+    if len(block.ops) > _OPERATIONS:
+        yield (
+            f"{where} has {len(block.ops)} operations; MSCCL++ holds {_OPERATIONS}: take an algorithm of fewer "
+            "steps, or fewer chunks"
+        )
+    if sum(len(use.channel_ids) for use in block.channels) > _CHANNELS:
+        yield f"{where} uses more than {_CHANNELS} channels; divide it"
+
+
+_NAMES = ("nop", "copy", "put", "re", "signal", "wait", "sem_acquire", "sem_release")
+
+
+def _operation_violations(op: Operation, block: ThreadBlock, gpu: Gpu, plan: Plan) -> Iterator[str]:
+    if op.name not in _NAMES:
+        yield f"unknown; expected one of {', '.join(_NAMES)}"
+    if op.name in ("put", "signal", "wait"):
+        held = sum(len(use.channel_ids) for use in block.channels)
+        if len(op.channel_ids) != 1 or not 0 <= op.channel_ids[0] < held:
+            yield f"got channels {op.channel_ids}; expected one of the {held} of the thread block"
+    if len(op.semaphore_ids) > _SEMAPHORES or (op.name.startswith("sem_") and not op.semaphore_ids):
+        yield f"got {len(op.semaphore_ids)} semaphores; expected 1 to {_SEMAPHORES}"
+    sources = {"copy": 1, "put": 1, "re": 2}.get(op.name, 0)
+    if len(op.src_buff) != sources or len(op.dst_buff) != min(sources, 1):
+        yield f"got {len(op.src_buff)} sources and {len(op.dst_buff)} targets; expected {sources} and {min(sources, 1)}"
+    for chunks in (*op.src_buff, *op.dst_buff):
+        size = _size_of(chunks, block, gpu, plan)
+        if not 0 <= chunks.index < chunks.index + chunks.size <= size:
+            yield f"chunks {chunks.index} to {chunks.index + chunks.size - 1} of a buffer of {size}"
+
+
+def _size_of(chunks: Chunks, block: ThreadBlock, gpu: Gpu, plan: Plan) -> int:
+    kind, owner = chunks.type, gpu
+    if chunks.buffer_id is not None:
+        refs = [number for use in block.remote_buffer_refs for number in use.remote_buffer_ids]
+        if not 0 <= chunks.buffer_id < len(refs) or not 0 <= refs[chunks.buffer_id] < len(gpu.remote_buffers):
+            return 0
+        remote = gpu.remote_buffers[refs[chunks.buffer_id]]
+        kind, owner = remote.type, plan.gpus[remote.rank]
+    return {"i": owner.input_chunks, "o": owner.output_chunks, "s": owner.scratch_chunks}.get(kind or "", 0)
+
+
+def _signal_violations(plan: Plan) -> Iterator[str]:
+    """On each channel, one end signals as often as the other waits."""
+    signals: Counter[tuple[int, int, int]] = Counter()
+    waits: Counter[tuple[int, int, int]] = Counter()
+    for gpu in plan.gpus:
+        ends = [peer for channel in gpu.channels for peer in channel.connected_to]
+        for block in gpu.threadblocks:
+            ids = [number for use in block.channels for number in use.channel_ids]
+            for op in block.ops:
+                for number in op.channel_ids if op.name in ("signal", "wait") else ():
+                    peer = ends[ids[number]]
+                    nth = ends[: ids[number]].count(peer)
+                    if op.name == "signal":
+                        signals[gpu.id, peer, nth] += 1
+                    else:
+                        waits[peer, gpu.id, nth] += 1
+    for key in sorted({*signals, *waits}):
+        if signals[key] != waits[key]:
+            source, target, nth = key
+            yield (
+                f"gpu {source} signals gpu {target} {signals[key]} times on channel {nth} between them, and the "
+                f"other end waits {waits[key]} times; each signal needs one wait"
+            )
+
+
+def _semaphore_violations(plan: Plan) -> Iterator[str]:
+    for gpu in plan.gpus:
+        counts = Counter(
+            (number, op.name) for block in gpu.threadblocks for op in block.ops for number in op.semaphore_ids
+        )
+        for number in range(len(gpu.semaphores)):
+            released, acquired = counts[number, "sem_release"], counts[number, "sem_acquire"]
+            if released != acquired:
+                yield f"gpu {gpu.id}: semaphore {number} is released {released} times and acquired {acquired} times"

@@ -1,0 +1,206 @@
+"""What stock NCCL expects of its own algorithms: latency and bandwidth of ring, tree and PAT in each protocol.
+
+The model and its constants are those of NCCL 2.30 (NVIDIA/nccl, src/graph/tuning.cc, in later trees src/tuning/).
+NVLS and CollNet, which add up in switches, are not modelled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from wirewise.collective import Network
+from wirewise.collective.exporters.rings import Ring
+from wirewise.errors import InputError
+
+__all__ = ["CALLS", "Choice", "Machine", "best", "candidates", "choices", "machine", "predict"]
+
+Algorithm = Literal["tree", "ring", "pat"]
+Protocol = Literal["ll", "ll128", "simple"]
+Gpu = Literal["volta", "ampere", "hopper", "blackwell"]
+
+CALLS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
+"""Collectives that NCCL chooses an algorithm for."""
+_PROTOCOLS: tuple[Protocol, ...] = ("ll", "ll128", "simple")
+_GPUS: tuple[Gpu, ...] = ("volta", "ampere", "hopper", "blackwell")
+
+# Microseconds, by protocol.
+_BASE: dict[Algorithm, tuple[float, ...]] = {
+    "tree": (6.8, 14.0, 8.4),
+    "ring": (6.6, 14.0, 8.4),
+    "pat": (8.0,) * 3,
+}
+_HOP: dict[str, dict[Algorithm, tuple[float, ...]]] = {
+    "nvlink": {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4), "pat": (0.0, 0.0, 4.0)},
+    "pcie": {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7), "pat": (0.0, 0.0, 4.0)},
+    "net": {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0), "pat": (0.0, 0.0, 14.0)},
+}
+# GB/s by GPU, for one, two and more hosts. The first is of all channels, the others are of each.
+_MOST_LL = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (282.0, 90.0, 70.0))
+_MOST_RING_LL128 = ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (40.0,) * 3)
+_MOST_TREE_LL128 = ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0))
+_MOST_TREE = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0))
+# What a tree reaches of its bandwidth, for powers of two from 64 bytes on.
+_TREE_PART: dict[Protocol, tuple[float, ...]] = {
+    "ll": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "ll128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9),
+    "simple": (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+}
+
+
+class Machine(NamedTuple):
+    """What the model asks about the hardware."""
+
+    ranks: int
+    hosts: int
+    nvlink: bool
+    """Whether hops within a host go over NVLink, else PCIe."""
+    channels: int
+    bandwidth_bytes_per_s: float
+    """Of all channels together."""
+    gpu: Gpu = "ampere"
+
+
+class Choice(NamedTuple):
+    """What is quickest in a range of sizes."""
+
+    min_bytes: int
+    max_bytes: int
+    """The last size of the range."""
+    algorithm: Algorithm
+    protocol: Protocol
+
+
+def machine(
+    network: Network,
+    rings: Sequence[Ring],
+    hosts: Sequence[Sequence[int]],
+    *,
+    nvlink: bool,
+    gpu: Gpu = "ampere",
+) -> Machine:
+    """The machine with the given rings as channels; wide rings count as several channels of 25 GB/s."""
+    total = sum(ring.bandwidth_bytes_per_s for ring in rings)
+    channels = min(32, max(len(rings), round(total / 25e9)))
+    return Machine(network.ranks, len(hosts), nvlink, channels, total, gpu)
+
+
+def candidates(collective: str, on: Machine) -> list[tuple[Algorithm, Protocol]]:
+    """Algorithms and protocols that NCCL would consider.
+
+    Raises:
+        InputError: A collective that NCCL has no choice for.
+    """
+    if collective not in CALLS:
+        raise InputError(f"NCCL chooses no algorithm for {collective!r}; expected one of {', '.join(CALLS)}")
+    # LL128 relies on NVLink's order of stores, and on Hopper and later on the network card's too.
+    safe = on.nvlink and (on.hosts == 1 or on.gpu != "volta")
+    protocols = [p for p in _PROTOCOLS if p != "ll128" or safe]
+    found: list[tuple[Algorithm, Protocol]] = [("ring", p) for p in protocols]
+    if collective == "all_reduce":
+        found += [("tree", p) for p in protocols]
+    if collective in ("all_gather", "reduce_scatter") and on.ranks == on.hosts:
+        found.append(("pat", "simple"))
+    return found
+
+
+def predict(
+    collective: str, algorithm: Algorithm, protocol: Protocol, size_bytes: float, on: Machine
+) -> float:
+    """Seconds of one call.
+
+    Args:
+        collective: One of `CALLS`.
+        algorithm: Ring, tree (all-reduce only) or PAT (all-gather and reduce-scatter, one rank a host).
+        protocol: Of NCCL.
+        size_bytes: Of the larger buffer of a rank, in or out.
+        on: The machine.
+    """
+    latency_us = _latency_us(collective, algorithm, protocol, on)
+    gb_per_s = _bandwidth(collective, algorithm, protocol, on)
+    if algorithm == "tree" and size_bytes >= 64:
+        parts = _TREE_PART[protocol]
+        power = int(math.log2(size_bytes / 64))
+        gb_per_s *= parts[power] if power < len(parts) else parts[-1] if protocol == "simple" else 1.0
+    large = size_bytes / (on.channels * on.ranks) >= 64
+    if (collective, algorithm, protocol) == ("all_reduce", "ring", "simple") and on.hosts > 1 and large:
+        latency_us *= 1.9 if on.gpu == "volta" else 1.4
+    return latency_us * 1e-6 + size_bytes / (gb_per_s * 1e9)
+
+
+def best(collective: str, size_bytes: float, on: Machine) -> tuple[Algorithm, Protocol]:
+    """What is quickest by the model; the first of `candidates` where several are."""
+    return min(
+        candidates(collective, on), key=lambda one: predict(collective, one[0], one[1], size_bytes, on)
+    )
+
+
+def choices(collective: str, on: Machine, sizes: Iterable[int] | None = None) -> list[Choice]:
+    """What is quickest by size, without a gap from 0 bytes on.
+
+    Args:
+        collective: One of `CALLS`.
+        on: The machine.
+        sizes: Ascending sizes to look at; each stands for those up to the next. None: four a power of two, from 64
+            bytes to 4 GiB.
+    """
+    looked = list(sizes) if sizes is not None else [round(2 ** (n / 4)) for n in range(24, 129)]
+    return list(_ranges([(size, best(collective, size, on)) for size in looked]))
+
+
+def _ranges(found: list[tuple[int, tuple[Algorithm, Protocol]]]) -> Iterator[Choice]:
+    begin, current = 0, found[0][1]
+    for size, choice in found[1:]:
+        if choice != current:
+            yield Choice(begin, size - 1, *current)
+            begin, current = size, choice
+    yield Choice(begin, 2**63 - 1, *current)
+
+
+def _steps(collective: str, ranks: int) -> int:
+    if collective == "all_reduce":
+        return 2 * (ranks - 1)
+    return ranks - 1 if collective in ("all_gather", "reduce_scatter") else ranks
+
+
+def _latency_us(collective: str, algorithm: Algorithm, protocol: Protocol, on: Machine) -> float:
+    p = _PROTOCOLS.index(protocol)
+    inside = _HOP["nvlink" if on.nvlink else "pcie"]
+    intra, inter = inside[algorithm][p], _HOP["net"][algorithm][p]
+    base = _BASE[algorithm][p]
+    if algorithm == "pat":
+        return base + int(math.log2(on.hosts)) * inter / 3.5 + on.ranks * 2.8
+    if on.hosts > 1 and protocol == "ll":
+        intra *= 1.8
+    if algorithm == "tree":
+        return base + 2 * ((on.ranks // on.hosts - 1) * intra + int(math.log2(on.hosts)) * inter)
+    steps = _steps(collective, on.ranks)
+    if collective in ("broadcast", "reduce"):
+        hops = inside if on.hosts == 1 else _HOP["net"]
+        return base + steps * hops["tree" if protocol == "simple" else "ring"][p]
+    outside = min(steps, _steps(collective, on.hosts)) if on.hosts > 1 else 0
+    return base + (steps - outside) * intra + outside * inter
+
+
+def _bandwidth(collective: str, algorithm: Algorithm, protocol: Protocol, on: Machine) -> float:
+    """GB/s of the size of the collective, without latency."""
+    gpu, scale = _GPUS.index(on.gpu), min(on.hosts, 3) - 1
+    # With several hosts NCCL goes by the CPU; this is Intel's row.
+    most_ll = _MOST_LL[gpu if on.hosts == 1 else 0][scale]
+    bus = on.bandwidth_bytes_per_s / 1e9
+    if algorithm == "pat":
+        return bus * 0.75 * on.ranks / (on.ranks - 1)
+    if algorithm == "tree":
+        bus = min(bus * 0.92, on.channels * _MOST_TREE[gpu][scale])
+        if protocol == "ll":
+            bus = min(bus / 3.8, most_ll)
+        if protocol == "ll128":
+            part = 7 / 9 if on.hosts == 1 else 120 / 128
+            bus = min(bus * part, on.channels * _MOST_TREE_LL128[gpu][scale])
+        return bus / 2
+    if protocol == "ll":
+        bus = min(bus / 2, most_ll)
+    if protocol == "ll128":
+        bus = min(bus * 0.92, on.channels * _MOST_RING_LL128[gpu][scale])
+    return bus * on.ranks / _steps(collective, on.ranks)
