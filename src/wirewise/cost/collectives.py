@@ -35,11 +35,11 @@ class ClosedForm(NamedTuple):
 
     counts: Counts
     latencies: int
-    """Messages after each other on the critical path, the factor of α, the latency."""
+    """Messages after each other on the critical path: the factor of the latency."""
     bytes: Fraction
-    """Factor of β and the size."""
+    """Factor of the time to move a byte, and of the size."""
     added: Fraction = Fraction(0)
-    """Factor of γ and of the size."""
+    """Factor of the time to add a byte, and of the size."""
 
     def seconds(
         self, size_bytes: float, latency_s: float, s_per_byte: float, reduce_s_per_byte: float = 0.0
@@ -87,8 +87,9 @@ def closed_form(collective: Collective, algorithm: str, ranks: int, segments: in
         segments: Parts that follow each other.
 
     Returns:
-        Exact for the program that is built, but for two approximations: the double trees' time, and PAT's
-        rounds and messages, which are upper bounds beyond 16 ranks that are no power of two.
+        Exact for the program that is built, but for three cases: the time of double trees is approximate; PAT's
+        rounds and messages are upper bounds beyond 16 ranks that are no power of two; and the time in more than
+        one segment is an upper bound, though exact for chains.
 
     Raises:
         ProgramError: No closed form is known.

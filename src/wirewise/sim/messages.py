@@ -44,8 +44,35 @@ class Trip(NamedTuple):
     """What the target takes to add a message to its own values, [M]."""
 
 
-class _State(NamedTuple):
+class _Events(NamedTuple):
+    """Heap by time: items that arrive, then items that are added, then edges that are free."""
+
+    time: Floats
+    code: Ints
+    size: Ints
+    """[1]"""
+
+
+class _Items(NamedTuple):
+    """Items in order of (ready, number): those that may start now in a heap, those that wait in one for each edge."""
+
     ready: Floats
+    """[items]"""
+    low: Ints
+    """Children in an edge's heap, or -1, [items]."""
+    high: Ints
+    waits_at: Ints
+    """Edge at which an item waits, or -1, [items]."""
+    top: Ints
+    """First item that waits at each edge, or -1, [edges]."""
+    may_start: Ints
+    starters: Ints
+    """How many may start, [1]."""
+
+
+class _State(NamedTuple):
+    events: _Events
+    items: _Items
     start: Floats
     end: Floats
     send_left: Ints
@@ -55,117 +82,104 @@ class _State(NamedTuple):
     """When each edge is free."""
     busy: Floats
     adder_free: Floats
-    top: Ints
-    """First item that waits at each edge, or -1."""
+    """When each rank has added what it got."""
     woken: NDArray[np.bool_]
-    """Whether there is an event for the time at which the edge is free."""
-    low: Ints
-    """Children of a waiting item in its edge's heap, or -1."""
-    high: Ints
-    waits_at: Ints
-    """Edge at which an item waits, or -1."""
-    event_time: Floats
-    """Heap of events: items that arrive, then items that are added, then edges that are free."""
-    event: Ints
-    starters: Ints
-    """Heap of items that may start now."""
+    """Whether there is an event for the time at which an edge is free."""
     arrived: Ints
     """Items that arrived and have not been taken in."""
-    sizes: Ints
-    """Of the three above."""
+    waiting: Ints
+    """How many of those, [1]."""
 
 
 @inner
-def _sooner(s: _State, a: int, b: int) -> bool:
-    return s.ready[a] < s.ready[b] or (s.ready[a] == s.ready[b] and a < b)
+def _sooner(ready: Floats, a: int, b: int) -> bool:
+    return ready[a] < ready[b] or (ready[a] == ready[b] and a < b)
 
 
 @inner
-def _merge(s: _State, a: int, b: int) -> int:
+def _merge(items: _Items, a: int, b: int) -> int:
     """One skew heap of two (Sleator, Tarjan 1986); the first item."""
-    if a < 0:
-        return b
-    if b < 0:
-        return a
-    if _sooner(s, b, a):
+    if a < 0 or b < 0:
+        return max(a, b)
+    if _sooner(items.ready, b, a):
         a, b = b, a
     first = a
     while True:
-        other = s.high[a]
-        s.high[a] = s.low[a]
+        other = items.high[a]
+        items.high[a] = items.low[a]
         if other < 0:
-            s.low[a] = b
+            items.low[a] = b
             return first
-        if _sooner(s, other, b):
+        if _sooner(items.ready, other, b):
             other, b = b, other
-        s.low[a] = b
+        items.low[a] = b
         a, b = b, other
 
 
 @inner
-def _push_event(s: _State, time: float, code: int) -> None:
-    place = s.sizes[0]
-    s.sizes[0] += 1
+def _push_event(events: _Events, time: float, code: int) -> None:
+    place = events.size[0]
+    events.size[0] += 1
     while place > 0:
         parent = (place - 1) >> 1
-        if s.event_time[parent] <= time:
+        if events.time[parent] <= time:
             break
-        s.event_time[place], s.event[place] = s.event_time[parent], s.event[parent]
+        events.time[place], events.code[place] = events.time[parent], events.code[parent]
         place = parent
-    s.event_time[place], s.event[place] = time, code
+    events.time[place], events.code[place] = time, code
 
 
 @inner
-def _pop_event(s: _State) -> int:
-    first = s.event[0]
-    s.sizes[0] -= 1
-    size = s.sizes[0]
-    time, code = s.event_time[size], s.event[size]
+def _pop_event(events: _Events) -> int:
+    first = events.code[0]
+    events.size[0] -= 1
+    size = events.size[0]
+    time, code = events.time[size], events.code[size]
     place = 0
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and s.event_time[child + 1] < s.event_time[child]:
+        if child + 1 < size and events.time[child + 1] < events.time[child]:
             child += 1
-        if s.event_time[child] >= time:
+        if events.time[child] >= time:
             break
-        s.event_time[place], s.event[place] = s.event_time[child], s.event[child]
+        events.time[place], events.code[place] = events.time[child], events.code[child]
         place = child
-    s.event_time[place], s.event[place] = time, code
+    events.time[place], events.code[place] = time, code
     return first
 
 
 @inner
-def _push_starter(s: _State, item: int) -> None:
-    place = s.sizes[1]
-    s.sizes[1] += 1
+def _push_starter(items: _Items, item: int) -> None:
+    place = items.starters[0]
+    items.starters[0] += 1
     while place > 0:
         parent = (place - 1) >> 1
-        if not _sooner(s, item, s.starters[parent]):
+        if not _sooner(items.ready, item, items.may_start[parent]):
             break
-        s.starters[place] = s.starters[parent]
+        items.may_start[place] = items.may_start[parent]
         place = parent
-    s.starters[place] = item
+    items.may_start[place] = item
 
 
 @inner
-def _pop_starter(s: _State) -> int:
-    first = s.starters[0]
-    s.sizes[1] -= 1
-    size = s.sizes[1]
-    item, place = s.starters[size], 0
+def _pop_starter(items: _Items) -> int:
+    first = items.may_start[0]
+    items.starters[0] -= 1
+    size = items.starters[0]
+    item, place = items.may_start[size], 0
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and _sooner(s, s.starters[child + 1], s.starters[child]):
+        if child + 1 < size and _sooner(items.ready, items.may_start[child + 1], items.may_start[child]):
             child += 1
-        if not _sooner(s, s.starters[child], item):
+        if not _sooner(items.ready, items.may_start[child], item):
             break
-        s.starters[place] = s.starters[child]
+        items.may_start[place] = items.may_start[child]
         place = child
-    s.starters[place] = item
+    items.may_start[place] = item
     return first
 
 
@@ -180,8 +194,8 @@ def _pass(d: Dependences, s: _State, gate: int, segment: int, now: float) -> Non
         item = segment * messages + d.sends.items[k]
         s.send_left[item] -= 1
         if s.send_left[item] == 0:
-            s.ready[item] = now
-            _push_starter(s, item)
+            s.items.ready[item] = now
+            _push_starter(s.items, item)
     for k in range(d.receives.first[gate], d.receives.first[gate + 1]):
         _arrive(s, segment * messages + d.receives.items[k])
 
@@ -191,24 +205,24 @@ def _arrive(s: _State, item: int) -> None:
     """Count the arrival, or a gate that lets the target take the message in."""
     s.receive_left[item] -= 1
     if s.receive_left[item] == 0:
-        s.arrived[s.sizes[2]] = item
-        s.sizes[2] += 1
+        s.arrived[s.waiting[0]] = item
+        s.waiting[0] += 1
 
 
 @inner
 def _take_in(d: Dependences, trip: Trip, s: _State, now: float) -> None:
     """Write or add what arrived."""
     messages = len(d.source)
-    while s.sizes[2]:
-        s.sizes[2] -= 1
-        item = s.arrived[s.sizes[2]]
+    while s.waiting[0]:
+        s.waiting[0] -= 1
+        item = s.arrived[s.waiting[0]]
         message = item % messages
         if trip.adding_s[message] == 0.0:
             _finish(d, s, item, now)
         else:
             rank = trip.target[message]
             s.adder_free[rank] = max(s.adder_free[rank], now) + trip.adding_s[message]
-            _push_event(s, s.adder_free[rank], len(s.ready) + item)
+            _push_event(s.events, s.adder_free[rank], len(s.start) + item)
 
 
 @inner
@@ -240,7 +254,7 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
         s.free[edge] = now + hold
         s.busy[edge] += hold
         _wake(s, edge)
-    _push_event(s, now + trip.travel_s[message], item)
+    _push_event(s.events, now + trip.travel_s[message], item)
     for k in range(d.by_send.first[message], d.by_send.first[message + 1]):
         _pass(d, s, d.by_send.items[k], segment, now)
 
@@ -248,48 +262,48 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
 @inner
 def _wake(s: _State, edge: int) -> None:
     """Look at the edge again when it is free, if any item waits there."""
-    if s.top[edge] >= 0 and not s.woken[edge]:
+    if s.items.top[edge] >= 0 and not s.woken[edge]:
         s.woken[edge] = True
-        _push_event(s, s.free[edge], 2 * len(s.ready) + edge)
+        _push_event(s.events, s.free[edge], 2 * len(s.start) + edge)
 
 
 @inner
-def _wait(s: _State, item: int, edge: int) -> None:
-    s.waits_at[item], s.low[item], s.high[item] = edge, -1, -1
-    s.top[edge] = _merge(s, s.top[edge], item)
-    _wake(s, edge)
+def _wait(items: _Items, item: int, edge: int) -> None:
+    items.waits_at[item], items.low[item], items.high[item] = edge, -1, -1
+    items.top[edge] = _merge(items, items.top[edge], item)
 
 
 @inner
-def _leave(s: _State, edge: int) -> None:
+def _leave(items: _Items, edge: int) -> None:
     """The first item that waits at an edge waits there no more."""
-    item = s.top[edge]
-    s.waits_at[item] = -1
-    s.top[edge] = _merge(s, s.low[item], s.high[item])
+    item = items.top[edge]
+    items.waits_at[item] = -1
+    items.top[edge] = _merge(items, items.low[item], items.high[item])
 
 
 @inner
 def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
     """Look at the next item that may start."""
-    item = _pop_starter(s)
-    came_from = s.waits_at[item]
+    item = _pop_starter(s.items)
+    came_from = s.items.waits_at[item]
     if came_from >= 0:
         if s.free[came_from] > now:
             return
-        _leave(s, came_from)
+        _leave(s.items, came_from)
     blocked = _blocked(trip, s, item % len(d.source), now)
     if blocked < 0:
         _start(d, trip, s, item, now)
     else:
-        _wait(s, item, blocked)
-    if came_from >= 0 and s.top[came_from] >= 0 and s.free[came_from] <= now:
-        _push_starter(s, s.top[came_from])
+        _wait(s.items, item, blocked)
+        _wake(s, blocked)
+    if came_from >= 0 and s.items.top[came_from] >= 0 and s.free[came_from] <= now:
+        _push_starter(s.items, s.items.top[came_from])
 
 
 @inner
 def _take_event(d: Dependences, s: _State, now: float) -> None:
-    items = len(s.ready)
-    code = _pop_event(s)
+    items = len(s.start)
+    code = _pop_event(s.events)
     if code < items:
         _arrive(s, code)
     elif code < 2 * items:
@@ -297,26 +311,28 @@ def _take_event(d: Dependences, s: _State, now: float) -> None:
     else:
         edge = code - 2 * items
         s.woken[edge] = False
-        if s.top[edge] >= 0:
-            _push_starter(s, s.top[edge])
-
-
-@inner
-def _simulate(d: Dependences, trip: Trip, s: _State) -> None:
-    now = 0.0
-    while True:
-        _take_in(d, trip, s, now)
-        while s.sizes[1]:
-            _start_or_wait(d, trip, s, now)
-            _take_in(d, trip, s, now)
-        if s.sizes[0] == 0:
-            return
-        now = s.event_time[0]
-        while s.sizes[0] and s.event_time[0] == now:
-            _take_event(d, s, now)
+        if s.items.top[edge] >= 0:
+            _push_starter(s.items, s.items.top[edge])
 
 
 @outer
+def _simulate(d: Dependences, trip: Trip, s: _State) -> None:
+    for item in range(len(s.start)):
+        if s.send_left[item] == 0:
+            _push_starter(s.items, item)
+    now = 0.0
+    while True:
+        _take_in(d, trip, s, now)
+        while s.items.starters[0]:
+            _start_or_wait(d, trip, s, now)
+            _take_in(d, trip, s, now)
+        if s.events.size[0] == 0:
+            return
+        now = s.events.time[0]
+        while s.events.size[0] and s.events.time[0] == now:
+            _take_event(d, s, now)
+
+
 def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, Floats, Floats]:
     """When each item starts and ends, [segments * M] each, and how long each edge is held, [edges].
 
@@ -326,37 +342,35 @@ def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, 
         segments: Parts of each message.
         ranks: How many.
     """
-    messages, edges = len(d.source), len(trip.s_per_byte)
-    n = segments * messages
-    send_left, receive_left = np.empty(n, np.int64), np.empty(n, np.int64)
-    gate_left = np.empty(segments * len(d.gate_waits), np.int64)
-    for k in range(segments):
-        send_left[k * messages : (k + 1) * messages] = d.send_waits
-        receive_left[k * messages : (k + 1) * messages] = d.receive_waits + 1
-        gate_left[k * len(d.gate_waits) : (k + 1) * len(d.gate_waits)] = d.gate_waits
-    s = _State(
-        np.zeros(n),
-        np.full(n, np.nan),
-        np.full(n, np.nan),
-        send_left,
-        receive_left,
-        gate_left,
-        np.zeros(edges),
-        np.zeros(edges),
-        np.zeros(ranks),
-        np.full(edges, -1, np.int64),
-        np.zeros(edges, np.bool_),
-        np.full(n, -1, np.int64),
-        np.full(n, -1, np.int64),
-        np.full(n, -1, np.int64),
-        np.empty(n + edges + 1),
-        np.empty(n + edges + 1, np.int64),
-        np.empty(n + edges + 1, np.int64),
-        np.empty(n + 1, np.int64),
-        np.zeros(3, np.int64),
+    edges, n = len(trip.s_per_byte), segments * len(d.source)
+    events = _Events(np.empty(n + edges), np.empty(n + edges, np.int64), _none(1) + 1)
+    items = _Items(
+        ready=np.zeros(n),
+        low=_none(n),
+        high=_none(n),
+        waits_at=_none(n),
+        top=_none(edges),
+        may_start=_none(n + edges),
+        starters=_none(1) + 1,
     )
-    for item in range(n):
-        if send_left[item] == 0:
-            _push_starter(s, item)
-    _simulate(d, trip, s)
-    return s.start, s.end, s.busy
+    state = _State(
+        events=events,
+        items=items,
+        start=np.full(n, np.nan),
+        end=np.full(n, np.nan),
+        send_left=np.tile(d.send_waits, segments),
+        receive_left=np.tile(d.receive_waits + 1, segments),
+        gate_left=np.tile(d.gate_waits, segments),
+        free=np.zeros(edges),
+        busy=np.zeros(edges),
+        adder_free=np.zeros(ranks),
+        woken=np.zeros(edges, np.bool_),
+        arrived=_none(n),
+        waiting=_none(1) + 1,
+    )
+    _simulate(d, trip, state)
+    return state.start, state.end, state.busy
+
+
+def _none(n: int) -> Ints:
+    return np.full(n, -1, np.int64)
