@@ -40,8 +40,8 @@ __all__ = [
     "synthesize",
 ]
 
-_CHUNKUPS = (1, 2, 4)
-_MOST_SENDS = 4096
+_CHUNKUPS = (1, 4, 2, 8, 16)
+_MOST_SENDS = 1024
 """Sends of an algorithm, above which blocks are not divided further."""
 
 
@@ -113,14 +113,14 @@ def results(
     upwards = problem.collective in REDUCING
     moving = MIRRORS[problem.collective] if upwards else problem.collective
     choices = list(_choices(problem, moving, upwards, sketch, profile))
-    found = []
+    found = list[Result]()
     for number, (topology, chunkup) in enumerate(choices):
         asked = instance(topology, moving, chunkup, problem.root, problem.members)
         found.append(
             solve(
                 asked,
                 problem.collective,
-                partial(_replay, problem, topology.alpha_occupies),
+                partial(_replay, problem),
                 root=problem.root,
                 members=problem.members,
                 time_limit_s=max(time_limit_s - sum(r.seconds for r in found), 0.5) / (len(choices) - number),
@@ -189,8 +189,8 @@ def _chunk_bytes(problem: CollectiveProblem, chunkup: int) -> float:
     return problem.size_bytes / in_buffer / chunkup
 
 
-def _replay(problem: CollectiveProblem, exclusive: bool, made: Program) -> float:
-    return simulate(made, problem.network, problem.size_bytes, exclusive=exclusive).finish_s
+def _replay(problem: CollectiveProblem, made: Program) -> float:
+    return simulate(made, problem.network, problem.size_bytes).finish_s
 
 
 def _joined(halves: list[Program]) -> Program:

@@ -33,8 +33,8 @@ def program(
     steps = _Steps(instance)
     transfers = []
     sums = found.upwards
-    ordered = sorted(zip(found.starts, found.messages, strict=True), key=lambda m: (m[0], m[1]))
-    for _, message in ordered:
+    kinds = [instance.kind(m.pair, m.chunks) for m in found.messages]
+    for _, _, message in sorted(zip(found.starts, kinds, found.messages, strict=True)):
         step = steps.of(message, sums)
         s, t = message.pair[::-1] if sums else message.pair
         transfers += [Transfer(chunk, s, t, step, sums) for chunk in message.chunks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import replace
 
@@ -53,6 +54,7 @@ def derived(network: Network, chunk_bytes: float, *, direct: bool = False) -> Lo
         ports=tuple(Port(f"edge {n}", own, cost) for n, (own, cost) in enumerate(ports.items())),
         senders=senders,
         alpha_occupies=False,
+        detours=True,
         unit_s=unit_s,
     )
     return replace(plain, rotations=_rotations(plain))
@@ -65,7 +67,7 @@ def hosts(network: Network) -> int:
     """
     rates = {(s, t): network.rate(s, t) for s in range(network.ranks) for t in network.neighbours(s)}
     widths = sorted(set(rates.values()), reverse=True)
-    for wide, narrow in sorted(zip(widths, widths[1:], strict=False), key=lambda w: w[1] / w[0]):
+    for wide, narrow in sorted(itertools.pairwise(widths), key=lambda w: w[1] / w[0]):
         if wide < _GAP * narrow:
             break
         size = _component_size(network.ranks, {pair for pair, rate in rates.items() if rate >= wide})
@@ -100,9 +102,12 @@ def _relayed(
     """Pairs without those between hosts that are no relays, and who sends the chunks of each rank."""
     if size == network.ranks:
         return hops, ()
-    out, into = {r: r % size for r in range(size)}, {r: r % size for r in range(size)}
+    out, into = {r: r for r in range(size)}, {r: r for r in range(size)}
     if not direct:
-        for port in _network_ports(network, size, hops, shared):
+        ports = _network_ports(network, size, hops, shared)
+        if all(len(port) == 1 for port in ports):
+            return hops, ()
+        for port in ports:
             for r in port:
                 out[r], into[r] = port[0], port[1 % len(port)]
     ends = {(out[r], into[r]) for r in range(size)}

@@ -48,7 +48,8 @@ class Instance:
 
         A chunk leaves its host only towards hosts with targets, only once, and only through its senders.
         """
-        return tuple(self._allowed(demand) for demand in self.demands)
+        found = {demand: self._allowed(demand) for demand in dict.fromkeys(self.demands)}
+        return tuple(found[demand] for demand in self.demands)
 
     def _allowed(self, demand: Demand) -> frozenset[Pair]:
         top, home = self.topology, self.topology.node(demand.origin)
@@ -71,6 +72,8 @@ class Instance:
             back = _distances({(t, s) for s, t in usable}, target)
             length = forward[target]
             kept |= {r for r in forward if r in back and forward[r] + back[r] == length}
+        if top.detours:
+            kept |= _between(_times(top, frozenset(usable)), demand)
         return frozenset((s, t) for s, t in usable if s in kept and t in kept)
 
     @cached_property
@@ -118,6 +121,13 @@ class Instance:
             found = list(dict.fromkeys(Send(chunks[c], ranks[s], ranks[t]) for ranks, chunks in self.group))
             self._images[send] = found
         return found
+
+    def kind(self, pair: Pair, chunks: Iterable[int]) -> tuple[int, ...]:
+        """The same for messages that symmetries make of each other, and for no others."""
+        source, target = pair
+        return min(
+            (ranks[source], ranks[target], *sorted(images[c] for c in chunks)) for ranks, images in self.group
+        )
 
     @cached_property
     def _images(self) -> dict[Send, list[Send]]:
@@ -237,6 +247,17 @@ def _distances(pairs: set[Pair], start: int) -> dict[int, int]:
                 found[there] = found[here] + 1
                 open_.append(there)
     return found
+
+
+def _between(times: dict[Pair, int], demand: Demand) -> set[int]:
+    """Ranks on a quickest way from the origin to a target."""
+    start, far = demand.origin, 1 << 60
+    return {
+        r
+        for s, r in times
+        if s == start
+        and any(times[start, r] + times.get((r, t), far) == times[start, t] for t in demand.targets)
+    }
 
 
 def _times(topology: Logical, pairs: frozenset[Pair]) -> dict[Pair, int]:

@@ -71,6 +71,8 @@ class Logical:
     """Whether the most used link of a host should be used little (1), the least used one much (-1), or neither."""
     alpha_occupies: bool = True
     """Whether a link is taken during the latency too, as TACCL has it, or only while bytes pass."""
+    detours: bool = False
+    """Whether chunks may take ways that are quickest in time, not only those of the fewest hops."""
     unit_s: float = field(default=1e-6, compare=False)
 
     @property

@@ -294,7 +294,8 @@ class _Program:
             values[self._x(send)] = 1.0
         for chunk, times in enumerate(arrivals(self.instance, trees)):
             for rank, moment in times.items():
-                values[self._at(chunk, rank)] = float(moment)
+                if rank != self.instance.demands[chunk].origin:
+                    values[self._at(chunk, rank)] = float(moment)
         return values
 
     def _trees(self, solution: Solution) -> tuple[Tree, ...]:

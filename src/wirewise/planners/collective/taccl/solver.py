@@ -20,6 +20,7 @@ __all__ = ["Result", "matchings", "solve"]
 Replay = Callable[[Program], float]
 _MATCHINGS = 6
 _FINALISTS = 3
+_RULES_OF_MATCHINGS = (5, 12, 14, 15)
 _Ways = tuple[tuple[Tree, ...], dict[Send, int]]
 
 
@@ -76,7 +77,8 @@ def solve(
     Args:
         instance: Chunks on a logical topology; of a collective that sums up, those of its mirror.
         collective: Which one the program carries out.
-        replay: Seconds of a program; decides among candidates.
+        replay: Seconds of a program. The least decides among candidates; where links are taken during latencies,
+            which a replay does not know, the time of the schedule counts if it is longer.
         root: Rank of a rooted collective.
         members: Ranks of the group; none: all.
         time_limit_s: Shared among the stages; each returns the best that it has.
@@ -95,7 +97,7 @@ def solve(
     candidates = _candidates(instance, matched, ways, heuristic, upwards, left_s)
     predicted_s, name, chosen, made = min(
         (_replayed(replay, instance, name, found, collective, root, members) for name, found in candidates),
-        key=lambda tried: tried[0],
+        key=lambda tried: max(tried[0], _planned_s(instance, tried[2])),
     )
     return Result(
         program=made,
@@ -121,6 +123,11 @@ def _replayed(
 ) -> tuple[float, str, Grouped, Program]:
     made = program(instance, found.schedule, collective, root=root, members=members)
     return replay(made), name, found, made
+
+
+def _planned_s(instance: Instance, found: Grouped) -> float:
+    top = instance.topology
+    return found.schedule.finish * top.unit_s if top.alpha_occupies else 0.0
 
 
 def _ways(
@@ -151,9 +158,9 @@ def _candidates(
 ) -> Iterator[tuple[str, Grouped]]:
     """Schedules of all routings and orders one by one, then with chunks together for the best."""
     stop = time.perf_counter() + time_limit_s
-    plain = []
+    plain = list[tuple[Grouped, str, dict[Send, tuple[int, ...]], int]]()
     for name, (trees, routed) in ways.items():
-        for rule in HEURISTICS if heuristic is None else (heuristic,):
+        for rule in _rules(name, heuristic):
             if plain and time.perf_counter() > stop:
                 break
             places = order(instance, trees, routed, rule, upwards)
@@ -171,6 +178,13 @@ def _candidates(
                 f"{name}, together",
                 group(instance, places, time_limit_s=left_s, own_apart=rule == 11, upwards=upwards),
             )
+
+
+def _rules(name: str, heuristic: int | None) -> tuple[int, ...]:
+    """Orders to try: matchings have one already, which most rules keep."""
+    if heuristic is not None:
+        return (heuristic,)
+    return _RULES_OF_MATCHINGS if name.startswith("matching") else tuple(HEURISTICS)
 
 
 def _as_matched(instance: Instance, found: Matched) -> Grouped:

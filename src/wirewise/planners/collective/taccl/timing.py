@@ -46,11 +46,12 @@ def schedule(
     Args:
         instance: Chunks and topology.
         messages: The sends of trees, some together.
-        wishes: Of each message, comparable; equal ones are placed in the order given.
+        wishes: Of each message, comparable. Equal ones are placed symmetric ones together, as symmetry asks.
         upwards: Whether a message waits for those that leave its target, instead of for the one into its source.
     """
     before = _before(messages, upwards)
-    starts, finish = place(instance.topology, messages, before, wishes)
+    kinds = [instance.kind(m.pair, m.chunks) for m in messages]
+    starts, finish = place(instance.topology, messages, before, list(zip(wishes, kinds, strict=True)))
     return Schedule(tuple(messages), tuple(starts), finish, upwards)
 
 
@@ -89,15 +90,13 @@ def justified(instance: Instance, found: Schedule, rounds: int = 2) -> Schedule:
     best = found
     top, messages = instance.topology, found.messages
     forth, back = _before(messages, found.upwards), _before(messages, not found.upwards)
+    kinds = [instance.kind(m.pair, m.chunks) for m in messages]
+    takes = [top.hops[m.pair].time(len(m.chunks)) for m in messages]
     for _ in range(rounds):
-        ends = [
-            -(s + top.hops[m.pair].time(len(m.chunks))) for s, m in zip(found.starts, messages, strict=True)
-        ]
-        late, length = place(top, messages, back, ends)
-        wishes = [
-            length - s - top.hops[m.pair].time(len(m.chunks)) for s, m in zip(late, messages, strict=True)
-        ]
-        starts, finish = place(top, messages, forth, wishes)
+        latest = [(-s - t, k) for s, t, k in zip(found.starts, takes, kinds, strict=True)]
+        late, _ = place(top, messages, back, latest)
+        earliest = [(-s - t, k) for s, t, k in zip(late, takes, kinds, strict=True)]
+        starts, finish = place(top, messages, forth, earliest)
         found = Schedule(messages, tuple(starts), finish, found.upwards)
         if finish >= best.finish:
             break
