@@ -69,7 +69,7 @@ def test_a_tree_is_quicker_for_small_sizes_on_many_hosts():
 
 def test_machine_of_a_topology():
     found = network(topology.preset("lab-4@400mbit"))
-    on = nccl.machine(found, pack_rings(found), [[0], [1], [2], [3]], nvlink=False)
+    on = nccl.machine(pack_rings(found), [[0], [1], [2], [3]], nvlink=False)
     assert on.ranks == on.hosts == 4
     assert on.bandwidth_bytes_per_s == pytest.approx(50e6)
     assert on.channels == 1

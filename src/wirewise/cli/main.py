@@ -23,9 +23,9 @@ GROUPS = {
     "run": "Run a published system end to end and report what it gained.",
     "data": "Graphs: list, show, build, check, generate, partition.",
     "lab": "A cluster on one machine: run commands on shaped hosts, check, clean up.",
-    "plan": "Plans for a recorded run: buckets of gradients and what goes with them.",
+    "plan": "Plans: buckets of gradients of a recorded run, programs of collectives on a topology.",
     "profile": "Record a training job, or measure where its time stalls.",
-    "topo": "Topologies: hosts, devices and links, from presets and files.",
+    "topo": "Topologies: hosts, devices and links, from presets, files and measurements.",
     "trace": "Traces of all ranks: put together, aligned, explained and exported.",
 }
 """Groups of commands; the module of each is `wirewise.cli.NAME` and holds the Typer application `app`."""
@@ -124,7 +124,7 @@ def show(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] such as all_reduce:ring:4.",
+            help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] such as broadcast:binomial:8.",
         ),
     ],
     html: Annotated[Path | None, typer.Option("--html", help="Write the page that plays it.")] = None,
@@ -141,6 +141,77 @@ def show(
     from wirewise.cli.show import show as shown
 
     shown(Request(sources, html, on, size, ranks, root, segments, step, json))
+
+
+@app.command()
+def check(
+    program: Annotated[
+        str,
+        typer.Argument(
+            help="A program file, a plan of a collective, broadcast:binomial:8, or an MSCCL .xml file."
+        ),
+    ],
+    fifo: Annotated[int, typer.Option(min=1, help="Messages that a channel between ranks holds.")] = 1,
+    dialect: Annotated[str, typer.Option(help="Of an .xml file: microsoft or azure.")] = "microsoft",
+    root: Annotated[int, typer.Option(min=0, help="Of an .xml file of a broadcast or reduce.")] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Prove that a program does what its collective asks for; exit code 1 and the first fault if not."""
+    from wirewise.cli import programs
+
+    if not programs.check(programs.Check(program, fifo, programs.dialect_of(dialect), root, json)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    program: Annotated[
+        str, typer.Argument(help="A program file, a plan of a collective, or broadcast:binomial:8.")
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="msccl-xml, msccl-xml-azure, mscclpp-json, nccl-tuner, nccl-graph or chakra."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File; of chakra: its start, RANK.et is added.")],
+    topology: Annotated[
+        str | None, typer.Option(help="Preset or file, for nccl-tuner and nccl-graph.")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="Of MSCCL: Simple, LL or LL128.")] = "Simple",
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="For calls in place (MSCCL, MSCCL++).")
+    ] = False,
+    instances: Annotated[
+        int, typer.Option(min=1, help="Copies that share every chunk (MSCCL, MSCCL++).")
+    ] = 1,
+    channels: Annotated[int, typer.Option(min=1, help="Connections of two ranks in a copy (MSCCL).")] = 1,
+    size: Annotated[str, typer.Option(help="Larger buffer of a rank (chakra).")] = "1MB",
+    min_size: Annotated[str | None, typer.Option(help="Least size to use it for (MSCCL, MSCCL++).")] = None,
+    max_size: Annotated[str | None, typer.Option(help="Size to stop using it at (MSCCL, MSCCL++).")] = None,
+    gpu: Annotated[str, typer.Option(help="volta, ampere, hopper or blackwell (nccl-tuner).")] = "ampere",
+    json: JsonOption = None,
+) -> None:
+    """Write a program in the format of another runtime or simulator."""
+    from wirewise.cli import programs
+
+    programs.export(
+        programs.Export(
+            source=program,
+            to=to,
+            out=out,
+            topology=topology,
+            protocol=programs.protocol_of(protocol),
+            in_place=in_place,
+            instances=instances,
+            channels=channels,
+            size=size,
+            min_size=min_size,
+            max_size=max_size,
+            gpu=programs.gpu_of(gpu),
+            json=json,
+        )
+    )
 
 
 @app.command()

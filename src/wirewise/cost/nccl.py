@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from wirewise.collective import Network
 from wirewise.collective.exporters.rings import Ring
 from wirewise.errors import InputError
 
-__all__ = ["CALLS", "Choice", "Machine", "best", "candidates", "choices", "machine", "predict"]
+__all__ = ["CALLS", "Choice", "Gpu", "Machine", "best", "candidates", "choices", "machine", "predict"]
 
 Algorithm = Literal["tree", "ring", "pat"]
 Protocol = Literal["ll", "ll128", "simple"]
@@ -73,7 +72,6 @@ class Choice(NamedTuple):
 
 
 def machine(
-    network: Network,
     rings: Sequence[Ring],
     hosts: Sequence[Sequence[int]],
     *,
@@ -83,7 +81,7 @@ def machine(
     """The machine with the given rings as channels; wide rings count as several channels of 25 GB/s."""
     total = sum(ring.bandwidth_bytes_per_s for ring in rings)
     channels = min(32, max(len(rings), round(total / 25e9)))
-    return Machine(network.ranks, len(hosts), nvlink, channels, total, gpu)
+    return Machine(sum(map(len, hosts)), len(hosts), nvlink, channels, total, gpu)
 
 
 def candidates(collective: str, on: Machine) -> list[tuple[Algorithm, Protocol]]:
@@ -94,9 +92,8 @@ def candidates(collective: str, on: Machine) -> list[tuple[Algorithm, Protocol]]
     """
     if collective not in CALLS:
         raise InputError(f"NCCL chooses no algorithm for {collective!r}; expected one of {', '.join(CALLS)}")
-    # LL128 relies on NVLink's order of stores, and on Hopper and later on the network card's too.
-    safe = on.nvlink and (on.hosts == 1 or on.gpu != "volta")
-    protocols = [p for p in _PROTOCOLS if p != "ll128" or safe]
+    # LL128 relies on the order in which NVLink stores.
+    protocols = [p for p in _PROTOCOLS if p != "ll128" or on.nvlink]
     found: list[tuple[Algorithm, Protocol]] = [("ring", p) for p in protocols]
     if collective == "all_reduce":
         found += [("tree", p) for p in protocols]

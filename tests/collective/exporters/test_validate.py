@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 
 from tests.collective.exporters.programs import doubling, ring
+from tests.collective.exporters.test_msccl import numbers
 from wirewise.collective.exporters import msccl
+from wirewise.collective.exporters.msccl.validate import expected
 from wirewise.errors import ProgramError
 
 
@@ -215,6 +218,55 @@ def test_local_additions():
     whole = text.format(gpus=gpu.format(r=0, p=1) + gpu.format(r=1, p=0))
     assert msccl.violations(whole) == []
     assert {v.rule for v in msccl.violations(whole.replace('"re"', '"cpy"'))} == {"result"}
+
+
+def mutated(root, random):
+    """One random change: a wait, a place, the order of two steps, a channel, or a step less."""
+    steps = [(tb, step) for tb in root.iter("tb") for step in tb]
+    tb, step = steps[random.integers(len(steps))]
+    match int(random.integers(6)):
+        case 0:
+            step.set("depid", "-1")
+            step.set("deps", "-1")
+        case 1:
+            step.set("deps", str(max(-1, int(step.get("deps")) - 1)))
+        case 2:
+            end = "src" if random.integers(2) else "dst"
+            step.set(f"{end}off", str(int(random.integers(8))))
+        case 3:
+            tb.remove(step)
+        case 4:
+            other = tb[random.integers(len(tb))]
+            for name in ("type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt"):
+                mine, others = step.get(name), other.get(name)
+                step.set(name, others)
+                other.set(name, mine)
+        case 5:
+            step.set("type", str(random.choice(["s", "r", "rrc", "rcs", "cpy", "nop"])))
+    for s, left in enumerate(tb):
+        left.set("s", str(s))
+
+
+def test_E1_what_passes_after_a_random_change_is_still_right():
+    """No false pass: in every order of turns and with one send in a connection, the result is right."""
+    random = np.random.default_rng(11)
+    texts = [ET.tostring(good(ranks=4, **how), encoding="unicode") for how in ({}, {"in_place": True})]
+    texts.append(msccl.dumps(msccl.lower(doubling(4))))
+    refused = 0
+    for n in range(240):
+        root = ET.fromstring(texts[n % 3])
+        mutated(root, random)
+        text = ET.tostring(root, encoding="unicode")
+        if msccl.violations(text):
+            refused += 1
+            continue
+        algorithm = msccl.loads(text)
+        inputs = numbers(algorithm, 2)
+        for seed in range(4):
+            memory = msccl.execute(algorithm, inputs, fifo=1, seed=seed)
+            for rank, wanted in expected(algorithm, inputs, 0).items():
+                np.testing.assert_array_equal(memory[rank]["o"], wanted)
+    assert refused > 120
 
 
 def test_check_names_the_first_fault():

@@ -1,0 +1,292 @@
+"""`wirewise check` and `wirewise export`: programs proved right, and written in the formats of other runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
+
+import msgspec
+import typer
+
+from wirewise import collective
+from wirewise.cli.output import write_json
+from wirewise.cli.topo import open_topology
+from wirewise.collective import Network, Program, network
+from wirewise.collective.builders import build
+from wirewise.collective.exporters import chakra, msccl, mscclpp, nccl_graph, nccl_tuner
+from wirewise.collective.exporters.rings import Ring, pack_rings, rings_of, with_bandwidth
+from wirewise.cost import nccl
+from wirewise.errors import InputError, ProgramError
+from wirewise.files import atomic_file
+from wirewise.topology import Topology
+from wirewise.units import parse_size
+
+__all__ = [
+    "FORMATS",
+    "Check",
+    "Export",
+    "check",
+    "dialect_of",
+    "export",
+    "gpu_of",
+    "program_of",
+    "protocol_of",
+]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `wirewise check` was asked for."""
+
+    source: str
+    fifo: int
+    dialect: msccl.Dialect
+    root: int
+    json: str | None
+
+
+@dataclass(frozen=True)
+class Export:
+    """What `wirewise export` was asked for."""
+
+    source: str
+    to: str
+    out: Path
+    topology: str | None
+    protocol: msccl.Protocol
+    in_place: bool
+    instances: int
+    channels: int
+    size: str
+    min_size: str | None
+    max_size: str | None
+    gpu: nccl.Gpu
+    json: str | None
+
+
+def dialect_of(word: str) -> msccl.Dialect:
+    """Check the word of an option."""
+    return cast(msccl.Dialect, _one_of("dialect", word, get_args(msccl.Dialect)))
+
+
+def protocol_of(word: str) -> msccl.Protocol:
+    """Check the word of an option."""
+    return cast(msccl.Protocol, _one_of("protocol", word, get_args(msccl.Protocol)))
+
+
+def gpu_of(word: str) -> nccl.Gpu:
+    """Check the word of an option."""
+    return cast(nccl.Gpu, _one_of("gpu", word, get_args(nccl.Gpu)))
+
+
+def _one_of(what: str, word: str, known: Sequence[str]) -> str:
+    if word not in known:
+        raise InputError(f"unknown {what} {word!r}; expected one of {', '.join(known)}")
+    return word
+
+
+class _Holder(msgspec.Struct):
+    """Of a plan file, the program only: its other figures do not matter here."""
+
+    program: msgspec.Raw
+
+
+def program_of(source: str) -> Program:
+    """The program of a program file, of the plan of a collective, or of COLLECTIVE:ALGORITHM:RANKS.
+
+    Raises:
+        InputError: No such file, or words that are neither.
+        ProgramError: The file holds no program, or there is no such algorithm.
+    """
+    words = source.replace("-", "_").split(":")
+    if len(words) == 3 and words[0] in collective.COLLECTIVES and not Path(source).exists():
+        if not words[2].isdecimal():
+            raise InputError(f"got {words[2]!r} ranks in {source!r}; expected such as all_reduce:ring:8")
+        return build(words[0], words[1], int(words[2]))
+    try:
+        holder = msgspec.json.decode(Path(source).read_bytes(), type=_Holder)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {source!r}: {error.strerror}; expected a program file, a plan of a collective, or an "
+            "algorithm such as all_reduce:ring:8"
+        ) from error
+    except (msgspec.DecodeError, RecursionError):
+        return collective.load(source)
+    try:
+        return collective.loads(bytes(holder.program))
+    except ProgramError as error:
+        raise ProgramError(f"{source}, `$.program`: {error}") from error
+
+
+def check(asked: Check) -> bool:
+    """Say whether a program, or an MSCCL file, does what it should; the first fault is printed."""
+    if asked.source.endswith(".xml"):
+        found = [f"{v.where}: {v.rule}: {v.message}" for v in _file_violations(asked)]
+        right = f"{asked.source}: fits {asked.dialect}'s MSCCL, and ranks end with the right values"
+    else:
+        program = program_of(asked.source)
+        found = [f"{fault.kind}: {fault.message}" for fault in collective.faults(program, asked.fifo)]
+        right = (
+            f"{asked.source}: {program.name} is right: {program.collective} of {program.ranks} ranks in "
+            f"{program.steps} steps and {len(program.messages())} messages"
+        )
+    write_json(asked.json, {"right": not found, "faults": found})
+    if asked.json != "-":
+        more = f" (and {len(found) - 1} more: --json - lists them)" if len(found) > 1 else ""
+        typer.echo(f"{asked.source}: {found[0]}{more}" if found else right)
+    return not found
+
+
+def _file_violations(asked: Check) -> list[msccl.Violation]:
+    try:
+        text = Path(asked.source).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {asked.source!r}: {error}; expected an MSCCL file") from error
+    return msccl.violations(text, asked.dialect, asked.root)
+
+
+def export(asked: Export) -> None:
+    """Write a program in another format, and say how to use the file."""
+    form = FORMATS[_one_of("format", asked.to, list(FORMATS))]
+    program = program_of(asked.source)
+    collective.check(program)
+    files = form.write(program, asked)
+    write_json(asked.json, {"format": asked.to, "files": [str(path) for path in files]})
+    if asked.json != "-":
+        names = f"{files[0]}" if len(files) == 1 else f"{files[0]} to {files[-1].name}"
+        typer.echo(f"Wrote {names}. {form.use.format(file=asked.out)}")
+
+
+@dataclass(frozen=True)
+class _Format:
+    write: Callable[[Program, Export], Sequence[Path]]
+    use: str
+    """How to use the file."""
+
+
+def _bytes_of(size: str | None) -> int:
+    return parse_size(size) if size is not None else 0
+
+
+def _written(asked: Export, text: str) -> list[Path]:
+    with atomic_file(asked.out) as file:
+        file.write(text.encode())
+    return [asked.out]
+
+
+def _to_msccl(dialect: msccl.Dialect) -> Callable[[Program, Export], list[Path]]:
+    def write(program: Program, asked: Export) -> list[Path]:
+        algorithm = msccl.lower(
+            program,
+            protocol=asked.protocol,
+            in_place=asked.in_place,
+            instances=asked.instances,
+            channels=asked.channels,
+            min_bytes=_bytes_of(asked.min_size),
+            max_bytes=_bytes_of(asked.max_size),
+        )
+        text = msccl.dumps(algorithm, dialect)
+        msccl.check(text, dialect, program.root)
+        return _written(asked, text)
+
+    return write
+
+
+def _to_mscclpp(program: Program, asked: Export) -> list[Path]:
+    return _written(
+        asked,
+        mscclpp.dumps(
+            program,
+            in_place=asked.in_place,
+            instances=asked.instances,
+            min_bytes=_bytes_of(asked.min_size),
+            max_bytes=_bytes_of(asked.max_size),
+        ),
+    )
+
+
+def _to_chakra(program: Program, asked: Export) -> list[Path]:
+    return chakra.save(program, asked.out, parse_size(asked.size))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A topology as NCCL sees it."""
+
+    network: Network
+    hosts: list[list[int]]
+    nvlink: bool
+
+
+def _place(topology: Topology, program: Program) -> _Place:
+    if len(topology.ranks) != program.ranks:
+        raise InputError(
+            f"topology {topology.name!r} has {len(topology.ranks)} ranks and program {program.name!r} "
+            f"{program.ranks}; choose a topology of as many"
+        )
+    of_rank = [device.host for device in topology.devices] or list(topology.ranks)
+    hosts = [[r for r, own in enumerate(of_rank) if own == host] for host in dict.fromkeys(of_rank)]
+    nvlink = any(link.kind == "nvlink" for link in topology.links)
+    # Within one host NCCL stays on NVLink where it has it.
+    kinds = {"nvlink"} if nvlink and len(hosts) == 1 else None
+    return _Place(network(topology, kinds=kinds), hosts, nvlink)
+
+
+def _to_tuner(program: Program, asked: Export) -> list[Path]:
+    if asked.topology is None:
+        raise InputError("nccl-tuner needs --topology NAME|FILE: what is quickest depends on the machine")
+    place = _place(open_topology(asked.topology), program)
+    rings = pack_rings(place.network)
+    machine = nccl.machine(rings, place.hosts, nvlink=place.nvlink, gpu=asked.gpu)
+    rows = [
+        nccl_tuner.Row(
+            program.collective.replace("_", ""),
+            choice.min_bytes,
+            choice.max_bytes,
+            choice.algorithm,
+            choice.protocol,
+            hosts=machine.hosts,
+            ranks=machine.ranks,
+        )
+        for choice in nccl.choices(program.collective, machine)
+    ]
+    return _written(asked, nccl_tuner.dumps(rows))
+
+
+def _to_graph(program: Program, asked: Export) -> list[Path]:
+    place = _place(open_topology(asked.topology), program) if asked.topology is not None else None
+    rings = _rings(program, place)
+    hosts = place.hosts if place else [list(range(program.ranks))]
+    inside: nccl_graph.LinkType = "NVL" if place and place.nvlink else "SYS"
+    return _written(asked, nccl_graph.dumps(rings, hosts, inside=inside))
+
+
+def _rings(program: Program, place: _Place | None) -> list[Ring]:
+    """The program's own; the topology's where the program is no ring."""
+    try:
+        rings = rings_of(program)
+    except ProgramError:
+        if place is None:
+            raise
+        return pack_rings(place.network)
+    return with_bandwidth(rings, place.network) if place else rings
+
+
+_MSCCL_USE = "Check it with `wirewise check {file}`; microsoft/msccl loads it with MSCCL_XML_FILES={file}"
+FORMATS: dict[str, _Format] = {
+    "msccl-xml": _Format(_to_msccl("microsoft"), _MSCCL_USE + " NCCL_ALGO=MSCCL,RING,TREE."),
+    "msccl-xml-azure": _Format(
+        _to_msccl("azure"), "Azure's executor loads every file of the folder that MSCCL_ALGO_DIR names."
+    ),
+    "mscclpp-json": _Format(
+        _to_mscclpp, "MSCCL++ reads it as an execution plan, for ranks that map each other's memory."
+    ),
+    "nccl-tuner": _Format(
+        _to_tuner, "NCCL takes it through its example tuner plugin, with NCCL_TUNER_CONFIG_FILE={file}."
+    ),
+    "nccl-graph": _Format(_to_graph, "NCCL takes it with NCCL_GRAPH_FILE={file}."),
+    "chakra": _Format(_to_chakra, "ASTRA-sim takes it with --workload-configuration={file}."),
+}
+"""Formats by name."""
