@@ -20,10 +20,11 @@ HOSTS = [
 ]
 
 
-def random_inputs(program, elements=5, seed=0):
-    """Blocks of random integers for the ranks that start with any."""
+def random_inputs(program, seed=0):
+    """Blocks of random integers for the ranks that start with any, a few for each chunk."""
     rng = np.random.default_rng(seed)
     each = program.chunks // program.blocks
+    elements = 2 * each + 1
     starts = [r for b in range(program.blocks) for r in program.starts_at(b * each)]
     held = [starts.count(r) for r in range(program.ranks)]
     return [rng.integers(-(2**62), 2**62, n * elements) if n else None for n in held]

@@ -1,8 +1,8 @@
 """Proof that a program does what its collective asks for, by running it with sets instead of numbers.
 
 What a rank holds of a chunk is the set of ranks whose values are summed in it. A program is right if every
-receiver ends with the set of all contributors and no sum ever takes a value twice: this holds for all inputs and
-all sizes. The walk is independent of how the program was made.
+receiver ends with the set of all contributors, and nothing that took a value twice or depends on the order of two
+writes got into it: this holds for all inputs and all sizes. The walk is independent of how the program was made.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from wirewise.collective.fifo import stuck
+from wirewise.collective.fifo import Worker, stuck
 from wirewise.collective.program import Program, Transfer
 from wirewise.errors import ProgramError
 
-__all__ = ["Fault", "check", "faults", "final_state", "initial_state"]
-
-State = dict[tuple[int, int], int]
-"""By rank and chunk: which ranks' values are in it, one bit each."""
+__all__ = ["Fault", "Held", "check", "faults", "final_state"]
 
 
 class Fault(NamedTuple):
@@ -30,68 +27,103 @@ class Fault(NamedTuple):
     """Where; None: at the end."""
 
 
-def initial_state(program: Program) -> State:
-    """What each rank holds before the first step."""
-    return {(r, chunk): 1 << r for chunk in range(program.chunks) for r in program.starts_at(chunk)}
+class Held(NamedTuple):
+    """What a rank holds of a chunk."""
+
+    ranks: int
+    """Whose values are in it, one bit each."""
+    fault: Fault | None = None
+    """What spoilt it first."""
+
+
+State = dict[tuple[int, int], Held]
+"""By rank and chunk."""
 
 
 def final_state(program: Program) -> tuple[State, list[Fault]]:
-    """What each rank holds after the last step, and the faults on the way."""
-    state, found = initial_state(program), list[Fault]()
+    """What each rank holds after the last step, and the transfers that found nothing to send."""
+    chunks = range(program.chunks)
+    state = {(r, chunk): Held(1 << r) for chunk in chunks for r in program.starts_at(chunk)}
+    found: list[Fault] = []
     by_step = sorted(program.transfers, key=lambda t: t.step)
     for _, group in itertools.groupby(by_step, key=lambda t: t.step):
-        _take_step(state, list(group), found)
+        found += _take_step(state, list(group))
     return state, found
 
 
-def faults(program: Program, fifo: int | None = 1) -> Iterator[Fault]:
-    """Everything that is wrong, from the first step to the last.
+def faults(
+    program: Program, fifo: int | None = 1, workers: Sequence[Worker] | None = None
+) -> Iterator[Fault]:
+    """Everything that is wrong and matters at the end, each fault once.
 
     Args:
         program: Which.
         fifo: Messages that a channel between two ranks holds before its sender must wait; None: no limit.
+        workers: Orders in which ranks run their sends and receives, as in `fifo`; None: by segment and step, which
+            never gets stuck, whatever the channels hold.
     """
     state, found = final_state(program)
-    yield from found
-    for chunk in range(program.chunks):
-        whole = sum(1 << r for r in program.starts_at(chunk))
-        for rank in program.ends_at(chunk):
-            held = state.get((rank, chunk), 0)
-            if held != whole:
-                yield Fault("incomplete", _incomplete(rank, chunk, whole & ~held, held & ~whole))
-    if fifo is not None and not found:
-        for line in stuck(program, fifo):
+    wrong = dict.fromkeys([*found, *_at_the_end(program, state)])
+    yield from wrong
+    if workers is not None and not wrong:
+        room = 1 + len(program.transfers) * program.segments if fifo is None else fifo
+        for line in stuck(program, workers, room):
             yield Fault("deadlock", line)
 
 
-def check(program: Program, fifo: int | None = 1) -> None:
+def check(program: Program, fifo: int | None = 1, workers: Sequence[Worker] | None = None) -> None:
     """Raise if the program does not do what its collective asks for; arguments as in `faults`.
 
     Raises:
         ProgramError: The message names the first fault.
     """
-    for fault in faults(program, fifo):
+    for fault in faults(program, fifo, workers):
         raise ProgramError(f"program {program.name!r} ({program.collective}): {fault.kind}: {fault.message}")
 
 
-def _take_step(state: State, transfers: Sequence[Transfer], found: list[Fault]) -> None:
-    sent = [(t, state.get((t.source, t.chunk), 0)) for t in transfers]
-    written: dict[tuple[int, int], bool] = {}
+def _at_the_end(program: Program, state: State) -> Iterator[Fault]:
+    for chunk in range(program.chunks):
+        whole = sum(1 << r for r in program.starts_at(chunk))
+        for rank in program.ends_at(chunk):
+            held = state.get((rank, chunk), Held(0))
+            if held.fault:
+                yield held.fault
+            elif held.ranks != whole:
+                message = _incomplete(rank, chunk, whole & ~held.ranks, held.ranks & ~whole)
+                yield Fault("incomplete", message)
+
+
+def _take_step(state: State, transfers: Sequence[Transfer]) -> Iterator[Fault]:
+    sent = [(t, state.get((t.source, t.chunk))) for t in transfers]
+    before = dict[tuple[int, int], bool]()
     for t, value in sent:
-        if not value:
-            found.append(Fault("nothing to send", f"{_name(t)}, and rank {t.source} does not hold it yet", t))
-            continue
         cell = (t.target, t.chunk)
-        if cell in written and not (t.reduces and written[cell]):
-            found.append(Fault("race", f"{_name(t)}, and another transfer of the step writes it too", t))
-        written[cell] = t.reduces
-        held = state.get(cell, 0) if t.reduces else 0
-        if held & value:
-            twice = ", ".join(map(str, _ranks(held & value)))
-            found.append(
-                Fault("added twice", f"{_name(t)}, where the values of ranks {twice} are in already", t)
-            )
-        state[cell] = held | value
+        if value is None:
+            yield Fault("nothing to send", f"{_name(t)}, and rank {t.source} does not hold it yet", t)
+        elif t.reduces and before.get(cell, True):
+            state[cell] = _sum(t, state.get(cell, Held(0)), value)
+        elif cell in before:
+            state[cell] = _second_copy(t, state[cell], value, before[cell])
+        else:
+            state[cell] = value
+        before.setdefault(cell, t.reduces)
+
+
+def _sum(t: Transfer, own: Held, value: Held) -> Held:
+    fault = own.fault or value.fault
+    if own.ranks & value.ranks and not fault:
+        twice = ", ".join(map(str, _ranks(own.ranks & value.ranks)))
+        fault = Fault("added twice", f"{_name(t)}, where the values of ranks {twice} are in already", t)
+    return Held(own.ranks | value.ranks, fault)
+
+
+def _second_copy(t: Transfer, own: Held, value: Held, own_was_added: bool) -> Held:
+    """A copy after another write of the step, or a sum after a copy: harmless where both bring the same."""
+    fault = own.fault or value.fault
+    if not fault and (t.reduces or own_was_added or own.ranks != value.ranks):
+        message = f"{_name(t)}, and another transfer of the step writes something else there"
+        fault = Fault("race", message, t)
+    return Held(value.ranks, fault)
 
 
 def _name(t: Transfer) -> str:

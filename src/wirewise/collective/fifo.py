@@ -1,94 +1,197 @@
-"""Whether a program can get stuck where channels between ranks hold few messages.
+"""Whether ranks can get stuck when they work through a program in a given order over channels of few messages.
 
-Each rank sends to each peer, and receives from each peer, in the order of steps. A send waits for its value, then
-for room in its channel. A receive waits for its message, then until the rank has sent what it overwrites and taken
-in what earlier steps write there.
+A worker, such as a thread block or a thread, runs its acts one after the other. An act is the sending or the receiving
+of a message. A send waits for its value, then for room in the channel between the two ranks. A receive waits
+for its message, then until the rank has sent what it overwrites and taken in what earlier steps write there.
+
+Workers that run their acts by segment and step, sends before receives, never get stuck: whatever an act waits for
+comes before it in that order, so the first act left could always go on. Other orders need a look.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from wirewise.collective.dependences import Rows, dependences
 from wirewise.collective.program import Message, Program
+from wirewise.errors import ProgramError
 
-__all__ = ["stuck"]
+__all__ = ["Act", "Worker", "stuck"]
 
 
-class _Act(NamedTuple):
-    """The sending or the receiving of a message."""
+class Act(NamedTuple):
+    """The sending or the receiving of one segment of a message."""
 
     message: int
+    """Place in `Program.messages`."""
     sends: bool
+    segment: int = 0
 
 
-def stuck(program: Program, capacity: int) -> list[str]:
+Worker = Sequence[Act]
+"""Acts of one rank in the order in which they run."""
+
+
+def stuck(program: Program, workers: Sequence[Worker], capacity: int) -> list[str]:
     """What waits for ever where a channel holds `capacity` messages; empty: the program always ends.
 
-    Acts only ever enable others, so any order of running them ends in the same place: one run decides.
+    Acts only ever enable others, so any order of running them ends in the same place: one run decides. Time and
+    memory grow with the transfers and segments.
+
+    Raises:
+        ProgramError: Acts that are missing or run twice, two workers at one end of a channel, or channels that
+            hold nothing.
     """
+    if capacity < 1:
+        raise ProgramError(f"got channels of {capacity} messages; expected at least 1")
     messages = program.messages()
-    waits, wakes = _waits(messages, capacity)
-    ready = deque(act for act, count in waits.items() if count == 0)
-    done = 0
-    while ready:
-        done += 1
-        for other in wakes[ready.popleft()]:
-            waits[other] -= 1
-            if waits[other] == 0:
-                ready.append(other)
-    if done == 2 * len(messages):
-        return []
-    left = [act for act, count in waits.items() if count > 0]
-    return [_name(messages[act.message], act.sends, capacity) for act in left[:8]]
+    numbers = [[_number(program, len(messages), act) for act in worker] for worker in workers]
+    _check_all_once([n for worker in numbers for n in worker], 2 * len(messages) * program.segments)
+    channels = _channels(messages, workers)
+    crossed = _crossed(messages, channels)
+    if crossed:
+        return crossed
+    waits, wakes = _data_waits(program, len(messages))
+    _order_waits(numbers, channels, len(messages), capacity, waits, wakes)
+    done = _run(waits, wakes)
+    heads = [next((k for k, n in enumerate(ns) if not done[n]), None) for ns in numbers]
+    left = [worker[k] for worker, k in zip(workers, heads, strict=True) if k is not None]
+    return [_name(messages[act.message], act, capacity) for act in left[:8]]
 
 
-def _waits(messages: list[Message], capacity: int) -> tuple[dict[_Act, int], dict[_Act, list[_Act]]]:
-    """Number of acts that each act waits for, and whom each wakes."""
-    waits = {_Act(n, sends): 0 for n in range(len(messages)) for sends in (True, False)}
-    wakes: dict[_Act, list[_Act]] = defaultdict(list)
+def _number(program: Program, messages: int, act: Act) -> int:
+    if not (0 <= act.message < messages and 0 <= act.segment < program.segments):
+        raise ProgramError(
+            f"got {act}; expected messages below {messages} and segments below {program.segments}"
+        )
+    return 2 * (act.segment * messages + act.message) + (not act.sends)
 
-    def after(first: _Act, second: _Act) -> None:
-        waits[second] += 1
-        wakes[first].append(second)
 
-    channels: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, message in enumerate(messages):
-        line = channels[message.source, message.target]
-        if line:
-            after(_Act(line[-1], True), _Act(number, True))
-            after(_Act(line[-1], False), _Act(number, False))
-        if len(line) >= capacity:
-            after(_Act(line[-capacity], False), _Act(number, True))
-        line.append(number)
-        after(_Act(number, True), _Act(number, False))
-    _cell_waits(messages, after)
+def _check_all_once(numbers: list[int], acts: int) -> None:
+    counts = np.bincount(np.array(numbers, np.int64), minlength=acts)
+    if (counts != 1).any():
+        raise ProgramError(
+            f"workers leave out {int((counts == 0).sum())} of {acts} acts and run {int((counts > 1).sum())} more "
+            "than once; expected each send and each receive of each segment once"
+        )
+
+
+class _Channel(NamedTuple):
+    sent: list[Act]
+    received: list[Act]
+
+
+def _channels(messages: list[Message], workers: Sequence[Worker]) -> dict[tuple[int, int], _Channel]:
+    """Acts at both ends of each channel, in the order of their workers."""
+    found: dict[tuple[int, int], _Channel] = defaultdict(lambda: _Channel([], []))
+    at_end: dict[tuple[int, int, bool], int] = {}
+    for number, worker in enumerate(workers):
+        for act in worker:
+            pair = (messages[act.message].source, messages[act.message].target)
+            if at_end.setdefault((*pair, act.sends), number) != number:
+                raise ProgramError(
+                    f"two workers {'send' if act.sends else 'receive'} on the channel from rank {pair[0]} to "
+                    f"{pair[1]}, so that its order is open; expected one"
+                )
+            found[pair][not act.sends].append(act)
+    return found
+
+
+def _crossed(messages: list[Message], channels: dict[tuple[int, int], _Channel]) -> list[str]:
+    """Receivers that expect another message than the one that comes."""
+    found = []
+    for (source, target), channel in channels.items():
+        for sent, received in zip(*channel, strict=True):
+            if (sent.message, sent.segment) != (received.message, received.segment):
+                steps = (messages[received.message].step, messages[sent.message].step)
+                found.append(
+                    f"rank {target} expects the message of step {steps[0]} (segment {received.segment}) from rank "
+                    f"{source}, which sends that of step {steps[1]} (segment {sent.segment}) first"
+                )
+                break
+    return found[:8]
+
+
+Waits = list[int]
+"""How many others each act, and each gate after the acts, waits for."""
+Wakes = list[list[int]]
+"""Whom each of them wakes."""
+
+
+def _data_waits(program: Program, messages: int) -> tuple[Waits, Wakes]:
+    """Who waits for values, by `dependences`, in each segment."""
+    found = dependences(program)
+    acts, gates = 2 * messages * program.segments, len(found.gate_waits)
+    waits: Waits = [0] * (acts + gates * program.segments)
+    wakes: Wakes = [[] for _ in waits]
+    for segment in range(program.segments):
+        first_act, first_gate = 2 * segment * messages, acts + segment * gates
+        for rows, receives, to_gate in (
+            (found.by_send, 0, True),
+            (found.by_receive, 1, True),
+            (found.sends, 0, False),
+            (found.receives, 1, False),
+        ):
+            for row, item in _pairs(rows):
+                message, gate = (row, item) if to_gate else (item, row)
+                act, gate = first_act + 2 * int(found.place[message]) + receives, first_gate + gate
+                a, b = (act, gate) if to_gate else (gate, act)
+                wakes[a].append(b)
+                waits[b] += 1
     return waits, wakes
 
 
-def _cell_waits(messages: list[Message], after: Callable[[_Act, _Act], None]) -> None:
-    """Reads of a cell come before writes of the same step, writes before reads and writes of later steps."""
-    cells: dict[tuple[int, int], list[tuple[int, bool, int]]] = defaultdict(list)
-    for number, message in enumerate(messages):
-        for t in message.transfers:
-            cells[t.source, t.chunk].append((t.step, False, number))
-            cells[t.target, t.chunk].append((t.step, True, number))
-    for uses in cells.values():
-        uses.sort()
-        for place, (step, writes, number) in enumerate(uses):
-            for earlier_step, wrote, other in uses[:place]:
-                if wrote and earlier_step < step:
-                    after(_Act(other, False), _Act(number, not writes))
-                elif not wrote and writes:
-                    after(_Act(other, True), _Act(number, False))
+def _pairs(rows: Rows) -> Iterable[tuple[int, int]]:
+    row = np.repeat(np.arange(len(rows.first) - 1), np.diff(rows.first))
+    return zip(row.tolist(), rows.items.tolist(), strict=True)
 
 
-def _name(message: Message, sends: bool, capacity: int) -> str:
-    m = message
-    if sends:
-        return (
-            f"rank {m.source} waits for ever to send its message of step {m.step} to rank {m.target}, "
-            f"with channels of {capacity} messages"
-        )
-    return f"rank {m.target} waits for ever for the message of step {m.step} from rank {m.source}"
+def _order_waits(
+    numbers: list[list[int]],
+    channels: dict[tuple[int, int], _Channel],
+    messages: int,
+    capacity: int,
+    waits: Waits,
+    wakes: Wakes,
+) -> None:
+    """Add who waits for its worker, for its message and for room."""
+
+    def after(first: int, second: int) -> None:
+        wakes[first].append(second)
+        waits[second] += 1
+
+    for worker in numbers:
+        for first, second in itertools.pairwise(worker):
+            after(first, second)
+    for channel in channels.values():
+        sends = [2 * (act.segment * messages + act.message) for act in channel.sent]
+        for send in sends:
+            after(send, send + 1)
+        for taken, send in zip(sends, sends[capacity:], strict=False):
+            after(taken + 1, send)
+
+
+def _run(waits: Waits, wakes: Wakes) -> list[bool]:
+    """Which acts and gates get done."""
+    ready = deque(n for n, count in enumerate(waits) if count == 0)
+    done = [False] * len(waits)
+    while ready:
+        here = ready.popleft()
+        done[here] = True
+        for other in wakes[here]:
+            waits[other] -= 1
+            if waits[other] == 0:
+                ready.append(other)
+    return done
+
+
+def _name(message: Message, act: Act, capacity: int) -> str:
+    m, part = message, f"its message of step {message.step} (segment {act.segment})"
+    if act.sends:
+        return f"rank {m.source} waits for ever to send {part} to rank {m.target}, with channels of {capacity} messages"
+    return f"rank {m.target} waits for ever for rank {m.source} to send {part}"
