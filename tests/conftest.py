@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.browser import browser
+from tests.harness.browser import browser_path
 from tests.harness.leftovers import Snapshot
 
 
@@ -66,7 +66,7 @@ def _need_lab() -> None:
 
 
 def _need_browser() -> None:
-    if browser() is not None:
+    if browser_path() is not None:
         return
     reason = "no browser; install Chromium (Debian: apt-get install chromium)"
     if os.environ.get("CI") or os.environ.get("WIREWISE_REQUIRE_BROWSER") == "1":

@@ -1,97 +1,202 @@
-"""A page in a real browser: Chromium without a window, run once for each picture or question."""
+"""Pages in a real browser: Chromium without a window, told what to do over the pipe of its DevTools protocol."""
 
 from __future__ import annotations
 
+import base64
 import json
-import re
+import os
+import select
 import shutil
 import subprocess
-from html import unescape
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_LIMIT_S = 90
-_RESULT = re.compile(r'<pre id="probe">(.*?)</pre>', re.DOTALL)
-_CATCH = """<script>
-const complaints = [];
-addEventListener("error", (event) => complaints.push(event.message));
-addEventListener("unhandledrejection", (event) => complaints.push(String(event.reason)));
-for (const kind of ["error", "warn"]) console[kind] = (...words) => complaints.push(words.join(" "));
-</script>"""
-_PROBE = """<script>
-(async () => {{
-  const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-  const by = (id) => document.getElementById(id);
-  const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true }}));
-  const choose = (id, value) => {{ by(id).value = value; by(id).dispatchEvent(new Event("change")); }};
-  let found;
-  try {{ found = await (async () => {{ {body} }})(); }} catch (error) {{ complaints.push(String(error.stack)); }}
-  const shown = document.createElement("pre");
-  shown.id = "probe";
-  shown.textContent = JSON.stringify({{ found: found ?? null, complaints }});
-  document.body.append(shown);
-}})();
-</script>"""
+_LIMIT_S = 90.0
+_SIZE = {"width": 1300, "height": 2200, "deviceScaleFactor": 1, "mobile": False}
+_KEYS = {" ": "Space", "ArrowLeft": "ArrowLeft", "ArrowRight": "ArrowRight", "Home": "Home", "End": "End"}
+_HELPERS = """
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+const by = (id) => document.getElementById(id);
+const choose = (id, value) => { by(id).value = value; by(id).dispatchEvent(new Event("change")); };
+const until = async (reached) => { while (!reached()) await sleep(10); };
+"""
 
 
-def browser() -> str | None:
+def browser_path() -> str | None:
     """Path of Chromium; None: it is not installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-def probe(page: str, body: str, folder: Path, *, fragment: str = "", page_ms: int = 1000) -> Any:
-    """Run statements of JavaScript in the page and give back what they return.
+class Browser:
+    """One running Chromium; use as a context."""
 
-    Args:
-        page: The HTML.
-        body: Statements, in which `by(id)`, `press(key)`, `choose(id, value)` and `await sleep(ms)` are at hand.
-        folder: For files of the browser.
-        fragment: Of the address, after "#".
-        page_ms: How long the statements sleep, at least; the page's clock stands while it computes.
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number, self._rest, self._pages = folder, 0, b"", 0
+        self._events: list[dict[str, Any]] = []
 
-    Raises:
-        AssertionError: The page complained, or the statements failed.
-    """
-    watched = page.replace("<head>", f"<head>{_CATCH}", 1)
-    watched = watched.replace("</body>", f"{_PROBE.format(body=body)}</body>", 1)
-    done = _run(watched, folder, fragment, page_ms, "--dump-dom")
-    result = _RESULT.search(done.stdout)
-    assert result, f"the probe did not end: {done.stderr[-2000:]}"
-    record = json.loads(unescape(result[1]))
-    assert record["complaints"] == []
-    return record["found"]
+    def __enter__(self) -> Browser:
+        path = browser_path()
+        self._folder.mkdir(exist_ok=True)
+        assert path, "no browser; the marker `browser` should have skipped this test"
+        theirs_in, self._to = os.pipe()
+        self._from, theirs_out = os.pipe()
+        options = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--hide-scrollbars",
+            "--no-first-run",
+            f"--user-data-dir={self._folder / 'profile'}",
+            "--remote-debugging-pipe",
+        ]
+        # The pipe has to be files 3 and 4 of the browser.
+        script = f'exec 3<&{theirs_in} 4>&{theirs_out}; exec "$@"'
+        self._process = subprocess.Popen(
+            ["bash", "-c", script, "bash", path, *options],
+            pass_fds=(theirs_in, theirs_out),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.call("Browser.close")
+            self._process.wait(timeout=20)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            os.close(self._to)
+            os.close(self._from)
+
+    @contextmanager
+    def open(self, page: str, *, fragment: str = "", media: str = "", dark: bool = False) -> Iterator[Tab]:
+        """The page in a tab, loaded; it must not complain while it is open.
+
+        Args:
+            page: The HTML.
+            fragment: Of the address, after "#".
+            media: "print" shows it as on paper.
+            dark: Whether the user prefers dark colours.
+        """
+        self._pages += 1
+        file = self._folder / f"page{self._pages}.html"
+        file.write_text(page, encoding="utf-8")
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        tab = Tab(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            tab.call(f"{domain}.enable")
+        tab.call("Emulation.setDeviceMetricsOverride", **_SIZE)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        tab.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        tab.call("Page.navigate", url=f"{file.as_uri()}#{fragment}")
+        self._wait_for("Page.loadEventFired", session)
+        yield tab
+        assert tab.complaints() == []
+        self.call("Target.closeTarget", targetId=target)
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the protocol and give back its result."""
+        self._number += 1
+        record = {"id": self._number, "method": method, "params": parameters}
+        if session is not None:
+            record["sessionId"] = session
+        os.write(self._to, json.dumps(record).encode() + b"\0")
+        for message in self._messages():
+            if message.get("id") == self._number:
+                assert "error" not in message, f"{method}: {message['error']}"
+                return message["result"]
+            self._events.append(message)
+        raise AssertionError("the browser ended")
+
+    def events(self, session: str) -> list[dict[str, Any]]:
+        """What a tab has told so far."""
+        return [event for event in self._events if event.get("sessionId") == session]
+
+    def _wait_for(self, method: str, session: str) -> None:
+        if any(event.get("method") == method for event in self.events(session)):
+            return
+        for message in self._messages():
+            self._events.append(message)
+            if message.get("method") == method and message.get("sessionId") == session:
+                return
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        deadline = time.monotonic() + _LIMIT_S
+        while True:
+            whole, end, rest = self._rest.partition(b"\0")
+            if end:
+                self._rest = rest
+                yield json.loads(whole)
+                continue
+            ready, _, _ = select.select([self._from], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, f"the browser said nothing for {_LIMIT_S} s"
+            read = os.read(self._from, 1 << 20)
+            assert read, "the browser ended"
+            self._rest += read
 
 
-def picture(page: str, folder: Path, *, fragment: str = "", dark: bool = False) -> bytes:
-    """The page as PNG, 1300 x 2200 pixels."""
-    target = folder / "page.png"
-    target.unlink(missing_ok=True)
-    scheme = [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-    done = _run(page, folder, fragment, 1000, f"--screenshot={target}", "--window-size=1300,2200", *scheme)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    return target.read_bytes()
+class Tab:
+    """A page that is open."""
 
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self._session = browser, session
 
-def _run(
-    page: str, folder: Path, fragment: str, page_ms: int, *options: str
-) -> subprocess.CompletedProcess[str]:
-    path = browser()
-    assert path, "no browser; the marker `browser` should have skipped this test"
-    file = folder / "page.html"
-    file.write_text(page, encoding="utf-8")
-    command = [
-        path,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--hide-scrollbars",
-        "--no-first-run",
-        f"--user-data-dir={folder / 'profile'}",
-        "--enable-logging=stderr",
-        f"--virtual-time-budget={page_ms}",
-        *options,
-        f"{file.as_uri()}#{fragment}",
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the protocol for this page."""
+        return self._browser.call(method, self._session, **parameters)
+
+    def run(self, body: str) -> Any:
+        """What statements of JavaScript return.
+
+        At hand are `by(id)`, `choose(id, value)`, `await sleep(ms)` and `await until(reached)`.
+        """
+        expression = f"(async () => {{ {_HELPERS} {body} }})()"
+        done = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in done, done["exceptionDetails"]
+        return done["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press and release a key."""
+        more = {"text": key} if len(key) == 1 else {}
+        code = _KEYS.get(key, "")
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=code, **more)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=code)
+
+    def picture(self) -> bytes:
+        """What is shown, as PNG."""
+        self.run("await sleep(50); await new Promise(requestAnimationFrame);")
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
+    def pages(self) -> bytes:
+        """The page on paper, as PDF."""
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
+
+    def complaints(self) -> list[str]:
+        """Errors and warnings of the console so far, and loads from elsewhere."""
+        found = []
+        for event in self._browser.events(self._session):
+            what = event.get("params", {})
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(str(what["exceptionDetails"]))
+            elif event["method"] == "Log.entryAdded" and what["entry"]["level"] in ("error", "warning"):
+                found.append(what["entry"]["text"])
+            elif event["method"] == "Runtime.consoleAPICalled" and what["type"] in (
+                "error",
+                "warning",
+                "assert",
+            ):
+                found.append(str(what["args"]))
+            elif event["method"] == "Network.requestWillBeSent" and not what["request"]["url"].startswith(
+                "file:"
+            ):
+                found.append(f"loads {what['request']['url']}")
+        return found

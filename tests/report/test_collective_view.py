@@ -12,6 +12,7 @@ import pytest
 from tests.report.test_page import read, svgs
 from wirewise.collective import Program, Transfer, check, network
 from wirewise.collective.builders import BUILDERS, build
+from wirewise.cost.collectives import CLOSED_FORMS, closed_form
 from wirewise.errors import InputError, ProgramError, TopologyError, TraceError
 from wirewise.report import collective_view
 from wirewise.report.collective_analysis import Analysis, analyse, analysis_object, stepwise_s
@@ -26,6 +27,7 @@ from wirewise.report.collective_view import (
     titles,
     write_page,
 )
+from wirewise.sim.programs import simulate
 from wirewise.topology import lab_hosts, preset
 from wirewise.trace import Header, Op, RankTrace, Trace
 
@@ -118,34 +120,41 @@ def test_the_data_is_the_program(kind):
     )
 
 
-CLOSED = {
-    # Rounds, messages, largest bytes of a rank and step by step seconds on an ideal crossbar, p ranks.
-    ("all_reduce", "ring"): lambda p, n: (2 * (p - 1), 2 * p * (p - 1), 2 * n * (p - 1) / p),
-    ("all_gather", "ring"): lambda p, n: (p - 1, p * (p - 1), n * (p - 1) / p),
-    ("reduce_scatter", "ring"): lambda p, n: (p - 1, p * (p - 1), n * (p - 1) / p),
-    ("broadcast", "binomial"): lambda p, n: (_log(p), p - 1, n * _log(p)),
-    ("reduce", "binomial"): lambda p, n: (_log(p), p - 1, n),
-    ("scatter", "flat"): lambda p, n: (None, p - 1, n * (p - 1) / p),
-    ("gather", "flat"): lambda p, n: (None, p - 1, n / p),
-    ("all_to_all", "shift"): lambda p, n: (p - 1, p * (p - 1), n * (p - 1) / p),
-}
-
-
-def _log(p: int) -> int:
-    return (p - 1).bit_length()
-
-
 @pytest.mark.parametrize("ranks", range(2, 17))
 def test_counts_are_the_closed_forms(ranks):
-    """H1: what the panel says of each collective."""
-    for (collective, algorithm), form in CLOSED.items():
-        found = network_of(build(collective, algorithm, ranks))
+    """H1: what the panel says of each algorithm. PAT's forms are bounds beyond powers of two."""
+    told = 0
+    for collective, algorithm in CLOSED_FORMS:
+        try:
+            found = network_of(build(collective, algorithm, ranks))
+        except ProgramError:
+            continue  # not for this number of ranks
         check(found.program)
-        rounds, messages, most = form(ranks, SIZE)
-        assert rounds is None or found.rounds == rounds
-        assert found.messages == messages
-        assert max(found.sent_bytes) == pytest.approx(most)
+        form = closed_form(collective, algorithm, ranks)
+        most = max(*found.sent_bytes, *found.received_bytes)
         assert sum(found.sent_bytes) == pytest.approx(sum(found.received_bytes))
+        if algorithm == "pat":
+            continue
+        assert (found.rounds, found.messages) == form.counts[:2]
+        assert most == pytest.approx(float(form.counts.rank_bytes) * SIZE)
+        assert found.textbook == form
+        told += 1
+    assert told >= 20
+
+
+def test_the_textbook_time_is_the_closed_form_on_equal_links():
+    """H4."""
+    ring = build("all_reduce", "ring", 8)
+    found = network_of(ring)
+    assert found.textbook_s == pytest.approx(14 * LATENCY_S + 1.75 * SIZE / RATE, rel=1e-9)
+    assert simulate(ring, found.network, SIZE, exclusive=True).finish_s == pytest.approx(
+        found.textbook_s, rel=1e-9
+    )
+    cells = dict(zip(*cost_rows([found], ["ring"])[:1], cost_rows([found], ["ring"]).rows[0], strict=True))
+    assert cells["textbook"] == "14 \u03b1 + 1.75 n\u03b2 + 0.875 n\u03b3 = 2.10 ms"
+    assert analyse(ring, network(preset("dgx-1v")), SIZE).textbook_s is None
+    renamed = msgspec.structs.replace(build("all_reduce", "recursive_doubling", 8), name="ring")
+    assert network_of(renamed).textbook is None
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 7, 16])

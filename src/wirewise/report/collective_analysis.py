@@ -10,6 +10,7 @@ from typing import Any
 
 from wirewise.collective import Message, Network, Program
 from wirewise.collective.bounds import Bound, bound
+from wirewise.cost.collectives import CLOSED_FORMS, ClosedForm, closed_form, count
 from wirewise.errors import TopologyError
 from wirewise.sim.programs import ProgramTimeline, simulate
 
@@ -83,6 +84,23 @@ class Analysis:
     def stepwise_s(self) -> float:
         """See `stepwise_s`."""
         return stepwise_s(self.program, self.network, self.size_bytes, self.reduce_s_per_byte)
+
+    @cached_property
+    def textbook(self) -> ClosedForm | None:
+        """Closed form of the algorithm, if the program has its name and its counts."""
+        own = self.program
+        known = (own.collective, own.name) in CLOSED_FORMS and own.ranks > 1 and not own.members
+        form = closed_form(own.collective, own.name, own.ranks, own.segments) if known else None
+        return form if form is not None and count(own) == form.counts else None
+
+    @property
+    def textbook_s(self) -> float | None:
+        """Time of the closed form; None: there is none, or pairs of ranks differ in latency or rate."""
+        pairs = {(self.network.latency(s, t), self.network.rate(s, t)) for s, t in _pairs(self.network)}
+        if self.textbook is None or len(pairs) != 1:
+            return None
+        ((latency_s, rate),) = pairs
+        return self.textbook.seconds(self.size_bytes, latency_s, 1 / rate, self.reduce_s_per_byte)
 
     @property
     def over_bound(self) -> float | None:
@@ -162,6 +180,10 @@ def _tick_s(
     return latency + max(load.values(), default=0.0) + reduce_s_per_byte * max(added.values(), default=0.0)
 
 
+def _pairs(network: Network) -> Iterator[tuple[int, int]]:
+    return itertools.permutations(range(network.ranks), 2)
+
+
 def edge_name(network: Network, number: int) -> str:
     """Such as "gpu0 to gpu3"."""
     edge = network.edges[number]
@@ -186,6 +208,7 @@ def _measures(found: Analysis) -> Iterator[tuple[str, Any]]:
     yield "received_bytes", found.received_bytes
     yield "busiest_edge", None if busiest is None else edge_name(found.network, busiest)
     yield "busiest_edge_bytes", None if busiest is None else found.edge_bytes[busiest]
+    yield "textbook_s", found.textbook_s
     yield "stepwise_s", found.stepwise_s
     yield "simulated_s", found.timeline.finish_s
     yield "bound_s", found.bound.seconds

@@ -36,12 +36,15 @@ MOST_BYTES = 2_000_000
 """A page that is larger is refused: browsers and mail choke on it."""
 
 _SCRIPTS = ("collective_state.js", "collective_draw.js", "collective_view.js")
+_ALPHA, _BETA, _GAMMA = "\N{GREEK SMALL LETTER ALPHA}\N{GREEK SMALL LETTER BETA}\N{GREEK SMALL LETTER GAMMA}"
 _COLUMNS = {
     "rounds": "Steps one after the other.",
     "messages": "All that is sent, every segment counted.",
     "most of a rank": "Bytes that the busiest rank sends.",
     "mean of a rank": "Bytes that a rank sends, mean of all.",
     "busiest link": "The edge of the network that is busy longest, and the bytes over it.",
+    "textbook": f"Closed form of the algorithm: {_ALPHA} latency of a message, n size of the buffer, {_BETA} time of a "
+    f"byte, {_GAMMA} time to add one; in seconds where all pairs of ranks are alike.",
     "step by step": "All ranks take the steps together: latency, bytes over the most loaded edge and additions, "
     "summed over the steps.",
     "simulated": "Each message starts as soon as its data and its edges are free; this is what the page plays.",
@@ -178,11 +181,26 @@ def _cost_row(one: Analysis, title: str) -> list[str]:
         size(max(one.sent_bytes)),
         size(sum(one.sent_bytes) / one.program.ranks),
         MISSING if busiest is None else f"{size(one.edge_bytes[busiest])}, {edge_name(one.network, busiest)}",
+        _textbook(one),
         seconds(one.stepwise_s),
         seconds(one.timeline.finish_s),
         seconds(one.bound.seconds),
         factor(one.over_bound),
     ]
+
+
+def _textbook(one: Analysis) -> str:
+    """Such as "14 α + 1.75 nβ = 2.10 ms"."""
+    form = one.textbook
+    if form is None:
+        return MISSING
+    parts = [(form.bytes, f"n{_BETA}"), (form.added, f"n{_GAMMA}")]
+    terms = [
+        f"{form.latencies} {_ALPHA}",
+        *(f"{float(f):.3g} {unit}" for f, unit in parts if f),
+    ]
+    equal = "" if one.textbook_s is None else f" = {seconds(one.textbook_s)}"
+    return f"{' + '.join(terms)}{equal}"
 
 
 def _cost_lead(one: Analysis) -> str:
