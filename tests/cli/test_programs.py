@@ -103,6 +103,7 @@ def test_msccl(ring, tmp_path, form, dialect):
         "--protocol",
         "LL",
         "--in-place",
+        "--fuse",
         "--instances",
         "2",
         "--min-size",

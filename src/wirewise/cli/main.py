@@ -186,6 +186,7 @@ def export(
         int, typer.Option(min=1, help="Copies that share every chunk (MSCCL, MSCCL++).")
     ] = 1,
     channels: Annotated[int, typer.Option(min=1, help="Connections of two ranks in a copy (MSCCL).")] = 1,
+    fuse: Annotated[bool, typer.Option("--fuse", help="Receive and pass on in one step (MSCCL).")] = False,
     size: Annotated[str, typer.Option(help="Larger buffer of a rank (chakra).")] = "1MB",
     min_size: Annotated[str | None, typer.Option(help="Least size to use it for (MSCCL, MSCCL++).")] = None,
     max_size: Annotated[str | None, typer.Option(help="Size to stop using it at (MSCCL, MSCCL++).")] = None,
@@ -205,6 +206,7 @@ def export(
             in_place=in_place,
             instances=instances,
             channels=channels,
+            fuse=fuse,
             size=size,
             min_size=min_size,
             max_size=max_size,

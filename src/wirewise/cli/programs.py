@@ -59,6 +59,7 @@ class Export:
     in_place: bool
     instances: int
     channels: int
+    fuse: bool
     size: str
     min_size: str | None
     max_size: str | None
@@ -184,6 +185,7 @@ def _to_msccl(dialect: msccl.Dialect) -> Callable[[Program, Export], list[Path]]
             in_place=asked.in_place,
             instances=asked.instances,
             channels=asked.channels,
+            fuse=asked.fuse,
             min_bytes=_bytes_of(asked.min_size),
             max_bytes=_bytes_of(asked.max_size),
         )

@@ -22,5 +22,5 @@ def test_files_of_known_algorithms_are_right(collective, algorithm, ranks):
         pytest.skip(f"{algorithm} is not for {ranks} ranks")
     for in_place, dialect in ((False, "microsoft"), (True, "azure")):
         if not (in_place and collective == "all_to_all"):
-            made = msccl.lower(program, in_place=in_place, instances=2)
+            made = msccl.lower(program, in_place=in_place, instances=2, fuse=in_place)
             assert msccl.violations(msccl.dumps(made, dialect), dialect, root=root) == []

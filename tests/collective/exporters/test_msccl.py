@@ -41,7 +41,11 @@ def test_E2_exact_results(collective, instances, protocol):
         if in_place and collective == "all_to_all":
             continue
         made = msccl.lower(
-            ring(collective, 4, root=1), protocol=protocol, in_place=in_place, instances=instances
+            ring(collective, 4, root=1),
+            protocol=protocol,
+            in_place=in_place,
+            instances=instances,
+            fuse=instances > 1,
         )
         algorithm = msccl.loads(msccl.dumps(made))
         assert_right(algorithm, numbers(algorithm, 5), root=1)
@@ -205,6 +209,45 @@ def test_a_send_and_a_receive_share_a_thread_block_where_no_step_needs_both():
 
 def as_dict(program):
     return {name: getattr(program, name) for name in program.__struct_fields__}
+
+
+def kinds(gpu):
+    return [[step.kind for step in block.steps] for block in gpu.blocks]
+
+
+def test_fused_rings_have_one_thread_block_that_passes_on():
+    for in_place in (False, True):
+        algorithm = msccl.lower(ring("all_reduce", 4), fuse=True, in_place=in_place)
+        for gpu in algorithm.gpus:
+            assert kinds(gpu) == [["s", "rrs", "rrs", "rrcs", "rcs", "rcs", "r"]]
+        assert_right(algorithm, numbers(algorithm, 2))
+    chain = msccl.lower(ring("reduce", 4, root=3), fuse=True)
+    assert [kinds(gpu) for gpu in chain.gpus] == [
+        [["s", "s"]],
+        [["rrs", "rrs"]],
+        [["rrs", "rrs"]],
+        [["rrc", "rrc"]],
+    ]
+    assert [gpu.scratch_chunks for gpu in chain.gpus] == [0, 0, 0, 0]
+
+
+def test_what_is_read_again_is_stored():
+    """In a tree the root's sum goes to two children: one send is joined, the other reads what was stored."""
+    transfers = [Transfer(0, 1, 0, 0, True), Transfer(0, 0, 1, 1), Transfer(0, 0, 2, 1)]
+    transfers += [Transfer(0, 2, 0, 0, True)]
+    tree = Program(name="tree", collective="all_reduce", ranks=3, chunks=1, transfers=tuple(transfers))
+    algorithm = msccl.lower(tree, fuse=True)
+    found = [kind for block in kinds(algorithm.gpus[0]) for kind in block]
+    assert sorted(found) == ["rrc", "rrcs", "s"]
+    assert msccl.violations(msccl.dumps(algorithm)) == []
+
+
+def test_steps_that_would_wait_in_a_circle_are_not_joined():
+    """Two ranks pass two values to and fro: joined, each would receive before it sends what the other waits for."""
+    program = doubling(4, chunks=5)
+    algorithm = msccl.lower(program, in_place=True, fuse=True)
+    assert msccl.stuck(algorithm, fifo=1) == []
+    assert_right(algorithm, numbers(algorithm, 1), fifo=1)
 
 
 def test_channels_are_used_in_turn():

@@ -250,7 +250,7 @@ def mutated(root, random):
 def test_E1_what_passes_after_a_random_change_is_still_right():
     """No false pass: in every order of turns and with one send in a connection, the result is right."""
     random = np.random.default_rng(11)
-    texts = [ET.tostring(good(ranks=4, **how), encoding="unicode") for how in ({}, {"in_place": True})]
+    texts = [ET.tostring(good(ranks=4, **how), encoding="unicode") for how in ({}, {"fuse": True})]
     texts.append(msccl.dumps(msccl.lower(doubling(4))))
     refused = 0
     for n in range(240):

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from wirewise.collective.exporters.msccl.model import KINDS, Place, Step, ThreadBlock
 
-if TYPE_CHECKING:
-    from wirewise.collective.exporters.msccl.lowering import Draft
-
-__all__ = ["touched", "with_waits"]
+__all__ = ["Draft", "touched", "with_waits"]
 
 _At = tuple[int, int]
 """Thread block and place in it, before steps that only wait are put in."""
+
+
+class Draft(NamedTuple):
+    """A step before thread blocks are numbered."""
+
+    order: tuple[int, bool, int]
+    """Step of the program, whether it receives, number."""
+    send: int
+    receive: int
+    channel: int
+    step: Step
 
 
 class _Cell(NamedTuple):

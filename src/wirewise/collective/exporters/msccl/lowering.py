@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from wirewise.collective.check import check
-from wirewise.collective.exporters.msccl.dependences import with_waits
+from wirewise.collective.exporters.msccl.dependences import Draft, with_waits
+from wirewise.collective.exporters.msccl.fusion import fused
 from wirewise.collective.exporters.msccl.interpreter import stuck
 from wirewise.collective.exporters.msccl.layout import Layout
 from wirewise.collective.exporters.msccl.model import Algorithm, Gpu, Place, Protocol, Step, limits, sizes
 from wirewise.collective.program import Message, Program
 from wirewise.errors import InputError
 
-__all__ = ["Draft", "lower"]
+__all__ = ["lower"]
 
 
 class _Move(NamedTuple):
@@ -39,17 +40,6 @@ class _Move(NamedTuple):
     chunks: int
 
 
-class Draft(NamedTuple):
-    """A step before thread blocks are numbered."""
-
-    order: tuple[int, bool, int]
-    """Step of the program, whether it receives, number."""
-    send: int
-    receive: int
-    channel: int
-    step: Step
-
-
 def lower(
     program: Program,
     *,
@@ -57,6 +47,7 @@ def lower(
     in_place: bool = False,
     instances: int = 1,
     channels: int = 1,
+    fuse: bool = False,
     min_bytes: int = 0,
     max_bytes: int = 0,
 ) -> Algorithm:
@@ -68,6 +59,7 @@ def lower(
         in_place: For calls whose input and output are the same memory, or for the others.
         instances: Copies that each move an equal part of every chunk, on channels of their own.
         channels: Connections between two ranks in each copy, used in turn.
+        fuse: Whether to receive and pass on in one step, in thread blocks that do both, where this is possible.
         min_bytes: Least size, of the larger buffer, that the runtime is to use it for.
         max_bytes: Size from which the runtime is not to use it; 0: no limit.
 
@@ -80,7 +72,7 @@ def lower(
     check(program)
     layout = Layout(program, in_place)
 
-    def made(largest: int) -> Algorithm:
+    def made(largest: int, fuse: bool) -> Algorithm:
         moves = list(_moves(program, layout, instances, channels, largest))
         return Algorithm(
             name=program.name[: limits("microsoft").name],
@@ -92,12 +84,18 @@ def lower(
             out_of_place=not in_place,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
-            gpus=_gpus(layout, moves, instances),
+            gpus=_gpus(layout, moves, instances, fuse),
         )
 
-    # Two ranks that exchange long messages in place can wait for each other; cut into single chunks they cannot.
-    found = made(limits("microsoft").chunks)
-    return made(1) if stuck(found, fifo=1) else found
+    # Steps that receive and send can wait for each other in a circle, and so can two ranks that exchange long
+    # messages in place; separate steps of single chunks cannot.
+    longest = limits("microsoft").chunks
+    for largest, joined in ((longest, True), (longest, False)):
+        if joined <= fuse:
+            found = made(largest, joined)
+            if not stuck(found, fifo=1):
+                return found
+    return made(1, False)
 
 
 def _moves(program: Program, layout: Layout, instances: int, channels: int, largest: int) -> Iterator[_Move]:
@@ -175,14 +173,14 @@ def _copies(move: _Move, instances: int) -> Iterator[_Move]:
         yield scaled._replace(channel=move.channel + i)
 
 
-def _gpus(layout: Layout, moves: list[_Move], instances: int) -> tuple[Gpu, ...]:
+def _gpus(layout: Layout, moves: list[_Move], instances: int, fuse: bool) -> tuple[Gpu, ...]:
     drafts: list[list[Draft]] = [_copy_steps(layout, rank, instances) for rank in range(layout.program.ranks)]
     for number, m in enumerate(moves):
         sends = Step("s", m.sent_from, None, m.chunks)
         receives = Step("rrc" if m.added_to else "r", m.added_to, m.goes_to, m.chunks)
         drafts[m.source].append(Draft((m.step, False, number), m.target, -1, m.channel, sends))
         drafts[m.target].append(Draft((m.step, True, number), -1, m.source, m.channel, receives))
-    return tuple(_gpu(layout, rank, found, instances) for rank, found in enumerate(drafts))
+    return tuple(_gpu(layout, rank, found, instances, fuse) for rank, found in enumerate(drafts))
 
 
 def _copy_steps(layout: Layout, rank: int, instances: int) -> list[Draft]:
@@ -209,15 +207,18 @@ def _shifted(move: _Move, change: Callable[[int], int]) -> _Move:
     )
 
 
-def _gpu(layout: Layout, rank: int, drafts: list[Draft], instances: int) -> Gpu:
-    used = {place.buffer for d in drafts for place in (d.step.source, d.step.target) if place is not None}
+def _gpu(layout: Layout, rank: int, drafts: list[Draft], instances: int, fuse: bool) -> Gpu:
+    blocks, rest = fused(drafts) if fuse else ([], drafts)
+    ordered = sorted(blocks + _shared(rest), key=_peers)
+    steps = [draft.step for block in ordered for draft in block]
+    used = {place.buffer for step in steps for place in (step.source, step.target) if place is not None}
     whole = layout.chunks_per_loop * instances
     inputs, outputs = sizes(layout.program.collective, layout.program.ranks, whole)
     return Gpu(
         inputs if "i" in used else 0,
         outputs if "o" in used else 0,
-        layout.scratch[rank] * instances,
-        with_waits(_shared(drafts)),
+        layout.scratch[rank] * instances if "s" in used else 0,
+        with_waits(ordered),
     )
 
 
@@ -244,7 +245,7 @@ def _shared(drafts: list[Draft]) -> list[list[Draft]]:
             found = sorted([*found, *groups[mate]], key=lambda d: d.order)
         blocks.append(found)
     blocks.extend(groups[key] for key in free)
-    return sorted(blocks, key=_peers)
+    return blocks
 
 
 def _peers(block: list[Draft]) -> tuple[int, int, int]:
