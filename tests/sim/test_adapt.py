@@ -45,7 +45,7 @@ def test_every_order_ends_and_sends_once(ranks, segments, rendezvous):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "segments"), [(3, 4), (4, 3), (4, 4)])
+@pytest.mark.parametrize(("ranks", "segments"), [(3, 4), (4, 3)])
 def test_every_order_of_more_segments(ranks, segments):
     """G1."""
     assert max(all_orders(ranks, segments, True)) > 1000

@@ -9,16 +9,24 @@ planners only plan collectives that move.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from wirewise.collective import REDUCING, Collective, Edge, Network, Program, Transfer
+from wirewise.collective import REDUCING, ROOTED, Collective, Edge, Network, Program, Transfer
 from wirewise.errors import ProgramError
 from wirewise.planners.collective.problem import CollectiveProblem
 
-__all__ = ["MIRRORS", "backwards", "by_mirror", "refined", "reversed_network", "summed_then_spread"]
+__all__ = [
+    "MIRRORS",
+    "backwards",
+    "by_mirror",
+    "refined",
+    "renumbered",
+    "reversed_network",
+    "summed_then_spread",
+]
 
 MIRRORS: dict[Collective, Collective] = {
     "broadcast": "reduce",
@@ -68,6 +76,39 @@ def refined(program: Program, factor: int) -> Program:
     return msgspec.structs.replace(
         program, chunks=program.chunks * factor, transfers=transfers, shares=shares
     )
+
+
+def renumbered(program: Program, order: Sequence[int], problem: CollectiveProblem) -> Program:
+    """A program of as many ranks as a group has, done by the group: rank r's part by the group's place `order[r]`.
+
+    Blocks are renumbered with the ranks, so that each member still ends with what the collective gives it.
+    """
+    group, each = problem.group, program.chunks // program.blocks
+    blocks = _renumbered_blocks(program, order)
+    chunks = [blocks[c // each] * each + c % each for c in range(program.chunks)]
+    shares = list(program.shares)
+    for chunk, share in enumerate(program.shares):
+        shares[chunks[chunk]] = share
+    transfers = tuple(
+        Transfer(chunks[t.chunk], group[order[t.source]], group[order[t.target]], t.step, t.reduces)
+        for t in program.transfers
+    )
+    return msgspec.structs.replace(
+        program,
+        ranks=problem.network.ranks,
+        members=problem.members,
+        root=group[order[program.root]] if program.collective in ROOTED else 0,
+        transfers=transfers,
+        shares=tuple(shares),
+    )
+
+
+def _renumbered_blocks(program: Program, order: Sequence[int]) -> list[int]:
+    """New number of each block: a block belongs to no member, to one, or to a pair of them."""
+    members = len(order)
+    if program.blocks == members * members and program.collective == "all_to_all":
+        return [order[b // members] * members + order[b % members] for b in range(program.blocks)]
+    return [order[b] for b in range(members)] if program.blocks == members else [0]
 
 
 def summed_then_spread(first: Program, second: Program) -> Program:

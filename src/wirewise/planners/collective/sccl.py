@@ -67,13 +67,14 @@ def solve(problem: CollectiveProblem, point: Point, *, time_limit_s: float = 60.
         PlanError: The time limit ends the search before either is known, or the model is too large for it.
     """
     ends = time.monotonic() + time_limit_s
+    columns = len(demands(problem)) * point.chunks * len(pairs(problem.network))
+    if columns > _MOST_COLUMNS:
+        raise PlanError(
+            f"at least {columns} variables for {point}; expected at most {_MOST_COLUMNS}: use the planner greedy instead"
+        )
     sends = _sends(problem, point)
     if sends is None:
         return None
-    if len(sends) > _MOST_COLUMNS:
-        raise PlanError(
-            f"{len(sends)} variables for {point}; expected at most {_MOST_COLUMNS}: use the planner greedy instead"
-        )
     rows, least, most, step_rows = _rows(problem, point, sends)
     for rounds in _splits(point):
         most[step_rows.rows] = step_rows.width * np.array(rounds)[step_rows.step]

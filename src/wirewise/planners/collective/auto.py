@@ -1,0 +1,177 @@
+"""The quickest program for a size: known algorithms and planners, each pipelined and simulated, and the choice told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from wirewise.collective import ROOTED, Collective, Program
+from wirewise.collective.bounds import bound
+from wirewise.collective.builders import algorithms, build
+from wirewise.errors import PlanError, WirewiseError
+from wirewise.planners.collective.adapt import distances, grouped
+from wirewise.planners.collective.combine import renumbered
+from wirewise.planners.collective.orders import near_order
+from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.segments import with_best_segments
+from wirewise.plans import Candidate
+
+__all__ = ["BUILTIN", "Choice", "choose"]
+
+BUILTIN: dict[Collective, str] = {
+    "broadcast": "binomial",
+    "reduce": "reduce_scatter_gather",
+    "scatter": "flat",
+    "gather": "flat",
+    "all_gather": "ring",
+    "reduce_scatter": "ring",
+    "all_reduce": "ring",
+    "all_to_all": "linear",
+}
+"""What process groups do by themselves (gloo's defaults), whatever the network; the candidate "builtin"."""
+_NEAR_BOUND = 1.02
+"""Where the best program is so near the bound, further planners are not asked."""
+_MANY_RANKS = 64
+"""Above it, only planners that take seconds are asked."""
+_FOR_MANY = ("adapt", "greedy")
+
+
+class Choice(NamedTuple):
+    """A program and why."""
+
+    program: Program
+    candidates: tuple[Candidate, ...]
+    """All that were simulated, the quickest first; `program` need not be the first (see `gain`)."""
+    notes: tuple[str, ...]
+    """The reason for the choice, and what had no program to offer."""
+
+
+class _Tried(NamedTuple):
+    name: str
+    program: Program
+    seconds: float
+
+
+def choose(
+    problem: CollectiveProblem,
+    planners: Mapping[str, Callable[..., Program]],
+    *,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    gain: float = 0.1,
+) -> Choice:
+    """The program of least simulated time among known algorithms and planners.
+
+    Each known algorithm is tried with ranks in ascending order and in an order of near neighbours, and each program in
+    the number of segments that suits it best.
+
+    Args:
+        problem: What for.
+        planners: By name, `(problem, *, time_limit_s, seed) -> Program`; asked in this order.
+        time_limit_s: For all; each planner gets an equal part of what is left.
+        seed: Of the planners.
+        gain: Part by which a program must beat what process groups do by themselves, or "builtin" is chosen.
+
+    Raises:
+        PlanError: Nothing has a program.
+    """
+    ends = time.monotonic() + time_limit_s
+    least = bound(
+        problem.network, problem.collective, problem.size_bytes, root=problem.root, members=problem.members
+    )
+    notes: list[str] = []
+    tried = list(_known(problem, notes, ends))
+    asked = [name for name in planners if len(problem.group) <= _MANY_RANKS or name in _FOR_MANY]
+    for number, name in enumerate(asked):
+        left = ends - time.monotonic()
+        if left <= 0 or min((t.seconds for t in tried), default=float("inf")) <= _NEAR_BOUND * least.seconds:
+            why = (
+                "the time limit was reached"
+                if left <= 0
+                else f"the best is within {_NEAR_BOUND - 1:.0%} of the bound"
+            )
+            notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
+            break
+        share = left / (len(asked) - number)
+        found = _tried(name, problem, partial(planners[name], problem, time_limit_s=share, seed=seed), notes)
+        tried += [found] if found else []
+    return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least.seconds, gain, notes)
+
+
+def _known(problem: CollectiveProblem, notes: list[str], ends: float) -> Iterator[_Tried]:
+    """What process groups do, then the algorithms of `collective.builders` in both orders of ranks."""
+    builtin = BUILTIN[problem.collective]
+    ascending = tuple(range(len(problem.group)))
+    distance = distances(problem.network)
+    near = near_order(distance, problem.group)
+    hosts = _hosts(problem, grouped(distance, problem.group, most_levels=2))
+    orders = {"": ascending} | ({"near ranks": near} if near != ascending else {})
+    wanted = [("builtin", builtin, ascending)] + [
+        (f"{name}, {label}" if label else name, name, order)
+        for name in algorithms(problem.collective)
+        for label, order in orders.items()
+        if (name, order) != (builtin, ascending)
+    ]
+    for label, name, order in wanted:
+        if time.monotonic() > ends:
+            return
+        found = _tried(label, problem, partial(_built, problem, name, order, hosts), notes)
+        if found:
+            yield found
+
+
+def _hosts(problem: CollectiveProblem, groups: object) -> list[list[int]]:
+    """Groups of near ranks as places of the group; one group of all: none."""
+    assert isinstance(groups, tuple)
+    place = {rank: number for number, rank in enumerate(problem.group)}
+    if all(isinstance(part, int) for part in groups):
+        return []
+    return [[place[r] for r in ([part] if isinstance(part, int) else part)] for part in groups]
+
+
+def _built(problem: CollectiveProblem, name: str, order: tuple[int, ...], hosts: list[list[int]]) -> Program:
+    place = {member: number for number, member in enumerate(order)}
+    root = place[problem.group.index(problem.root)] if problem.collective in ROOTED else 0
+    own = [[place[member] for member in host] for host in hosts] if name == "hierarchical" else None
+    return renumbered(build(problem.collective, name, len(order), root=root, hosts=own), order, problem)
+
+
+def _tried(
+    name: str, problem: CollectiveProblem, make: Callable[[], Program], notes: list[str]
+) -> _Tried | None:
+    try:
+        program, seconds = with_best_segments(make(), problem.network, problem.size_bytes)
+    except WirewiseError as error:
+        notes.append(f"{name}: {error}")
+        return None
+    return _Tried(name, msgspec.structs.replace(program, name=name), seconds)
+
+
+def _chosen(
+    problem: CollectiveProblem, tried: list[_Tried], least_s: float, gain: float, notes: list[str]
+) -> Choice:
+    if not tried:
+        raise PlanError(
+            f"nothing has a program for {problem.collective} on {problem.network.name!r}: {'; '.join(notes)}"
+        )
+    best = tried[0]
+    builtin = next((t for t in tried if t.name == "builtin"), None)
+    if builtin is not None and best.seconds > (1 - gain) * builtin.seconds:
+        why = (
+            f"builtin takes {builtin.seconds:.3g} s, {best.name} {best.seconds:.3g} s: no gain of {gain:.0%}"
+        )
+        best = builtin
+    elif builtin is not None:
+        why = f"{best.name} takes {best.seconds:.3g} s, {builtin.seconds / best.seconds:.2f} times as fast as builtin"
+    else:
+        why = f"{best.name} takes {best.seconds:.3g} s; builtin has no routes here"
+    if least_s > 0:
+        why += f"; {best.seconds / least_s:.3f} of the bound"
+    candidates = tuple(
+        Candidate(name=t.name, predicted_s=t.seconds, segments=t.program.segments) for t in tried
+    )
+    return Choice(best.program, candidates, (why, *notes))

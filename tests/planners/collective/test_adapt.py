@@ -1,0 +1,139 @@
+"""Trees over the levels of a machine: groups, shapes, segments, and their gain where levels differ."""
+
+import numpy as np
+import pytest
+
+from tests.planners.collective.networks import four_unequal, groups, of_pairs, ring, switch, torus
+from wirewise.collective import Network, check
+from wirewise.collective.builders import build
+from wirewise.errors import PlanError
+from wirewise.planners.collective import CollectiveProblem
+from wirewise.planners.collective.adapt import (
+    COLLECTIVES,
+    SHAPES,
+    distances,
+    grouped,
+    pipeline_segments,
+    synthesize,
+    tree,
+    windows,
+)
+from wirewise.planners.collective.segments import with_best_segments
+from wirewise.sim.programs import simulate
+
+MB = 1_000_000
+
+
+def problem(network, collective="broadcast", size_bytes=4 * MB, **kwargs):
+    return CollectiveProblem(network=network, collective=collective, size_bytes=size_bytes, **kwargs)
+
+
+def shuffled(network, order):
+    """The same network with ranks renumbered: rank r of the result is `order[r]` of the given one."""
+    place = {old: new for new, old in enumerate(order)} | {
+        v: v for v in range(network.ranks, len(network.vertices))
+    }
+    edges = tuple(e._replace(source=place[e.source], target=place[e.target]) for e in network.edges)
+    return Network(name=network.name, ranks=network.ranks, vertices=network.vertices, edges=edges)
+
+
+TWO_LEVELS = groups([5, 5, 5], 1e9, 1e8)
+MIXED = shuffled(TWO_LEVELS, [0, 5, 10, 1, 6, 11, 2, 7, 12, 3, 8, 13, 4, 9, 14])
+"""Ranks dealt out to the groups in turns."""
+
+
+def test_ranks_are_grouped_by_how_near_they_are():
+    assert grouped(distances(TWO_LEVELS), range(15)) == (
+        tuple(range(5)),
+        tuple(range(5, 10)),
+        tuple(range(10, 15)),
+    )
+    assert set(map(frozenset, grouped(distances(MIXED), range(15)))) == {
+        frozenset(range(start, 15, 3)) for start in range(3)
+    }
+    assert grouped(distances(switch(6)), range(6)) == tuple(range(6))
+    assert grouped(distances(four_unequal()), range(4)) == ((0, 1), (2, 3))
+
+
+def test_three_levels():
+    distance = np.full((8, 8), 100.0)
+    for a in range(8):
+        for b in range(8):
+            distance[a, b] = 1.0 if a // 2 == b // 2 else 10.0 if a // 4 == b // 4 else 100.0
+    assert grouped(distance, range(8)) == (((0, 1), (2, 3)), ((4, 5), (6, 7)))
+    assert grouped(distance, range(8), most_levels=1) == tuple(range(8))
+
+
+def between(program, group_of):
+    return sum(group_of(t.source) != group_of(t.target) for t in program.transfers)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(
+    "network", [switch(5), TWO_LEVELS, MIXED, four_unequal(), torus(3, 3), ring(4)], ids=lambda n: n.name
+)
+def test_every_tree_is_right(network, collective):
+    program = synthesize(problem(network, collective, root=2))
+    assert program.collective == collective
+    check(program)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_groups_of_ranks(collective):
+    program = synthesize(problem(MIXED, collective, root=4, members=(1, 3, 4, 9, 11)))
+    assert {t.source for t in program.transfers} | {t.target for t in program.transfers} == {1, 3, 4, 9, 11}
+    check(program)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_group_is_entered_once(shape):
+    """G5: edges between groups = groups - 1."""
+    for root in (0, 7):
+        program = synthesize(problem(MIXED, root=root), shapes=(shape,))
+        assert between(program, lambda rank: rank % 3) == 2
+
+
+@pytest.mark.parametrize("network", [TWO_LEVELS, MIXED], ids=["in order", "dealt out"])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_gain_over_the_tree_in_rank_order(network, collective):
+    """G5: 1.5 times as fast as a binomial tree of the ranks, both with their best number of segments."""
+    rank_order = build(collective, "binomial", network.ranks)
+    _, plain_s = with_best_segments(rank_order, network, 4 * MB)
+    planned = synthesize(problem(network, collective))
+    assert plain_s >= 1.5 * simulate(planned, network, 4 * MB).finish_s
+
+
+def test_slowest_child_is_served_first():
+    program = synthesize(problem(TWO_LEVELS), shapes=("flat", "binomial"))
+    served = [t.target for t in sorted(program.transfers, key=lambda t: t.step) if t.source == 0]
+    assert {t // 5 for t in served[:2]} == {1, 2}
+    assert {t // 5 for t in served[2:]} == {0}
+
+
+def test_segments_of_the_pipeline_model():
+    size, alpha, beta, depth = 4 * MB, 1e-4, 1e-8, 5
+    count = pipeline_segments(size, alpha, beta, depth)
+
+    def time_s(n):
+        return (depth + n - 1) * (alpha + size / n * beta)
+
+    assert count == min(range(1, 100), key=time_s)
+    assert pipeline_segments(size, alpha, beta, 1) == 1
+    assert pipeline_segments(100, alpha, beta, 5) == 1
+
+
+def test_windows_cover_the_latency():
+    network = of_pairs("far", 2, {(0, 1): 1e9, (1, 0): 1e9}, latency_s=1e-3)
+    program = build("broadcast", "binomial", 2, segments=10)
+    assert windows(network, program, 10 * MB).sends == 2
+    near, far = (windows(network, program, size) for size in (10 * MB, 2 * MB))
+    assert far.sends > near.sends and far.receives == far.sends + 1
+
+
+def test_what_is_no_tree_is_told():
+    with pytest.raises(PlanError, match="ADAPT plans trees"):
+        synthesize(problem(switch(3), "all_gather"))
+    with pytest.raises(PlanError, match="expected some of chain"):
+        tree(distances(switch(3)), (0, 1, 2), 0, ("star",))
+    with pytest.raises(PlanError, match="greedy"):
+        synthesize(problem(ring(6), members=(0, 2, 4)))

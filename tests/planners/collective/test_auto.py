@@ -1,0 +1,104 @@
+"""The choice among programs: never worse than what is built in, told, and bounded in time."""
+
+import pytest
+
+from tests.planners.collective.networks import four_unequal, groups, ring, switch
+from wirewise.collective import COLLECTIVES, check, network
+from wirewise.collective.builders import algorithms, build
+from wirewise.errors import PlanError, ProgramError
+from wirewise.planners.collective import CollectiveProblem, adapt, greedy, sccl
+from wirewise.planners.collective.adapt import distances
+from wirewise.planners.collective.auto import choose
+from wirewise.planners.collective.combine import renumbered
+from wirewise.planners.collective.orders import near_order
+from wirewise.sim.programs import simulate
+from wirewise.topology import preset
+
+PLANNERS = {"adapt": adapt.synthesize, "greedy": greedy.synthesize}
+
+
+def problem(net, collective, size_bytes=4e6, **kwargs):
+    return CollectiveProblem(network=net, collective=collective, size_bytes=size_bytes, **kwargs)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("net", [four_unequal(), switch(5), groups([2, 3], 1e9, 1e8)], ids=lambda n: n.name)
+def test_choice_is_right_and_no_slower_than_the_builtin(net, collective):
+    wanted = problem(net, collective, root=1)
+    choice = choose(wanted, PLANNERS, time_limit_s=2.0)
+    check(choice.program)
+    seconds = simulate(choice.program, net, wanted.size_bytes).finish_s
+    times = {c.name: c.predicted_s for c in choice.candidates}
+    assert seconds == pytest.approx(times[choice.program.name])
+    assert seconds <= times["builtin"]
+    assert list(times.values()) == sorted(times.values())
+
+
+def test_small_and_large_messages_take_other_algorithms():
+    small, large = (choose(problem(switch(8), "all_reduce", size), {}).program for size in (64.0, 64e6))
+    assert (
+        simulate(small, switch(8), 64.0).finish_s
+        < simulate(build("all_reduce", "ring", 8), switch(8), 64.0).finish_s
+    )
+    assert small.steps < large.steps
+
+
+def test_without_gain_the_builtin_is_taken():
+    choice = choose(problem(switch(4), "all_gather", 64e6), PLANNERS, time_limit_s=2.0)
+    assert choice.program.name == "builtin"
+    assert "no gain of 10%" in choice.notes[0]
+
+
+def test_choice_is_explained():
+    choice = choose(problem(four_unequal(), "all_gather", 16e6), PLANNERS, time_limit_s=4.0)
+    assert choice.program.name != "builtin"
+    assert "times as fast as builtin" in choice.notes[0] and "of the bound" in choice.notes[0]
+
+
+def test_near_the_bound_no_more_planners_are_asked():
+    def never(*args, **kwargs):
+        raise AssertionError
+
+    choice = choose(problem(switch(4, latency_s=1e-9), "all_gather", 64e6), {"never": never})
+    assert any("not asked" in note and "never" in note for note in choice.notes)
+
+
+def test_what_has_no_program_is_told():
+    def without(*args, **kwargs):
+        raise PlanError("no sketch")
+
+    choice = choose(problem(four_unequal(), "broadcast"), {"without": without})
+    assert "without: no sketch" in choice.notes
+    with pytest.raises(PlanError, match="nothing has a program"):
+        choose(problem(ring(6, both=False), "broadcast", members=(0, 3)), {"without": without})
+
+
+def test_ring_through_a_cube_mesh():
+    """The ranks of a DGX-1 in ascending order are no ring of links; another order is."""
+    mesh = network(preset("dgx-1v"), kinds={"nvlink"})
+    order = near_order(distances(mesh), range(8))
+    assert sorted(order) == list(range(8))
+    assert all(mesh.rate(a, b) >= 50e9 for a, b in zip(order, (*order[1:], order[0]), strict=True))
+    program = renumbered(build("all_reduce", "ring", 8), order, problem(mesh, "all_reduce"))
+    check(program)
+    simulate(program, mesh, 1e6)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_renumbered_programs_are_right(collective):
+    wanted = problem(switch(7), collective, root=4, members=(1, 2, 4, 6))
+    tried = 0
+    for name in algorithms(collective):
+        for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
+            try:
+                program = build(collective, name, 4, root=order.index(2), hosts=[[0, 1], [2, 3]])
+            except ProgramError:
+                continue
+            check(renumbered(program, order, wanted))
+            tried += 1
+    assert tried >= 4
+
+
+def test_exact_search_takes_part_on_small_networks():
+    choice = choose(problem(ring(4), "all_to_all", 1e3), {"sccl": sccl.synthesize}, time_limit_s=5.0)
+    assert "sccl" in {c.name for c in choice.candidates}
