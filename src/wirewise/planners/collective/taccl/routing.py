@@ -7,6 +7,7 @@ large number, and the bound of `cuts` as a bound of the time.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from wirewise.planners.collective.taccl.milp import Model, Solution
 
 __all__ = ["Routing", "arrivals", "relaxed_time", "route", "sends_of"]
 
-_CONNECTION_PRICE = 0.01
-"""Price of a connection against the time, as published."""
+_GAP = 0.55
+"""Times and numbers of connections are integers, and what is added to tell equal ones apart is less than 0.4."""
 
 
 class Routing(NamedTuple):
@@ -105,7 +106,8 @@ def route(
         time_limit_s: After it the best routing found counts, with its gap.
         seed: Of the solver's random choices.
         warm: Whether the solver begins with `matched`, and is left out where a cut proves that best.
-        policy: Whether then, at that time, connections are chosen as the sketch wants them and ways kept short.
+        policy: Whether then, at that time, connections are chosen as the sketch wants them and ways kept short. (The
+            publication prices them in the same objective, at 0.01 of a unit of time.)
 
     Raises:
         PlanError: The solver found nothing within the limit.
@@ -116,12 +118,12 @@ def route(
     if most > bound or not warm:
         program = _Program(instance, bound, most)
         found = program.solve(time_limit_s, seed, matched.trees if warm else None)
-        if found is None:
+        if found is None and not warm:
             raise PlanError(
                 f"{instance.topology.name}: HiGHS found no routing within {time_limit_s:.0f} s; raise the limit or "
                 "begin with a matching"
             )
-        trees, dual = found
+        trees, dual = found or (matched.trees, bound)
         made = relaxed_time(instance, trees)
         best = Routing(trees, made, max(bound, min(made, dual)), 0.0, program.model.size)
     if policy:
@@ -245,28 +247,27 @@ class _Program:
                 self.model.row({**terms, self._time: 1.0, here: -1.0}, 0.0)
 
     def prefer(self) -> None:
-        """Keep the time as it is; minimise the longest way and price connections within the first host."""
+        """Keep the time as it is; minimise what the sketch prices on the first host, then the longest way."""
         top = self.instance.topology
         self.model.price(self._time, 0.0)
         self.model.limit(self._time, float(self.most))
-        longest = self.model.column(0, self.most, price=1.0)
+        longest = self.model.column(0, self.most, price=0.4 / self.most)
         for (chunk, rank), column in self._there.items():
             if rank in self.instance.demands[chunk].targets:
                 self.model.row({longest: 1.0, column: -1.0}, 0.0)
-        local = [pair for pair, hop in top.hops.items() if not hop.remote and top.node(pair[0]) == 0]
         by_pair = defaultdict[Pair, list[Send]](list)
         for send in self._sent_orbit:
-            by_pair[send.source, send.target].append(send)
+            if not top.hops[send[1:]].remote and top.node(send.source) == 0:
+                by_pair[send[1:]].append(send)
         if top.connections:
-            self._price_connections([by_pair[pair] for pair in local if by_pair[pair]])
+            self._price_connections(list(by_pair.values()), float(top.connections))
         if top.spread:
-            extreme = self.model.column(0, self.most, price=_CONNECTION_PRICE * top.spread)
-            for pair in local:
-                terms = self._sum(by_pair[pair], -float(top.spread * top.occupies(pair)))
+            extreme = self.model.column(0, self.most, price=float(top.spread))
+            for pair, sends in by_pair.items():
+                terms = self._sum(sends, -float(top.spread * top.occupies(pair)))
                 self.model.row({**terms, extreme: float(top.spread)}, 0.0)
 
-    def _price_connections(self, groups: list[list[Send]]) -> None:
-        price = _CONNECTION_PRICE * self.instance.topology.connections
+    def _price_connections(self, groups: list[list[Send]], price: float) -> None:
         for sends in groups:
             used = self.model.column(0, 1, integer=True, price=price)
             terms = self._sum(sends)
@@ -281,10 +282,11 @@ class _Program:
     ) -> tuple[tuple[Tree, ...], int] | None:
         """Trees and lower bound; None: nothing was found."""
         given = self._columns(start) if start is not None else None
-        solution = self.model.solve(time_limit_s, seed=seed, start=given, gap=0.99)
+        solution = self.model.solve(time_limit_s, seed=seed, start=given, gap=_GAP)
         if solution is None:
             return None
-        return self._trees(solution), int(-(-(solution.bound - 1e-6) // 1))
+        dual = math.ceil(solution.bound - 1e-6) if math.isfinite(solution.bound) else self.bound
+        return self._trees(solution), dual
 
     def _columns(self, trees: tuple[Tree, ...]) -> list[float]:
         """Columns of a routing."""
