@@ -8,10 +8,13 @@ import msgspec
 import pytest
 
 from wirewise import plans, sim
+from wirewise.collective import build, network
 from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
 from wirewise.cost.interfaces import Links
 from wirewise.errors import PlanError
 from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.programs import simulate
+from wirewise.topology import lab_hosts
 
 
 def bitwidth() -> plans.BitWidthPlan:
@@ -77,9 +80,34 @@ def broken_fusion():
     return msgspec.structs.replace(plan, buckets=(plan.buckets[0], wrong)), "buckets[1]"
 
 
-EXAMPLES = {"bitwidth": bitwidth, "fusion": fusion}
-BROKEN = {"bitwidth": broken_bitwidth, "fusion": broken_fusion}
-SIMULATORS = {"bitwidth": simulate_bitwidth, "fusion": simulate_fusion}
+def collective() -> plans.CollectivePlan:
+    return plans.CollectivePlan(
+        world_size=2,
+        planner="example",
+        program=build("all_reduce", "ring", 2),
+        size_bytes=1_000_000,
+        topology="lab-2",
+        bound_s=0.01,
+        predicted_s=0.02,
+        certificate=plans.Certificate(cut=(0,), bandwidth_bytes_per_s=1e8),
+        candidates=(plans.Candidate(name="ring", predicted_s=0.02),),
+    )
+
+
+def simulate_collective(plan):
+    hosts = network(lab_hosts(["800mbit"] * plan.world_size))
+    return SimpleNamespace(seconds=simulate(plan.program, hosts, plan.size_bytes).finish_s)
+
+
+def broken_collective():
+    plan = collective()
+    wrong = msgspec.structs.replace(plan.program, transfers=plan.program.transfers[1:])
+    return msgspec.structs.replace(plan, program=wrong), "$.program"
+
+
+EXAMPLES = {"bitwidth": bitwidth, "collective": collective, "fusion": fusion}
+BROKEN = {"bitwidth": broken_bitwidth, "collective": broken_collective, "fusion": broken_fusion}
+SIMULATORS = {"bitwidth": simulate_bitwidth, "collective": simulate_collective, "fusion": simulate_fusion}
 
 FAMILIES = pytest.mark.parametrize("family", sorted(plans.PLANS))
 

@@ -124,7 +124,7 @@ def show(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] such as broadcast:binomial:8.",
+            help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] (broadcast:binomial:8).",
         ),
     ],
     html: Annotated[Path | None, typer.Option("--html", help="Write the page that plays it.")] = None,

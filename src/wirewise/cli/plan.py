@@ -1,4 +1,4 @@
-"""`wirewise plan`: plans for a recorded run."""
+"""`wirewise plan`: plans for a recorded run, and programs for a topology."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from wirewise.cli import plan_collective
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 from wirewise.planners.fusion import PLANNERS, FusionProblem, MemorySizes, from_trace, with_memory
@@ -19,7 +20,8 @@ from wirewise.units import format_size, parse_size
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Plans for a recorded run.")
+app = typer.Typer(no_args_is_help=True, help="Plans: buckets of gradients, programs of collectives.")
+app.command()(plan_collective.collective)
 
 _SEARCHES = ("dpro", "mcmc")
 """Planners that keep to budgets."""
@@ -27,7 +29,7 @@ _SEARCHES = ("dpro", "mcmc")
 
 @app.callback()
 def _plans() -> None:
-    """Plans for a recorded run: what to change, and what a step would then take."""
+    """Plans: what to change in a recorded job, or how to carry a collective out."""
 
 
 @app.command()

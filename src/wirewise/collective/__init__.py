@@ -1,11 +1,15 @@
 """Collective algorithms as data: programs, their proof, bounds, builders and exporters."""
 
+from typing import Any
+
+from wirewise.collective.builders import BUILDERS, algorithms, build
 from wirewise.collective.check import Fault, check, faults
 from wirewise.collective.network import Edge, Network, network
 from wirewise.collective.program import Message, Program, Transfer, load, loads, save
 from wirewise.collective.relations import COLLECTIVES, REDUCING, ROOTED, Collective
 
 __all__ = [
+    "BUILDERS",
     "COLLECTIVES",
     "REDUCING",
     "ROOTED",
@@ -16,6 +20,9 @@ __all__ = [
     "Network",
     "Program",
     "Transfer",
+    "algorithms",
+    "bound",
+    "build",
     "check",
     "faults",
     "load",
@@ -23,3 +30,12 @@ __all__ = [
     "network",
     "save",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Needs numba, which takes a second to import.
+    if name == "bound":
+        from wirewise.collective.bounds import bound
+
+        return bound
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,77 @@
 
 from __future__ import annotations
 
-from wirewise.planners.collective.problem import CollectiveProblem
+import time
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["CollectiveProblem"]
+from wirewise.collective import Program, check
+from wirewise.collective.bounds import bound
+from wirewise.errors import PlanError
+from wirewise.planners.collective import adapt, auto, forest, greedy, sccl, taccl
+from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.segments import with_best_segments
+from wirewise.plans import Candidate, Certificate, CollectivePlan
+
+__all__ = ["PLANNERS", "CollectiveProblem", "plan", "with_best_segments"]
+
+PLANNERS: dict[str, Callable[..., Program]] = {
+    "forest": forest.synthesize,
+    "greedy": greedy.synthesize,
+    "adapt": adapt.synthesize,
+    "taccl": taccl.synthesize,
+    "sccl": sccl.synthesize,
+}
+"""Planners by name: `(problem, *, time_limit_s, seed, **knobs) -> Program`; "auto" asks them in this order."""
+
+
+def plan(
+    problem: CollectiveProblem,
+    *,
+    method: str = "auto",
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    **knobs: Any,
+) -> CollectivePlan:
+    """Plan with the planner of that name; the program is checked, pipelined, simulated and held against the bound.
+
+    Args:
+        problem: What for.
+        method: "auto" or a name in `PLANNERS`.
+        time_limit_s: For the search; the best program found within it counts.
+        seed: Of random choices.
+        knobs: Of the planner, such as `sketch` of "taccl".
+
+    Raises:
+        PlanError: No planner has the name, or it has no program for this problem.
+    """
+    if method != "auto" and method not in PLANNERS:
+        raise PlanError(f"unknown planner {method!r}; expected one of: auto, {', '.join(PLANNERS)}")
+    start = time.perf_counter()
+    candidates: tuple[Candidate, ...] = ()
+    notes: tuple[str, ...] = ()
+    if method == "auto":
+        program, candidates, notes = auto.choose(
+            problem, PLANNERS, time_limit_s=time_limit_s, seed=seed, **knobs
+        )
+    else:
+        program = PLANNERS[method](problem, time_limit_s=time_limit_s, seed=seed, **knobs)
+    check(program)
+    network, size_bytes = problem.network, problem.size_bytes
+    program, predicted_s = with_best_segments(program, network, size_bytes)
+    synthesis_s = time.perf_counter() - start
+    limit = bound(network, problem.collective, size_bytes, root=problem.root, members=problem.members)
+    return CollectivePlan(
+        world_size=network.ranks,
+        planner=method,
+        seed=seed,
+        program=program,
+        size_bytes=round(size_bytes),
+        topology=network.name,
+        bound_s=limit.seconds,
+        predicted_s=predicted_s,
+        certificate=Certificate(cut=limit.cut, bandwidth_bytes_per_s=limit.bandwidth_bytes_per_s),
+        synthesis_s=synthesis_s,
+        candidates=candidates,
+        notes=notes,
+    )

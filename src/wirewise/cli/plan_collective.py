@@ -1,0 +1,129 @@
+"""`wirewise plan collective`: a program for a collective on a topology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.topo import open_topology
+from wirewise.collective import COLLECTIVES, Collective, network
+from wirewise.errors import InputError
+from wirewise.planners.collective import PLANNERS, CollectiveProblem
+from wirewise.planners.collective import plan as make
+from wirewise.planners.collective.taccl.sketch import load_sketch
+from wirewise.plans import CollectivePlan, save
+from wirewise.report.figures import seconds
+from wirewise.units import format_rate, format_size, parse_size
+
+__all__ = ["collective", "parse_collective"]
+
+
+def collective(
+    topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
+    name: Annotated[
+        str, typer.Option("--collective", help=f"One of {', '.join(COLLECTIVES)}.")
+    ] = "all_reduce",
+    size: Annotated[
+        str, typer.Option("--bytes", help="Of the larger buffer of a rank, in or out, such as 64MB.")
+    ] = "64MB",
+    planner: Annotated[str, typer.Option("--with", help=f"auto, {', '.join(PLANNERS)}.")] = "auto",
+    sketch: Annotated[Path | None, typer.Option(help="Of taccl: a communication sketch, JSON.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Kinds of links to use, such as nvlink; all.")
+    ] = None,
+    ranks: Annotated[
+        str, typer.Option(help="Names of the ranks that the job was given, comma between.")
+    ] = "",
+    members: Annotated[str, typer.Option(help="Ranks of the group, such as 0,1,4; the others relay.")] = "",
+    root: Annotated[int, typer.Option(help="Rank of a rooted collective.")] = 0,
+    time_limit: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Find a program for a collective, and say how close to the best possible it is."""
+    kept = [rank.strip() for rank in ranks.split(",") if rank.strip()]
+    problem = CollectiveProblem(
+        network=network(open_topology(topology), kinds=kind or None, ranks=kept or None),
+        collective=parse_collective(name),
+        size_bytes=parse_size(size),
+        root=root,
+        members=_members(members),
+    )
+    knobs: dict[str, Any] = {"time_limit_s": time_limit, "seed": seed}
+    if sketch is not None:
+        if planner != "taccl":
+            raise InputError(f"a sketch guides the planner taccl; got --with {planner}")
+        knobs["sketch"] = load_sketch(sketch)
+    found = make(problem, method=planner, **knobs)
+    if out is not None:
+        save(found, out)
+    write_json(json, _record(found))
+    if json != "-":
+        _tell(found)
+
+
+def parse_collective(text: str) -> Collective:
+    """The collective of a name in any of its spellings: all_reduce, all-reduce, AllReduce.
+
+    Raises:
+        InputError: No collective has the name.
+    """
+    plain = text.lower().replace("-", "").replace("_", "")
+    for known in COLLECTIVES:
+        if known.replace("_", "") == plain:
+            return known
+    raise InputError(f"unknown collective {text!r}; expected one of: {', '.join(COLLECTIVES)}")
+
+
+def _members(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdigit() for word in words):
+        raise InputError(f"got members {text!r}; expected ranks such as 0,1,4")
+    return tuple(sorted(map(int, words)))
+
+
+def _record(found: CollectivePlan) -> dict[str, Any]:
+    return {
+        "planner": found.planner,
+        "algorithm": found.program.name,
+        "collective": found.collective,
+        "topology": found.topology,
+        "ranks": found.world_size,
+        "size_bytes": found.size_bytes,
+        "bound_s": found.bound_s,
+        "predicted_s": found.predicted_s,
+        "synthesis_s": found.synthesis_s,
+        "certificate": {
+            "cut": list(found.certificate.cut),
+            "bandwidth_bytes_per_s": found.certificate.bandwidth_bytes_per_s,
+        },
+        "chunks": found.program.chunks,
+        "steps": found.program.steps,
+        "segments": found.program.segments,
+        "candidates": [
+            {"name": c.name, "predicted_s": c.predicted_s, "segments": c.segments} for c in found.candidates
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _tell(found: CollectivePlan) -> None:
+    over = found.predicted_s / found.bound_s if found.bound_s else float("inf")
+    p = found.program
+    typer.echo(
+        f"{found.collective} of {format_size(found.size_bytes)} among {len(p.group)} ranks of {found.topology}: "
+        f"{seconds(found.predicted_s)} simulated with {p.name} ({p.chunks} chunks, {p.steps} steps, {p.segments} "
+        f"segments), {over:.2f} times the least possible {seconds(found.bound_s)}."
+    )
+    cut = ", ".join(map(str, found.certificate.cut))
+    rate = format_rate(found.certificate.bandwidth_bytes_per_s)
+    typer.echo(f"Why not faster: all that leaves the ranks {cut} shares {rate}.")
+    if found.candidates:
+        rows = [[c.name, str(c.segments), seconds(c.predicted_s)] for c in found.candidates]
+        print_table(["candidate", "segments", "simulated"], rows)
+    for note in found.notes:
+        typer.echo(f"Note: {note}.")
