@@ -154,7 +154,7 @@ def _built(source: str, asked: Request) -> list[Program]:
     kind, *rest = source.split(":")
     name = cast("collective.Collective", kind.replace("-", "_"))
     ranks = _ranks(source, rest[1:], asked)
-    options: dict[str, Any] = {"root": asked.root, "segments": asked.segments}
+    options: dict[str, Any] = {"root": asked.root, "segments": asked.segments, "hosts": _hosts(asked)}
     if rest and rest[0]:
         return [build(name, rest[0], ranks, **options)]
     found, refused = [], None
@@ -179,6 +179,15 @@ def _ranks(source: str, words: Sequence[str], asked: Request) -> int:
             "such as all_reduce:ring:8"
         )
     return int(words[0])
+
+
+def _hosts(asked: Request) -> list[list[int]] | None:
+    """Ranks of each host of the topology, for hierarchical algorithms; None: each rank is a host, or one has all."""
+    devices = () if asked.on is None else open_topology(asked.on).devices
+    hosts: dict[str, list[int]] = {}
+    for rank, device in enumerate(devices):
+        hosts.setdefault(device.host, []).append(rank)
+    return list(hosts.values()) if len(hosts) > 1 else None
 
 
 def _network(found: Sequence[Program], asked: Request) -> Network:

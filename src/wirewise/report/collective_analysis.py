@@ -1,20 +1,20 @@
-"""What a collective program costs on a network: counts, the model step by step, the simulation, the bound."""
+"""What a collective program costs on a network: counts, textbook times, the simulation, the bound."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from wirewise.collective import Message, Network, Program
+from wirewise.collective import Network, Program
 from wirewise.collective.bounds import Bound, bound
 from wirewise.cost.collectives import CLOSED_FORMS, ClosedForm, closed_form, count
 from wirewise.errors import TopologyError
 from wirewise.sim.programs import ProgramTimeline, simulate
 
-__all__ = ["Analysis", "analyse", "analysis_object", "edge_name", "stepwise_s"]
+__all__ = ["Analysis", "analyse", "analysis_object", "edge_name"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,15 @@ class Analysis:
         return [n for n, edge in enumerate(edges) if edge.source in inside and edge.target not in inside]
 
     @cached_property
-    def stepwise_s(self) -> float:
-        """See `stepwise_s`."""
-        return stepwise_s(self.program, self.network, self.size_bytes, self.reduce_s_per_byte)
+    def in_rounds_s(self) -> float:
+        """Time where all ranks take the steps together and latencies do not overlap, as textbooks count."""
+        return simulate(
+            self.program,
+            self.network,
+            self.size_bytes,
+            reduce_s_per_byte=self.reduce_s_per_byte,
+            in_rounds=True,
+        ).finish_s
 
     @cached_property
     def textbook(self) -> ClosedForm | None:
@@ -144,42 +150,6 @@ def analyse(
     )
 
 
-def stepwise_s(
-    program: Program, network: Network, size_bytes: float, reduce_s_per_byte: float = 0.0
-) -> float:
-    """Seconds if all ranks took the steps together: the latency-bandwidth-reduction model of textbooks.
-
-    A step takes the largest latency of its messages, plus the bytes over the edge that they load most, plus the
-    additions of the rank with most of them (Hockney 1994; Thakur, Rabenseifner and Gropp 2005, section 3).
-    Segment s goes through step k at tick k + s.
-    """
-    sizes = program.chunk_bytes(size_bytes)
-    by_step = {
-        step: list(found) for step, found in itertools.groupby(program.messages(), key=lambda m: m.step)
-    }
-    total = 0.0
-    for tick in range(program.steps + program.segments - 1):
-        window = range(tick, max(tick - program.segments, -1), -1)
-        messages = [message for step in window for message in by_step.get(step, ())]
-        total += _tick_s(messages, network, [s / program.segments for s in sizes], reduce_s_per_byte)
-    return total
-
-
-def _tick_s(
-    messages: Sequence[Message], network: Network, sizes: Sequence[float], reduce_s_per_byte: float
-) -> float:
-    load: dict[int, float] = {}
-    added: dict[int, float] = {}
-    for message in messages:
-        size = sum(sizes[t.chunk] for t in message.transfers)
-        reduced = sum(sizes[t.chunk] for t in message.transfers if t.reduces)
-        added[message.target] = added.get(message.target, 0.0) + reduced
-        for edge in network.route(message.source, message.target) or ():
-            load[edge] = load.get(edge, 0.0) + size / network.edges[edge].bandwidth_bytes_per_s
-    latency = max((network.latency(m.source, m.target) for m in messages), default=0.0)
-    return latency + max(load.values(), default=0.0) + reduce_s_per_byte * max(added.values(), default=0.0)
-
-
 def _pairs(network: Network) -> Iterator[tuple[int, int]]:
     return itertools.permutations(range(network.ranks), 2)
 
@@ -209,7 +179,7 @@ def _measures(found: Analysis) -> Iterator[tuple[str, Any]]:
     yield "busiest_edge", None if busiest is None else edge_name(found.network, busiest)
     yield "busiest_edge_bytes", None if busiest is None else found.edge_bytes[busiest]
     yield "textbook_s", found.textbook_s
-    yield "stepwise_s", found.stepwise_s
+    yield "in_rounds_s", found.in_rounds_s
     yield "simulated_s", found.timeline.finish_s
     yield "bound_s", found.bound.seconds
     yield "over_bound", found.over_bound

@@ -45,8 +45,7 @@ _COLUMNS = {
     "busiest link": "The edge of the network that is busy longest, and the bytes over it.",
     "textbook": f"Closed form of the algorithm: {_ALPHA} latency of a message, n size of the buffer, {_BETA} time of a "
     f"byte, {_GAMMA} time to add one; in seconds where all pairs of ranks are alike.",
-    "step by step": "All ranks take the steps together: latency, bytes over the most loaded edge and additions, "
-    "summed over the steps.",
+    "in rounds": "Simulated as textbooks count: all ranks take the steps together, and latencies do not overlap.",
     "simulated": "Each message starts as soon as its data and its edges are free; this is what the page plays.",
     "bound": "No program can be faster on this network: bytes over the tightest cut.",
     "over bound": "Simulated time over the bound.",
@@ -182,7 +181,7 @@ def _cost_row(one: Analysis, title: str) -> list[str]:
         size(sum(one.sent_bytes) / one.program.ranks),
         MISSING if busiest is None else f"{size(one.edge_bytes[busiest])}, {edge_name(one.network, busiest)}",
         _textbook(one),
-        seconds(one.stepwise_s),
+        seconds(one.in_rounds_s),
         seconds(one.timeline.finish_s),
         seconds(one.bound.seconds),
         factor(one.over_bound),
