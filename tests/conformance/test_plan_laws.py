@@ -96,7 +96,7 @@ def collective() -> plans.CollectivePlan:
 
 def simulate_collective(plan):
     hosts = network(lab_hosts(["800mbit"] * plan.world_size))
-    return SimpleNamespace(seconds=simulate(plan.program, hosts, plan.size_bytes).finish_s)
+    return simulate(plan.program, hosts, plan.size_bytes)
 
 
 def broken_collective():

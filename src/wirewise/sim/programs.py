@@ -36,6 +36,13 @@ class ProgramTimeline:
     """When its target has stored or added it, [segments, messages]."""
     edge_busy_s: NDArray[np.float64]
     """How long each edge of the network is held, [edges]."""
+    source: str = "simulated"
+    """As of every timeline."""
+
+    @property
+    def seconds(self) -> float:
+        """The same as `finish_s`, by the name that all timelines have."""
+        return self.finish_s
 
     @cached_property
     def messages(self) -> list[Message]:
