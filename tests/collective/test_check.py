@@ -52,7 +52,7 @@ def test_mutations():
 
 
 def test_writes_of_one_step_that_differ():
-    """As above, on single cells: all pairs of a copy or sum of either of two values, into an empty cell or a full one."""
+    """As above, on one cell: all pairs of a copy or sum of either of two values, last or overwritten."""
     rng = random.Random(1)
     outcomes = Counter()
     for first, second in itertools.product(itertools.product((0, 1), (False, True)), repeat=2):

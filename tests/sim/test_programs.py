@@ -1,10 +1,14 @@
 """Programs on networks: textbook times on a crossbar, hand-computed times on shared links."""
 
 import itertools
+import random
 
+import msgspec
 import numpy as np
 import pytest
 
+from tests.collective.random_programs import random_program
+from tests.sim.program_reference import simulate_slowly
 from wirewise.collective import Edge, Network, Program, Transfer
 from wirewise.collective.builders import build
 from wirewise.errors import ProgramError
@@ -133,3 +137,32 @@ def test_what_does_not_fit():
     line = pair(*(Edge(a, b, 1e6, 0.0) for a, b in ((0, 1), (1, 2), (2, 0))), ranks=3)
     with pytest.raises(ProgramError, match="sends from rank 0 to 2"):
         simulate(build("all_gather", "bruck", 3), line, 1e6)
+
+
+def random_network(rng: random.Random, ranks: int, ties: bool) -> Network:
+    """Direct links between some ranks, and a switch for all; with ties, times are sums of quarters."""
+    edges = [
+        Edge(a, b, rng.choice((0.5, 1.0, 2.0)), rng.choice((0.0, 0.25, 1.0)))
+        for a, b in itertools.permutations(range(ranks), 2)
+        if rng.random() < 0.3
+    ]
+    edges += [Edge(r, ranks, rng.choice((0.25, 1.0, 4.0)), rng.choice((0.0, 0.5))) for r in range(ranks)]
+    edges += [Edge(ranks, r, rng.choice((0.25, 1.0, 4.0)), rng.choice((0.0, 0.5))) for r in range(ranks)]
+    if not ties:
+        edges = [e._replace(latency_s=rng.random(), bandwidth_bytes_per_s=rng.random() + 0.1) for e in edges]
+    return Network(name="random", ranks=ranks, vertices=tuple(map(str, range(ranks + 1))), edges=tuple(edges))
+
+
+@pytest.mark.parametrize(("reduce_s_per_byte", "ties"), [(0.0, True), (0.5, False)])
+def test_as_looking_at_every_message_at_every_moment(reduce_s_per_byte, ties):
+    rng = random.Random(5)
+    for _ in range(60):
+        part = random_program(rng)
+        part = msgspec.structs.replace(part, segments=rng.randint(1, 3), transfers=part.transfers[:60])
+        net = random_network(rng, part.ranks, ties)
+        size_bytes = part.chunks * part.segments * rng.choice((0, 1, 4))
+        line = simulate(part, net, size_bytes, reduce_s_per_byte=reduce_s_per_byte)
+        start, end = simulate_slowly(part, net, size_bytes, reduce_s_per_byte)
+        for item, start_s in start.items():
+            assert line.start_s[item] == pytest.approx(start_s, abs=1e-9), (part, item)
+            assert line.end_s[item] == pytest.approx(end[item], abs=1e-9), (part, item)

@@ -2,6 +2,8 @@
 
 from wirewise.sim.exchange import ComputeTimes, EpochPrediction, predict_epoch, simulate_epoch
 from wirewise.sim.fusion import simulate_step, with_plan
+from wirewise.sim.programs import ProgramTimeline
+from wirewise.sim.programs import simulate as simulate_program
 from wirewise.sim.replay import CriticalPath, Replay, replay
 from wirewise.sim.steps import Prediction, RecordedStep, ReplayReport, predict, replay_steps
 from wirewise.sim.timeline import Span, Timeline
@@ -13,6 +15,7 @@ __all__ = [
     "CriticalPath",
     "EpochPrediction",
     "Prediction",
+    "ProgramTimeline",
     "RecordedStep",
     "Recording",
     "Replay",
@@ -28,6 +31,7 @@ __all__ = [
     "replay_steps",
     "replay_trace",
     "simulate_epoch",
+    "simulate_program",
     "simulate_step",
     "with_plan",
 ]

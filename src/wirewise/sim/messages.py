@@ -3,7 +3,7 @@
 An item is one segment of one message. It starts once its value is there and all edges of its route are free; of
 those that could start at one time, the one that was ready first does, then the one with the least number. An
 item that cannot start waits at one of the edges that keep it, in a heap by (ready, number), and is looked at again
-when that edge is free.
+when that edge is free. What arrives at one time is taken in by number, before anything starts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,18 @@ from numpy.typing import NDArray
 
 from wirewise.collective.dependences import Dependences
 from wirewise.sim.compiled import inner, outer
+from wirewise.sim.waiting import (
+    Events,
+    Items,
+    leave,
+    new_events,
+    new_items,
+    pop_event,
+    pop_starter,
+    push_event,
+    push_starter,
+    wait,
+)
 
 __all__ = ["Trip", "run"]
 
@@ -44,35 +56,9 @@ class Trip(NamedTuple):
     """What the target takes to add a message to its own values, [M]."""
 
 
-class _Events(NamedTuple):
-    """Heap by time: items that arrive, then items that are added, then edges that are free."""
-
-    time: Floats
-    code: Ints
-    size: Ints
-    """[1]"""
-
-
-class _Items(NamedTuple):
-    """Items in order of (ready, number): those that may start now in a heap, those that wait in one for each edge."""
-
-    ready: Floats
-    """[items]"""
-    low: Ints
-    """Children in an edge's heap, or -1, [items]."""
-    high: Ints
-    waits_at: Ints
-    """Edge at which an item waits, or -1, [items]."""
-    top: Ints
-    """First item that waits at each edge, or -1, [edges]."""
-    may_start: Ints
-    starters: Ints
-    """How many may start, [1]."""
-
-
 class _State(NamedTuple):
-    events: _Events
-    items: _Items
+    events: Events
+    items: Items
     start: Floats
     end: Floats
     send_left: Ints
@@ -86,101 +72,9 @@ class _State(NamedTuple):
     woken: NDArray[np.bool_]
     """Whether there is an event for the time at which an edge is free."""
     arrived: Ints
-    """Items that arrived and have not been taken in."""
-    waiting: Ints
-    """How many of those, [1]."""
-
-
-@inner
-def _sooner(ready: Floats, a: int, b: int) -> bool:
-    return ready[a] < ready[b] or (ready[a] == ready[b] and a < b)
-
-
-@inner
-def _merge(items: _Items, a: int, b: int) -> int:
-    """One skew heap of two (Sleator, Tarjan 1986); the first item."""
-    if a < 0 or b < 0:
-        return max(a, b)
-    if _sooner(items.ready, b, a):
-        a, b = b, a
-    first = a
-    while True:
-        other = items.high[a]
-        items.high[a] = items.low[a]
-        if other < 0:
-            items.low[a] = b
-            return first
-        if _sooner(items.ready, other, b):
-            other, b = b, other
-        items.low[a] = b
-        a, b = b, other
-
-
-@inner
-def _push_event(events: _Events, time: float, code: int) -> None:
-    place = events.size[0]
-    events.size[0] += 1
-    while place > 0:
-        parent = (place - 1) >> 1
-        if events.time[parent] <= time:
-            break
-        events.time[place], events.code[place] = events.time[parent], events.code[parent]
-        place = parent
-    events.time[place], events.code[place] = time, code
-
-
-@inner
-def _pop_event(events: _Events) -> int:
-    first = events.code[0]
-    events.size[0] -= 1
-    size = events.size[0]
-    time, code = events.time[size], events.code[size]
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and events.time[child + 1] < events.time[child]:
-            child += 1
-        if events.time[child] >= time:
-            break
-        events.time[place], events.code[place] = events.time[child], events.code[child]
-        place = child
-    events.time[place], events.code[place] = time, code
-    return first
-
-
-@inner
-def _push_starter(items: _Items, item: int) -> None:
-    place = items.starters[0]
-    items.starters[0] += 1
-    while place > 0:
-        parent = (place - 1) >> 1
-        if not _sooner(items.ready, item, items.may_start[parent]):
-            break
-        items.may_start[place] = items.may_start[parent]
-        place = parent
-    items.may_start[place] = item
-
-
-@inner
-def _pop_starter(items: _Items) -> int:
-    first = items.may_start[0]
-    items.starters[0] -= 1
-    size = items.starters[0]
-    item, place = items.may_start[size], 0
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and _sooner(items.ready, items.may_start[child + 1], items.may_start[child]):
-            child += 1
-        if not _sooner(items.ready, items.may_start[child], item):
-            break
-        items.may_start[place] = items.may_start[child]
-        place = child
-    items.may_start[place] = item
-    return first
+    """Items in the order in which they can be taken in."""
+    taken: Ints
+    """How many of those have been taken in, and how many there are, [2]."""
 
 
 @inner
@@ -195,7 +89,7 @@ def _pass(d: Dependences, s: _State, gate: int, segment: int, now: float) -> Non
         s.send_left[item] -= 1
         if s.send_left[item] == 0:
             s.items.ready[item] = now
-            _push_starter(s.items, item)
+            push_starter(s.items, item)
     for k in range(d.receives.first[gate], d.receives.first[gate + 1]):
         _arrive(s, segment * messages + d.receives.items[k])
 
@@ -205,24 +99,24 @@ def _arrive(s: _State, item: int) -> None:
     """Count the arrival, or a gate that lets the target take the message in."""
     s.receive_left[item] -= 1
     if s.receive_left[item] == 0:
-        s.arrived[s.waiting[0]] = item
-        s.waiting[0] += 1
+        s.arrived[s.taken[1]] = item
+        s.taken[1] += 1
 
 
 @inner
 def _take_in(d: Dependences, trip: Trip, s: _State, now: float) -> None:
     """Write or add what arrived."""
     messages = len(d.source)
-    while s.waiting[0]:
-        s.waiting[0] -= 1
-        item = s.arrived[s.waiting[0]]
+    while s.taken[0] < s.taken[1]:
+        item = s.arrived[s.taken[0]]
+        s.taken[0] += 1
         message = item % messages
         if trip.adding_s[message] == 0.0:
             _finish(d, s, item, now)
         else:
             rank = trip.target[message]
             s.adder_free[rank] = max(s.adder_free[rank], now) + trip.adding_s[message]
-            _push_event(s.events, s.adder_free[rank], len(s.start) + item)
+            push_event(s.events, s.adder_free[rank], len(s.start) + item)
 
 
 @inner
@@ -254,7 +148,7 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
         s.free[edge] = now + hold
         s.busy[edge] += hold
         _wake(s, edge)
-    _push_event(s.events, now + trip.travel_s[message], item)
+    push_event(s.events, now + trip.travel_s[message], item)
     for k in range(d.by_send.first[message], d.by_send.first[message + 1]):
         _pass(d, s, d.by_send.items[k], segment, now)
 
@@ -264,46 +158,32 @@ def _wake(s: _State, edge: int) -> None:
     """Look at the edge again when it is free, if any item waits there."""
     if s.items.top[edge] >= 0 and not s.woken[edge]:
         s.woken[edge] = True
-        _push_event(s.events, s.free[edge], 2 * len(s.start) + edge)
-
-
-@inner
-def _wait(items: _Items, item: int, edge: int) -> None:
-    items.waits_at[item], items.low[item], items.high[item] = edge, -1, -1
-    items.top[edge] = _merge(items, items.top[edge], item)
-
-
-@inner
-def _leave(items: _Items, edge: int) -> None:
-    """The first item that waits at an edge waits there no more."""
-    item = items.top[edge]
-    items.waits_at[item] = -1
-    items.top[edge] = _merge(items, items.low[item], items.high[item])
+        push_event(s.events, s.free[edge], 2 * len(s.start) + edge)
 
 
 @inner
 def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
     """Look at the next item that may start."""
-    item = _pop_starter(s.items)
+    item = pop_starter(s.items)
     came_from = s.items.waits_at[item]
     if came_from >= 0:
         if s.free[came_from] > now:
             return
-        _leave(s.items, came_from)
+        leave(s.items, came_from)
     blocked = _blocked(trip, s, item % len(d.source), now)
     if blocked < 0:
         _start(d, trip, s, item, now)
     else:
-        _wait(s.items, item, blocked)
+        wait(s.items, item, blocked)
         _wake(s, blocked)
     if came_from >= 0 and s.items.top[came_from] >= 0 and s.free[came_from] <= now:
-        _push_starter(s.items, s.items.top[came_from])
+        push_starter(s.items, s.items.top[came_from])
 
 
 @inner
 def _take_event(d: Dependences, s: _State, now: float) -> None:
     items = len(s.start)
-    code = _pop_event(s.events)
+    code = pop_event(s.events)
     if code < items:
         _arrive(s, code)
     elif code < 2 * items:
@@ -312,14 +192,14 @@ def _take_event(d: Dependences, s: _State, now: float) -> None:
         edge = code - 2 * items
         s.woken[edge] = False
         if s.items.top[edge] >= 0:
-            _push_starter(s.items, s.items.top[edge])
+            push_starter(s.items, s.items.top[edge])
 
 
 @outer
 def _simulate(d: Dependences, trip: Trip, s: _State) -> None:
     for item in range(len(s.start)):
         if s.send_left[item] == 0:
-            _push_starter(s.items, item)
+            push_starter(s.items, item)
     now = 0.0
     while True:
         _take_in(d, trip, s, now)
@@ -343,19 +223,9 @@ def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, 
         ranks: How many.
     """
     edges, n = len(trip.s_per_byte), segments * len(d.source)
-    events = _Events(np.empty(n + edges), np.empty(n + edges, np.int64), _none(1) + 1)
-    items = _Items(
-        ready=np.zeros(n),
-        low=_none(n),
-        high=_none(n),
-        waits_at=_none(n),
-        top=_none(edges),
-        may_start=_none(n + edges),
-        starters=_none(1) + 1,
-    )
     state = _State(
-        events=events,
-        items=items,
+        events=new_events(n + edges),
+        items=new_items(n, edges),
         start=np.full(n, np.nan),
         end=np.full(n, np.nan),
         send_left=np.tile(d.send_waits, segments),
@@ -365,12 +235,8 @@ def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, 
         busy=np.zeros(edges),
         adder_free=np.zeros(ranks),
         woken=np.zeros(edges, np.bool_),
-        arrived=_none(n),
-        waiting=_none(1) + 1,
+        arrived=np.empty(n, np.int64),
+        taken=np.zeros(2, np.int64),
     )
     _simulate(d, trip, state)
     return state.start, state.end, state.busy
-
-
-def _none(n: int) -> Ints:
-    return np.full(n, -1, np.int64)
