@@ -34,6 +34,7 @@ __all__ = [
     "distances",
     "grouped",
     "pipeline_segments",
+    "program_of",
     "synthesize",
     "tree",
     "windows",
@@ -89,7 +90,7 @@ def synthesize(
         parents = tree(distance, groups, _root(problem, distance), chosen)
         if parents is None:
             continue
-        program = _program(problem, parents, distance, segments)
+        program = program_of(problem, parents, segments)
         seconds = simulate(program, problem.network, problem.size_bytes).finish_s
         if seconds < best_s:
             best, best_s = program, seconds
@@ -270,9 +271,14 @@ def _root(problem: CollectiveProblem, distance: NDArray[np.float64]) -> int:
     return problem.group[int(own.max(axis=1).argmin())]
 
 
-def _program(
-    problem: CollectiveProblem, parents: Parents, distance: NDArray[np.float64], segments: int | None
-) -> Program:
+def program_of(problem: CollectiveProblem, parents: Parents, segments: int | None = None) -> Program:
+    """The collective on a tree.
+
+    Args:
+        problem: One of `COLLECTIVES`.
+        parents: Parent of each rank but the root; children in the order in which they are served.
+        segments: None: as `pipeline_segments` says.
+    """
     spreads = problem.collective in ("broadcast", "reduce", "all_reduce")
     program = _spread(problem, parents) if spreads else _scattered(problem, parents)
     if problem.collective == "all_reduce":

@@ -70,7 +70,7 @@ def solve(problem: CollectiveProblem, point: Point, *, time_limit_s: float = 60.
     columns = len(demands(problem)) * point.chunks * len(pairs(problem.network))
     if columns > _MOST_COLUMNS:
         raise PlanError(
-            f"at least {columns} variables for {point}; expected at most {_MOST_COLUMNS}: use the planner greedy instead"
+            f"at least {columns} variables for {point}; expected at most {_MOST_COLUMNS}: use the planner greedy"
         )
     sends = _sends(problem, point)
     if sends is None:
