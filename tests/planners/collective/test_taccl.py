@@ -25,7 +25,7 @@ from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.logical import Hop, Logical, logical
 from wirewise.planners.collective.taccl.milp import Model
 from wirewise.planners.collective.taccl.ordering import HEURISTICS, default_heuristic, order
-from wirewise.planners.collective.taccl.routing import relaxed_time, route, sends_of
+from wirewise.planners.collective.taccl.routing import preferred, relaxed_time, route, sends_of
 from wirewise.planners.collective.taccl.sketch import Hyperparameters
 from wirewise.planners.collective.taccl.timing import Message, schedule
 from wirewise.sim.programs import simulate
@@ -122,8 +122,8 @@ def test_the_sketch_decides_how_many_connections_there_are():
     for connections in (1, -1):
         top = logical(PROFILES["dgx2-1MB"].profile, SKETCHES["dgx2-n1"])
         chunks = instance(replace(top, connections=connections), "all_gather", 1)
-        found = route(chunks, match(chunks), policy=True, time_limit_s=4.0)
-        assert found.time == 120
+        found = preferred(chunks, route(chunks, match(chunks)), time_limit_s=2.0)
+        assert found.time == 120 >= relaxed_time(chunks, found.trees)
         used[connections] = len({(s, t) for _, s, t in sends_of(found.trees)})
     assert used[1] < used[-1] == 240
 
@@ -199,7 +199,7 @@ def test_a_schedule_waits_for_all_chunks_of_a_message():
 )
 def test_programs_of_a_gigabyte_come_close_to_the_cut(sketch, collective, chunkup, most):
     """C3: replayed on the network of the profile; the table with all of them is a benchmark."""
-    problem, (found,) = planned(sketch, f"{sketch[:4]}-1MB", collective, GIB, chunkup, time_limit_s=4.0)
+    problem, (found,) = planned(sketch, f"{sketch[:4]}-1MB", collective, GIB, chunkup, time_limit_s=2.0)
     least = bound(problem.network, collective, GIB).seconds
     assert least <= found.predicted_s <= most * least
     assert found.finish >= found.bound
@@ -208,9 +208,9 @@ def test_programs_of_a_gigabyte_come_close_to_the_cut(sketch, collective, chunku
 
 def test_an_all_reduce_takes_no_longer_than_its_halves():
     """C4."""
-    problem, halves = planned("ndv2-sk-1", "ndv2-1MB", "all_reduce", GIB, 2, time_limit_s=3.0)
+    problem, halves = planned("ndv2-sk-1", "ndv2-1MB", "all_reduce", GIB, 2, time_limit_s=1.5)
     whole = synthesize(
-        problem, sketch=divided("ndv2-sk-1", 2), profile=PROFILES["ndv2-1MB"], time_limit_s=3.0
+        problem, sketch=divided("ndv2-sk-1", 2), profile=PROFILES["ndv2-1MB"], time_limit_s=1.5
     )
     check(whole)
     assert [half.program.collective for half in halves] == ["reduce_scatter", "all_gather"]
@@ -220,7 +220,7 @@ def test_an_all_reduce_takes_no_longer_than_its_halves():
 
 def test_small_chunks_go_together_between_hosts():
     """C5: at 1 KiB a message of several chunks saves latencies of 2.6 us on the one NIC."""
-    _, (found,) = planned("ndv2-sk-1", "ndv2-1KB", "all_gather", 16 * 1024, time_limit_s=3.0)
+    _, (found,) = planned("ndv2-sk-1", "ndv2-1KB", "all_gather", 16 * 1024, time_limit_s=1.5)
     between = [m for m in found.program.messages() if m.source // 8 != m.target // 8]
     assert max(len(message.transfers) for message in between) >= 2
     assert found.together >= 2
@@ -254,7 +254,7 @@ def test_all_collectives_without_a_sketch(collective, members):
         network=network, collective=collective, size_bytes=4e6, root=3 if collective != "all_gather" else 0,
         members=members,
     )  # fmt: skip
-    made = synthesize(problem, time_limit_s=0.5)
+    made = synthesize(problem, time_limit_s=0.2)
     check(made)
     assert made.collective == collective and made.group == problem.group
     least = bound(network, collective, 4e6, root=problem.root, members=members).seconds
@@ -289,10 +289,10 @@ def test_what_does_not_fit_is_named():
 
 
 def test_a_solver_without_time_keeps_the_matching(monkeypatch):
-    chunks = asked("dgx2-sk-1", "dgx2-1MB", "all_gather", 1)
+    chunks = asked("ndv2-n1", "ndv2-1MB", "all_gather", 1)
     matched = match(chunks)
     monkeypatch.setattr(Model, "solve", lambda *_, **__: None)
     kept = route(chunks, matched)
-    assert (kept.trees, kept.bound) == (matched.trees, 248) and kept.gap > 0
+    assert (kept.trees, kept.bound) == (matched.trees, 69) and kept.gap > 0
     with pytest.raises(PlanError, match="within 1 s"):
         route(chunks, matched, warm=False, time_limit_s=1.0)

@@ -20,7 +20,7 @@ from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
 from wirewise.planners.collective.taccl.logical import Pair
 from wirewise.planners.collective.taccl.milp import Model, Solution
 
-__all__ = ["Routing", "arrivals", "relaxed_time", "route", "sends_of"]
+__all__ = ["Routing", "arrivals", "preferred", "relaxed_time", "route", "sends_of"]
 
 _GAP = 0.55
 """Times and numbers of connections are integers, and what is added to tell equal ones apart is less than 0.4."""
@@ -94,7 +94,6 @@ def route(
     time_limit_s: float = 60.0,
     seed: int = 0,
     warm: bool = True,
-    policy: bool = False,
 ) -> Routing:
     """Ways of the chunks that make the busiest link, and the longest way, as quick as can be.
 
@@ -106,8 +105,6 @@ def route(
         time_limit_s: After it the best routing found counts, with its gap.
         seed: Of the solver's random choices.
         warm: Whether the solver begins with `matched`, and is left out where a cut proves that best.
-        policy: Whether then, at that time, connections are chosen as the sketch wants them and ways kept short. (The
-            publication prices them in the same objective, at 0.01 of a unit of time.)
 
     Raises:
         PlanError: The solver found nothing within the limit.
@@ -126,14 +123,20 @@ def route(
         trees, dual = found or (matched.trees, bound)
         made = relaxed_time(instance, trees)
         best = Routing(trees, made, max(bound, min(made, dual)), 0.0, program.model.size)
-    if policy:
-        rest = max(time_limit_s - (time.perf_counter() - started), 1.0)
-        second = _Program(instance, bound, best.time)
-        second.prefer()
-        found = second.solve(rest, seed, best.trees)
-        if found is not None:
-            best = best._replace(trees=found[0], time=max(best.time, relaxed_time(instance, found[0])))
     return best._replace(seconds=time.perf_counter() - started)
+
+
+def preferred(instance: Instance, found: Routing, *, time_limit_s: float = 10.0, seed: int = 0) -> Routing:
+    """A routing of the same time with the connections that the sketch wants, and short ways.
+
+    The publication prices connections in the same objective, at 0.01 of a unit of time. Arguments as in `route`.
+    """
+    started = time.perf_counter()
+    program = _Program(instance, found.bound, found.time)
+    program.prefer()
+    made = program.solve(time_limit_s, seed, found.trees)
+    trees = found.trees if made is None else made[0]
+    return found._replace(trees=trees, seconds=time.perf_counter() - started, size=program.model.size)
 
 
 def _leaves(instance: Instance, port: int, rank: int) -> bool:

@@ -12,7 +12,7 @@ from wirewise.planners.collective.taccl.contiguity import Grouped, group, least_
 from wirewise.planners.collective.taccl.greedy import Matched, match
 from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
 from wirewise.planners.collective.taccl.ordering import HEURISTICS, order
-from wirewise.planners.collective.taccl.routing import Routing, arrivals, route, sends_of
+from wirewise.planners.collective.taccl.routing import Routing, arrivals, preferred, route, sends_of
 from wirewise.planners.collective.taccl.timing import Message, Schedule
 
 __all__ = ["Result", "matchings", "solve"]
@@ -139,7 +139,7 @@ def _ways(
     if routing.trees != matched[0].trees:
         yield "program", (routing.trees, _suggested(instance, routing.trees))
     if instance.topology.connections or instance.topology.spread:
-        chosen = route(instance, matched[0], time_limit_s=policy_s, seed=seed, policy=True)
+        chosen = preferred(instance, routing, time_limit_s=policy_s, seed=seed)
         yield "program with connections", (chosen.trees, _suggested(instance, chosen.trees))
 
 
