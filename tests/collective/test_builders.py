@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wirewise.collective import COLLECTIVES, check
+from wirewise.collective import COLLECTIVES, REDUCING, check
 from wirewise.collective.builders import BUILDERS, algorithms, build
 from wirewise.collective.builders.bruck import PAT_BLOCKS
 from wirewise.collective.reference import expected, run
@@ -60,6 +60,25 @@ def test_hosts(collective, hosts):
     ranks = sum(map(len, hosts))
     for root in range(ranks):
         check_on_numbers(build(collective, "hierarchical", ranks, root=root, hosts=hosts))
+
+
+@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "all_reduce"])
+@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+def test_each_chunk_crosses_to_a_host_once(collective, hosts):
+    """Sums leave each host once; values enter each host once, and only where they are needed."""
+    host_of = {r: h for h, host in enumerate(hosts) for r in host}
+    program = build(collective, "hierarchical", len(host_of), root=1, hosts=hosts)
+    crossing = [(t.chunk, host_of[t.source], host_of[t.target]) for t in program.transfers]
+    ends = [
+        (c, source if collective in REDUCING else target)
+        for c, source, target in crossing
+        if source != target
+    ]
+    assert len(ends) == len(set(ends))
+    if collective not in REDUCING:
+        needed = {(c, host_of[r]) for c in range(program.chunks) for r in program.ends_at(c)}
+        held = {(c, host_of[r]) for c in range(program.chunks) for r in program.starts_at(c)}
+        assert set(ends) == needed - held
 
 
 @pytest.mark.parametrize("hosts", [None, [[0, 1], [1, 2]], [[0, 1]], [[0, 1, 2], []]])
