@@ -114,3 +114,21 @@ def test_a_malformed_fault_is_refused():
     done = invoke("run", "--fault", "explode", "--", "true")
     assert isinstance(done.exception, LabError)
     assert os.environ  # the process lives on
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("name", "pairs"), [("h4-quarter", 6), ("lab-3@50mbit", None)])
+def test_run_builds_a_topology(tmp_path, name, pairs):
+    file = tmp_path / "run.json"
+    done = invoke("run", "--topology", name, "--no-torchrun", "--json", str(file), "--", "true")
+    assert done.exit_code == 0, done.output
+    record = json.loads(file.read_text())
+    if pairs:
+        assert record["pair_bytes_per_s"]["0-1"] == 50e6 and len(record["pair_bytes_per_s"]) == pairs
+    else:
+        assert record["pair_bytes_per_s"] is None and record["link_bytes_per_s"] == [6.25e6] * 3
+
+
+def test_a_machine_is_no_topology_for_a_lab():
+    done = invoke("run", "--topology", "dgx-1v", "--", "true")
+    assert isinstance(done.exception, LabError) and "which is what the lab can build" in str(done.exception)

@@ -11,6 +11,7 @@ import typer
 
 from wirewise import lab, units
 from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, LabError
 
 __all__ = ["app"]
@@ -26,6 +27,12 @@ def run(
     hosts: Annotated[int, typer.Option(help="Hosts, each a network namespace.")] = 4,
     link: Annotated[str, typer.Option(help="Rate of each host's link.")] = "200mbit",
     links: Annotated[str, typer.Option(help="Hosts whose rate differs: 2=50mbit,3=1gbit.")] = "",
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="File or preset, such as h4, that says hosts and rates, instead of the three above."
+        ),
+    ] = None,
     nproc: Annotated[int, typer.Option(help="Ranks on each host.")] = 1,
     fault: Annotated[
         list[str] | None,
@@ -51,6 +58,11 @@ def run(
 ) -> None:
     """Run a command on every host of a lab; exit code of the job."""
     rates = parse_links(links)
+    if topology is not None:
+        shape = lab.Lab.of(open_topology(topology))
+        hosts = shape.num_hosts
+    else:
+        shape = lab.Lab(hosts, link, rates)
     faults = [lab.parse_fault(text) for text in fault or []] + [parse_change(text) for text in change or []]
     arguments: dict[str, Any] = {
         "launcher": "torchrun" if torchrun else "none",
@@ -62,16 +74,21 @@ def run(
     if not ok and require:
         raise LabError(f"no lab can be built here: {reason}")
     if not ok:
-        record, result = _run_on_loopback(command, hosts, nproc, reason, bool(rates or faults), arguments)
+        record, result = _run_on_loopback(
+            command, hosts, nproc, reason, bool(rates or faults or topology), arguments
+        )
     else:
-        with lab.Lab(hosts, link, rates) as network:
+        with shape as network:
             shown = ", ".join(units.format_rate(rate) for rate in network.rates)
-            _note(f"lab ({reason}): {hosts} hosts with links of {shown}")
+            kind = "links of" if network.pairs is None else "links in pairs, together"
+            _note(f"lab ({reason}): {hosts} hosts with {kind} {shown}")
             result = network.run(command, processes_per_host=nproc, faults=faults, **arguments)
             counters = network.counters()
         record = {
             "network": "lab",
             "link_bytes_per_s": network.rates,
+            "pair_bytes_per_s": network.pairs
+            and {f"{a}-{b}": rate for (a, b), rate in network.pairs.rates.items()},
             "hosts": [_host(h, result, counters[h]) for h in range(hosts)],
         }
     record |= {"exit_code": result.exit_code, "seconds": result.seconds, "timed_out": result.timed_out}

@@ -21,8 +21,9 @@ from wirewise.lab.counters import HostBytes, read_counters
 from wirewise.lab.faults import Fault
 from wirewise.lab.job import Job, JobResult, Listener, Process
 from wirewise.lab.launch import Place, rank_commands
-from wirewise.lab.pairs import Pairs
+from wirewise.lab.pairs import Pairs, pairs_of
 from wirewise.lab.throttle import Throttle
+from wirewise.topology import Topology
 
 __all__ = ["Lab", "Loopback"]
 
@@ -92,6 +93,26 @@ class Lab:
         self._throttles: dict[int, Throttle] = {}
         self._jobs: list[Job] = []
         self._handlers: list[int] = []
+
+    @classmethod
+    def of(cls, topology: Topology) -> Self:
+        """A lab for hosts around one switch, or for hosts that are linked with each other.
+
+        Raises:
+            LabError: The topology is neither; the message says what is in the way.
+        """
+        if len(topology.switches) != 1 or topology.devices:
+            rates = pairs_of(topology).rates
+            return cls(len(topology.hosts), pairs=rates)
+        by_end = {
+            end: link.bandwidth_bytes_per_s for link in topology.links for end in (link.source, link.target)
+        }
+        switch = topology.switches[0].name
+        if any(switch not in (link.source, link.target) for link in topology.links):
+            raise LabError(
+                f"topology {topology.name!r} has a switch and links past it; the lab builds one or the other"
+            )
+        return cls(len(topology.hosts), links={n: by_end[host.name] for n, host in enumerate(topology.hosts)})
 
     def __enter__(self) -> Self:
         try:

@@ -85,18 +85,17 @@ def test_torch_collectives_run_on_the_backend():
 
 
 def trained(rank, how, integers):
-    """Weights after three steps of DDP, as bytes, and the loss."""
+    """Weights after three steps of DDP."""
     torch.manual_seed(0)
-    # Buckets of several sizes; the weights of integers stay exact in any order of additions.
+    # The weights of integers stay exact in any order of additions.
     model = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.ReLU(), torch.nn.Linear(60, 3))
     if integers:
         for parameter in model.parameters():
             parameter.data = parameter.data.mul(8).round()
     process_group = dist.new_group(backend="wirewise") if how == "backend" else None
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.005, process_group=process_group)
-    group = None
-    if how == "hook":
-        group = collective.connect(deterministic=True)
+    group = collective.connect(deterministic=True) if how == "hook" else None
+    if group is not None:
         ddp.register_comm_hook(*collective.ddp_hook(group))
     torch.manual_seed(rank)
     for _ in range(3):
@@ -112,19 +111,21 @@ def trained(rank, how, integers):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
+def all_trainings(rank):
+    cases = [(how, integers) for how in ("gloo", "backend", "hook", "hook") for integers in (True, False)]
+    return [trained(rank, *case) for case in cases]
+
+
 def test_ddp_trains_as_with_gloo():
     """F7: equal for integers, within 1e-5 in fp32, and the same bits on all ranks and in all runs."""
-    for integers in (True, False):
-        gloo, *_ = run_ranks_as_processes(4, trained, "gloo", integers)
-        for how in ("backend", "hook"):
-            first, second = (run_ranks_as_processes(4, trained, how, integers) for _ in range(2))
-            assert all(torch.equal(weights, first[0]) for weights in first)
-            if integers:
-                assert torch.equal(first[0], gloo)
-            else:
-                assert torch.allclose(first[0], gloo, rtol=1e-5, atol=1e-6)
-            if how == "hook":
-                assert torch.equal(first[0], second[0])
+    ranks = run_ranks_as_processes(4, all_trainings)
+    for found in ranks:
+        assert all(map(torch.equal, found, ranks[0]))
+        gloo_exact, gloo, exact, close, hook_exact, hook_close, again_exact, again = found
+        assert torch.equal(exact, gloo_exact) and torch.equal(hook_exact, gloo_exact)
+        assert torch.equal(again, hook_close) and torch.equal(again_exact, hook_exact)
+        for other in (close, hook_close):
+            assert torch.allclose(other, gloo, rtol=1e-5, atol=1e-6)
 
 
 def as_default_group(rank, store):

@@ -35,6 +35,7 @@ def connect(
     timeout_s: float = 120.0,
     interface: str | None = None,
     deterministic: bool = False,
+    windows: tuple[int, int] | None = None,
 ) -> Group:
     """Join all ranks by TCP connections of their own; all ranks must call it in the same order.
 
@@ -45,6 +46,8 @@ def connect(
         timeout_s: Seconds without any bytes after which a peer that does not answer counts as silent.
         interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, as in the lab.
         deterministic: Values are added in the same order in every run.
+        windows: Bytes that may wait in the kernel at the sender and at the receiver of each connection, which are
+            ADAPT's M and N times the size of a segment; None: as the kernel sees fit.
 
     Raises:
         InputError: No default process group, and no store, rank and size.
@@ -60,7 +63,7 @@ def connect(
         store = dist.PrefixStore(  # type: ignore[attr-defined]
             f"wirewise/collective/{next(_groups)}", dist.distributed_c10d._get_default_store()
         )
-    connections = join(store, rank, size, timeout_s=timeout_s, interface=interface)
+    connections = join(store, rank, size, timeout_s=timeout_s, interface=interface, windows=windows)
     return Group(Engine(rank, connections, timeout_s), size, deterministic=deterministic)
 
 

@@ -21,7 +21,13 @@ _PATIENCE_S = 0.05
 
 
 def join(
-    store: Any, rank: int, size: int, *, timeout_s: float, interface: str | None = None
+    store: Any,
+    rank: int,
+    size: int,
+    *,
+    timeout_s: float,
+    interface: str | None = None,
+    windows: tuple[int, int] | None = None,
 ) -> dict[int, socket.socket]:
     """Connect this rank with all others.
 
@@ -31,6 +37,7 @@ def join(
         size: Number of ranks.
         timeout_s: Seconds that the others have to appear.
         interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, or the way to MASTER_ADDR.
+        windows: Bytes that may wait in the kernel at the sender and at the receiver; None: as it sees fit.
 
     Returns:
         A socket for each peer, non-blocking.
@@ -59,6 +66,9 @@ def join(
     for connection in found.values():
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _choose_congestion_control(connection)
+        for option, size_bytes in zip((socket.SO_SNDBUF, socket.SO_RCVBUF), windows or (), strict=False):
+            # The kernel doubles the number, for its own records of the bytes.
+            connection.setsockopt(socket.SOL_SOCKET, option, size_bytes // 2)
         connection.setblocking(False)
     return found
 

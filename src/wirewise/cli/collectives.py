@@ -1,0 +1,92 @@
+"""`wirewise run collective`: a program carried out by running ranks, next to torch's own collective."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.topo import open_topology
+from wirewise.collective import network
+from wirewise.collective.bounds import bound
+from wirewise.errors import InputError
+from wirewise.units import format_size, parse_size
+
+if TYPE_CHECKING:
+    from wirewise.collective import Program
+
+__all__ = ["collective"]
+
+
+def collective(
+    source: Annotated[
+        str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or all_reduce:ring:4.")
+    ],
+    size: Annotated[
+        str, typer.Option(help="Bytes of the larger buffer of a rank; by default those of the plan.")
+    ] = "16MB",
+    topology: Annotated[
+        str | None, typer.Option(help="File or preset, for the bound that nothing can be faster than.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Calls of each, by turns.")] = 5,
+    deterministic: Annotated[bool, typer.Option(help="Add in the same order in every run.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank ends the job.")] = 120.0,
+    json: JsonOption = None,
+) -> None:
+    """Run a program on the ranks of this job, and torch's own collective by turns.
+
+    Start it by torchrun, or in a lab: wirewise lab run --topology h4 -- -m wirewise run collective FILE
+    """
+    from wirewise.cli.programs import program_of
+
+    if "RANK" not in os.environ:
+        raise InputError(
+            "there are no ranks; start it as `wirewise lab run --topology h4 -- -m wirewise run collective FILE`, or "
+            "by torchrun on each host"
+        )
+    program, size_bytes = program_of(source), parse_size(size)
+    record = _measure(program, size_bytes, repeats, deterministic, timeout)
+    if record is None:
+        return
+    limit = None
+    if topology is not None:
+        graph = network(open_topology(topology))
+        limit = bound(graph, program.collective, size_bytes, root=program.root, members=program.members)
+    record["bound_s"] = limit and limit.seconds
+    write_json(json, record)
+    if json != "-":
+        _tell(record)
+
+
+def _measure(
+    program: Program, size_bytes: int, repeats: int, deterministic: bool, timeout_s: float
+) -> dict[str, Any] | None:
+    """What rank 0 found; None on the others."""
+    import torch.distributed as dist  # takes seconds
+
+    from wirewise.runtime.collective.measure import compare
+
+    dist.init_process_group("gloo")
+    try:
+        return compare(program, size_bytes, repeats=repeats, deterministic=deterministic, timeout_s=timeout_s)
+    finally:
+        dist.destroy_process_group()
+
+
+def _tell(record: dict[str, Any]) -> None:
+    measured, builtin, limit = record["measured_s"], record["builtin_s"], record["bound_s"]
+    rows = [
+        ["this program", f"{measured * 1e3:.2f} ms"],
+        ["torch's own", f"{builtin * 1e3:.2f} ms, {builtin / measured:.2f} times as long"],
+    ]
+    if limit:
+        rows.append(["the least possible", f"{limit * 1e3:.2f} ms, {limit / measured:.2f} of it is reached"])
+    name = f"{record['collective']} of {format_size(record['size_bytes'])} by {record['algorithm']}"
+    print_table([f"{name}, {record['ranks']} ranks", f"median of {record['repeats']}"], rows)
+    late = max(record["edges"], key=lambda edge: edge["late_s"], default=None)
+    if late is not None and late["late_s"]:
+        typer.echo(
+            f"Rank {record['rank']} waited longest for rank {late['source']}: {late['late_s']:.3f} s in all."
+        )

@@ -1,0 +1,116 @@
+"""A program next to torch's own collective, by turns, on the ranks of a running job."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirewise.collective import Program
+from wirewise.errors import PeerError, ProgramError
+from wirewise.runtime.collective.group import Group, connect
+
+__all__ = ["compare"]
+
+
+def compare(
+    program: Program,
+    size_bytes: int,
+    *,
+    repeats: int = 5,
+    deterministic: bool = False,
+    timeout_s: float = 120.0,
+) -> dict[str, Any] | None:
+    """Seconds of a program and of torch's own collective; a time is that of the slowest rank.
+
+    Args:
+        program: For all ranks of the default process group, each a member.
+        size_bytes: The larger buffer of a rank, in or out.
+        repeats: Calls of each.
+        deterministic: Add in the same order in every run.
+        timeout_s: See `connect`.
+
+    Returns:
+        At rank 0 a record with medians (`measured_s`, `builtin_s`), all times and edges; None at the others.
+
+    Raises:
+        ProgramError: Ranks only relay, which torch's collective cannot do.
+        PeerError: The program's result differs from torch's.
+    """
+    if program.members:
+        raise ProgramError(
+            f"program {program.name!r} has ranks that only relay; expected all ranks in its group"
+        )
+    options = {"program": program, "deterministic": deterministic}
+    with connect(timeout_s=timeout_s) as group:
+        ways = _calls(program, size_bytes, group, options), _calls(program, size_bytes, None, {})
+        for call, _ in ways:
+            call()
+        if not torch.equal(ways[0][1], ways[1][1]):
+            raise PeerError(
+                f"the result of {program.name!r} differs from torch's at rank {group.rank}; prove it with "
+                "`wirewise check`, and look for ranks with other versions"
+            )
+        seconds = [[_timed(call) for call, _ in ways] for _ in range(repeats)]
+        edges = msgspec.to_builtins(group.statistics())
+        dist.barrier()
+    if group.rank:
+        return None
+    own, builtin = ([row[way] for row in seconds] for way in (0, 1))
+    return {
+        "algorithm": program.name, "collective": program.collective, "ranks": program.ranks, "rank": 0,
+        "size_bytes": size_bytes, "repeats": repeats, "measured_s": statistics.median(own),
+        "builtin_s": statistics.median(builtin), "measured": own, "builtin": builtin, "edges": edges,
+    }  # fmt: skip
+
+
+def _timed(call: Callable[[], object]) -> float:
+    dist.barrier()
+    start = time.perf_counter()
+    call()
+    took = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return took.item()
+
+
+def _calls(
+    program: Program, size_bytes: int, group: Group | None, options: dict[str, Any]
+) -> tuple[Callable[[], object], Tensor]:
+    """A call, by torch where there is no group, and the tensor with its result."""
+    rank, ranks, root = dist.get_rank(), program.ranks, program.root
+    count = max(size_bytes // 4 // ranks, 1)
+    whole = (torch.arange(count * ranks) % 1021 + rank).float()
+    part, result = whole[:count].clone(), torch.zeros(count * ranks)
+    here = rank == root
+    listed = list(result.split(count)) if here else None
+    own: dict[str, tuple[Callable[..., object], tuple, Tensor]] = {}
+    if group is not None:
+        own = {
+            "all_reduce": (group.all_reduce, (whole,), whole),
+            "broadcast": (group.broadcast, (whole, root), whole),
+            "reduce": (group.reduce, (whole, root), whole if here else part),
+            "all_gather": (group.all_gather, (result, part), result),
+            "gather": (group.gather, (listed, part, root), result),
+            "reduce_scatter": (group.reduce_scatter, (part, whole), part),
+            "scatter": (group.scatter, (part, list(whole.split(count)) if here else None, root), part),
+            "all_to_all": (group.all_to_all, (result, whole), result),
+        }
+    else:
+        own = {
+            "all_reduce": (dist.all_reduce, (whole,), whole),
+            "broadcast": (dist.broadcast, (whole, root), whole),
+            "reduce": (dist.reduce, (whole, root), whole if here else part),
+            "all_gather": (dist.all_gather_into_tensor, (result, part), result),
+            "gather": (dist.gather, (part, listed, root), result),
+            "reduce_scatter": (dist.reduce_scatter_tensor, (part, whole), part),
+            "scatter": (dist.scatter, (part, list(whole.split(count)) if here else None, root), part),
+            "all_to_all": (dist.all_to_all_single, (result, whole), result),
+        }
+    function, arguments, target = own[program.collective]
+    return lambda: function(*arguments, **options), target

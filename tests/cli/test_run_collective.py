@@ -1,0 +1,65 @@
+"""`wirewise run collective`, in a lab whose hosts are linked in pairs."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from wirewise.cli.run import app
+from wirewise.collective import COLLECTIVES, save
+from wirewise.collective.builders import algorithms, build
+from wirewise.errors import InputError
+from wirewise.lab import Lab
+
+
+def test_it_says_how_to_start_ranks(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    done = CliRunner().invoke(app, ["collective", "all_reduce:ring:2"])
+    assert isinstance(done.exception, InputError)
+    assert "wirewise lab run --topology" in str(done.exception)
+
+
+@pytest.mark.lab
+def test_a_program_next_to_torch_in_a_lab(tmp_path):
+    save(build("all_reduce", "ring", 3), tmp_path / "ring.json")
+    with Lab(3, "200mbit", pairs={}) as lab:
+        words = ["-m", "wirewise", "run", "collective", str(tmp_path / "ring.json"), "--size", "300KB"]
+        result = lab.run(
+            [*words, "--topology", "lab-3@400mbit", "--repeats", "2", "--json", "-"],
+            launcher="direct", timeout_s=60,
+        )  # fmt: skip
+    assert result.ok, result.tails
+    record = json.loads("".join(line for line in result.tails[0] if line.startswith(("{", " ", "}"))))
+    assert record["collective"] == "all_reduce" and record["algorithm"] == "ring"
+    assert len(record["measured"]) == len(record["builtin"]) == 2
+    # Two thirds of the bytes leave a rank twice, through a port of 50 MB a second.
+    assert record["bound_s"] == pytest.approx(2 * 2 / 3 * 300_000 / 50e6, rel=1e-6)
+    assert record["measured_s"] > 0.5 * record["bound_s"]
+    assert {(edge["source"], edge["target"]) for edge in record["edges"]} == {(0, 1), (1, 0), (0, 2), (2, 0)}
+    assert not result.tails[1][-1:] or "{" not in result.tails[1][-1]
+
+
+_EVERY = """
+import torch.distributed as dist
+from wirewise.collective import COLLECTIVES
+from wirewise.collective.builders import algorithms, build
+from wirewise.runtime.collective.measure import compare
+dist.init_process_group("gloo")
+for name in COLLECTIVES:
+    found = compare(build(name, algorithms(name)[0], 2, root=0), 4000, repeats=1)
+    if found:
+        print(found["collective"])
+dist.destroy_process_group()
+"""
+
+
+def test_all_collectives_have_a_counterpart_of_torch(tmp_path):
+    from wirewise.lab import Loopback
+
+    script = tmp_path / "every.py"
+    script.write_text(_EVERY)
+    assert all(algorithms(name) for name in COLLECTIVES)
+    with Loopback() as here:
+        result = here.run([str(script)], processes=2, launcher="direct", timeout_s=60)
+    assert result.ok, result.tails
+    assert [line for line in result.tails[0] if line in COLLECTIVES] == list(COLLECTIVES)
