@@ -2,7 +2,8 @@
 
     torchrun worker.py JOB.json
 
-The job: `collective`, `sizes` in bytes, `repeats`, `programs` (name to file), `group` options. A time is that of the
+The job: `collective`, `sizes` in bytes, `repeats`, `programs` (name to file), `times` in a row, `chosen` (the
+group's own choice too), `statistics` (each rank prints the rates of its edges). A time is that of the
 slowest rank, from a common start. Results are compared with gloo's once for each size.
 """
 
@@ -86,7 +87,7 @@ def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    with connect(**job.get("group", {})) as group:
+    with connect() as group:
         for size_bytes in job["sizes"]:
             seconds, processor_s = compare(job, group, size_bytes)
             if group.rank == 0:
@@ -98,19 +99,15 @@ def main():
                     "processor_s": processor_s,
                 }
                 print(json.dumps(found), flush=True)
-        if job.get("statistics") and group.rank == 0:
-            print(json.dumps({"edges": [vars_of(edge) for edge in group.statistics()]}), flush=True)
+        if job.get("statistics"):
+            edges = [
+                {"edge": [edge.source, edge.target], "bytes_per_s": edge.bytes_per_s}
+                for edge in group.statistics()
+                if edge.target == group.rank
+            ]
+            print(json.dumps({"edges": edges}), flush=True)
         dist.barrier()
     dist.destroy_process_group()
-
-
-def vars_of(edge):
-    return {
-        "edge": f"{edge.source}->{edge.target}",
-        "bytes": edge.size_bytes,
-        "busy_s": edge.busy_s,
-        "late_s": edge.late_s,
-    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""One rank of a broadcast along a tree: event-driven, and with waits after every segment, by turns.
+
+    torchrun trees_worker.py JOB.json
+
+The job: `program` (a file, with segments), `size_bytes`, `turns`, `calls` in a turn, `windows`. Each rank prints its own
+seconds of a call, rank 0 also those of the slowest rank.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from wirewise.collective import load
+from wirewise.runtime.collective import connect
+
+
+def main():
+    job = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    program = load(job["program"])
+    whole = msgspec.structs.replace(program, segments=1)
+    tensor = torch.zeros(job["size_bytes"] // 4)
+    pieces = tensor.tensor_split(program.segments)
+
+    def waiting(group):
+        """The same tree, but the next segment starts when the last one is received and sent to all children."""
+        for piece in pieces:
+            group.broadcast(piece, program=whole)
+
+    with connect(windows=job["windows"] and tuple(job["windows"])) as group:
+        ways = {"event": lambda: group.broadcast(tensor, program=program), "waiting": lambda: waiting(group)}
+        own, slowest = ({name: [] for name in ways} for _ in range(2))
+        for call in ways.values():
+            call()
+        print("ready", flush=True)
+        for _ in range(job["turns"]):
+            for name, call in ways.items():
+                mean, most = measured(call, job["calls"])
+                own[name].append(mean)
+                slowest[name].append(most)
+        print(json.dumps({"rank": group.rank, "own": own, "slowest": slowest}), flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def measured(call, calls):
+    """Mean seconds of a call on this rank, and of the whole turn on the slowest one."""
+    mine = 0.0
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        before = time.perf_counter()
+        call()
+        mine += time.perf_counter() - before
+    took = torch.tensor([(time.perf_counter() - start) / calls], dtype=torch.float64)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return mine / calls, took.item()
+
+
+if __name__ == "__main__":
+    main()
