@@ -15,7 +15,7 @@ from wirewise.cli.main import app
 from wirewise.collective.builders import algorithms, build
 from wirewise.plans import BitWidthPlan, ChannelBits, CollectivePlan
 from wirewise.plans.collective import Certificate
-from wirewise.topology import lab_hosts, save
+from wirewise.topology import Host, Link, Topology, lab_hosts, save
 from wirewise.trace import write_trace
 
 
@@ -63,7 +63,7 @@ def test_every_collective_has_a_page_with_all_its_algorithms(kind, tmp_path):
 def test_an_algorithm_by_name():
     text = said(call("all_reduce:ring:4"))
     assert text.startswith(
-        "All-reduce by ring among 4 ranks: 6 rounds, 24 messages; 1.00 MB on lab-4 takes 1.50 ms"
+        "All-reduce by ring among 4 ranks: 6 rounds, 24 messages; 1.00 MB on lab-4@10gbit takes 1.50 ms"
     )
     assert said(call("all-reduce:ring", "--ranks", 4)) == text
 
@@ -115,6 +115,27 @@ def test_a_topology_file_gives_ranks_and_links(tmp_path):
     record = json.loads(said(call("all_reduce", "--on", tmp_path / "net.toml", "--json", "-")))
     assert {one["ranks"] for one in record["programs"]} == {3}
     assert {one["network"] for one in record["programs"]} == {"lab-3"}
+
+
+def test_hierarchical_algorithms_get_the_hosts_of_the_topology():
+    record = json.loads(said(call("all_reduce", "--on", "dgx-2x2", "--size", "16MB", "--json", "-")))
+    by_name = {one["name"]: one["simulated_s"] for one in record["programs"]}
+    assert by_name["hierarchical"] < by_name["ring"]
+
+
+def test_algorithms_without_a_route_are_left_out_with_a_word(tmp_path):
+    hosts = tuple(Host(name=f"h{n}") for n in range(4))
+    links = tuple(
+        Link(source=f"h{n}", target=f"h{(n + 1) % 4}", latency_s=1e-6, bandwidth_bytes_per_s=1e9)
+        for n in range(4)
+    )
+    save(Topology(name="square", hosts=hosts, links=links), tmp_path / "square.toml")
+    result = call("all_gather", "--on", tmp_path / "square.toml", "--json", "-")
+    shown = [one["name"] for one in json.loads(result.stdout)["programs"]]
+    assert "ring" in shown and "recursive_doubling" not in shown
+    assert "square has no route for recursive_doubling" in result.stderr
+    told = refused("all_gather:recursive_doubling:4", "--on", tmp_path / "square.toml")
+    assert "which network 'square' joins only over other ranks" in told
 
 
 def test_a_recorded_run(tmp_path):

@@ -115,6 +115,7 @@ def _show_programs(asked: Request) -> None:
 
     found = [program for source in asked.sources for program in _programs(source, asked)]
     network, size_bytes = _network(found, asked), _size_bytes(asked)
+    found = _joined(found, network, asked)
     analysed = [analyse(program, network, size_bytes) for program in found]
     named = titles(analysed)
     if asked.html is not None:
@@ -124,6 +125,21 @@ def _show_programs(asked: Request) -> None:
         typer.echo(sentence(analysed, named))
         print_table(*cost_rows(analysed, named))
         _say_page(asked)
+
+
+def _joined(found: list[Program], network: Network, asked: Request) -> list[Program]:
+    """Without the algorithms that nobody named and that need routes which the network does not have."""
+    if len(asked.sources) > 1 or ":" in asked.sources[0] or not _named(asked.sources[0]):
+        return found
+    kept = [one for one in found if all(network.route(t.source, t.target) for t in one.transfers)]
+    left_out = [one.name for one in found if one not in kept]
+    if left_out and kept:
+        typer.echo(
+            f"Note: {network.name} has no route for {', '.join(left_out)}; a planner makes programs for it "
+            "(wirewise plan collective).",
+            err=True,
+        )
+    return kept or found
 
 
 def _say_page(asked: Request) -> None:
@@ -193,7 +209,7 @@ def _hosts(asked: Request) -> list[list[int]] | None:
 def _network(found: Sequence[Program], asked: Request) -> Network:
     """The topology that was named; else that of the first plan, if it is a preset; else equal hosts."""
     if asked.on is not None:
-        return collective.network(open_topology(asked.on))
+        return _called(open_topology(asked.on), asked.on)
     for source in asked.sources:
         plan = plans.load(source) if not _named(source) and _kind(source) == "plan" else None
         if isinstance(plan, CollectivePlan):
@@ -204,7 +220,14 @@ def _network(found: Sequence[Program], asked: Request) -> Network:
                     f"Note: topology {plan.topology!r} is no preset; shown on equal hosts, name its file with --on.",
                     err=True,
                 )
-    return collective.network(topology.lab_hosts([_RATE] * found[0].ranks))
+    usual = f"lab-{found[0].ranks}@{_RATE}"
+    return _called(topology.preset(usual), usual)
+
+
+def _called(found: topology.Topology, source: str) -> Network:
+    """The network, by the name that it was asked for where that tells the rate."""
+    name = source if "@" in source and not Path(source).exists() else found.name
+    return collective.network(msgspec.structs.replace(found, name=name))
 
 
 def _size_bytes(asked: Request) -> int:

@@ -91,7 +91,7 @@ def fastest(drawn: Sequence[Curve]) -> list[Range]:
         ranges[-1] = now._replace(to_bytes=at)
         if now.titles != names:
             ranges.append(Range(names, at, sizes[place]))
-    return ranges
+    return [one for one in ranges if one.from_bytes < one.to_bytes] or ranges
 
 
 def _fastest_at(programs: Sequence[Curve], place: int) -> list[Curve]:

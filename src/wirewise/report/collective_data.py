@@ -177,6 +177,7 @@ def trace_objects(
         "end_s": _short(one.end_s - origin for one in sent),
         "finish_s": _six(last - origin),
         "spans": _spans(spans, origin),
+        "collectives": len(spans),
         "doing": _doing(found, origin, trace.world_size),
         "cut": [],
         "cut_edges": [],

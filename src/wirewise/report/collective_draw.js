@@ -298,7 +298,7 @@ const networkSvg = (view, network) => {
     const path = `M${sx.toFixed(1)} ${sy.toFixed(1)}Q${((sx + tx) / 2 - uy * bend).toFixed(1)} ${((sy + ty) / 2 + ux * bend).toFixed(1)} ${tx.toFixed(1)} ${ty.toFixed(1)}`;
     const share = Math.min(view.edge_busy_s[number] / (view.finish_s || 1), 1);
     const wide = 1.2 + 3.2 * Math.sqrt(rate / fastest);
-    const tip = `${network.names[source]} to ${network.names[target]}, ${rateName(rate)}: ${bytes(view.edge_bytes[number])}, busy ${(100 * share).toFixed(0)} % of the time${cut.has(number) ? "; crosses the tight cut" : ""}`;
+    const tip = `${network.names[source]} to ${network.names[target]}${rate ? `, ${rateName(rate)}` : ""}: ${bytes(view.edge_bytes[number])}, busy ${(100 * share).toFixed(0)} % of the time${cut.has(number) ? "; crosses the tight cut" : ""}`;
     const red = cut.has(number) ? `<path d="${path}" class="cut" style="stroke-width:${wide + 5}"/>` : "";
     return `${red}<path d="${path}" class="edge" data-edge="${number}" data-tip="${escaped(tip)}" style="stroke-width:${wide.toFixed(1)};--heat:${share.toFixed(3)}"/>`;
   });

@@ -19,6 +19,7 @@ CONTROLS = (
     + _button("back", "One step back", "M11 1v12L2 7z", "left arrow")
     + '<button type="button" id="play" aria-pressed="false" title="Play or pause (space)">'
     + _icon("M3 1v12l10-6z")
+    + _icon("M2 1h4v12H2zM8 1h4v12H8z")
     + "<span>Play</span></button>"
     + _button("forward", "One step on", "M3 1v12l9-6z", "right arrow")
     + _button("last", "Last step", "M10.6 1H13v12h-2.4zM1 1v12l9-6z", "End")
@@ -33,24 +34,28 @@ CONTROLS = (
     '<div id="quiz" role="group" aria-label="Quiz" hidden></div>'
 )
 
-_NETWORK_LEGEND = (
-    '<ul class="legend keys-legend">'
-    '<li><i class="heat"></i>part of the time that a link is busy, from none to all</li>'
-    '<li><i class="red"></i>the tight cut: no program gets its bytes through it faster</li></ul>'
+_HEAT = '<li><i class="heat"></i>part of the time that a link is busy, from none to all</li>'
+_CUT = '<li><i class="red"></i>the tight cut: no program gets its bytes through it faster</li>'
+
+_MEMORY = (
+    "A row is the memory of a rank and a column a chunk. The colour of a cell is the rank that its value comes from; "
+    "where values are added, a cell has one stripe for each rank whose value is in, and their number. Dashed: has to "
+    "be here complete at the end; solid frame: is. "
+)
+_TIMES = (
+    "Arrows are messages, as thick as they are large. Times of a rank: sends above, receives below, in the colour of "
+    "the sender. <kbd>space</kbd> plays, <kbd>&#8592;</kbd> <kbd>&#8594;</kbd> go on and back, <kbd>Home</kbd> "
+    "<kbd>End</kbd> to the ends"
+)
+_MORE_KEYS = ", <kbd>m</kbd> changes between steps and time, <kbd>q</kbd> starts the quiz."
+_RECORDED = (
+    " Grey: the rank is in a collective of a library, whose own messages are not recorded. A message lasts from when "
+    "its sender hands it over until it has come."
 )
 
-_HELP = (
-    '<p class="help">A row is the memory of a rank and a column a chunk. The colour of a cell is the rank that its '
-    "value comes from; where values are added, a cell has one stripe for each rank whose value is in, and their "
-    "number. Dashed: has to be here complete at the end; solid frame: is. Arrows are messages, as thick as they are "
-    "large. Times of a rank: sends above, receives below, in the colour of the sender. "
-    "<kbd>space</kbd> plays, <kbd>&#8592;</kbd> <kbd>&#8594;</kbd> go step by step, <kbd>Home</kbd> <kbd>End</kbd> to "
-    "the ends, <kbd>m</kbd> changes between steps and time, <kbd>q</kbd> starts the quiz.</p>"
-)
 
-
-def panes() -> str:
-    """The two sides: memories, times, network."""
+def panes(recorded: bool) -> str:
+    """The two sides: memories, times, network; of a recorded run, times and pairs of ranks."""
     stages = "".join(
         f'<div class="pane side{side}"><h3 id="title{side}"></h3><p class="said" id="said{side}" '
         f'aria-live="polite"></p><canvas id="stage{side}" role="img" '
@@ -69,7 +74,10 @@ def panes() -> str:
         f'<div class="network" id="network{side}"></div><p class="cut-words" id="cut{side}"></p></div>'
         for side in (0, 1)
     )
+    words = f"{_TIMES}.{_RECORDED}" if recorded else f"{_MEMORY}{_TIMES}{_MORE_KEYS}"
+    legend = _HEAT if recorded else _HEAT + _CUT
     return (
-        f'<div class="panes">{stages}</div>{_HELP}<h2 class="part">When</h2><div class="panes">{times}</div>'
-        f'<h2 class="part">Where</h2>{_NETWORK_LEGEND}<div class="panes">{networks}</div>'
+        f'<div class="panes">{stages}</div><p class="help">{words}</p><h2 class="part">When</h2>'
+        f'<div class="panes">{times}</div><h2 class="part">Where</h2>'
+        f'<ul class="legend keys-legend">{legend}</ul><div class="panes">{networks}</div>'
     )

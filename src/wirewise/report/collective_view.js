@@ -36,7 +36,7 @@ const draw = () => {
   shownReplays().forEach((replay, side) => {
     const canvas = byId(`stage${side}`);
     const { held, moving } = moment(replay);
-    const next = state.steps && !moving.length ? replay.movingAtStep(state.position + 1e-9) : [];
+    const next = state.steps && !moving.length && state.quiz === null ? replay.movingAtStep(state.position + 1e-9) : [];
     drawStage(canvas, canvas.clientWidth, replay, held, moving, { printing, next, time_s: state.position });
     byId(`said${side}`).textContent = said(replay, held, moving);
     lightEdges(replay, moving);
@@ -63,6 +63,7 @@ const where = () =>
 /* What happens, in words. */
 const said = (replay, held, moving) => {
   const { view } = replay;
+  if (state.quiz !== null && !moving.length) return "What comes next?";
   const messages = moving.length || !state.steps ? moving.map(({ number }) => number) : replay.byStep[state.position] ?? [];
   if (!messages.length) {
     if (!view.chunks) return "No message is on its way.";
@@ -140,10 +141,12 @@ const drawStrip = () => {
 };
 
 const stripMoments = ({ view }) => {
-  if (!view.chunks) return Array.from({ length: 13 }, (_, i) => (view.finish_s * i) / 12);
-  const all = Array.from({ length: view.steps + 1 }, (_, step) => step);
-  const kept = (step) => Math.round((step * view.steps) / (STRIP - 1));
-  return all.length <= STRIP ? all : Array.from({ length: STRIP }, (_, i) => kept(i));
+  const begins = [...view.start_s, ...(view.spans ?? []).map(([start]) => start)];
+  const all = view.chunks
+    ? Array.from({ length: view.steps + 1 }, (_, step) => step)
+    : [...new Set(begins)].sort((a, b) => a - b);
+  if (all.length <= STRIP) return all;
+  return Array.from({ length: STRIP }, (_, i) => all[Math.round((i * (all.length - 1)) / (STRIP - 1))]);
 };
 
 const picture = (replay, at) => {
@@ -313,6 +316,7 @@ const toggleQuiz = () => {
   state.quiz = on ? 0 : null;
   state.right = state.asked = 0;
   byId("quiz").hidden = !on;
+  document.body.classList.toggle("quizzing", on);
   byId("quiz-toggle").setAttribute("aria-pressed", on);
   pause();
   if (on) setMode(true);

@@ -12,6 +12,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+from wirewise.cost.collectives import ClosedForm, LowerBound, lower_bound
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.report import collective_chart, collective_data, shell
@@ -40,11 +41,10 @@ _ALPHA, _BETA, _GAMMA = "\N{GREEK SMALL LETTER ALPHA}\N{GREEK SMALL LETTER BETA}
 _COLUMNS = {
     "rounds": "Steps one after the other.",
     "messages": "All that is sent, every segment counted.",
-    "most of a rank": "Bytes that the busiest rank sends.",
-    "mean of a rank": "Bytes that a rank sends, mean of all.",
+    "sent by a rank": "Bytes that the busiest rank sends, and the mean of all ranks where it is less.",
     "busiest link": "The edge of the network that is busy longest, and the bytes over it.",
     "textbook": f"Closed form of the algorithm: {_ALPHA} latency of a message, n size of the buffer, {_BETA} time of a "
-    f"byte, {_GAMMA} time to add one; in seconds where all pairs of ranks are alike.",
+    f"byte, {_GAMMA} time to add one.",
     "in rounds": "Simulated as textbooks count: all ranks take the steps together, and latencies do not overlap.",
     "simulated": "Each message starts as soon as its data and its edges are free; this is what the page plays.",
     "bound": "No program can be faster on this network: bytes over the tightest cut.",
@@ -100,14 +100,13 @@ def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
     view, network = collective_data.trace_objects(trace, title, 0, step)
     part = "the whole run" if step is None else f"step {step}"
     told = (
-        f"{trace.world_size} ranks, {part}: {len(view['messages'])} messages and {len(view['spans'])} stays of "
-        f"ranks in collectives in {seconds(view['finish_s'])}."
+        f"{trace.world_size} ranks, {part}: {_counted(len(view['messages']), 'message')} and "
+        f"{_counted(view['collectives'], 'collective')} in {seconds(view['finish_s'])}."
     )
     sections = [
         shell.head("wirewise show \N{MIDDLE DOT} recorded run", told),
-        _viewer([title], [view], [network]),
-        _strip(),
-        _definitions(),
+        _viewer([title], [view], [network], recorded=True),
+        shell.section("Moments", "When messages begin. Choose one to go there.", '<div id="strip"></div>'),
     ]
     return _page(title, sections)
 
@@ -177,10 +176,9 @@ def _cost_row(one: Analysis, title: str) -> list[str]:
         title,
         str(one.rounds),
         str(one.messages),
-        size(max(one.sent_bytes)),
-        size(sum(one.sent_bytes) / one.program.ranks),
+        _sent(one),
         MISSING if busiest is None else f"{size(one.edge_bytes[busiest])}, {edge_name(one.network, busiest)}",
-        _textbook(one),
+        _textbook(one.textbook),
         seconds(one.in_rounds_s),
         seconds(one.timeline.finish_s),
         seconds(one.bound.seconds),
@@ -188,9 +186,13 @@ def _cost_row(one: Analysis, title: str) -> list[str]:
     ]
 
 
-def _textbook(one: Analysis) -> str:
-    """Such as "14 α + 1.75 nβ = 2.10 ms"."""
-    form = one.textbook
+def _sent(one: Analysis) -> str:
+    most, mean = size(max(one.sent_bytes)), size(sum(one.sent_bytes) / one.program.ranks)
+    return most if most == mean else f"{most}, mean {mean}"
+
+
+def _textbook(form: ClosedForm | LowerBound | None, between: str = " + ") -> str:
+    """Such as "14 α + 1.75 nβ"."""
     if form is None:
         return MISSING
     parts = [(form.bytes, f"n{_BETA}"), (form.added, f"n{_GAMMA}")]
@@ -198,14 +200,16 @@ def _textbook(one: Analysis) -> str:
         f"{form.latencies} {_ALPHA}",
         *(f"{float(f):.3g} {unit}" for f, unit in parts if f),
     ]
-    equal = "" if one.textbook_s is None else f" = {seconds(one.textbook_s)}"
-    return f"{' + '.join(terms)}{equal}"
+    return between.join(terms)
 
 
 def _cost_lead(one: Analysis) -> str:
     gamma = f" and {one.reduce_s_per_byte:g} s to add a byte" if one.reduce_s_per_byte else ""
+    group = len(one.program.group)
+    least = _textbook(lower_bound(one.program.collective, group), ", ")
     return escape(
-        f"For buffers of {size(one.size_bytes)} on {one.network.name}{gamma}. Times are simulated, not measured."
+        f"For buffers of {size(one.size_bytes)} on {one.network.name}{gamma}. Times are simulated, not measured. "
+        f"Textbooks bound {group} ranks with one link each by the largest of {least}."
     )
 
 
@@ -222,13 +226,24 @@ def _crossover(found: Sequence[Analysis], named: Sequence[str]) -> str:
     return shell.section("Which size suits which program", lead, f"<figure>{chart}</figure>")
 
 
-def _viewer(named: Sequence[str], views: list[dict[str, Any]], networks: list[dict[str, Any]]) -> str:
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _viewer(
+    named: Sequence[str],
+    views: list[dict[str, Any]],
+    networks: list[dict[str, Any]],
+    *,
+    recorded: bool = False,
+) -> str:
     options = "".join(f'<option value="{n}">{escape(title)}</option>' for n, title in enumerate(named))
     controls = CONTROLS.replace("{options}", options).replace("{alone}", "" if len(named) > 1 else " hidden")
     # "<" could end the element that holds the data.
     text = json.dumps({"views": views, "networks": networks}, separators=(",", ":")).replace("<", "\\u003c")
+    kind = ' class="recorded"' if recorded else ""
     return (
-        f'<section id="viewer">{controls}{panes()}'
+        f'<section id="viewer"{kind}>{controls}{panes(recorded)}'
         f'<script type="application/json" id="views">{text}</script></section>'
     )
 
