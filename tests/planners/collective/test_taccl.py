@@ -134,7 +134,9 @@ def test_orders_keep_links_and_dependences(heuristic, upwards):
     chunks = asked("dgx2-sk-2", "dgx2-1KB", "all_gather", 1)
     matched = match(chunks)
     places = order(chunks, matched.trees, matched.starts, heuristic, upwards)
-    found = group(chunks, places, most=1, upwards=upwards).schedule
+    made = group(chunks, places, most=1, upwards=upwards)
+    found = made.schedule
+    assert made.bound <= found.finish
     top, ends = chunks.topology, {}
     busy = {}
     for message, start in zip(found.messages, found.starts, strict=True):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from wirewise.planners.collective.taccl.instance import Instance, Send
 from wirewise.planners.collective.taccl.logical import Pair
@@ -22,6 +22,7 @@ __all__ = ["MOST_TOGETHER", "Grouped", "group", "least_finish"]
 MOST_TOGETHER = 6
 """Most chunks of a message, as published."""
 _EXHAUSTIVE_BITS = 10
+_Key = TypeVar("_Key")
 _Cuts = tuple[bool, ...]
 """For each orbit of neighbours on a link between hosts, whether they are apart."""
 
@@ -71,7 +72,7 @@ def group(
 
 
 def least_finish(instance: Instance, sends: list[Send], most: int = MOST_TOGETHER) -> int:
-    """With these ways no schedule ends before: each link needs its chunks' time between ways there and on."""
+    """With these ways no schedule ends before: each link and port needs its chunks' time between ways there and on."""
     top = instance.topology
     into = {(c, t): s for c, s, t in sends}
     head, tail, best = dict[tuple[int, int], int](), defaultdict[tuple[int, int], int](int), 0
@@ -80,18 +81,28 @@ def least_finish(instance: Instance, sends: list[Send], most: int = MOST_TOGETHE
         head[c, t] = head.get((c, s), 0) + top.hops[s, t].cost
     for c, s, t in reversed(ordered):
         tail[c, s] = max(tail[c, s], top.hops[s, t].cost + tail[c, t])
-    per_link = defaultdict[Pair, list[Send]](list)
-    for send in sends:
-        per_link[send.source, send.target].append(send)
-    for pair, own in per_link.items():
+    for pair, own in _grouped(sends, lambda send: (send[1:],)).items():
         hop = top.hops[pair]
-        if hop.links > 1:
-            continue
         messages = -(-len(own) // most) if hop.remote else len(own)
         busy = len(own) * hop.beta + (messages if top.alpha_occupies else 1) * hop.alpha
         first = min(head.get((c, s), 0) for c, s, _ in own)
-        best = max(best, first + busy + min(tail[c, t] for c, _, t in own))
+        if hop.links == 1:
+            best = max(best, first + busy + min(tail[c, t] for c, _, t in own))
+    for number, own in _grouped(sends, lambda send: top.ports_of[send[1:]]).items():
+        port = top.ports[number]
+        first = min(head.get((c, s), 0) for c, s, _ in own)
+        last = min(max(top.hops[s, t].beta - port.cost, 0) + tail[c, t] for c, s, t in own)
+        best = max(best, first + len(own) * port.cost // port.links + last)
     return max([best, *head.values()])
+
+
+def _grouped(sends: list[Send], places: Callable[[Send], Iterable[_Key]]) -> dict[_Key, list[Send]]:
+    """Sends by the links or ports that they use."""
+    found = defaultdict[_Key, list[Send]](list)
+    for send in sends:
+        for place in places(send):
+            found[place].append(send)
+    return found
 
 
 def _depth(into: dict[tuple[int, int], int], send: Send) -> int:

@@ -20,6 +20,7 @@ __all__ = ["Result", "matchings", "solve"]
 Replay = Callable[[Program], float]
 _MATCHINGS = 6
 _FINALISTS = 3
+_LEAST_GROUPING_S = 0.5
 _RULES_OF_MATCHINGS = (5, 12, 14, 15)
 _Ways = tuple[tuple[Tree, ...], dict[Send, int]]
 
@@ -158,10 +159,11 @@ def _candidates(
 ) -> Iterator[tuple[str, Grouped]]:
     """Schedules of all routings and orders one by one, then with chunks together for the best."""
     stop = time.perf_counter() + time_limit_s
+    enough = time.perf_counter() + 0.5 * time_limit_s
     plain = list[tuple[Grouped, str, dict[Send, tuple[int, ...]], int]]()
     for name, (trees, routed) in ways.items():
         for rule in _rules(name, heuristic):
-            if plain and time.perf_counter() > stop:
+            if plain and time.perf_counter() > enough:
                 break
             places = order(instance, trees, routed, rule, upwards)
             found = group(instance, places, time_limit_s=0.0, most=1, upwards=upwards)
@@ -173,6 +175,7 @@ def _candidates(
     plain.sort(key=lambda item: item[0].schedule.finish)
     for number, (_, name, places, rule) in enumerate(plain[:_FINALISTS]):
         left_s = (stop - time.perf_counter()) / (_FINALISTS - number)
+        left_s = left_s if number else max(left_s, _LEAST_GROUPING_S)
         if left_s > 0 and any(hop.remote and hop.alpha for hop in instance.topology.hops.values()):
             yield (
                 f"{name}, together",
