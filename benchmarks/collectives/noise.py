@@ -10,14 +10,16 @@ from contextlib import suppress
 
 
 class Noise:
-    """From `start` to `stop`; busy for U(0, `longest_s`) at 10 Hz, each host at its own moments."""
+    """From `disturb` to `stop`; busy for U(0, `longest_s`) at 10 Hz, each host at its own moments."""
 
     def __init__(self, longest_s, seed=0):
         self._longest_s, self._random = longest_s, random.Random(seed)
         self._ended, self._thread = threading.Event(), None
 
-    def start(self, pids):
-        self._thread = threading.Thread(target=self._run, args=(list(pids),), daemon=True)
+    def disturb(self, lab):
+        """Start on all processes of a lab."""
+        pids = [pid for host in range(lab.num_hosts) for pid in lab.processes(host)]
+        self._thread = threading.Thread(target=self._run, args=(pids,), daemon=True)
         self._thread.start()
 
     def stop(self):

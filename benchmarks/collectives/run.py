@@ -2,9 +2,9 @@
 
     python benchmarks/collectives/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows: `uneven` (F2: planned all-reduces on H4 and on a quarter of its rates), `alike` (F3, F4: one link a host, and one a
-pair), `small` (F5), `training` (F7: steps of DistributedDataParallel), `rates` (F8: rates that the transport saw), `noise`
-(G3: event-driven trees against trees that wait), `slow_leaf` (G4).
+Rows: `uneven` (F2: planned all-reduces on H4 and on a quarter of its rates), `alike` (F3, F4: one link a host, and one
+a pair), `small` (F5), `training` (F7: steps of DistributedDataParallel), `rates` (F8: rates that the transport saw),
+`noise` (G3: event-driven trees against trees that wait), `slow_leaf` (G4).
 
 H4: hosts 0-1 and 2-3 are joined by 1600 Mbit/s, 0-2 by 400, others by 100, both ways. All hosts, and their ranks, share
 this machine's processors. MB are 2^20 bytes. A time is that of the slowest rank; methods take turns; medians.
@@ -111,8 +111,8 @@ def uneven(page, preset_):
 
 def alike(page, preset_):
     page.add(
-        "## Networks whose hosts are alike (F3, F4)\n\nFour hosts, 400 Mbit/s. With one link a host a ring is as fast as "
-        "anything can be; with one a pair it uses a third of the links. The program is the group's default."
+        "## Networks whose hosts are alike (F3, F4)\n\nFour hosts, 400 Mbit/s. With one link a host a ring is as "
+        "fast as anything can be; with one a pair it uses a third of the links. The program is the group's default."
     )
     size = preset_["alike_mb"] * MB
     with page.table(
@@ -138,7 +138,8 @@ def alike(page, preset_):
 
 def small(page, preset_):
     page.add(
-        "## Small messages (F5)\n\nFour hosts with 1 Gbit/s each, all-reduces in a row. The program is the group's default."
+        "## Small messages (F5)\n\nFour hosts with 1 Gbit/s each, all-reduces in a row. The program is the "
+        "group's default."
     )
     with page.table("bytes", "program", "gloo us", "own us", "own over gloo", "claimed") as row:
         with Lab(4, "1gbit") as lab:
@@ -158,8 +159,8 @@ def small(page, preset_):
 
 def training(page, preset_):
     page.add(
-        "## Training steps on H4 (F7)\n\nDistributedDataParallel, virtual layers (20 ms forward, 40 ms backward, slept), "
-        "float32 gradients; buckets of DDP's own sizes. Own: `ddp_hook` with the program planned for 16 MB."
+        "## Training steps on H4 (F7)\n\nDistributedDataParallel, virtual layers (20 ms forward, 40 ms backward, "
+        "slept), float32 gradients; buckets of DDP's own sizes. Own: `ddp_hook` with the program planned for 16 MB."
     )
     topology = preset("h4")
     made = plan(
@@ -187,14 +188,16 @@ def training(page, preset_):
 
 def rates(page, preset_):
     page.add(
-        "## Rates that the transport saw (F8)\n\nEvery rank sends a part to every other at once, on H4. Rate of an edge: "
-        "payload over the time from a message's first to its last byte at the receiver; TCP's payload is 0.957 of what is "
-        "shaped. Latency cannot be shaped here (no netem), so it has no truth to be held against."
+        "## Rates that the transport saw (F8)\n\nEvery rank sends a part to every other at once, on H4. Rate of an "
+        "edge: payload over the time in which the sender's kernel had bytes under way; TCP's payload is 0.957 of what "
+        "is shaped. Latency cannot be shaped here (no netem), so it has no truth to be held against."
     )
     topology = preset("h4")
     shaped = pairs_of(topology).rates
     size = preset_["rates_mb"] * MB
-    with page.table("pair", "shaped Mbit/s", "seen, both ways", "largest error", "claimed") as row:
+    with page.table(
+        "pair", "shaped Mbit/s", "seen, both ways", "largest error", "round trips us", "claimed"
+    ) as row:
         with Lab.of(topology) as lab:
             lines = run(
                 lab, "worker.py",
@@ -203,21 +206,23 @@ def rates(page, preset_):
                     "chosen": True, "statistics": True,
                 },
             )  # fmt: skip
-        seen = {tuple(edge["edge"]): edge["bytes_per_s"] for host in lines for edge in host[-1]["edges"]}
+        seen = {tuple(edge["edge"]): edge for host in lines for edge in host[-1]["edges"]}
         for (a, b), rate in shaped.items():
-            both = [seen[a, b], seen[b, a]]
+            both, trips = (
+                [seen[pair][key] for pair in ((a, b), (b, a))] for key in ("bytes_per_s", "round_trip_s")
+            )
             error = max(abs(one / rate - 1) for one in both)
             row(
                 f"{a}-{b}", f"{rate * 8e-6:.0f}", ", ".join(f"{one * 8e-6:.0f}" for one in both),
-                f"{100 * error:.1f} %", verdict(error, most=0.1),
+                f"{100 * error:.1f} %", ", ".join(f"{1e6 * trip:.0f}" for trip in trips), verdict(error, most=0.1),
             )  # fmt: skip
 
 
 def noise(page, preset_):
     ranks, size = preset_["ranks"], preset_["noise_mb"] * MB
     page.add(
-        f"## Trees under noise (G3)\n\nBroadcasts of {preset_['noise_mb']} MB in segments of 64 KiB along a binomial tree "
-        f"of {ranks} hosts with 1 Gbit/s each. Noise: each rank is stopped ten times a second for U(0, 10 ms) or "
+        f"## Trees under noise (G3)\n\nBroadcasts of {preset_['noise_mb']} MB in segments of 64 KiB along a binomial "
+        f"tree of {ranks} hosts with 1 Gbit/s each. Noise: each rank is stopped ten times a second for U(0, 10 ms) or "
         "U(0, 20 ms). Waiting: the same tree and transport, but a rank goes on to the next segment only when it has "
         "received this one and given it to all children. Windows: two segments at the sender, three at the receiver. "
         f"Means of {preset_['calls']} calls, median of {preset_['turns']} pairs."
@@ -233,7 +238,7 @@ def noise(page, preset_):
                 }  # fmt: skip
                 start = lambda of, n=source: n.start(p for h in range(of.num_hosts) for p in of.processes(h))
                 try:
-                    (found,), *_ = run(lab, "trees_worker.py", job, start if percent else None)
+                    (found,), *_ = run(lab, "trees_worker.py", job, source.disturb if percent else None)
                 finally:
                     source.stop()
             times = found["slowest"]
@@ -246,8 +251,8 @@ def noise(page, preset_):
 
 def slow_leaf(page, preset_):
     page.add(
-        "## One slow leaf (G4)\n\nRank 0 sends to three others, 400 Mbit/s each; then the link to the third has 40. Time of "
-        "the two other leaves, event-driven and waiting for all after each segment of 64 KiB."
+        "## One slow leaf (G4)\n\nRank 0 sends to three others, 400 Mbit/s each; then the link to the third has 40. "
+        "Time of the two other leaves, event-driven and waiting for all after each segment of 64 KiB."
     )
     size = preset_["leaf_mb"] * MB
     program = build("broadcast", "flat", 4, segments=size // 65_536)

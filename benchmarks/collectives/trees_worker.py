@@ -2,8 +2,8 @@
 
     torchrun trees_worker.py JOB.json
 
-The job: `program` (a file, with segments), `size_bytes`, `turns`, `calls` in a turn, `windows`. Each rank prints its own
-seconds of a call, rank 0 also those of the slowest rank.
+The job: `program` (a file, with segments), `size_bytes`, `turns`, `calls` in a turn, `windows`. Each rank prints its
+own seconds of a call, rank 0 also those of the slowest rank.
 """
 
 import json

@@ -101,9 +101,13 @@ def main():
                 print(json.dumps(found), flush=True)
         if job.get("statistics"):
             edges = [
-                {"edge": [edge.source, edge.target], "bytes_per_s": edge.bytes_per_s}
+                {
+                    "edge": [edge.source, edge.target],
+                    "bytes_per_s": edge.bytes_per_s,
+                    "round_trip_s": edge.round_trip_s,
+                }
                 for edge in group.statistics()
-                if edge.target == group.rank
+                if edge.source == group.rank
             ]
             print(json.dumps({"edges": edges}), flush=True)
         dist.barrier()

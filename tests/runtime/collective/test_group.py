@@ -1,5 +1,7 @@
 """F1: all collectives, ranks, types and sizes against what they mean."""
 
+import time
+
 import pytest
 import torch
 
@@ -200,9 +202,24 @@ def test_a_used_program_is_taken_from_its_size_on():
         group.all_reduce(tensor)
         assert {edge.messages for edge in group.statistics()} == {2}
         assert {edge.size_bytes for edge in group.statistics()} == {4000}
+        sent = [edge for edge in group.statistics() if edge.source == group.rank]
+        assert all(edge.busy_s > 0 and 0 < edge.round_trip_s < 1 for edge in sent)
+        assert all(edge.bytes_per_s == edge.size_bytes / edge.busy_s for edge in sent)
         return tensor.sum().item()
 
     assert on_ranks(2, run) == [2000.0] * 2
+
+
+def test_lateness_names_the_edge_of_the_late_rank():
+    def run(group):
+        if group.rank == 1:
+            time.sleep(0.2)
+        group.broadcast(torch.ones(10), root=1, program=flat)
+        return {(e.source, e.target): e.late_s for e in group.statistics() if e.target == group.rank}
+
+    flat = build("broadcast", "flat", 3, root=1)
+    for rank, late_s in enumerate(on_ranks(3, run)):
+        assert all((seconds > 0.1) == (edge == (1, rank)) for edge, seconds in late_s.items())
 
 
 def test_what_does_not_fit_is_refused():

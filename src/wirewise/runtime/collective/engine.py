@@ -123,7 +123,7 @@ class Engine:
     def statistics(self) -> list[EdgeStatistics]:
         """What was sent to and received from each peer."""
         with self._lock:
-            return [edge for link in self._links.values() for edge in (link.sent, link.received)]
+            return [edge for link in self._links.values() for edge in link.statistics()]
 
     def received_from(self, peer: int) -> EdgeStatistics:
         """What was received from a peer."""

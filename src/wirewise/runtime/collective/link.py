@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from wirewise.runtime.collective.memory import Scratch
-from wirewise.runtime.collective.statistics import EdgeStatistics
+from wirewise.runtime.collective.statistics import EdgeStatistics, of_kernel
 
 __all__ = ["ASK", "DATA", "GONE", "HERE", "START", "Header", "Link", "Receiver"]
 
@@ -76,7 +76,6 @@ class Link:
         self.moved_s = 0.0
         """When bytes of messages were last sent or received."""
         self._queue: deque[_Frame] = deque()
-        self._busy_since_s = self._opened_s = 0.0
         self._head = memoryview(bytearray(_FORM.size))
         self._head_bytes = self._payload_left = 0
         self._views = [self._head]
@@ -85,8 +84,6 @@ class Link:
 
     def send(self, header: Header, payload: list[memoryview], done: Callable[[], object] | None) -> None:
         """Queue a frame and send what the kernel takes; `done`, of messages, is called when it has all of it."""
-        if not self._queue:
-            self._busy_since_s = time.perf_counter()
         self._queue.append(_Frame([memoryview(_FORM.pack(*header)), *payload], header.size_bytes, done))
         if len(self._queue) == 1:
             self.flush()
@@ -117,13 +114,16 @@ class Link:
         self.moved_s = time.perf_counter()
         self.sent.size_bytes += frame.payload_bytes
         self.sent.messages += 1
-        if not self._queue:
-            self.sent.busy_s += self.moved_s - self._busy_since_s
 
     def _want_to_write(self, wanted: bool) -> None:
         if wanted != self.wants_to_write:
             self.wants_to_write = wanted
             self._receiver.wants_changed(self)
+
+    def statistics(self) -> tuple[EdgeStatistics, EdgeStatistics]:
+        """Of what is sent and of what is received."""
+        self.sent.busy_s, self.sent.round_trip_s = of_kernel(self.socket)
+        return self.sent, self.received
 
     @property
     def idle(self) -> bool:
@@ -176,7 +176,6 @@ class Link:
             return
         self._head_bytes = 0
         self._header = Header(*_FORM.unpack(self._head))
-        self._opened_s = time.perf_counter()
         self._views, self._scratch = self._receiver.opened(self, self._header)
         # With the payload the next header is read too, which saves a call.
         self._views.append(self._head)
@@ -189,7 +188,6 @@ class Link:
         if self._header.kind == DATA:
             self.received.messages += 1
             self.received.size_bytes += self._header.size_bytes
-            self.received.busy_s += self.moved_s - self._opened_s
         scratch, self._scratch = self._scratch, None
         self._receiver.arrived(self, self._header, scratch)
 
