@@ -107,28 +107,45 @@ def forest(
     sinks = [rank for rank in group if set(roots) != {rank}]
     found = capacities(network)
     scaled = with_trees(found, supply, sinks, most_trees, time_limit_s)
-    best: Forest | None = None
-    for factor in _factors(network, len(group)):
+    made: list[Forest] = []
+    for factor, coarse in _splits(network, len(group)):
         larger = scaled.times(factor)
-        paths = direct_paths(network, larger, supply, sinks, group, fixed_routes)
-        # Without loss on the way this is the scale 1 and the same number of trees.
-        final = exact(as_capacities(network, paths), supply, sinks)
-        batches = grow(final.found, {root: final.trees * rate for root, rate in roots.items()}, group)
-        made = Forest(
-            _trees(network, paths, batches, dict(roots), final.trees),
-            _loads(network, paths, batches, final.trees),
+        useful = larger.trees // 2 if coarse else 0
+        paths = direct_paths(
+            network, larger, supply, sinks, group, fixed_routes=fixed_routes, only_even=True, useful=useful
         )
-        if best is None or made.cost(network) < best.cost(network):
-            best = made
-    assert best is not None
-    return best
+        if paths is not None:
+            made.append(_grown(network, paths, roots, group))
+        if made and len(group) > _SMALL:
+            break
+    if not made:
+        rest = direct_paths(network, scaled, supply, sinks, group, fixed_routes=fixed_routes)
+        made = [_grown(network, rest or {}, roots, group)]
+    return min(made, key=lambda one: one.cost(network))
 
 
-def _factors(network: Network, group: int) -> tuple[int, ...]:
-    """Multiples of the number of trees to try: switches can be split more evenly with more, which makes lower trees."""
+def _grown(network: Network, paths: Paths, roots: Mapping[int, int], group: tuple[int, ...]) -> Forest:
+    """Trees on paths between ranks, at the best rate that these carry."""
+    supply = np.zeros(len(network.vertices), np.int64)
+    supply[list(roots)] = list(roots.values())
+    sinks = [rank for rank in group if set(roots) != {rank}]
+    final = exact(as_capacities(network, paths), supply, sinks)
+    batches = grow(final.found, {root: final.trees * rate for root, rate in roots.items()}, group)
+    return Forest(
+        _trees(network, paths, batches, dict(roots), final.trees),
+        _loads(network, paths, batches, final.trees),
+    )
+
+
+def _splits(network: Network, group: int) -> list[tuple[int, bool]]:
+    """Even splits of switches to try: in how many times the number of trees, and whether in large parts.
+
+    More trees let a switch be split more evenly, over more pairs, which makes trees lower.
+    """
     if len(network.vertices) == network.ranks:
-        return (1,)
-    return (1, 2, group - 1) if group <= _SMALL else (1, 2)
+        return [(1, False)]
+    factors = (1, 2, group - 1) if group <= _SMALL else (1, 2, 4)
+    return [(factor, coarse) for factor in factors for coarse in (True, False)]
 
 
 def _loads(network: Network, paths: Paths, batches: list[Batch], trees: int) -> tuple[float, ...]:
@@ -165,8 +182,14 @@ def _trees(
 
 
 def _ranks_on(network: Network, path: tuple[int, ...]) -> list[int]:
-    ends = [network.edges[path[0]].source, *(network.edges[e].target for e in path)]
-    return [vertex for vertex in ends if vertex < network.ranks]
+    """Ranks in order; where a path comes back to a relay, without the detour."""
+    ranks = [network.edges[path[0]].source]
+    for vertex in (network.edges[e].target for e in path):
+        if vertex in ranks:
+            del ranks[ranks.index(vertex) + 1 :]
+        elif vertex < network.ranks:
+            ranks.append(vertex)
+    return ranks
 
 
 def _edges(batch: Batch, steps: list[list[int]]) -> tuple[tuple[int, int], ...]:

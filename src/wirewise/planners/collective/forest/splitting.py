@@ -22,7 +22,6 @@ from scipy.sparse.csgraph import connected_components
 from wirewise.collective import Network
 from wirewise.collective.bounds import tightest_cut
 from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
-from wirewise.errors import TopologyError
 from wirewise.planners.collective.forest.rates import Scaled, carries
 
 __all__ = ["Paths", "as_capacities", "direct_paths"]
@@ -39,8 +38,11 @@ def direct_paths(
     supply: NDArray[np.int64],
     sinks: Sequence[int],
     group: Sequence[int],
+    *,
     fixed_routes: bool = True,
-) -> Paths:
+    only_even: bool = False,
+    useful: int = 0,
+) -> Paths | None:
     """Paths between ranks of the group that carry as many trees, or as many as routes allow.
 
     Args:
@@ -50,6 +52,11 @@ def direct_paths(
         sinks: Vertices that all trees must reach.
         group: Ranks to keep.
         fixed_routes: Only paths that programs can use; otherwise all.
+        only_even: Give up where the even split loses.
+        useful: No path past a switch needs less capacity than this.
+
+    Returns:
+        Paths with their capacities; None: an even split loses.
     """
     pieces = _pieces(network) if fixed_routes else None
     paths: Paths = {
@@ -57,16 +64,20 @@ def direct_paths(
         for e, a in enumerate(scaled.found.amounts.tolist())
         if a and (pieces is None or (e,) in pieces)
     }
+    trees = scaled.trees
     # Switches first: a path past a relay is then made of whole routes.
     for vertex in sorted(
         set(range(len(network.vertices))) - set(group), key=lambda v: (v < network.ranks, v)
     ):
         pairs = _pairs(network, paths, vertex, pieces)
-        split = _evenly(paths, _across(network, paths, pairs, vertex))
-        if not carries(as_capacities(network, split), supply, sinks, scaled.trees):
-            exact = _evenly(_exactly(network, paths, pairs, vertex, supply, sinks, scaled.trees), pairs)
-            split = max((exact, split), key=lambda paths: _rate(network, paths, supply, sinks))
-        paths = {path: a for path, a in split.items() if a and vertex not in _ends(network, path)}
+        split = _without(network, vertex, _evenly(paths, _across(network, paths, pairs, vertex), useful))
+        if not carries(as_capacities(network, split), supply, sinks, trees):
+            if only_even:
+                return None
+            exact = _evenly(_exactly(network, paths, pairs, vertex, supply, sinks, trees), pairs)
+            choice = (split, _without(network, vertex, exact))
+            split, trees = _best(choice, network, supply, sinks, trees)
+        paths = split
     return paths
 
 
@@ -114,12 +125,21 @@ def _across(network: Network, paths: Paths, pairs: list[Pair], vertex: int) -> l
     return apart if _passed(paths, apart) == _passed(paths, pairs) else pairs
 
 
-def _rate(network: Network, paths: Paths, supply: NDArray[np.int64], sinks: Sequence[int]) -> Fraction:
-    """Rate of each root that the paths carry; 0 where some sink is cut off."""
-    try:
-        return 1 / tightest_cut(as_capacities(network, paths), supply, sinks).ratio
-    except TopologyError:
-        return Fraction(0)
+def _without(network: Network, vertex: int, paths: Paths) -> Paths:
+    """Paths that do not start or end at a vertex; what it could not pass on is lost."""
+    return {path: a for path, a in paths.items() if a and vertex not in _ends(network, path)}
+
+
+def _best(
+    splits: Sequence[Paths], network: Network, supply: NDArray[np.int64], sinks: Sequence[int], trees: int
+) -> tuple[Paths, int]:
+    """The split that carries most and its number of trees; in larger numbers where fewer than `trees` fit."""
+    rates = [1 / tightest_cut(as_capacities(network, split), supply, sinks).ratio for split in splits]
+    rate = max(rates)
+    split = splits[rates.index(rate)]
+    if rate >= trees:
+        return split, trees
+    return {path: amount * rate.denominator for path, amount in split.items()}, rate.numerator
 
 
 def _passed(paths: Paths, pairs: Sequence[Pair]) -> int:
@@ -146,10 +166,10 @@ class _Transport:
         """Pairs of each path."""
 
     def flow(self, most: Sequence[int], base: int = 0) -> int:
-        """How much passes, where each pair has got `base` before and may get `most`; -1: a path has too little."""
+        """How much passes, where each pair has got `base` before and may get `most`; far below 0: too much."""
         ends = self.ends - base * self.uses
         if len(ends) and min(ends.min(), *most) < 0:
-            return -1
+            return -UNBOUNDED
         return self._graph.flow(np.concatenate([ends, most]), 0, self._sink)
 
     def on_pairs(self, most: Sequence[int], base: int) -> NDArray[np.int64]:
@@ -158,12 +178,17 @@ class _Transport:
         return self._graph.on_arcs(np.concatenate([ends, most]), 0, self._sink)[len(ends) :] + base
 
 
-def _evenly(paths: Paths, pairs: Sequence[Pair]) -> Paths:
-    """As much as can be passed on, with the least for the pair that gets most, and then the most for the others."""
+def _evenly(paths: Paths, pairs: Sequence[Pair], useful: int = 0) -> Paths:
+    """As much as can be passed on, with the least for the pair that gets most, and then the most for the others.
+
+    No pair needs to get less than is `useful`: small capacities make many trees.
+    """
     made, count = _Transport(paths, pairs), len(pairs)
     whole = made.flow([UNBOUNDED >> 8] * count)
-    most = _least(lambda each: made.flow([each] * count) == whole, int(max(made.ends, default=0)))
-    base = _least(lambda b: made.flow([most - b] * count, b) < whole - b * count, most + 1) - 1
+    least = _least(lambda each: made.flow([each] * count) == whole, int(max(made.ends, default=0)))
+    most, base = max(least, useful), 0
+    if most == least:
+        base = _least(lambda b: made.flow([most - b] * count, b) < whole - b * count, most + 1) - 1
     split = dict(paths)
     for (one, two), amount in zip(pairs, made.on_pairs([most - base] * count, base).tolist(), strict=True):
         _move(split, one, two, amount)

@@ -1,0 +1,89 @@
+"""Few of many candidate trees that carry nearly as much.
+
+Multiplicative weights leave tens to hundreds of trees, each a stream of small messages. Two integer programs of the
+weights w of the trees, under the capacities of the edges: the largest sum of whole w, and the fewest trees of it;
+where whole weights lose more than the tolerance, the fewest trees with any weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from wirewise.errors import PlanError
+
+__all__ = ["fewest"]
+
+
+def fewest(
+    uses: NDArray[np.float64],
+    capacity: NDArray[np.float64],
+    optimum: float,
+    *,
+    tolerance: float = 0.05,
+    time_limit_s: float = 20.0,
+) -> NDArray[np.float64]:
+    """Weights of the trees, most of them 0, whose sum is at least `(1 - tolerance) * optimum`.
+
+    Args:
+        uses: How often each tree uses each edge; [trees, edges].
+        capacity: In units in which whole weights make sense, such as links; [edges].
+        optimum: Largest sum that any trees reach.
+        tolerance: Part of it that may be lost.
+        time_limit_s: Of each integer program.
+
+    Raises:
+        PlanError: The trees do not carry so much.
+    """
+    trees, least = len(uses), (1 - tolerance) * optimum
+    fits = LinearConstraint(uses.T, -np.inf, capacity)
+    most = np.array([capacity[row > 0].min() for row in uses])
+    whole = milp(
+        -np.ones(trees),
+        integrality=np.ones(trees),
+        bounds=Bounds(0, np.floor(most + 1e-9)),
+        constraints=fits,
+        options={"time_limit": time_limit_s},
+    )
+    if whole.x is not None and whole.x.sum() >= least - 1e-9:
+        return _fewest(uses, capacity, most, float(np.round(whole.x.sum())), True, time_limit_s)
+    chosen = _fewest(uses, capacity, most, least, False, time_limit_s) > 1e-9
+    best = milp(
+        -np.ones(trees),
+        bounds=Bounds(0, np.where(chosen, most, 0.0)),
+        constraints=LinearConstraint(uses.T, -np.inf, capacity),
+    )
+    return np.asarray(best.x)
+
+
+def _fewest(
+    uses: NDArray[np.float64],
+    capacity: NDArray[np.float64],
+    most: NDArray[np.float64],
+    least: float,
+    whole: bool,
+    time_limit_s: float,
+) -> NDArray[np.float64]:
+    """Weights and whether each tree is used, the fewest trees first."""
+    trees = len(uses)
+    none, each = np.zeros((len(capacity), trees)), np.eye(trees)
+    rows = [
+        LinearConstraint(np.hstack([uses.T, none]), -np.inf, capacity),
+        LinearConstraint(np.hstack([each, -np.diag(most)]), -np.inf, 0.0),
+        LinearConstraint(np.concatenate([np.ones(trees), np.zeros(trees)]), least - 1e-9, np.inf),
+    ]
+    found = milp(
+        np.concatenate([np.zeros(trees), np.ones(trees)]),
+        integrality=np.concatenate([np.full(trees, int(whole)), np.ones(trees)]),
+        bounds=Bounds(0, np.concatenate([most, np.ones(trees)])),
+        constraints=rows,
+        options={"time_limit": time_limit_s},
+    )
+    if found.x is None:
+        raise PlanError(
+            f"{trees} trees do not carry {least:g} in {time_limit_s:g} s ({found.message}); allow a larger tolerance, "
+            "a smaller epsilon or more time"
+        )
+    weights = np.asarray(found.x[:trees])
+    return np.round(weights) if whole else weights
