@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
@@ -22,9 +22,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from wirewise.collective import Network, Program, Transfer
+from wirewise.collective.bounds import bound
 from wirewise.errors import PlanError
 from wirewise.planners.collective.combine import by_mirror
-from wirewise.planners.collective.demands import Demand, block_bytes, demands, hops, pairs
+from wirewise.planners.collective.demands import block_bytes, demands, hops, pairs
 from wirewise.planners.collective.problem import CollectiveProblem
 
 __all__ = ["Point", "pareto", "solve", "synthesize"]
@@ -106,7 +107,7 @@ def pareto(
     wanted = demands(problem)
     far = hops(problem.network)
     fewest = max((int(far[d.source, t]) for d in wanted for t in d.targets), default=0)
-    best: Fraction | None = None
+    least, best = _least_rounds(problem), None
     for steps in range(fewest, problem.network.ranks + slack):
         for point in _by_rate(steps, slack, most_chunks):
             rate = Fraction(point.rounds, point.chunks)
@@ -123,7 +124,7 @@ def pareto(
                 best = rate
                 yield point, program
                 break
-        if best is not None and best <= _least_rate(problem, wanted):
+        if best is not None and best <= least:
             return
 
 
@@ -178,22 +179,13 @@ def _by_rate(steps: int, slack: int, most_chunks: int) -> list[Point]:
     return sorted(found, key=lambda p: (Fraction(p.rounds, p.chunks), p.chunks))
 
 
-def _least_rate(problem: CollectiveProblem, wanted: list[Demand]) -> Fraction:
-    """No fewer rounds a chunk are possible: what a rank must get, or give, over the width of its edges."""
-    widths = _widths(problem.network)
-    into: Counter[int] = Counter()
-    out_of: Counter[int] = Counter()
-    for edge, width in zip(problem.network.edges, widths, strict=True):
-        into[edge.target] += width
-        out_of[edge.source] += width
-    gets: Counter[int] = Counter()
-    gives: Counter[int] = Counter()
-    for demand in wanted:
-        gives[demand.source] += len(demand.targets) > 0
-        for target in demand.targets:
-            gets[target] += 1
-    needs = [Fraction(count, into[r]) for r, count in gets.items()]
-    return max([*needs, *(Fraction(count, out_of[r]) for r, count in gives.items())], default=Fraction(0))
+def _least_rounds(problem: CollectiveProblem) -> float:
+    """Rounds a chunk below which the tightest cut allows no program."""
+    least = bound(
+        problem.network, problem.collective, problem.size_bytes, root=problem.root, members=problem.members
+    )
+    narrowest = min(e.bandwidth_bytes_per_s for e in problem.network.edges)
+    return least.seconds * narrowest / block_bytes(problem) * (1 + 1e-9)
 
 
 def _widths(network: Network) -> list[int]:
