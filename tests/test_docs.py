@@ -15,7 +15,7 @@ WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf
 ACCEPTANCE = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
 TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
 TRACING_IDS = [
-    *(f"R{i}" for i in range(1, 7)),
+    *(f"R{i}" for i in range(1, 8)),
     *(f"W{i}" for i in range(1, 7)),
     *(f"C{i}" for i in range(1, 5)),
     *(f"P{i}" for i in range(1, 5)),
