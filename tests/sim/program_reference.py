@@ -10,7 +10,7 @@ def simulate_slowly(program, network, size_bytes, reduce_s_per_byte=0.0):
     messages, sizes = program.messages(), program.chunk_bytes(size_bytes)
     everything = itertools.product(range(program.segments), range(len(messages)))
     items = sorted(everything, key=lambda item: (item[0], *_place(messages[item[1]], program.ranks)))
-    ready, start, arrival, end = {}, {}, {}, {}
+    ready, start, arrival, end = set(), {}, {}, {}
     free_s = [0.0] * len(network.edges)
     adder_free_s = [0.0] * program.ranks
 
@@ -54,8 +54,8 @@ def simulate_slowly(program, network, size_bytes, reduce_s_per_byte=0.0):
                     end[item] = max(now, adder_free_s[target]) + adding_s if adding_s else now
                     adder_free_s[target] = max(adder_free_s[target], end[item] if adding_s else 0.0)
                 if item not in ready and may_send(item, now):
-                    ready[item] = now
-            for item in sorted((i for i in items if i in ready and i not in start), key=ready.get):
+                    ready.add(item)
+            for item in (i for i in items if i in ready and i not in start):
                 m = messages[item[1]]
                 route = network.route(m.source, m.target)
                 if all(free_s[e] <= now for e in route):

@@ -1,9 +1,9 @@
 """Messages over the edges of a network, event by event: the compiled core of `sim.programs`.
 
-An item is one segment of one message. It starts once its value is there and all edges of its route are free; of
-those that could start at one time, the one that was ready first does, then the one with the least number. An
-item that cannot start waits at one of the edges that keep it, in a heap by (ready, number), and is looked at again
-when that edge is free. What arrives at one time is taken in by number, before anything starts.
+An item is one segment of one message; items are numbered by segment, then in the order of the messages. An item
+starts once its value is there and all edges of its route are free; of those that could start at one time, the one
+with the least number does. An item that cannot start waits at one of the edges that keep it, in a heap, and is
+looked at again when that edge is free. What arrives at one time is taken in before anything starts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _State(NamedTuple):
 
 
 @inner
-def _pass(d: Dependences, s: _State, gate: int, segment: int, now: float) -> None:
+def _pass(d: Dependences, s: _State, gate: int, segment: int) -> None:
     """Count one message at a gate."""
     gates, messages = len(d.gate_waits), len(d.source)
     s.gate_left[segment * gates + gate] -= 1
@@ -88,7 +88,6 @@ def _pass(d: Dependences, s: _State, gate: int, segment: int, now: float) -> Non
         item = segment * messages + d.sends.items[k]
         s.send_left[item] -= 1
         if s.send_left[item] == 0:
-            s.items.ready[item] = now
             push_starter(s.items, item)
     for k in range(d.receives.first[gate], d.receives.first[gate + 1]):
         _arrive(s, segment * messages + d.receives.items[k])
@@ -124,7 +123,7 @@ def _finish(d: Dependences, s: _State, item: int, now: float) -> None:
     segment, message = divmod(item, len(d.source))
     s.end[item] = now
     for k in range(d.by_receive.first[message], d.by_receive.first[message + 1]):
-        _pass(d, s, d.by_receive.items[k], segment, now)
+        _pass(d, s, d.by_receive.items[k], segment)
 
 
 @inner
@@ -150,7 +149,7 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
         _wake(s, edge)
     push_event(s.events, now + trip.travel_s[message], item)
     for k in range(d.by_send.first[message], d.by_send.first[message + 1]):
-        _pass(d, s, d.by_send.items[k], segment, now)
+        _pass(d, s, d.by_send.items[k], segment)
 
 
 @inner

@@ -1,9 +1,10 @@
 """How long a program takes on a network; every figure is simulated, never measured.
 
-A message starts once the values that it takes are there and every edge of its route is free, first ready, first
-served. It arrives after the route's latency and its bytes at the rate of the narrowest edge, and holds each edge
-for its bytes at that edge's own rate: latencies overlap, and switches pass bytes on as they come. Then its target
-adds or stores it, once what it overwrites has been sent.
+A message starts once the values that it takes are there and every edge of its route is free. Where several could
+start, the one of the earliest segment goes first, and in it the one of the earliest step, as where ranks work
+through segments one after the other. It arrives after the route's latency and its bytes at the rate of the
+narrowest edge, and holds each edge for its bytes at that edge's own rate: latencies overlap, and switches pass
+bytes on as they come. Then its target adds or stores it, once what it overwrites has been sent.
 """
 
 from __future__ import annotations

@@ -36,10 +36,8 @@ class Events(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Items in order of (ready, number): those that may start now in a heap, those that wait in one for each edge."""
+    """Items in order of their numbers: those that may start now in a heap, those that wait in one for each edge."""
 
-    ready: Floats
-    """[items]"""
     low: Ints
     """Children in an edge's heap, or -1, [items]."""
     high: Ints
@@ -58,9 +56,8 @@ def new_events(capacity: int) -> Events:
 
 
 def new_items(items: int, edges: int) -> Items:
-    """All ready at 0; none may start, none waits."""
+    """None may start, none waits."""
     return Items(
-        ready=np.zeros(items),
         low=np.full(items, -1, np.int64),
         high=np.full(items, -1, np.int64),
         waits_at=np.full(items, -1, np.int64),
@@ -71,16 +68,11 @@ def new_items(items: int, edges: int) -> Items:
 
 
 @inner
-def _sooner(ready: Floats, a: int, b: int) -> bool:
-    return ready[a] < ready[b] or (ready[a] == ready[b] and a < b)
-
-
-@inner
 def _merge(items: Items, a: int, b: int) -> int:
     """One skew heap of two (Sleator, Tarjan 1986); the first item."""
     if a < 0 or b < 0:
         return max(a, b)
-    if _sooner(items.ready, b, a):
+    if b < a:
         a, b = b, a
     first = a
     while True:
@@ -89,7 +81,7 @@ def _merge(items: Items, a: int, b: int) -> int:
         if other < 0:
             items.low[a] = b
             return first
-        if _sooner(items.ready, other, b):
+        if other < b:
             other, b = b, other
         items.low[a] = b
         a, b = b, other
@@ -143,7 +135,7 @@ def push_starter(items: Items, item: int) -> None:
     items.starters[0] += 1
     while place > 0:
         parent = (place - 1) >> 1
-        if not _sooner(items.ready, item, items.may_start[parent]):
+        if item >= items.may_start[parent]:
             break
         items.may_start[place] = items.may_start[parent]
         place = parent
@@ -161,9 +153,9 @@ def pop_starter(items: Items) -> int:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and _sooner(items.ready, items.may_start[child + 1], items.may_start[child]):
+        if child + 1 < size and items.may_start[child + 1] < items.may_start[child]:
             child += 1
-        if not _sooner(items.ready, items.may_start[child], item):
+        if items.may_start[child] >= item:
             break
         items.may_start[place] = items.may_start[child]
         place = child
