@@ -236,7 +236,6 @@ def noise(page, preset_):
                     "program": saved(folder, program), "size_bytes": size, "turns": preset_["turns"],
                     "calls": preset_["calls"], "windows": [2 * 65_536, 3 * 65_536],
                 }  # fmt: skip
-                start = lambda of, n=source: n.start(p for h in range(of.num_hosts) for p in of.processes(h))
                 try:
                     (found,), *_ = run(lab, "trees_worker.py", job, source.disturb if percent else None)
                 finally:

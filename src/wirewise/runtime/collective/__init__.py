@@ -6,6 +6,7 @@ from wirewise.runtime.collective.group import Group, connect
 from wirewise.runtime.collective.memory import REDUCTIONS, Blocks
 from wirewise.runtime.collective.over_torch import run_over_torch
 from wirewise.runtime.collective.statistics import EdgeStatistics
+from wirewise.runtime.collective.watch import SlowLink, Watch
 from wirewise.runtime.collective.work import Work
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "EdgeStatistics",
     "Group",
     "ProcessGroup",
+    "SlowLink",
+    "Watch",
     "Work",
     "connect",
     "ddp_hook",

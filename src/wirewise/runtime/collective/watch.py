@@ -1,0 +1,92 @@
+"""Which links are slower than a plan takes them to be, seen while the programs run, so that it can be made again.
+
+The kernel counts for each connection the time in which bytes were under way. Bytes over that time is the rate of
+the edge, as long as there were many bytes; what was sent in a moment says nothing and is left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wirewise.collective import Network
+from wirewise.errors import ProgramError
+from wirewise.runtime.collective.group import Group
+
+__all__ = ["SlowLink", "Watch"]
+
+_PAYLOAD = 0.957
+"""Part of a link's rate that TCP leaves to the payload, with packets of 1500 bytes."""
+_LEAST_BUSY_S = 0.05
+"""The kernel counts in ticks of up to 10 ms."""
+
+
+class SlowLink(NamedTuple):
+    """A link between two ranks that carries less than planned."""
+
+    source: int
+    target: int
+    planned_bytes_per_s: float
+    seen_bytes_per_s: float
+
+
+class Watch:
+    """Compares a group's edges with the network that its programs were planned for.
+
+    Args:
+        group: All of its ranks make a watch, and call `look` at the same moments.
+        network: With a rank for each of the group.
+        slower: A link that carries less than this part of its rate is reported.
+
+    Raises:
+        ProgramError: The network has another number of ranks.
+    """
+
+    def __init__(self, group: Group, network: Network, *, slower: float = 0.8) -> None:
+        if network.ranks != group.size:
+            raise ProgramError(
+                f"network {network.name!r} has {network.ranks} ranks; expected the group's {group.size}"
+            )
+        self._group, self._slower = group, slower
+        self.network = network
+        """With the rates of slow links as they were seen last."""
+        self._before = self._counts()
+
+    def look(self) -> list[SlowLink]:
+        """Links that were slow since the last look, the same list on all ranks; a collective operation."""
+        now = self._counts()
+        since, self._before = now - self._before, now
+        everywhere = torch.empty(self._group.size, *since.shape, dtype=torch.float64)
+        self._group.all_gather(everywhere, torch.from_numpy(since))
+        slow = self._slow(everywhere.numpy())
+        seen = {(s.source, s.target): s.seen_bytes_per_s for s in slow}
+        edges = tuple(
+            edge._replace(bandwidth_bytes_per_s=seen.get(edge[:2], edge.bandwidth_bytes_per_s))
+            for edge in self.network.edges
+        )
+        self.network = msgspec.structs.replace(self.network, edges=edges)
+        return slow
+
+    def _counts(self) -> NDArray[np.float64]:
+        """Bytes and busy seconds to each rank, [2, ranks]."""
+        found = np.zeros((2, self._group.size))
+        for edge in self._group.statistics():
+            if edge.source == self._group.rank:
+                found[:, edge.target] = edge.size_bytes, edge.busy_s
+        return found
+
+    def _slow(self, since: NDArray[np.float64]) -> list[SlowLink]:
+        """Direct links below their share; `since` is [ranks, 2, ranks], sources first."""
+        found = []
+        for edge in self.network.edges:
+            if max(edge.source, edge.target) >= self._group.size:
+                continue  # It is shared, so no single edge shows its rate.
+            sent_bytes, busy_s = since[edge.source, :, edge.target]
+            seen = sent_bytes / _PAYLOAD / max(busy_s, _LEAST_BUSY_S)
+            if busy_s >= _LEAST_BUSY_S and seen < self._slower * edge.bandwidth_bytes_per_s:
+                found.append(SlowLink(edge.source, edge.target, edge.bandwidth_bytes_per_s, float(seen)))
+        return found
