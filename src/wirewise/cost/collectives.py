@@ -68,7 +68,7 @@ def closed_form(collective: Collective, algorithm: str, ranks: int, segments: in
     Returns:
         Exact for the program that is built, but for three cases: the time of double trees is approximate; PAT's
         rounds and messages are upper bounds beyond 16 ranks that are no power of two; and the time in more than
-        one segment is an upper bound, though exact for chains.
+        one segment leaves out what overlaps, though it is exact for chains.
 
     Raises:
         ProgramError: No closed form is known.
