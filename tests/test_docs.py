@@ -14,6 +14,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
 ACCEPTANCE = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
 TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
+COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="utf-8")
 TRACING_IDS = [
     *(f"R{i}" for i in range(1, 8)),
     *(f"W{i}" for i in range(1, 7)),
@@ -22,6 +23,16 @@ TRACING_IDS = [
     *(f"O{i}" for i in (1, 2, 3, 5, 6)),
     *(f"K{i}" for i in range(1, 7)),
     *(f"F{i}" for i in range(1, 3)),
+]
+COLLECTIVE_IDS = [
+    *(f"A{i}" for i in range(1, 4)),
+    *(f"B{i}" for i in range(1, 6)),
+    *(f"C{i}" for i in range(1, 9)),
+    *(f"D{i}" for i in range(1, 3)),
+    *(f"E{i}" for i in range(1, 7)),
+    *(f"F{i}" for i in range(1, 9)),
+    *(f"G{i}" for i in range(1, 6)),
+    *(f"H{i}" for i in range(1, 5)),
 ]
 IDS = [
     *(f"Q{i}" for i in range(1, 7)),
@@ -47,14 +58,16 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("page", "ids"), [(ACCEPTANCE, IDS), (TRACING, TRACING_IDS)], ids=["first", "tracing"]
+    ("page", "ids"),
+    [(ACCEPTANCE, IDS), (TRACING, TRACING_IDS), (COLLECTIVES, COLLECTIVE_IDS)],
+    ids=["first", "tracing", "collectives"],
 )
 def test_acceptance_has_every_id_once(page, ids):
     assert re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE) == ids
 
 
 BAD_INPUT = (ROOT / "docs" / "bad-input.md").read_text(encoding="utf-8")
-PLACES = sorted(set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + BAD_INPUT)))
+PLACES = sorted(set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + COLLECTIVES + BAD_INPUT)))
 
 
 @pytest.mark.parametrize("place", PLACES)
