@@ -77,7 +77,9 @@ class Browser:
             os.close(self._from)
 
     @contextmanager
-    def open(self, page: str, *, fragment: str = "", media: str = "", dark: bool = False) -> Iterator[Tab]:
+    def open(
+        self, page: str, *, fragment: str = "", media: str = "", dark: bool = False, calm: bool = False
+    ) -> Iterator[Tab]:
         """The page in a tab, loaded; it must not complain while it is open.
 
         Args:
@@ -85,6 +87,7 @@ class Browser:
             fragment: Of the address, after "#".
             media: "print" shows it as on paper.
             dark: Whether the user prefers dark colours.
+            calm: Whether the user prefers less motion.
         """
         self._pages += 1
         file = self._folder / f"page{self._pages}.html"
@@ -95,8 +98,12 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             tab.call(f"{domain}.enable")
         tab.call("Emulation.setDeviceMetricsOverride", **_SIZE)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        tab.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        wishes = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "prefers-reduced-motion": "reduce" if calm else "no-preference",
+        }
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        tab.call("Emulation.setEmulatedMedia", media=media, features=features)
         tab.call("Page.navigate", url=f"{file.as_uri()}#{fragment}")
         self._wait_for("Page.loadEventFired", session)
         yield tab

@@ -11,11 +11,13 @@ import pytest
 
 from tests.harness.browser import Browser
 from tests.report.test_collective_view import network_of, page_of, recorded
-from wirewise.collective import Program
+from tests.trace.synthetic import make
+from wirewise.collective import Program, Transfer
 from wirewise.collective.builders import BUILDERS, build
 from wirewise.errors import ProgramError
 from wirewise.report.collective_data import program_object
 from wirewise.report.collective_view import collective_html, recorded_html
+from wirewise.trace import align
 
 pytestmark = pytest.mark.browser
 
@@ -76,6 +78,18 @@ def test_playing_ends_at_the_end_and_pauses(browser, ring):
     assert found["on"] == "true"
     assert found["end"] == "step 6 of 6"
     assert found["said"] == DONE
+
+
+def test_with_less_motion_playing_goes_from_step_to_step(browser, ring):
+    body = """
+    const seen = new Set();
+    choose("speed", "4");
+    by("play").click();
+    await until(() => { seen.add(by("slider").value); return by("play").getAttribute("aria-pressed") === "false"; });
+    return [...seen];
+    """
+    with browser.open(ring, calm=True) as tab:
+        assert tab.run(body) == [str(step) for step in range(STEPS + 1)]
 
 
 def test_keys(browser, ring):
@@ -250,3 +264,23 @@ def test_a_hundred_ranks(browser):
     with browser.open(page) as tab:
         found = tab.run('by("last").click(); return by("said0").textContent;')
     assert found == DONE
+
+
+def test_a_run_of_collectives_only_plays(browser):
+    """H3: what data-parallel training records."""
+    trace = align(make(ranks=3, steps=2).seen)
+    with browser.open(recorded_html(trace, "run")) as tab:
+        said = tab.run('by("last").click(); by("back").click(); return by("said0").textContent;')
+        frames = tab.run('return document.querySelectorAll("#strip .frame").length;')
+    assert said == "No message is on its way."
+    assert frames > 2
+
+
+def test_ranks_outside_the_group_relay(browser):
+    hops = (Transfer(0, 0, 1, 0), Transfer(0, 1, 2, 1))
+    program = Program(
+        name="relayed", collective="broadcast", ranks=3, members=(0, 2), chunks=1, transfers=hops, segments=3
+    )
+    with browser.open(page_of(program)) as tab:
+        told = tab.run('by("last").click(); return [by("said0").textContent, by("where").textContent];')
+    assert told == [DONE, "step 2 of 2"]

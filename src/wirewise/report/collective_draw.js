@@ -79,11 +79,12 @@ const drawHeads = (pen, replay, place, ink) => {
   const { view } = replay;
   const wide = place.cell * view.segments;
   pen.fillStyle = ink.soft;
-  pen.font = `11px ${FONT}`;
   pen.textAlign = "center";
   for (let chunk = 0; chunk < view.chunks; chunk++) {
     const name = chunkName(view, chunk);
-    if (pen.measureText(name).width + 3 > wide) continue;
+    const size = fitted(pen, name, 11, wide - 3);
+    if (!size) continue;
+    pen.font = `${size}px ${FONT}`;
     pen.fillText(name, place.label + wide * (chunk + 0.5), 9);
   }
   pen.textAlign = "start";
@@ -147,10 +148,17 @@ const cellName = ({ view, sets }, set, column) => {
   return view.segments > 1 ? `${name}.${column % view.segments}` : name;
 };
 
+/* Size of text that fits a width; 0: it would be too small to read. */
+const fitted = (pen, text, size, width) => {
+  pen.font = `600 ${size}px ${FONT}`;
+  const smaller = size * Math.min(1, width / pen.measureText(text).width);
+  return smaller < 7.5 ? 0 : smaller;
+};
+
 const drawName = (pen, name, box, ink) => {
-  pen.font = `600 ${Math.min(12, box.h * 0.6)}px ${FONT}`;
-  const wide = pen.measureText(name).width;
-  if (wide + 5 > box.w || box.h < 10) return;
+  const size = fitted(pen, name, Math.min(12, box.h * 0.6), box.w - 4);
+  if (!size || box.h < 10) return;
+  pen.font = `600 ${size}px ${FONT}`;
   const [x, y] = [box.x + box.w / 2, box.y + box.h / 2 + 0.5];
   pen.textAlign = "center";
   pen.lineWidth = 3;

@@ -27,7 +27,7 @@ CONTROLS = (
     '<label>Speed <select id="speed"><option value="0.25">&#188;</option><option value="0.5">&#189;</option>'
     '<option value="1" selected>1</option><option value="2">2</option><option value="4">4</option></select></label>'
     '<fieldset><label><input type="radio" name="mode" id="mode-steps" checked><span>steps</span></label>'
-    '<label><input type="radio" name="mode" id="mode-time"><span>simulated time</span></label></fieldset>'
+    '<label><input type="radio" name="mode" id="mode-time"><span>time</span></label></fieldset>'
     '<label{alone}>Show <select id="left">{options}</select></label>'
     '<label{alone}>beside <select id="right"><option value="-1">nothing</option>{options}</select></label>'
     '<button type="button" id="quiz-toggle" aria-pressed="false" title="Guess the next step (q)">Quiz</button></div>'
@@ -78,6 +78,6 @@ def panes(recorded: bool) -> str:
     legend = _HEAT if recorded else _HEAT + _CUT
     return (
         f'<div class="panes">{stages}</div><p class="help">{words}</p><h2 class="part">When</h2>'
-        f'<div class="panes">{times}</div><h2 class="part">Where</h2>'
-        f'<ul class="legend keys-legend">{legend}</ul><div class="panes">{networks}</div>'
+        f'<div class="panes">{times}</div><div class="where"><h2 class="part">Where</h2>'
+        f'<ul class="legend keys-legend">{legend}</ul><div class="panes">{networks}</div></div>'
     )

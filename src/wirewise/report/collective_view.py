@@ -241,7 +241,8 @@ def _viewer(
     controls = CONTROLS.replace("{options}", options).replace("{alone}", "" if len(named) > 1 else " hidden")
     # "<" could end the element that holds the data.
     text = json.dumps({"views": views, "networks": networks}, separators=(",", ":")).replace("<", "\\u003c")
-    kind = ' class="recorded"' if recorded else ""
+    silent = "" if any(view["messages"] for view in views) else " silent"
+    kind = f' class="recorded{silent}"' if recorded else ""
     return (
         f'<section id="viewer"{kind}>{controls}{panes(recorded)}'
         f'<script type="application/json" id="views">{text}</script></section>'
