@@ -140,7 +140,7 @@ def pack(
         epsilon: Smaller is nearer to the optimum, and slower.
 
     Returns:
-        Different trees as parents (-1 at the root), [trees, n], and their weights, [trees].
+        Different trees as parents (-1 at the root), [trees, n], and their weights, [trees], the heaviest first.
     """
     edges = int((capacity > 0).sum()) // (2 if both else 1)
     delta = (1 + epsilon) * ((1 + epsilon) * edges) ** (-1 / epsilon)
@@ -154,4 +154,5 @@ def pack(
         load[tree[targets], targets] += weight
     load = load + load.T if both else load
     used = load > 0
-    return trees, weights / (load[used] / capacity[used]).max()
+    order = np.argsort(-weights, kind="stable")
+    return trees[order], weights[order] / (load[used] / capacity[used]).max()

@@ -27,7 +27,7 @@ def fewest(
     """Weights of the trees, most of them 0, whose sum is at least `(1 - tolerance) * optimum`.
 
     Args:
-        uses: How often each tree uses each edge; [trees, edges].
+        uses: How often each tree uses each edge; [trees, edges]. The best trees should come first.
         capacity: In units in which whole weights make sense, such as links; [edges].
         optimum: Largest sum that any trees reach.
         tolerance: Part of it that may be lost.
@@ -37,24 +37,53 @@ def fewest(
         PlanError: The trees do not carry so much.
     """
     trees, least = len(uses), (1 - tolerance) * optimum
-    fits = LinearConstraint(uses.T, -np.inf, capacity)
     most = np.array([capacity[row > 0].min() for row in uses])
-    whole = milp(
-        -np.ones(trees),
-        integrality=np.ones(trees),
-        bounds=Bounds(0, np.floor(most + 1e-9)),
-        constraints=fits,
-        options={"time_limit": time_limit_s},
-    )
-    if whole.x is not None and whole.x.sum() >= least - 1e-9:
-        return _fewest(uses, capacity, most, float(np.round(whole.x.sum())), True, time_limit_s)
-    chosen = _fewest(uses, capacity, most, least, False, time_limit_s) > 1e-9
+    if np.floor(optimum + 1e-9) >= least:
+        total = _largest_whole(uses, capacity, most, float(np.floor(optimum + 1e-9)), time_limit_s)
+        if total >= least:
+            return _fewest(uses, capacity, most, total, True, time_limit_s)
+    some = _enough(uses, capacity, most, (1 - tolerance / 2) * optimum)
+    chosen = np.zeros(trees, bool)
+    chosen[some] = _fewest(uses[some], capacity, most[some], least, False, time_limit_s) > 1e-9
     best = milp(
         -np.ones(trees),
         bounds=Bounds(0, np.where(chosen, most, 0.0)),
         constraints=LinearConstraint(uses.T, -np.inf, capacity),
     )
     return np.asarray(best.x)
+
+
+def _largest_whole(
+    uses: NDArray[np.float64],
+    capacity: NDArray[np.float64],
+    most: NDArray[np.float64],
+    bound: float,
+    time_limit_s: float,
+) -> float:
+    """Largest sum of whole weights. The search ends as soon as it meets the bound, which is a constraint."""
+    trees = len(uses)
+    rows = [LinearConstraint(uses.T, -np.inf, capacity), LinearConstraint(np.ones(trees), 0, bound)]
+    found = milp(
+        -np.ones(trees),
+        integrality=np.ones(trees),
+        bounds=Bounds(0, np.floor(most + 1e-9)),
+        constraints=rows,
+        options={"time_limit": time_limit_s},
+    )
+    return 0.0 if found.x is None else float(np.round(found.x.sum()))
+
+
+def _enough(
+    uses: NDArray[np.float64], capacity: NDArray[np.float64], most: NDArray[np.float64], least: float
+) -> NDArray[np.int64]:
+    """The first trees, so many that some of them carry the least rate: with fewer the integer program is quick."""
+    count = 4
+    while count < len(uses):
+        fits = LinearConstraint(uses[:count].T, -np.inf, capacity)
+        if milp(-np.ones(count), bounds=Bounds(0, most[:count]), constraints=fits).fun <= -least:
+            break
+        count += 4
+    return np.arange(min(count, len(uses)))
 
 
 def _fewest(

@@ -1,8 +1,8 @@
 """All-reduce between servers in three phases: up the trees of each server, across once, and down again.
 
 Blink (Wang et al., MLSys 2020) for several servers: the data is divided into partitions with a root of their own in
-each server. (1) Each server sums a partition up its trees to its root. (2) The roots of one partition send their sums to
-the server that owns it, and get the total back. (3) The trees spread it. Owners take turns, so that a server sends
+each server. (1) Each server sums a partition up its trees to its root. (2) The roots of one partition send their sums
+to the server that owns it, and get the total back. (3) The trees spread it. Owners take turns, so that a server sends
 2 (n - 1) / n of the data to the others, however many ranks it has.
 """
 

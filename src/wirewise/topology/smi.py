@@ -1,0 +1,229 @@
+"""Topologies from what `nvidia-smi topo -m` prints.
+
+The table tells for each pair of devices how they are joined: NV# by so many NVLinks, otherwise over PCIe, the nearest
+first: PIX (one bridge), PXB (several bridges), PHB (the host bridge), NODE (one NUMA node), SYS (between sockets). It
+tells no rates: those are given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from wirewise import units
+from wirewise.errors import TopologyError
+from wirewise.topology.model import Device, Host, Link, LinkKind, Switch, Topology
+
+__all__ = ["SmiTable", "from_smi", "parse_smi"]
+
+_MOST_LINKS = 18
+"""NVLinks of a GPU of the newest generation that the table describes by counts."""
+_NVLINK_LATENCY_S = 2e-6
+_PCIE_LATENCY_S = 1e-6
+_NETWORK_LATENCY_S = 2e-6
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_DEVICE = re.compile(r"(GPU|NIC|mlx\d+_|bnxt_re|ib|hfi\d+_)\d+")
+_CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS")
+
+
+class SmiTable(NamedTuple):
+    """Devices and how each pair is joined."""
+
+    devices: tuple[str, ...]
+    joined: dict[tuple[str, str], str]
+    """NV#, PIX, PXB, PHB, NODE or SYS by pair of different devices, both ways."""
+    numa: dict[str, str]
+    """NUMA node of the GPUs, where the table tells."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Names of the GPUs."""
+        return tuple(name for name in self.devices if name.startswith("GPU"))
+
+    def nvlinks(self, a: str, b: str) -> int:
+        """NVLinks that the table names for a pair; behind switches those of one GPU."""
+        cell = self.joined[a, b]
+        return int(cell[2:]) if cell.startswith("NV") else 0
+
+
+def parse_smi(text: str) -> SmiTable:
+    """Read the table.
+
+    Raises:
+        TopologyError: No table, a row that is missing, short or given twice, an unknown entry, or two entries of a pair
+            that differ; the message names the row and the column.
+    """
+    lines = [_COLOUR.sub("", line).split() for line in text.splitlines()]
+    head = next((n for n, line in enumerate(lines) if line[:1] == ["GPU0"] and line[1:2] != ["X"]), None)
+    if head is None:
+        raise TopologyError(
+            "got no line of column names with GPU0; expected the output of `nvidia-smi topo -m`"
+        )
+    devices = _columns(lines[head])
+    numa_column = _numa_column(lines[head], len(devices))
+    joined: dict[tuple[str, str], str] = {}
+    numa: dict[str, str] = {}
+    rows = [line for line in lines[head + 1 :] if line and line[0] in devices]
+    _check_rows(devices, [row[0] for row in rows])
+    for row in rows:
+        joined |= _cells(devices, row)
+        rest = row[len(devices) + 1 :]
+        if numa_column is not None and len(rest) > numa_column:
+            numa[row[0]] = rest[numa_column]
+    _check_pairs(joined)
+    return SmiTable(devices, joined, numa)
+
+
+def from_smi(
+    text: str,
+    *,
+    name: str = "machine",
+    nvlink_bytes_per_s: float = 25e9,
+    pcie_bytes_per_s: float = 31.5e9,
+    port_rate: str | float = "100gbit",
+) -> Topology:
+    """The topology of a machine from the table.
+
+    Where all pairs of GPUs have the same NV#, and more links in all than a GPU can have, they are joined by NVSwitches,
+    drawn as one. NVLink hides how a pair is joined over PCIe: the network ports beside the GPUs and their NUMA nodes
+    tell it as far as they can.
+
+    Args:
+        text: Output of `nvidia-smi topo -m`.
+        name: Of the topology.
+        nvlink_bytes_per_s: Of one NVLink, each way.
+        pcie_bytes_per_s: Of a device, each way.
+        port_rate: Of a network port.
+
+    Raises:
+        TopologyError: As `parse_smi`.
+    """
+    table = parse_smi(text)
+    bridges = _groups(table.devices, _pairs(table, {"PIX", "PXB"}))
+    near = _pairs(table, {"PIX", "PXB", "PHB", "NODE"})
+    same_node = [
+        (a, b)
+        for a in table.numa
+        for b in table.numa
+        if a < b and _is_same_node(table.numa[a], table.numa[b])
+    ]
+    sockets = _groups(table.devices, [*near, *same_node])
+    links = [
+        *_nvlinks(table, nvlink_bytes_per_s),
+        *_pcie(table, bridges, sockets, pcie_bytes_per_s),
+        *_ports(table, bridges, units.parse_rate(port_rate)),
+    ]
+    ends = {end for link in links for end in (link.source, link.target)}
+    switches = [Switch(name=f"pcie{n}", kind="pcie", host="host0") for n in sorted(set(bridges.values()))]
+    switches += [
+        Switch(name=f"socket{n}", kind="socket", host="host0") for n in sorted(set(sockets.values()))
+    ]
+    switches += [Switch(name="nvswitch", kind="nvswitch", host="host0")] * ("nvswitch" in ends)
+    switches += [Switch(name="network", kind="network")] * ("network" in ends)
+    return Topology(
+        name=name,
+        description="From nvidia-smi topo -m. Rates are of the parts, latencies are orders of magnitude.",
+        hosts=(Host(name="host0"),),
+        devices=tuple(Device(name=gpu.lower(), host="host0") for gpu in table.gpus),
+        switches=tuple(switches),
+        links=tuple(links),
+    )
+
+
+def _columns(head: list[str]) -> tuple[str, ...]:
+    devices: list[str] = []
+    for token in head:
+        if not _DEVICE.fullmatch(token):
+            break
+        devices.append(token)
+    return tuple(devices)
+
+
+def _numa_column(head: list[str], devices: int) -> int | None:
+    """Place of the NUMA node among what follows the devices; each column is named by two words."""
+    rest = head[devices:]
+    return 1 if rest[:4] == ["CPU", "Affinity", "NUMA", "Affinity"] else None
+
+
+def _is_same_node(a: str, b: str) -> bool:
+    return a == b and a != "N/A"
+
+
+def _check_rows(devices: tuple[str, ...], rows: list[str]) -> None:
+    for device in devices:
+        if rows.count(device) != 1:
+            raise TopologyError(
+                f"got {rows.count(device)} rows of {device}; expected one for each of the columns {', '.join(devices)}"
+            )
+
+
+def _cells(devices: tuple[str, ...], row: list[str]) -> dict[tuple[str, str], str]:
+    cells = row[1 : len(devices) + 1]
+    if len(cells) < len(devices):
+        raise TopologyError(f"row {row[0]} has {len(cells)} entries; expected {len(devices)}")
+    for device, cell in zip(devices, cells, strict=True):
+        if not _CELL.fullmatch(cell) or (cell == "X") != (device == row[0]):
+            raise TopologyError(
+                f"row {row[0]}, column {device}: got {cell!r}; expected X for a device with itself, otherwise NV and a "
+                "number, PIX, PXB, PHB, NODE or SYS"
+            )
+    return {(row[0], device): cell for device, cell in zip(devices, cells, strict=True) if device != row[0]}
+
+
+def _check_pairs(joined: dict[tuple[str, str], str]) -> None:
+    for (a, b), cell in joined.items():
+        if joined[b, a] != cell:
+            raise TopologyError(
+                f"row {a}, column {b}: got {cell}, and {joined[b, a]} the other way; expected the same"
+            )
+
+
+def _pairs(table: SmiTable, cells: Collection[str]) -> list[tuple[str, str]]:
+    return [pair for pair, cell in table.joined.items() if cell in cells]
+
+
+def _groups(devices: tuple[str, ...], pairs: Collection[tuple[str, str]]) -> dict[str, int]:
+    """Number of the group of each device, where the devices of a pair are in one."""
+    group = {device: number for number, device in enumerate(devices)}
+    for a, b in pairs:
+        old, new = group[b], group[a]
+        group = {device: new if number == old else number for device, number in group.items()}
+    order = {old: new for new, old in enumerate(dict.fromkeys(group.values()))}
+    return {device: order[number] for device, number in group.items()}
+
+
+def _nvlinks(table: SmiTable, rate: float) -> Iterator[Link]:
+    gpus = table.gpus
+    counts = {(a, b): table.nvlinks(a, b) for a in gpus for b in gpus if gpus.index(a) < gpus.index(b)}
+    if len(set(counts.values())) == 1 and max(counts.values()) * (len(gpus) - 1) > _MOST_LINKS:
+        for gpu in gpus:
+            yield _link(gpu.lower(), "nvswitch", "nvlink", max(counts.values()) * rate, _NVLINK_LATENCY_S / 2)
+        return
+    for (a, b), count in counts.items():
+        if count:
+            yield _link(a.lower(), b.lower(), "nvlink", count * rate, _NVLINK_LATENCY_S)
+
+
+def _pcie(table: SmiTable, bridges: dict[str, int], sockets: dict[str, int], rate: float) -> Iterator[Link]:
+    for gpu in table.gpus:
+        yield _link(gpu.lower(), f"pcie{bridges[gpu]}", "pcie", rate, _PCIE_LATENCY_S)
+    uplinks = dict.fromkeys((bridges[device], sockets[device]) for device in table.devices)
+    for bridge, socket in uplinks:
+        yield _link(f"pcie{bridge}", f"socket{socket}", "pcie", rate, _PCIE_LATENCY_S)
+    for socket in sorted(set(sockets.values())):
+        # Sockets meet in the host's memory, at the rate of one device.
+        yield _link(f"socket{socket}", "host0", "socket", rate, _PCIE_LATENCY_S)
+
+
+def _ports(table: SmiTable, bridges: dict[str, int], rate: float) -> Iterator[Link]:
+    ports = [bridges[device] for device in table.devices if not device.startswith("GPU")]
+    for bridge in dict.fromkeys(ports):
+        total = ports.count(bridge) * rate
+        yield _link(f"pcie{bridge}", "network", "infiniband", total, _NETWORK_LATENCY_S)
+
+
+def _link(source: str, target: str, kind: LinkKind, bytes_per_s: float, latency_s: float) -> Link:
+    return Link(
+        source=source, target=target, kind=kind, bandwidth_bytes_per_s=bytes_per_s, latency_s=latency_s
+    )
