@@ -185,7 +185,9 @@ def export(
     instances: Annotated[
         int, typer.Option(min=1, help="Copies that share every chunk (MSCCL, MSCCL++).")
     ] = 1,
-    channels: Annotated[int, typer.Option(min=1, help="Connections of two ranks in a copy (MSCCL).")] = 1,
+    channels: Annotated[
+        int | None, typer.Option(min=1, help="Connections of two ranks in a copy, else as needed (MSCCL).")
+    ] = None,
     fuse: Annotated[bool, typer.Option("--fuse", help="Receive and pass on in one step (MSCCL).")] = False,
     size: Annotated[str, typer.Option(help="Larger buffer of a rank (chakra).")] = "1MB",
     min_size: Annotated[str | None, typer.Option(help="Least size to use it for (MSCCL, MSCCL++).")] = None,

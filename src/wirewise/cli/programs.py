@@ -16,6 +16,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.collective import Network, Program, network
 from wirewise.collective.builders import build
 from wirewise.collective.exporters import chakra, msccl, mscclpp, nccl_graph, nccl_tuner
+from wirewise.collective.exporters.msccl.model import limits
 from wirewise.collective.exporters.rings import Ring, pack_rings, rings_of, with_bandwidth
 from wirewise.cost import nccl
 from wirewise.errors import InputError, ProgramError
@@ -58,7 +59,7 @@ class Export:
     protocol: msccl.Protocol
     in_place: bool
     instances: int
-    channels: int
+    channels: int | None
     fuse: bool
     size: str
     min_size: str | None
@@ -186,6 +187,7 @@ def _to_msccl(dialect: msccl.Dialect) -> Callable[[Program, Export], list[Path]]
             instances=asked.instances,
             channels=asked.channels,
             fuse=asked.fuse,
+            most_steps=limits(dialect).steps,
             min_bytes=_bytes_of(asked.min_size),
             max_bytes=_bytes_of(asked.max_size),
         )

@@ -250,6 +250,23 @@ def test_steps_that_would_wait_in_a_circle_are_not_joined():
     assert_right(algorithm, numbers(algorithm, 1), fifo=1)
 
 
+def test_long_programs_are_divided_over_channels():
+    chain = Program(
+        name="long",
+        collective="broadcast",
+        ranks=2,
+        chunks=100,
+        transfers=tuple(Transfer(c, 0, 1, c) for c in range(100)),
+    )
+    for most, channels in ((256, 1), (64, 2), (20, 5), (1, 32)):
+        algorithm = msccl.lower(chain, most_steps=most)
+        assert algorithm.channels == channels
+        assert_right(algorithm, numbers(algorithm, 1))
+    assert msccl.lower(chain, most_steps=20, instances=8).channels == 32
+    copies = [block.steps for block in algorithm.gpus[0].blocks if block.send < 0]
+    assert [[step.chunks for step in steps] for steps in copies] == [[71, 29]]
+
+
 def test_channels_are_used_in_turn():
     algorithm = msccl.lower(ring("all_reduce", 4), channels=2, instances=2)
     assert algorithm.channels == 4

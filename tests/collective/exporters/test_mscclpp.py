@@ -10,6 +10,7 @@ import pytest
 from tests.collective.exporters.mscclpp_machine import Machine
 from tests.collective.exporters.programs import doubling, ring
 from tests.collective.exporters.test_msccl import numbers
+from wirewise.collective import Program, Transfer
 from wirewise.collective.builders import BUILDERS, build
 from wirewise.collective.exporters import msccl, mscclpp, mscclpp_plan
 from wirewise.collective.exporters.msccl.validate import expected
@@ -136,11 +137,23 @@ def test_faults_of_plans(change, message):
     assert any(re.search(message, fault) for fault in changed(change))
 
 
+def fields(program):
+    return {name: getattr(program, name) for name in program.__struct_fields__}
+
+
+def test_long_programs_are_divided_over_channels():
+    program = ring("all_reduce", 14)
+    plan = mscclpp_plan.loads(mscclpp.dumps(program))
+    assert max(len(block.ops) for gpu in plan.gpus for block in gpu.threadblocks) <= 64
+    assert_right(program, seeds=[0])
+
+
 def test_refusals():
+    many = tuple(Transfer(c, 0, 1, c) for c in range(800))
     with pytest.raises(ProgramError, match="MSCCL\\+\\+ has plans for"):
         mscclpp.dumps(ring("reduce", 3))
     with pytest.raises(ProgramError, match="MSCCL\\+\\+ holds 64"):
-        mscclpp.dumps(ring("all_reduce", 24))
+        mscclpp.dumps(Program(**{**fields(ring("broadcast", 2)), "chunks": 800, "transfers": many}))
     with pytest.raises(InputError, match="got 0 slots"):
         mscclpp.dumps(ring("all_reduce", 3), slots=0)
     with pytest.raises(ProgramError, match="cannot read a plan of MSCCL"):

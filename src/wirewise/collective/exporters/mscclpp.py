@@ -16,9 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from wirewise.collective.exporters.msccl import lower
+from wirewise.collective.exporters.msccl.lowering import more_channels
 from wirewise.collective.exporters.msccl.model import KINDS, Algorithm, Place, Step, sizes
 from wirewise.collective.exporters.msccl.model import ThreadBlock as Lowered
 from wirewise.collective.exporters.mscclpp_plan import (
+    OPERATIONS,
     ChannelUse,
     Chunks,
     Gpu,
@@ -89,10 +91,25 @@ def dumps(
         ProgramError: MSCCL++ cannot express the program, or its limits are exceeded; the message says which.
         InputError: No slots or no instances.
     """
-    lowered = lower(program, in_place=in_place, instances=instances, min_bytes=min_bytes, max_bytes=max_bytes)
-    made = plan(lowered, slots=slots)
+    count: int | None = 1
+    while count is not None:
+        lowered = lower(
+            program,
+            in_place=in_place,
+            instances=instances,
+            channels=count,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+        )
+        made = plan(lowered, slots=slots)
+        longest = max((len(block.ops) for gpu in made.gpus for block in gpu.threadblocks), default=0)
+        count = more_channels(count, instances, longest, OPERATIONS)
     for fault in violations(made):
         raise ProgramError(f"program {program.name!r} as a plan of MSCCL++: {fault}")
+    return _text(made)
+
+
+def _text(made: Plan) -> str:
     return msgspec.json.format(msgspec.json.encode(made)).decode() + "\n"
 
 

@@ -11,6 +11,7 @@ import msgspec
 from wirewise.errors import ProgramError
 
 __all__ = [
+    "OPERATIONS",
     "ChannelUse",
     "Chunks",
     "Gpu",
@@ -25,7 +26,7 @@ __all__ = [
     "violations",
 ]
 
-_OPERATIONS = 64
+OPERATIONS = 64
 """Of a thread block."""
 _SEMAPHORES = 16
 """Of an operation."""
@@ -163,9 +164,9 @@ def violations(plan: Plan) -> Iterator[str]:
 
 
 def _limit_violations(block: ThreadBlock, where: str) -> Iterator[str]:
-    if len(block.ops) > _OPERATIONS:
+    if len(block.ops) > OPERATIONS:
         yield (
-            f"{where} has {len(block.ops)} operations; MSCCL++ holds {_OPERATIONS}: take an algorithm of fewer "
+            f"{where} has {len(block.ops)} operations; MSCCL++ holds {OPERATIONS}: take an algorithm of fewer "
             "steps, or fewer chunks"
         )
     if sum(len(use.channel_ids) for use in block.channels) > _CHANNELS:

@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 from wirewise.collective.exporters.msccl.model import KINDS, Place, Step, ThreadBlock
 
-__all__ = ["Draft", "touched", "with_waits"]
+__all__ = ["Draft", "Order", "touched", "with_waits"]
+
+Order = tuple[int, bool, int]
+"""Of the steps of a rank: step of the program, whether it receives, number."""
 
 _At = tuple[int, int]
 """Thread block and place in it, before steps that only wait are put in."""
@@ -17,8 +20,7 @@ _At = tuple[int, int]
 class Draft(NamedTuple):
     """A step before thread blocks are numbered."""
 
-    order: tuple[int, bool, int]
-    """Step of the program, whether it receives, number."""
+    order: Order
     send: int
     receive: int
     channel: int
@@ -35,11 +37,10 @@ class _Cell(NamedTuple):
 def touched(step: Step) -> Iterator[tuple[Place, bool]]:
     """Chunks that a step uses, and whether it writes them."""
     kind = KINDS[step.kind]
-    for n in range(step.chunks):
-        if kind.reads and step.source is not None:
-            yield step.source._replace(offset=step.source.offset + n), False
-        if kind.writes and step.target is not None:
-            yield step.target._replace(offset=step.target.offset + n), True
+    for place, used, writes in ((step.source, kind.reads, False), (step.target, kind.writes, True)):
+        if used and place is not None:
+            for n in range(step.chunks):
+                yield Place(place.buffer, place.offset + n), writes
 
 
 def with_waits(blocks: Sequence[Sequence[Draft]]) -> tuple[ThreadBlock, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from wirewise.collective.exporters.msccl.model import KINDS, PROTOCOLS, Dialect, Limits, limits
@@ -46,10 +46,12 @@ def form_violations(root: ET.Element, dialect: Dialect) -> Iterator[Violation]:
     yield from _algo_violations(root, dialect, bounds)
     for gpu in root.iter("gpu"):
         yield from _gpu_violations(gpu, root, bounds)
+        steps = {_number(tb, "id"): list(tb.iter("step")) for tb in gpu.iter("tb")}
         for tb in gpu.iter("tb"):
             yield from _block_violations(tb, gpu, root, bounds)
             for index, step in enumerate(tb.iter("step")):
                 yield from _step_violations(step, index, tb, gpu, bounds)
+                yield from _wait_violations(step, _where(gpu, tb, index), tb, steps, bounds)
             yield from _chain_violations(tb, _where(gpu, tb))
 
 
@@ -220,11 +222,10 @@ def _step_violations(
             held = gpu.get(f"{buffer}_chunks")
             said = f"{buffer}[{offset}] to [{offset + count - 1}] is used, and the buffer has {held} chunks"
             yield Violation("range", where, said)
-    yield from _wait_violations(step, where, tb, gpu, bounds)
 
 
 def _wait_violations(
-    step: ET.Element, where: str, tb: ET.Element, gpu: ET.Element, bounds: Limits
+    step: ET.Element, where: str, tb: ET.Element, others: Mapping[int, Sequence[ET.Element]], bounds: Limits
 ) -> Iterator[Violation]:
     block, number = _number(step, "depid"), _number(step, "deps")
     if (block, number) == (-1, -1):
@@ -233,7 +234,6 @@ def _wait_violations(
                 "nop", where, "waits for nothing, which breaks the numbering of steps; leave it out"
             )
         return
-    others = {_number(other, "id"): list(other.iter("step")) for other in gpu.iter("tb")}
     if block == _number(tb, "id"):
         yield Violation("own block", where, "waits for its own thread block, whose steps are in order anyway")
     elif block not in others or not 0 <= number < len(others[block]):

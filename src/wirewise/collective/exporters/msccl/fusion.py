@@ -7,9 +7,10 @@ section 5).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 
-from wirewise.collective.exporters.msccl.dependences import Draft, touched
+from wirewise.collective.exporters.msccl.dependences import Draft, Order, touched
 from wirewise.collective.exporters.msccl.model import Place
 
 __all__ = ["fused"]
@@ -26,11 +27,12 @@ def fused(drafts: list[Draft]) -> tuple[list[list[Draft]], list[Draft]]:
     most steps to join. The order of sends on a connection stays as it is.
     """
     groups: dict[_Peers, list[Draft]] = defaultdict(list)
-    for draft in sorted(drafts, key=lambda d: d.order):
+    ordered = sorted(drafts, key=lambda d: d.order)
+    for draft in ordered:
         groups[draft.send, draft.receive, draft.channel].append(draft)
-    origin = _origins(drafts)
+    origins, uses = _origins(ordered), _uses(ordered)
     pairs = [
-        (_matches(groups[s], groups[r], origin), s, r)
+        (_matches(groups[s], groups[r], origins), s, r)
         for s in groups
         for r in groups
         if s[0] >= 0 and r[1] >= 0 and s[2] == r[2]
@@ -38,71 +40,85 @@ def fused(drafts: list[Draft]) -> tuple[list[list[Draft]], list[Draft]]:
     blocks = []
     for matches, s, r in sorted(pairs, key=lambda pair: (-len(pair[0]), pair[1:])):
         if matches and s in groups and r in groups:
-            blocks.append(_joined(groups.pop(s), groups.pop(r), matches, drafts))
+            blocks.append(_joined(groups.pop(s), groups.pop(r), matches, uses))
     return blocks, [draft for found in groups.values() for draft in found]
 
 
-def _origins(drafts: list[Draft]) -> dict[Draft, Draft]:
+def _origins(ordered: list[Draft]) -> dict[Order, Draft]:
     """By send: the receive that wrote, last and exactly, what it sends."""
     writer: dict[Place, Draft] = {}
     found = {}
-    for draft in sorted(drafts, key=lambda d: d.order):
+    for draft in ordered:
         for place, writes in touched(draft.step):
             if writes:
                 writer[place] = draft
-        if draft.step.kind == "s":
-            writers = {writer.get(place) for place, _ in touched(draft.step)}
-            last = writers.pop() if len(writers) == 1 else None
+        if draft.step.kind == "s" and draft.step.source is not None:
+            last = writer.get(draft.step.source)
+            # What covers exactly the same chunks and wrote the first of them wrote them all, unless a later one did.
             same = last is not None and (last.step.target, last.step.chunks) == (
                 draft.step.source,
                 draft.step.chunks,
             )
-            if last is not None and same and last.step.kind in _WITH_SEND:
-                found[draft] = last
+            alone = all(writer.get(place) is last for place, _ in touched(draft.step))
+            if last is not None and same and alone and last.step.kind in _WITH_SEND:
+                found[draft.order] = last
     return found
 
 
-def _matches(sends: list[Draft], receives: list[Draft], origin: dict[Draft, Draft]) -> dict[Draft, Draft]:
+def _uses(ordered: list[Draft]) -> dict[Place, list[tuple[Order, bool]]]:
+    """By chunk: who uses it, and whether to write, in order."""
+    found: dict[Place, list[tuple[Order, bool]]] = defaultdict(list)
+    for draft in ordered:
+        for place, writes in touched(draft.step):
+            found[place].append((draft.order, writes))
+    return found
+
+
+def _matches(sends: list[Draft], receives: list[Draft], origins: dict[Order, Draft]) -> dict[Order, Draft]:
     """By receive: the send to join with it, such that no send overtakes an earlier one of its connection."""
-    place = {draft: n for n, draft in enumerate(receives)}
-    found: dict[Draft, Draft] = {}
+    place = {draft.order: n for n, draft in enumerate(receives)}
+    found: dict[Order, Draft] = {}
     last = -1
-    for n, send in enumerate(sends):
-        receive = origin.get(send)
-        if receive is None or place.get(receive, -1) <= last:
-            continue
-        unjoined = [other for other in sends[:n] if other not in found.values()]
-        if all(other.order < receive.order for other in unjoined):
-            found[receive] = send
-            last = place[receive]
+    latest: Order = (-1, False, -1)
+    """Of the sends so far that are not joined."""
+    for send in sends:
+        receive = origins.get(send.order)
+        if receive is not None and place.get(receive.order, -1) > last and latest < receive.order:
+            found[receive.order] = send
+            last = place[receive.order]
+        else:
+            latest = send.order
     return found
 
 
 def _joined(
-    sends: list[Draft], receives: list[Draft], matches: dict[Draft, Draft], drafts: list[Draft]
+    sends: list[Draft],
+    receives: list[Draft],
+    matches: dict[Order, Draft],
+    uses: dict[Place, list[tuple[Order, bool]]],
 ) -> list[Draft]:
-    left = [draft for draft in sends if draft not in matches.values()]
+    joined = {send.order for send in matches.values()}
+    left = [draft for draft in sends if draft.order not in joined]
     for receive in receives:
-        if receive not in matches:
+        if receive.order not in matches:
             left.append(receive)
             continue
-        send = matches[receive]
-        kind = _WITH_SEND[receive.step.kind]
-        step = receive.step._replace(kind=kind)
-        if kind == "rrcs" and not _read_again(receive, send, drafts):
+        send = matches[receive.order]
+        step = receive.step._replace(kind=_WITH_SEND[receive.step.kind])
+        if step.kind == "rrcs" and not _read_again(receive, send.order, uses):
             step = step._replace(kind="rrs", target=None)
         left.append(receive._replace(send=send.send, step=step))
     return sorted(left, key=lambda d: d.order)
 
 
-def _read_again(receive: Draft, send: Draft, drafts: list[Draft]) -> bool:
+def _read_again(receive: Draft, send: Order, uses: dict[Place, list[tuple[Order, bool]]]) -> bool:
     """Whether what the receive stores is needed by anything but the send, or is the result."""
-    open_ = {place for place, writes in touched(receive.step) if writes}
-    for draft in sorted(drafts, key=lambda d: d.order):
-        if draft.order <= receive.order or draft is send:
+    for place, writes in touched(receive.step):
+        if not writes:
             continue
-        for place, writes in touched(draft.step):
-            if place in open_ and not writes:
-                return True
-        open_ -= {place for place, writes in touched(draft.step) if writes}
-    return any(place.buffer == "o" for place in open_)
+        later = [
+            use for use in uses[place][bisect_right(uses[place], (receive.order, True)) :] if use[0] != send
+        ]
+        if not (later[0][1] if later else place.buffer != "o"):
+            return True
+    return False

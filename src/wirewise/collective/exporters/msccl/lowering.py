@@ -10,20 +10,23 @@ Lowering as in TACCL (Shah et al., NSDI 2023, section 6) and MSCCLang (Cowan et 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from wirewise.collective.check import check
+from wirewise.collective.exporters.msccl.blocks import thread_blocks
 from wirewise.collective.exporters.msccl.dependences import Draft, with_waits
-from wirewise.collective.exporters.msccl.fusion import fused
 from wirewise.collective.exporters.msccl.interpreter import stuck
 from wirewise.collective.exporters.msccl.layout import Layout
 from wirewise.collective.exporters.msccl.model import Algorithm, Gpu, Place, Protocol, Step, limits, sizes
 from wirewise.collective.program import Message, Program
 from wirewise.errors import InputError
 
-__all__ = ["lower"]
+__all__ = ["lower", "more_channels"]
 
 
 class _Move(NamedTuple):
@@ -46,8 +49,9 @@ def lower(
     protocol: Protocol = "Simple",
     in_place: bool = False,
     instances: int = 1,
-    channels: int = 1,
+    channels: int | None = None,
     fuse: bool = False,
+    most_steps: int = 256,
     min_bytes: int = 0,
     max_bytes: int = 0,
 ) -> Algorithm:
@@ -58,8 +62,10 @@ def lower(
         protocol: Of the runtime.
         in_place: For calls whose input and output are the same memory, or for the others.
         instances: Copies that each move an equal part of every chunk, on channels of their own.
-        channels: Connections between two ranks in each copy, used in turn.
+        channels: Connections between two ranks in each copy, used in turn; None: as few as keep thread blocks
+            within `most_steps`, or the most there can be.
         fuse: Whether to receive and pass on in one step, in thread blocks that do both, where this is possible.
+        most_steps: That a thread block of the runtime holds.
         min_bytes: Least size, of the larger buffer, that the runtime is to use it for.
         max_bytes: Size from which the runtime is not to use it; 0: no limit.
 
@@ -67,38 +73,67 @@ def lower(
         ProgramError: The program is wrong, or MSCCL cannot express it; the message says what.
         InputError: No instances or no channels.
     """
-    if instances < 1 or channels < 1:
+    if instances < 1 or (channels is not None and channels < 1):
         raise InputError(f"got {instances} instances and {channels} channels; expected at least 1 of each")
     check(program)
     layout = Layout(program, in_place)
+    form = Algorithm(
+        name=program.name[: limits("microsoft").name],
+        collective=program.collective,
+        chunks_per_loop=layout.chunks_per_loop * instances,
+        protocol=protocol,
+        in_place=in_place,
+        out_of_place=not in_place,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        channels=1,
+        gpus=(),
+    )
+    count: int | None = channels or 1
+    while count is not None:
+        found = _lowered(form, layout, instances, count, fuse)
+        longest = max((len(b.steps) for gpu in found.gpus for b in gpu.blocks), default=0)
+        count = None if channels is not None else more_channels(count, instances, longest, most_steps)
+    return found
 
-    def made(largest: int, fuse: bool) -> Algorithm:
-        moves = list(_moves(program, layout, instances, channels, largest))
-        return Algorithm(
-            name=program.name[: limits("microsoft").name],
-            collective=program.collective,
+
+def more_channels(now: int, instances: int, longest: int, most: int) -> int | None:
+    """How many channels of a copy to try next; None: thread blocks are short enough, or there are no more.
+
+    Args:
+        now: Channels tried.
+        instances: Copies, each with as many.
+        longest: Length of the longest thread block.
+        most: Length that is allowed.
+    """
+    limit = max(1, limits("microsoft").channels // instances)
+    if longest <= most or now >= limit:
+        return None
+    return min(limit, now * math.ceil(longest / most))
+
+
+def _lowered(form: Algorithm, layout: Layout, instances: int, channels: int, fuse: bool) -> Algorithm:
+    def made(largest: int, joined: bool) -> Algorithm:
+        moves = list(_moves(layout, instances, channels, largest))
+        return msgspec.structs.replace(
+            form,
             channels=max((move.channel for move in moves), default=0) + 1,
-            chunks_per_loop=layout.chunks_per_loop * instances,
-            protocol=protocol,
-            in_place=in_place,
-            out_of_place=not in_place,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
-            gpus=_gpus(layout, moves, instances, fuse),
+            gpus=_gpus(layout, moves, instances, joined),
         )
 
     # Steps that receive and send can wait for each other in a circle, and so can two ranks that exchange long
     # messages in place; separate steps of single chunks cannot.
     longest = limits("microsoft").chunks
-    for largest, joined in ((longest, True), (longest, False)):
+    for joined in (True, False):
         if joined <= fuse:
-            found = made(largest, joined)
+            found = made(longest, joined)
             if not stuck(found, fifo=1):
                 return found
     return made(1, False)
 
 
-def _moves(program: Program, layout: Layout, instances: int, channels: int, largest: int) -> Iterator[_Move]:
+def _moves(layout: Layout, instances: int, channels: int, largest: int) -> Iterator[_Move]:
+    program = layout.program
     held = {
         (rank, chunk): layout.start(rank, chunk)
         for rank in range(program.ranks)
@@ -161,16 +196,16 @@ def _follows(a: _Move, b: _Move) -> bool:
 
 def _cut(move: _Move, largest: int) -> Iterator[_Move]:
     for begin in range(0, move.chunks, largest):
-        yield _shifted(move, lambda offset, b=begin: offset + b)._replace(  # type: ignore[misc]
-            chunks=min(largest, move.chunks - begin)
-        )
+        chunks = min(largest, move.chunks - begin)
+        yield _shifted(move, 1, begin)._replace(chunks=chunks) if chunks < move.chunks else move
 
 
 def _copies(move: _Move, instances: int) -> Iterator[_Move]:
+    if instances == 1:
+        yield move
+        return
     for i in range(instances):
-        first = i * move.chunks
-        scaled = _shifted(move, lambda offset, f=first: offset * instances + f)  # type: ignore[misc]
-        yield scaled._replace(channel=move.channel + i)
+        yield _shifted(move, instances, i * move.chunks)._replace(channel=move.channel + i)
 
 
 def _gpus(layout: Layout, moves: list[_Move], instances: int, fuse: bool) -> tuple[Gpu, ...]:
@@ -184,21 +219,24 @@ def _gpus(layout: Layout, moves: list[_Move], instances: int, fuse: bool) -> tup
 
 
 def _copy_steps(layout: Layout, rank: int, instances: int) -> list[Draft]:
-    found: list[Draft] = []
+    pieces = []
     for chunk in layout.to_copy(rank):
         source, target = layout.start(rank, chunk), layout.home(rank, chunk)
         assert source is not None, "only what a rank holds is copied"
-        move = _Move(rank, rank, 0, -1, source, None, target, layout.units.counts[chunk] * instances)
-        whole = _shifted(move, lambda offset: offset * instances)
-        for part in _cut(whole, limits("microsoft").chunks):
-            step = Step("cpy", part.sent_from, part.goes_to, part.chunks)
-            found.append(Draft((-1, False, len(found)), -1, -1, 0, step))
-    return found
+        move = _Move(rank, rank, 0, -1, source, None, target, layout.units.counts[chunk])
+        whole = _shifted(move, instances, 0)
+        pieces.append(whole._replace(chunks=move.chunks * instances))
+    return [
+        Draft((-1, False, n), -1, -1, 0, Step("cpy", part.sent_from, part.goes_to, part.chunks))
+        for n, part in enumerate(_joined(iter(pieces), limits("microsoft").chunks))
+    ]
 
 
-def _shifted(move: _Move, change: Callable[[int], int]) -> _Move:
+def _shifted(move: _Move, factor: int, more: int) -> _Move:
+    """The move with each offset times `factor`, plus `more`."""
+
     def moved(place: Place) -> Place:
-        return place._replace(offset=change(place.offset))
+        return Place(place.buffer, place.offset * factor + more)
 
     return move._replace(
         sent_from=moved(move.sent_from),
@@ -208,9 +246,8 @@ def _shifted(move: _Move, change: Callable[[int], int]) -> _Move:
 
 
 def _gpu(layout: Layout, rank: int, drafts: list[Draft], instances: int, fuse: bool) -> Gpu:
-    blocks, rest = fused(drafts) if fuse else ([], drafts)
-    ordered = sorted(blocks + _shared(rest), key=_peers)
-    steps = [draft.step for block in ordered for draft in block]
+    blocks = thread_blocks(drafts, fuse)
+    steps = [draft.step for block in blocks for draft in block]
     used = {place.buffer for step in steps for place in (step.source, step.target) if place is not None}
     whole = layout.chunks_per_loop * instances
     inputs, outputs = sizes(layout.program.collective, layout.program.ranks, whole)
@@ -218,35 +255,5 @@ def _gpu(layout: Layout, rank: int, drafts: list[Draft], instances: int, fuse: b
         inputs if "i" in used else 0,
         outputs if "o" in used else 0,
         layout.scratch[rank] * instances if "s" in used else 0,
-        with_waits(ordered),
+        with_waits(blocks),
     )
-
-
-def _shared(drafts: list[Draft]) -> list[list[Draft]]:
-    """Steps by thread block: sends and receives of one channel together where no step needs both."""
-    groups: dict[tuple[int, int, int], list[Draft]] = defaultdict(list)
-    for draft in sorted(drafts, key=lambda d: d.order):
-        groups[draft.send, draft.receive, draft.channel].append(draft)
-    free = {key: {d.order[0] for d in found} for key, found in groups.items() if key[1] >= 0}
-    blocks = []
-    for (send, receive, channel), found in groups.items():
-        if receive >= 0:
-            continue
-        steps = {d.order[0] for d in found}
-        fits = [
-            key
-            for key, others in free.items()
-            if send >= 0 and key[2] == channel and steps.isdisjoint(others)
-        ]
-        if fits:
-            # The same peer first: then the thread block serves one link.
-            mate = min(fits, key=lambda key: (key[1] != send, key))
-            del free[mate]
-            found = sorted([*found, *groups[mate]], key=lambda d: d.order)
-        blocks.append(found)
-    blocks.extend(groups[key] for key in free)
-    return blocks
-
-
-def _peers(block: list[Draft]) -> tuple[int, int, int]:
-    return max(d.send for d in block), max(d.receive for d in block), block[0].channel
