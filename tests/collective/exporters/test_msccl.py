@@ -181,6 +181,8 @@ def test_a_ring_of_one_thread_block_a_rank_gets_stuck():
     )
     assert len(msccl.stuck(bad, fifo=1)) == 4
     assert "waits for room to send" in msccl.stuck(bad, fifo=1)[0]
+    assert len(msccl.stuck(bad, fifo=3)) == 4
+    assert msccl.stuck(bad, fifo=8) == []
     with pytest.raises(ProgramError, match="never ends with 1 sends"):
         msccl.execute(bad, numbers(bad, 1), fifo=1)
 
