@@ -68,8 +68,10 @@ def compare(job, group, size_bytes):
         methods["chosen"] = (group, {})
     results = {}
     for name, (of, options) in methods.items():
-        source, target = tensors(collective, size_bytes)
-        call(collective, of, source, target, **options)
+        # The kernel learns sizes of buffers and windows in the first calls.
+        for _ in range(1 if of is None else 3):
+            source, target = tensors(collective, size_bytes)
+            call(collective, of, source, target, **options)
         results[name] = target
         assert torch.equal(target, results["gloo"]), name
     source, target = tensors(collective, size_bytes)
