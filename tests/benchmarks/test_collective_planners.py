@@ -14,7 +14,12 @@ def run(monkeypatch):
 @pytest.mark.parametrize("name", ["exact", "many", "orders", "noise", "levels", "choice", "drift"])
 def test_rows(run, name, capsys):
     page = run.Page("Planners", "smoke", {})
-    preset = run.PRESETS["smoke"] | {"tori": ((3, 4),), "sizes": (1_000_000,), "orders": ((3, 2, True),)}
+    preset = run.PRESETS["smoke"] | {
+        "tori": ((3, 4),),
+        "sizes": (1_000_000,),
+        "orders": ((3, 2, True),),
+        "noise": ((8, 8),),
+    }
     run.ROWS[name](page, preset)
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("|")]

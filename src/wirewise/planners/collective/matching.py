@@ -47,6 +47,21 @@ class Links(NamedTuple):
     """Quickest way of a chunk from rank to rank, [R, R]."""
 
 
+class _State(NamedTuple):
+    """K chunks at R ranks, one bit a chunk."""
+
+    held: NDArray[np.uint64]
+    """[R, words]"""
+    coming: NDArray[np.uint64]
+    """Held or on the way, [R, words]."""
+    near: Vector
+    """Quickest way to each rank from those that hold a chunk or soon will, [K, R]."""
+    missing: Ints
+    """Ranks that need a chunk and to which it is not on the way, [K]."""
+    copies: Ints
+    """Ranks that hold a chunk or soon will, [K]."""
+
+
 class Matched(NamedTuple):
     """Transfers in the order of their starts."""
 
@@ -82,30 +97,17 @@ def match(
         deadline_s: See above.
     """
     np.random.seed(seed)  # noqa: NPY002  (numba knows no generators)
-    chunks, ranks = needs.shape
-    words = (chunks + _WORD - 1) // _WORD
-    held = np.zeros((ranks, words), np.uint64)
-    coming = np.zeros((ranks, words), np.uint64)
-    near = np.empty((chunks, ranks))
-    missing = np.zeros(chunks, np.int64)
-    copies = np.ones(chunks, np.int64)
-    for k in range(chunks):
-        bit = np.uint64(1) << np.uint64(k % _WORD)
-        held[source[k], k // _WORD] |= bit
-        coming[source[k], k // _WORD] |= bit
-        near[k] = links.path_s[source[k]]
-        missing[k] = needs[k].sum()
-    left = missing.sum()
-    most = chunks * ranks
-    out_chunk, out_link = np.empty(most, np.int64), np.empty(most, np.int64)
-    sent = 0
+    state = _begin(links, source, needs)
+    left = state.missing.sum()
+    out_chunk, out_link = np.empty(needs.size, np.int64), np.empty(needs.size, np.int64)
+    sent, finish_s = 0, 0.0
     free_s = np.zeros(len(links.hold_s))
     marked = np.arange(len(links.source))
     is_marked = np.ones(len(marked), np.bool_)
     count = len(marked)
+    # When; the edge that comes free or -1; the transfer that arrives or -1.
     events = [(0.0, np.int64(-1), np.int64(-1))]
-    finish_s = 0.0
-    while len(events) > 0:
+    while len(events) > 0 and left > 0 and events[0][0] <= deadline_s:
         now = events[0][0]
         tick = now * (1 + 1e-9) + 1e-15
         while len(events) > 0 and events[0][0] <= tick:
@@ -114,38 +116,53 @@ def match(
                 count = _mark(links.over_start, links.over, edge, marked, is_marked, count)
             elif arrival >= 0:
                 k, target = out_chunk[arrival], links.target[out_link[arrival]]
-                held[target, k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
+                state.held[target, k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
                 count = _mark(links.out_start, links.out, target, marked, is_marked, count)
         np.random.shuffle(marked[:count])  # noqa: NPY002
-        for place in range(count):
-            link = marked[place]
+        for link in marked[:count]:
             is_marked[link] = False
-            i, j = links.source[link], links.target[link]
-            arrives = now + links.takes_s[link]
-            if arrives > deadline_s or not _is_free(links, link, free_s, tick):
+            arrives_s = now + links.takes_s[link]
+            if arrives_s > deadline_s or not _is_free(links, link, free_s, tick):
                 continue
-            k = _choose(
-                held[i], coming[j], j, needs, missing, copies, near, links, link, by_distance, patience
-            )
+            k = _choose(state, links, link, needs, by_distance, patience)
             if k < 0:
                 continue
-            coming[j, k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
-            copies[k] += 1
-            near[k] = np.minimum(near[k], links.path_s[j])
-            if needs[k, j]:
-                missing[k] -= 1
+            if _take(state, links, link, needs, k):
                 left -= 1
-                finish_s = max(finish_s, arrives)
+                finish_s = max(finish_s, arrives_s)
             out_chunk[sent], out_link[sent] = k, link
-            heapq.heappush(events, (arrives, np.int64(-1), np.int64(sent)))
+            heapq.heappush(events, (arrives_s, np.int64(-1), np.int64(sent)))
             for e in links.route[links.route_start[link] : links.route_start[link + 1]]:
                 free_s[e] = now + links.hold_s[e]
                 heapq.heappush(events, (free_s[e], e, np.int64(-1)))
             sent += 1
         count = 0
-        if left == 0 or now > deadline_s:
-            break
     return Matched(out_chunk[:sent], out_link[:sent], finish_s if left == 0 else np.inf)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _begin(links: Links, source: Ints, needs: NDArray[np.bool_]) -> _State:
+    chunks, ranks = needs.shape
+    words = (chunks + _WORD - 1) // _WORD
+    held = np.zeros((ranks, words), np.uint64)
+    near = np.empty((chunks, ranks))
+    missing = np.zeros(chunks, np.int64)
+    for k in range(chunks):
+        held[source[k], k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
+        near[k] = links.path_s[source[k]]
+        missing[k] = needs[k].sum()
+    return _State(held, held.copy(), near, missing, np.ones(chunks, np.int64))
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _take(state: _State, links: Links, link: int, needs: NDArray[np.bool_], k: int) -> bool:
+    """A chunk starts over a link; whether its target needs it."""
+    j = links.target[link]
+    state.coming[j, k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
+    state.copies[k] += 1
+    state.near[k] = np.minimum(state.near[k], links.path_s[j])
+    state.missing[k] -= needs[k, j]
+    return needs[k, j]
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
@@ -170,40 +187,30 @@ def _is_free(links: Links, link: int, free_s: Vector, tick: float) -> bool:
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
 def _choose(
-    held: NDArray[np.uint64],
-    coming: NDArray[np.uint64],
-    j: int,
-    needs: NDArray[np.bool_],
-    missing: Ints,
-    copies: Ints,
-    near: Vector,
-    links: Links,
-    link: int,
-    by_distance: bool,
-    patience: float,
+    state: _State, links: Links, link: int, needs: NDArray[np.bool_], by_distance: bool, patience: float
 ) -> int:
     """The chunk that the link takes, or -1."""
+    held, coming = state.held[links.source[link]], state.coming[links.target[link]]
+    j, takes_s = links.target[link], links.takes_s[link]
     chunks, words = len(needs), len(held)
     first = np.random.randint(words)  # noqa: NPY002
     turn = np.random.randint(_WORD)  # noqa: NPY002
     best, best_score = -1, -np.inf
-    for step in range(words):
-        word = (first + step) % words
-        bits = held[word] & ~coming[word]
+    for word in range(first, first + words):
+        bits = held[word % words] & ~coming[word % words]
         if bits == 0:
             continue
-        for place in range(_WORD):
-            shift = (turn + place) % _WORD
-            if not (bits >> np.uint64(shift)) & np.uint64(1):
+        for place in range(turn, turn + _WORD):
+            if not (bits >> np.uint64(place % _WORD)) & np.uint64(1):
                 continue
-            k = word * _WORD + shift
-            if k >= chunks or missing[k] == 0 or links.takes_s[link] > patience * near[k, j]:
+            k = word % words * _WORD + place % _WORD
+            if k >= chunks or state.missing[k] == 0 or takes_s > patience * state.near[k, j]:
                 continue
-            if not by_distance and -copies[k] <= best_score:
+            if not by_distance and -state.copies[k] <= best_score:
                 continue
-            if not needs[k, j] and not _relays(needs[k], near[k], links.path_s[j]):
+            if not needs[k, j] and not _relays(needs[k], state.near[k], links.path_s[j]):
                 continue
-            score = _remaining_s(needs[k], near[k]) if by_distance else -float(copies[k])
+            score = _remaining_s(needs[k], state.near[k]) if by_distance else -float(state.copies[k])
             if score > best_score:
                 best, best_score = k, score
     return best
