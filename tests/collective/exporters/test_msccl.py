@@ -157,16 +157,8 @@ def test_a_ring_of_one_thread_block_a_rank_gets_stuck():
         sends, receives = by_role[True, False], by_role[False, True]
         steps = [
             step._replace(waits_for=None, awaited=False)
-            for pair in zip([*sends, *sends], [*receives, *receives], strict=True)
-            for step in (
-                pair[0]._replace(chunks=2),
-                pair[0]._replace(chunks=2),
-                pair[1],
-                pair[1],
-                pair[1],
-                pair[1],
-            )
-            if step.kind != "nop"
+            for sent, received in zip(sends, receives, strict=True)
+            for step in (sent,) * 4 + (received,) * 4
         ]
         block = msccl.ThreadBlock((rank + 1) % 4, (rank - 1) % 4, 0, tuple(steps))
         gpus.append(gpu._replace(blocks=(block,)))
