@@ -50,7 +50,7 @@ PRESETS = {
         "networks": ("dgx-1v", "unequal", "two-level", "torus 4x4", "switch of 8"),
         "collectives": ("broadcast", "all_gather", "all_reduce", "all_to_all"),
         "sizes": (1_000, MB, 64 * MB),
-        "search_s": 10.0,
+        "search_s": 5.0,
     },
 }  # fmt: skip
 POINTS = {(1, 2, 2): True, (2, 2, 3): True, (6, 3, 7): True, (2, 2, 2): False, (3, 2, 4): False}

@@ -36,8 +36,9 @@ BUILTIN: dict[Collective, str] = {
 _NEAR_BOUND = 1.02
 """Where the best program is so near the bound, further planners are not asked."""
 _MANY_RANKS = 64
-"""Above it, only planners that take seconds are asked."""
-_FOR_MANY = ("adapt", "greedy")
+"""Above it, only the quick planners are asked."""
+_QUICK = ("adapt", "greedy")
+"""Planners that keep to any time limit, asked before the others."""
 
 
 class Choice(NamedTuple):
@@ -71,7 +72,7 @@ def choose(
 
     Args:
         problem: What for.
-        planners: By name, `(problem, *, time_limit_s, seed) -> Program`; asked in this order.
+        planners: By name, `(problem, *, time_limit_s, seed) -> Program`; the quick ones are asked first.
         time_limit_s: For all; each planner gets an equal part of what is left.
         seed: Of the planners.
         gain: Part by which a program must beat what process groups do by themselves, or "builtin" is chosen.
@@ -85,7 +86,8 @@ def choose(
     )
     notes: list[str] = []
     tried = list(_known(problem, notes, ends))
-    asked = [name for name in planners if len(problem.group) <= _MANY_RANKS or name in _FOR_MANY]
+    ordered = sorted(planners, key=lambda name: name not in _QUICK)
+    asked = [name for name in ordered if len(problem.group) <= _MANY_RANKS or name in _QUICK]
     for number, name in enumerate(asked):
         left = ends - time.monotonic()
         if left <= 0 or min((t.seconds for t in tried), default=float("inf")) <= _NEAR_BOUND * least.seconds:
