@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection
 from functools import cached_property
 from typing import NamedTuple
@@ -72,20 +73,20 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Best paths from a rank to the others: label-setting, as widths only fall and latencies only grow."""
         best: dict[int, tuple[float, float, int]] = {source: (float("-inf"), 0.0, 0)}
         paths: dict[int, tuple[int, ...]] = {source: ()}
-        open_, done = {source}, set[int]()
-        while open_:
-            here = min(open_, key=lambda v: best[v])
-            open_.remove(here)
+        queue, done = [(best[source], source)], set[int]()
+        while queue:
+            (width, latency, hops), here = heapq.heappop(queue)
+            if here in done:
+                continue
             done.add(here)
             if here < self.ranks and here != source:
                 continue
-            width, latency, hops = best[here]
             for number in self.leaving[here]:
                 edge = self.edges[number]
                 label = (max(width, -edge.bandwidth_bytes_per_s), latency + edge.latency_s, hops + 1)
                 if edge.target not in done and label < best.get(edge.target, (float("inf"), 0.0, 0)):
                     best[edge.target], paths[edge.target] = label, (*paths[here], number)
-                    open_.add(edge.target)
+                    heapq.heappush(queue, (label, edge.target))
         return {t: path for t, path in paths.items() if t < self.ranks and t != source}
 
 
