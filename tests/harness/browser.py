@@ -49,6 +49,10 @@ class Browser:
             "--no-sandbox",
             "--disable-gpu",
             "--disable-background-networking",
+            # Tabs that nobody looks at go on drawing.
+            "--disable-backgrounding-occluded-windows",
+            "--disable-renderer-backgrounding",
+            "--disable-background-timer-throttling",
             "--hide-scrollbars",
             "--no-first-run",
             f"--user-data-dir={self._folder / 'profile'}",
@@ -66,10 +70,11 @@ class Browser:
         os.close(theirs_out)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
-            self.call("Browser.close")
-            self._process.wait(timeout=20)
+            if kind is None:
+                self.call("Browser.close")
+                self._process.wait(timeout=20)
         finally:
             self._process.kill()
             self._process.wait()
@@ -180,7 +185,7 @@ class Tab:
 
     def picture(self) -> bytes:
         """What is shown, as PNG."""
-        self.run("await sleep(50); await new Promise(requestAnimationFrame);")
+        self.run("await sleep(50);")
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def pages(self) -> bytes:

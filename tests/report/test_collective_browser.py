@@ -19,7 +19,8 @@ from wirewise.report.collective_data import program_object
 from wirewise.report.collective_view import collective_html, recorded_html
 from wirewise.trace import align
 
-pytestmark = pytest.mark.browser
+# A browser is many processes, and the machine may be busy.
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 STEPS = 6
 DONE = "Done: every rank holds what it should."
