@@ -100,10 +100,11 @@ class _Matching:
         chunk, source, target = send
         near, ways = self._near[chunk], self._instance.distances[chunk]
         farthest = max(self._unmet[chunk], key=lambda t: near[t])
-        nearer = ways.get((target, farthest), _NEVER) < near[farthest]
+        far = near[farthest]
+        nearer = near.get(target) == far or ways.get((target, farthest), _NEVER) < far
         remote = self._top.hops[source, target].remote
         waited = self._arrival[chunk][source] if self._first_come else 0
-        return not remote, waited, not nearer, -near[farthest], len(self._arrival[chunk])
+        return not remote, waited, not nearer, -far, len(self._arrival[chunk])
 
     def _tie(self, send: Send) -> float:
         return self._random.random() if self._random else (send.target - send.source) % self._top.ranks
