@@ -9,7 +9,7 @@ from typing import Any
 from wirewise.collective import Program, check
 from wirewise.collective.bounds import bound
 from wirewise.errors import PlanError
-from wirewise.planners.collective import adapt, auto, forest, greedy, sccl, taccl
+from wirewise.planners.collective import adapt, auto, blink, forest, greedy, sccl, taccl
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.segments import with_best_segments
 from wirewise.plans import Candidate, Certificate, CollectivePlan
@@ -18,6 +18,7 @@ __all__ = ["PLANNERS", "CollectiveProblem", "plan", "with_best_segments"]
 
 PLANNERS: dict[str, Callable[..., Program]] = {
     "forest": forest.synthesize,
+    "blink": blink.synthesize,
     "greedy": greedy.synthesize,
     "adapt": adapt.synthesize,
     "taccl": taccl.synthesize,
