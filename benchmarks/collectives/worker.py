@@ -3,7 +3,7 @@
     torchrun worker.py JOB.json
 
 The job: `collective`, `sizes` in bytes, `repeats`, `programs` (name to file), `times` in a row, `chosen` (the
-group's own choice too), `statistics` (each rank prints the rates of its edges). A time is that of the
+group's own choice too). A time is that of the
 slowest rank, from a common start. Results are compared with gloo's once for each size.
 """
 
@@ -101,17 +101,6 @@ def main():
                     "processor_s": processor_s,
                 }
                 print(json.dumps(found), flush=True)
-        if job.get("statistics"):
-            edges = [
-                {
-                    "edge": [edge.source, edge.target],
-                    "bytes_per_s": edge.bytes_per_s,
-                    "round_trip_s": edge.round_trip_s,
-                }
-                for edge in group.statistics()
-                if edge.source == group.rank
-            ]
-            print(json.dumps({"edges": edges}), flush=True)
         dist.barrier()
     dist.destroy_process_group()
 
