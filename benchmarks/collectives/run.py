@@ -92,7 +92,7 @@ def uneven(page, preset_):
                     CollectiveProblem(
                         network=network(topology), collective="all_reduce", size_bytes=size * MB
                     ),
-                    time_limit_s=20.0,
+                    method="forest",
                 )
                 with scratch() as folder, Lab.of(topology) as lab:
                     found, = compare(
