@@ -92,3 +92,32 @@ def test_a_rank_that_is_missing_from_a_sum_is_named() -> None:
     messages = run_ranks_as_threads(3, body)
     for rank in (0, 1):
         assert f"rank {rank} waited in the gradient all-reduce: rank 2" in messages[rank]
+
+
+class EndsAfterTheLook:
+    """A collective that ends between the end of a wait and the question whether it has ended."""
+
+    def __init__(self, error: str = "") -> None:
+        self.error, self.waits = error, 0
+
+    def wait(self, timeout: Any = None) -> None:
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self.error:
+            raise RuntimeError(self.error)
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def test_a_collective_that_ends_just_after_a_wait_is_no_failure() -> None:
+    def body(rank: int, group: Any, store: Any) -> None:
+        transport = Transport(group, timeout_s=20, store=store)
+        transport.wait_for(EndsAfterTheLook(), "the test")  # type: ignore[arg-type]
+        if rank == 0:
+            with pytest.raises(PeerError, match="closed its connection"):
+                transport.wait_for(EndsAfterTheLook("connection reset"), "the test")  # type: ignore[arg-type]
+        transport.close()
+
+    run_ranks_as_threads(2, body)

@@ -131,9 +131,11 @@ class Transport:
                 # torch takes less than a millisecond for no limit.
                 work.wait(datetime.timedelta(seconds=min(max(left, 0.01), _LOOK_S)))
                 return
-            except RuntimeError as error:
+            except RuntimeError:
                 if work.is_completed():
-                    raise self.failure(what, None, str(error)) from error
+                    # It failed, or it ended just after this wait gave up: it says which when it is asked again.
+                    self.guard(work.wait, what)
+                    return
             if self._others_gave_up():
                 raise self.failure(what, None, _GAVE_UP)
         raise self.failure(what, None, "timed out")
