@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from wirewise.cli import plan_collective
+from wirewise.cli import plan_collective, plan_gradients
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 from wirewise.planners.fusion import PLANNERS, FusionProblem, MemorySizes, from_trace, with_memory
@@ -34,23 +34,57 @@ def _plans() -> None:
 
 @app.command()
 def fusion(
-    run: Annotated[list[Path], typer.Argument(help="Run folder, or all files of its trace.")],
-    planner: Annotated[str, typer.Option("--with", help=f"One of {', '.join(PLANNERS)}.")] = "dpro",
+    run: Annotated[list[Path] | None, typer.Argument(help="Run folder, or all files of its trace.")] = None,
+    planner: Annotated[
+        str,
+        typer.Option(
+            "--with", help=f"Of a run: {', '.join(PLANNERS)}. Of --trace: {plan_gradients.METHODS}."
+        ),
+    ] = "",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
     memory_budget: Annotated[str | None, typer.Option(help="Of a rank, such as 8GiB.")] = None,
     memory_sizes: Annotated[
         Path | None, typer.Option(help="JSON of `wirewise.profile.memory_sizes(model, batch)`.")
     ] = None,
     time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
+    trace: plan_gradients.TraceOption = None,
+    codec: plan_gradients.CodecOption = None,
+    ranks: plan_gradients.RanksOption = None,
+    bandwidth: plan_gradients.BandwidthOption = None,
+    costs: plan_gradients.CostsOption = None,
+    decode: plan_gradients.DecodeOption = None,
+    ranks_per_host: plan_gradients.RanksPerHostOption = None,
+    seed: plan_gradients.SeedOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Choose the buckets of the gradients, and what is computed again or accumulated to fit the memory."""
-    knobs = _knobs(planner, memory_budget, memory_sizes, time_budget)
+    """Choose the buckets of the gradients, and what is computed again or accumulated to fit the memory.
+
+    With --trace, a file of gradients instead of a run: the groups that are compressed together, and how.
+    """
+    words = plan_gradients.Words(codec, ranks, bandwidth, costs, decode, ranks_per_host, seed)
+    if trace is not None:
+        if run or memory_budget is not None or memory_sizes is not None:
+            raise InputError(
+                f"--trace {trace} takes the place of a run and of its memory; give one of the two"
+            )
+        plan_gradients.gradients(trace, planner or "cupcake", words, out, json)
+        return
+    words.refuse()
+    if not run:
+        raise InputError("nothing to plan for; give a run folder, or --trace with a file of gradients")
+    _recorded(
+        run, _knobs(planner or "dpro", memory_budget, memory_sizes, time_budget), memory_sizes, out, json
+    )
+
+
+def _recorded(
+    run: list[Path], knobs: dict[str, Any], memory_sizes: Path | None, out: Path | None, json: str | None
+) -> None:
     trace = load(run)
     problem = from_trace(trace)
     if memory_sizes is not None:
         problem = with_memory(problem, _sizes(memory_sizes))
-    found = make(problem, method=planner, **knobs)
+    found = make(problem, **knobs)
     if out is not None:
         save(found, out)
     write_json(
@@ -85,9 +119,9 @@ def _knobs(
             f"the planners {', '.join(_SEARCHES)}; got --with {planner}"
         )
     if planner not in _SEARCHES:
-        return {}
+        return {"method": planner}
     budget = parse_size(memory_budget) if memory_budget is not None else None
-    return {"time_budget_s": time_budget, "memory_budget_bytes": budget}
+    return {"method": planner, "time_budget_s": time_budget, "memory_budget_bytes": budget}
 
 
 def _sizes(path: Path) -> dict[str, MemorySizes]:

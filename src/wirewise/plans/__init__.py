@@ -4,12 +4,14 @@ from wirewise.plans.base import Plan, TopologyLike
 from wirewise.plans.bitwidth import BITS, BitWidthPlan, ChannelBits, row_bytes
 from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
-from wirewise.plans.fusion import PRECISIONS, Bucket, FusionPlan
+from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
 
 __all__ = [
     "BITS",
+    "DECODES",
     "PLANS",
     "PRECISIONS",
+    "SCHEMES",
     "BitWidthPlan",
     "Bucket",
     "Candidate",

@@ -11,10 +11,17 @@ import msgspec
 from wirewise.errors import PlanError
 from wirewise.plans.base import Plan
 
-__all__ = ["PRECISIONS", "Bucket", "FusionPlan"]
+__all__ = ["DECODES", "PRECISIONS", "SCHEMES", "Bucket", "FusionPlan"]
 
 PRECISIONS = ("float32", "bfloat16")
 """Types in which forward and backward may compute."""
+
+SCHEMES = ("all_reduce", "all_gather", "divisible", "hierarchical")
+"""How the payloads of a bucket travel (`wirewise.cost.gradients`)."""
+
+DECODES = ("inline", "lazy", "queue")
+"""Where a bucket is decoded: by the thread of its collective, once back-propagation is over, or by a thread of its
+own."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,6 +33,17 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Of the gradients."""
     chunks: int = 1
     """The bucket goes out as so many collectives of about equal size (tensor partition)."""
+    codec: str = "none"
+    """Name of the gradient codec that compresses the bucket."""
+    scheme: str = "all_reduce"
+    """One of `SCHEMES`."""
+    decode: str = "inline"
+    """One of `DECODES`; nothing is decoded without a codec."""
+
+    @property
+    def way(self) -> str:
+        """Codec and scheme in words."""
+        return self.scheme if self.codec == "none" else f"{self.codec} by {self.scheme}"
 
 
 class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
@@ -47,6 +65,8 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """Simulated time of a step under the plan; 0: not simulated."""
     baseline_step_s: float = 0.0
     """The same without the plan."""
+    lower_bound_s: float = 0.0
+    """Seconds that no step of the planner's model beats; 0: not known."""
     predicted_memory_bytes: int = 0
     """Estimated peak of a rank under the plan; 0: not estimated."""
 
@@ -88,6 +108,13 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
                 yield f"{where}: size_bytes is {bucket.size_bytes}; expected at least 1"
             if not 1 <= bucket.chunks <= max(bucket.size_bytes, 1):
                 yield f"{where}: {bucket.chunks} chunks; expected 1 to one for each of {bucket.size_bytes} bytes"
+            if not bucket.codec or bucket.scheme not in SCHEMES or bucket.decode not in DECODES:
+                yield (
+                    f"{where}: codec {bucket.codec!r}, scheme {bucket.scheme!r}, decode {bucket.decode!r}; expected a "
+                    f"name, one of {', '.join(SCHEMES)}, and one of {', '.join(DECODES)}"
+                )
+            elif bucket.codec == "none" and bucket.scheme in ("all_gather", "divisible"):
+                yield f"{where}: scheme {bucket.scheme!r} carries payloads of a codec; name the codec"
 
     def _name_faults(self) -> Iterator[str]:
         groups = [(f"$.fused_ops[{i}]", group) for i, group in enumerate(self.fused_ops)]
@@ -108,15 +135,21 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             yield f"precision is {self.precision!r} - at `$.precision`; expected one of {known}"
         if self.accumulation < 1:
             yield f"accumulation is {self.accumulation} - at `$.accumulation`; expected at least 1"
-        for name in ("predicted_step_s", "baseline_step_s", "predicted_memory_bytes"):
+        for name in ("predicted_step_s", "baseline_step_s", "lower_bound_s", "predicted_memory_bytes"):
             value = getattr(self, name)
             if not isfinite(value) or value < 0:
                 yield f"{name} is {value} - at `$.{name}`; expected a finite figure of at least 0"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """One row a bucket, then one for each other decision that changes the step."""
+        plain = all(bucket.way == "all_reduce" for bucket in self.buckets)
         rows = [
-            _row(f"bucket {number}", bucket.parameters, f"{bucket.size_bytes / 1e6:.3f}", str(bucket.chunks))
+            _row(
+                f"bucket {number}" if plain else f"bucket {number}: {bucket.way}",
+                bucket.parameters,
+                f"{bucket.size_bytes / 1e6:.3f}",
+                str(bucket.chunks),
+            )
             for number, bucket in enumerate(self.buckets)
         ]
         rows += [_row(f"fused {number}", group) for number, group in enumerate(self.fused_ops)]
@@ -126,7 +159,8 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             rows.append(["precision", "-", self.precision, "-", "-", "-"])
         if self.accumulation > 1:
             rows.append(["accumulation", str(self.accumulation), "micro-steps", "-", "-", "-"])
-        for label, seconds in (("predicted", self.predicted_step_s), ("without plan", self.baseline_step_s)):
+        figures = {"predicted": self.predicted_step_s, "without plan": self.baseline_step_s}
+        for label, seconds in {**figures, "lower bound": self.lower_bound_s}.items():
             if seconds > 0:
                 rows.append([label, "-", f"{seconds * 1e3:.3f} ms a step", "-", "-", "-"])
         return ["decision", "members", "first", "last", "MB", "chunks"], rows

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from wirewise.cost.interfaces import Links
 from wirewise.cost.traces import fit_links
 from wirewise.errors import InputError
+from wirewise.planners.fusion.gradients import read_gradient_trace
 from wirewise.planners.fusion.problem import BucketSpan, FusionProblem, Module
 from wirewise.sim.gradients import Gradients, all_reduces
 from wirewise.sim.replay import replay
@@ -157,16 +157,6 @@ def from_flows(
     )
 
 
-class _Tensor(msgspec.Struct):
-    name: str
-    elements: int
-    gap_us: float
-
-
-class _GradientFile(msgspec.Struct):
-    tensors: list[_Tensor]
-
-
 def read_gradients(path: str | os.PathLike[str], *, forward_share: float = 0.5) -> list[Module]:
     """Modules, one a tensor, from a file of float32 gradients in the order in which they are ready.
 
@@ -177,10 +167,6 @@ def read_gradients(path: str | os.PathLike[str], *, forward_share: float = 0.5) 
     Raises:
         InputError: The file cannot be read or is not of this form.
     """
-    try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=_GradientFile)
-    except (OSError, msgspec.MsgspecError) as cause:
-        raise InputError(f"cannot read gradients from {os.fspath(path)}: {cause}; check the file") from cause
     modules = [
         Module(
             name=one.name,
@@ -188,7 +174,7 @@ def read_gradients(path: str | os.PathLike[str], *, forward_share: float = 0.5) 
             backward_s=1e-6 * one.gap_us,
             gradient_bytes=4.0 * one.elements,
         )
-        for one in found.tensors
+        for one in read_gradient_trace(path).tensors
     ]
     return modules[::-1]
 

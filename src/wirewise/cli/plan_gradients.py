@@ -1,0 +1,133 @@
+"""`wirewise plan fusion --trace`: groups of gradients that are compressed together."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from wirewise.cli.output import print_table, write_json
+from wirewise.cost.gradients import GroupLinks, load_costs
+from wirewise.errors import InputError
+from wirewise.planners.fusion.cupcake import CompressionProblem, compression_problem, plan_groups
+from wirewise.planners.fusion.gradients import read_gradient_trace
+from wirewise.plans import DECODES, FusionPlan, save
+from wirewise.report.figures import seconds
+from wirewise.units import parse_rate
+
+__all__ = ["METHODS", "Words", "gradients"]
+
+METHODS = "cupcake, layer-wise, even:K, bucket:MIB, mg-wfbp, mergecomp"
+
+TraceOption = Annotated[
+    Path | None, typer.Option(help="JSON with name, elements and gap_us of each gradient, as they get ready.")
+]
+CodecOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Of --trace: a codec that the costs have, none, or auto: any; cupcake may leave it out."
+    ),
+]
+RanksOption = Annotated[int | None, typer.Option(help="Of --trace: how many ranks; 8.")]
+BandwidthOption = Annotated[
+    str | None,
+    typer.Option(help="Of --trace: of each host, such as 10gbit; the costs' own times of collectives."),
+]
+CostsOption = Annotated[str | None, typer.Option(help="Of --trace: v100, or a JSON file of measured times.")]
+DecodeOption = Annotated[
+    str | None, typer.Option(help=f"Of --trace: where, some of {','.join(DECODES)}; inline.")
+]
+RanksPerHostOption = Annotated[int | None, typer.Option(help="Of --trace: 1.")]
+SeedOption = Annotated[int | None, typer.Option(help="Of --trace: recorded in the plan.")]
+
+
+class Words(NamedTuple):
+    """Options that only --trace has."""
+
+    codec: str | None
+    ranks: int | None
+    bandwidth: str | None
+    costs: str | None
+    decode: str | None
+    ranks_per_host: int | None
+    seed: int | None
+
+    def refuse(self) -> None:
+        """Raise if one is given, because there is no --trace.
+
+        Raises:
+            InputError: Names it.
+        """
+        for name, value in self._asdict().items():
+            if value is not None:
+                raise InputError(f"--{name.replace('_', '-')} belongs to --trace FILE, which is not given")
+
+
+def gradients(trace: Path, method: str, words: Words, out: Path | None, json: str | None) -> None:
+    """Plan, write and tell.
+
+    Raises:
+        InputError: A file or an option that cannot be used.
+        PlanError: No planner has the name.
+    """
+    problem = _problem(trace, words)
+    begin = time.perf_counter()
+    found = plan_groups(problem, method=method, seed=words.seed or 0)
+    planning_s = time.perf_counter() - begin
+    if out is not None:
+        save(found, out)
+    write_json(json, _record(found, planning_s))
+    if json == "-":
+        return
+    typer.echo(
+        f"A step of {found.world_size} ranks takes {seconds(found.predicted_step_s)} simulated under the plan and "
+        f"{seconds(found.baseline_step_s)} with each gradient on its own; no plan takes less than "
+        f"{seconds(found.lower_bound_s)} (gap {_gap(found):.2%})."
+    )
+    print_table(*found.table())
+
+
+def _problem(trace: Path, words: Words) -> CompressionProblem:
+    costs, codec = load_costs(words.costs or "v100"), words.codec or "auto"
+    decodes = (words.decode or "inline").split(",")
+    if wrong := [place for place in decodes if place not in DECODES]:
+        raise InputError(f"unknown place to decode {wrong[0]!r}; expected some of {','.join(DECODES)}")
+    rate = parse_rate(words.bandwidth) if words.bandwidth is not None else None
+    return compression_problem(
+        read_gradient_trace(trace),
+        costs,
+        GroupLinks(8 if words.ranks is None else words.ranks, rate, words.ranks_per_host or 1),
+        [*costs.codecs, "none"] if codec == "auto" else [codec, "none"],
+        decodes=decodes,
+    )
+
+
+def _gap(found: FusionPlan) -> float:
+    return found.predicted_step_s / found.lower_bound_s - 1.0 if found.lower_bound_s > 0 else 0.0
+
+
+def _record(found: FusionPlan, planning_s: float) -> dict[str, Any]:
+    groups, first = [], 0
+    for bucket in found.buckets:
+        last = first + len(bucket.parameters) - 1
+        groups.append(
+            {
+                "first": first,
+                "last": last,
+                "codec": bucket.codec,
+                "scheme": bucket.scheme,
+                "decode": bucket.decode,
+            }
+        )
+        first = last + 1
+    return {
+        "planner": found.planner,
+        "groups": groups,
+        "predicted_step_s": found.predicted_step_s,
+        "layer_wise_step_s": found.baseline_step_s,
+        "lower_bound_s": found.lower_bound_s,
+        "gap": _gap(found),
+        "planning_s": planning_s,
+    }

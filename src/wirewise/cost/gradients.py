@@ -1,0 +1,343 @@
+"""What groups of gradients cost to encode, send and decode.
+
+Codecs: bytes on the wire, and seconds from a table that was measured, or from the constants that Espresso (EuroSys
+2023) was released with. Schemes: how a group travels.
+
+- `all_reduce`: uncompressed, or with a codec whose payloads can be added up.
+- `all_gather`: every rank gets all payloads and decodes them.
+- `divisible`: each rank decodes and adds up its share, encodes it again, and all shares are gathered.
+- `hierarchical`: reduce-scatter in the host, the codec's payloads among hosts, all-gather in the host.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from math import ceil, isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from wirewise.cost.curve import ZERO, Curve
+from wirewise.errors import InputError
+
+__all__ = [
+    "SCHEMES",
+    "V100",
+    "WIRES",
+    "CodecTimes",
+    "GradientCosts",
+    "GroupCost",
+    "GroupLinks",
+    "group_costs",
+    "load_costs",
+    "payload",
+    "wire_bytes",
+]
+
+SCHEMES = ("all_reduce", "all_gather", "divisible", "hierarchical")
+
+Knots = tuple[tuple[float, float], ...]
+
+
+class Wire(NamedTuple):
+    """What a codec sends for x elements."""
+
+    bytes_per_value: float
+    fixed_bytes: int = 0
+    sparse: bool = False
+    """Only max(1, share * x) values are sent."""
+    linear: bool = False
+    """Payloads of ranks can be added up, so an all-reduce carries them."""
+
+
+WIRES = {
+    "none": Wire(4.0, linear=True),
+    "fp16": Wire(2.0, linear=True),
+    "bf16": Wire(2.0, linear=True),
+    "topk": Wire(8.0, sparse=True),
+    "dgc": Wire(8.0, sparse=True),
+    "randomk": Wire(4.0, sparse=True, linear=True),
+    "efsign": Wire(0.125, 4),
+    "signsgd": Wire(0.125),
+    "signum": Wire(0.125),
+    "onebit": Wire(0.125, 8),
+    "qsgd": Wire(1.0, 4),
+    "terngrad": Wire(0.25, 4),
+}
+"""By codec; random-k's ranks draw the same indices, so that only values travel."""
+
+
+def wire_bytes(codec: str, elements: int, *, ratio: float = 0.01) -> int:
+    """Bytes that a rank hands to the collective for a group of so many elements.
+
+    Raises:
+        InputError: An unknown codec.
+    """
+    wire = _wire(codec)
+    values = max(1, int(ratio * elements)) if wire.sparse else elements
+    return ceil(wire.bytes_per_value * values) + wire.fixed_bytes
+
+
+def payload(codec: str, *, ratio: float = 0.01) -> Curve:
+    """`wire_bytes` of any number of elements, without rounding to whole values and bytes.
+
+    Raises:
+        InputError: An unknown codec.
+    """
+    wire = _wire(codec)
+    if not wire.sparse:
+        return Curve.line(wire.fixed_bytes, wire.bytes_per_value)
+    return Curve.line(0.0, wire.bytes_per_value).after(Curve(((1 / ratio, 1.0), (1e6 / ratio, 1e6))))
+
+
+def _wire(codec: str) -> Wire:
+    if codec not in WIRES:
+        raise InputError(f"unknown gradient codec {codec!r}; expected one of: {', '.join(WIRES)}")
+    return WIRES[codec]
+
+
+class CodecTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measured (elements, seconds) of one codec, with copies to the group's memory and with the residual."""
+
+    encode: Knots
+    decode: Knots
+    """Of one payload, added to the group."""
+    decode_sum: dict[int, Knots] = {}
+    """Of that many payloads; between counts it is interpolated, and without any it is the count times `decode`."""
+
+    def encode_s(self) -> Curve:
+        """Seconds by elements."""
+        return Curve(self.encode)
+
+    def decode_s(self, payloads: int) -> Curve:
+        """Seconds by elements of a payload."""
+        known = {1: Curve(self.decode), **{n: Curve(knots) for n, knots in self.decode_sum.items()}}
+        if payloads in known:
+            return known[payloads]
+        if len(known) == 1:
+            return known[1].times(payloads)
+        counts = sorted(known)
+        place = min(int(np.searchsorted(counts, payloads)), len(counts) - 1)
+        low, high = counts[place - 1], counts[place]
+        share = (payloads - low) / (high - low)
+        sizes = sorted({x for n in (low, high) for x, _ in known[n].knots})
+        sizes.append(2 * sizes[-1])
+        least, most = known[low](sizes), known[high](sizes)
+        # More payloads never take less time, whatever the noise of the table.
+        seconds = least + share * np.maximum(most - least, 0.0)
+        return Curve(tuple(zip(sizes, np.maximum.accumulate(seconds).tolist(), strict=True)))
+
+
+class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of codecs on a device, and of collectives where they were measured."""
+
+    device: str
+    codecs: dict[str, CodecTimes]
+    ratio: float = 0.01
+    """Share of the values that sparse codecs keep."""
+    launch_s: float = 150e-6
+    """Fixed cost of a collective."""
+    latency_s: float = 0.0
+    """Of each of its rounds."""
+    intra_bytes_per_s: float = 50e9
+    """Between the ranks of a host."""
+    ranks: int = 0
+    """For which `schemes` was measured."""
+    schemes: dict[str, Knots] = {}
+    """Seconds by bytes of a rank's payload; hierarchical ones are not measured but computed."""
+
+    def check_itself(self) -> None:
+        """Raise if a value cannot be used.
+
+        Raises:
+            InputError: Names it.
+        """
+        for name in ("launch_s", "latency_s"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise InputError(f"{name} is {getattr(self, name)}; expected finite seconds of at least 0")
+        if not 0 < self.ratio <= 1 or not self.intra_bytes_per_s > 0:
+            raise InputError(
+                f"ratio is {self.ratio} and intra_bytes_per_s {self.intra_bytes_per_s}; expected a share of at most 1 "
+                "and a rate, both above 0"
+            )
+        if unknown := sorted(set(self.schemes) - set(SCHEMES[:3])):
+            raise InputError(
+                f"measured scheme {unknown[0]!r} is unknown; expected some of {', '.join(SCHEMES[:3])}"
+            )
+        tables = {f"schemes.{name}": knots for name, knots in self.schemes.items()}
+        for name, times in self.codecs.items():
+            _wire(name)
+            tables |= {f"codecs.{name}.encode": times.encode, f"codecs.{name}.decode": times.decode}
+            tables |= {f"codecs.{name}.decode_sum.{n}": knots for n, knots in times.decode_sum.items()}
+        for where, knots in tables.items():
+            _check_table(where, knots)
+
+
+def _check_table(where: str, knots: Knots) -> None:
+    if len(knots) < 2:
+        raise InputError(f"`$.{where}` has {len(knots)} sizes; expected two or more, better five")
+    try:
+        Curve(knots)
+    except InputError as cause:
+        raise InputError(f"`$.{where}`: {cause}") from cause
+
+
+def _constant(encode_us: float, decode_us: float, *, sparse: bool) -> CodecTimes:
+    """Flat up to 2^20 elements, linear above; one scatter adds sparse payloads of all ranks."""
+
+    def knots(us: float) -> Knots:
+        return ((2.0**20, 1e-6 * us), (2.0**21, 2e-6 * us))
+
+    decode = knots(decode_us)
+    return CodecTimes(knots(encode_us), decode, {2: decode} if sparse else {})
+
+
+V100 = GradientCosts(
+    device="V100",
+    codecs={
+        "fp16": _constant(4, 22, sparse=False),
+        "randomk": _constant(54, 34, sparse=True),
+        "dgc": _constant(356, 34, sparse=True),
+        "efsign": _constant(130, 140, sparse=False),
+        "onebit": _constant(450, 170, sparse=False),
+    },
+)
+"""Espresso's constants."""
+
+
+def load_costs(source: str | os.PathLike[str]) -> GradientCosts:
+    """The table "v100", or one from a JSON file with the fields of `GradientCosts`.
+
+    Raises:
+        InputError: The file cannot be read or used; the message names the place.
+    """
+    if source == "v100":
+        return V100
+    try:
+        found = msgspec.json.decode(Path(source).read_bytes(), type=GradientCosts)
+        found.check_itself()
+    except (OSError, msgspec.MsgspecError, InputError) as cause:
+        raise InputError(
+            f'cannot read costs of gradient codecs from {os.fspath(source)}: {cause}; expected "v100" or JSON such as '
+            '{"device": "cpu", "codecs": {"efsign": {"encode": [[1024, 5e-5], [65536, 4e-4]], "decode": [...]}}}'
+        ) from cause
+    return found
+
+
+@dataclass(frozen=True)
+class GroupLinks:
+    """Between whom groups travel.
+
+    Raises:
+        InputError: Fewer than two ranks, hosts that are not full, or a rate that is not above 0.
+    """
+
+    ranks: int
+    bandwidth_bytes_per_s: float | None = None
+    """Of the interface of each host; none: times of collectives are those of the table."""
+    ranks_per_host: int = 1
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2 or self.ranks_per_host < 1 or self.ranks % self.ranks_per_host:
+            raise InputError(
+                f"got {self.ranks} ranks, {self.ranks_per_host} a host; expected at least 2, and full hosts"
+            )
+        rate = self.bandwidth_bytes_per_s
+        if rate is not None and not (isfinite(rate) and rate > 0):
+            raise InputError(f"bandwidth is {rate} bytes/s; expected a finite rate above 0")
+
+    @property
+    def hosts(self) -> int:
+        """How many there are."""
+        return self.ranks // self.ranks_per_host
+
+
+class GroupCost(NamedTuple):
+    """Seconds of a group by its elements, for a codec and a scheme."""
+
+    codec: str
+    scheme: str
+    encode_s: Curve
+    """On the device that computes."""
+    communicate_s: Curve
+    """With what the scheme encodes and decodes on the way."""
+    decode_s: Curve
+
+
+def group_costs(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupCost]:
+    """All ways to send a group with the codec.
+
+    Raises:
+        InputError: No times of the codec, or no collective whose time is known.
+    """
+    if codec != "none" and codec not in costs.codecs:
+        known = ", ".join(["none", *costs.codecs])
+        raise InputError(f"no times of codec {codec!r} on {costs.device}; the table has: {known}")
+    found = _by_name(costs, codec, links)
+    if links.hosts > 1 and links.ranks_per_host > 1 and links.bandwidth_bytes_per_s is not None:
+        found.append(_hierarchical(costs, codec, links, links.bandwidth_bytes_per_s))
+    if not found:
+        raise InputError(
+            f"no time of a collective is known for codec {codec!r}; give a bandwidth, or measure one of "
+            f"{', '.join(_possible(codec))} into the table's `schemes`"
+        )
+    return found
+
+
+def _possible(codec: str) -> list[str]:
+    names = ["all_reduce"] if _wire(codec).linear else []
+    return names if codec == "none" else [*names, "all_gather", "divisible"]
+
+
+def _by_name(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupCost]:
+    sent, n = payload(codec, ratio=costs.ratio), links.ranks
+    wire = {name: curve.after(sent) for name, curve in _collectives(costs, links).items()}
+    if codec == "none":
+        return (
+            [GroupCost(codec, "all_reduce", ZERO, wire["all_reduce"], ZERO)] if "all_reduce" in wire else []
+        )
+    times = costs.codecs[codec]
+    encode, shares = times.encode_s(), times.decode_s(n).of_share(1 / n)
+    found = []
+    for name in _possible(codec):
+        if name not in wire:
+            continue
+        through = wire[name] + shares + encode.of_share(1 / n) if name == "divisible" else wire[name]
+        decode = {"all_reduce": times.decode_s(1), "all_gather": times.decode_s(n), "divisible": shares}
+        found.append(GroupCost(codec, name, encode, through, decode[name]))
+    return found
+
+
+def _collectives(costs: GradientCosts, links: GroupLinks) -> dict[str, Curve]:
+    """Seconds by bytes of a rank's payload."""
+    rate, n, a = links.bandwidth_bytes_per_s, links.ranks, costs.latency_s
+    if rate is not None:
+        both = 2 * (n - 1) / n / rate
+        return {
+            "all_reduce": Curve.line(costs.launch_s + 2 * (n - 1) * a, both),
+            "all_gather": Curve.line(costs.launch_s + (n - 1) * a, (n - 1) / rate),
+            "divisible": Curve.line(2 * costs.launch_s + 2 * (n - 1) * a, both),
+        }
+    if costs.schemes and costs.ranks != n:
+        raise InputError(
+            f"collectives were measured with {costs.ranks} ranks, got {n}; measure again or give a bandwidth"
+        )
+    return {name: Curve(knots) for name, knots in costs.schemes.items()}
+
+
+def _hierarchical(costs: GradientCosts, codec: str, links: GroupLinks, rate: float) -> GroupCost:
+    k, hosts, a = links.ranks_per_host, links.hosts, costs.latency_s
+    share = payload(codec, ratio=costs.ratio).of_share(1 / k)
+    inside = Curve.line(2 * costs.launch_s, 2 * 4.0 * (k - 1) / k / costs.intra_bytes_per_s)
+    if codec == "none":
+        # All ranks of a host send their shares through its one interface.
+        between = Curve.line(costs.launch_s + 2 * (hosts - 1) * a, 2 * (hosts - 1) / hosts * k / rate)
+        return GroupCost(codec, "hierarchical", ZERO, inside + between.after(share), ZERO)
+    between = Curve.line(costs.launch_s + (hosts - 1) * a, (hosts - 1) * k / rate)
+    times = costs.codecs[codec]
+    decode = times.decode_s(hosts).of_share(1 / k)
+    through = inside + between.after(share) + decode
+    return GroupCost(codec, "hierarchical", times.encode_s().of_share(1 / k), through, ZERO)

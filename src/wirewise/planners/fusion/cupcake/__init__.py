@@ -1,0 +1,158 @@
+"""Cupcake (MLSys 2023): which gradients to compress together.
+
+Codecs cost the same for all small tensors, so compressing each tensor alone takes longer than what it saves, and
+compressing all at once hides nothing behind back-propagation. Groups of neighbours are chosen so that the step of
+`timeline` is shortest, here together with each group's codec or none, scheme, and place of decoding; exactly, with
+a bound that says how far from the best any plan is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wirewise.errors import PlanError
+from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
+from wirewise.planners.fusion.cupcake.labels import search
+from wirewise.planners.fusion.cupcake.linear import linear, lines
+from wirewise.planners.fusion.cupcake.problem import (
+    CompressionProblem,
+    Group,
+    Option,
+    compression_problem,
+)
+from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
+from wirewise.planners.fusion.cupcake.timeline import GroupTimes, step_s, times
+from wirewise.plans.fusion import Bucket, FusionPlan
+
+__all__ = [
+    "RULES",
+    "CompressionProblem",
+    "Group",
+    "GroupTimes",
+    "Option",
+    "Solution",
+    "by_rule",
+    "compression_problem",
+    "cupcake",
+    "lower_bound_s",
+    "plan_groups",
+    "solve",
+    "step_s",
+    "times",
+]
+
+_CLOSE = 1e-10
+"""Relative gain that is not worth another plan."""
+_ROOMS = (8, 64)
+"""Labels a tensor of the first searches, which make the last one fast."""
+
+
+class Solution(NamedTuple):
+    """The best groups that were found."""
+
+    groups: list[Group]
+    step_s: float
+    lower_bound_s: float
+    optimal: bool
+    """Whether no other plan is better by more than 1e-10 of the step: proved by the search or by the bound."""
+    labels: int
+    """What the search kept."""
+
+    @property
+    def gap(self) -> float:
+        """How much longer than the bound the step is, relative to the bound."""
+        return self.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else 0.0
+
+
+def plan_groups(problem: CompressionProblem, *, method: str = "cupcake", seed: int = 0) -> FusionPlan:
+    """Plan with `cupcake`, or by a rule such as "layer-wise", "even:4", "bucket:25", "mg-wfbp", "mergecomp".
+
+    Raises:
+        PlanError: No planner or rule has the name.
+    """
+    if method == "cupcake":
+        return cupcake(problem, seed=seed)
+    if method.partition(":")[0] not in RULES:
+        raise PlanError(f"unknown planner {method!r}; expected cupcake or one of: {', '.join(RULES)}")
+    return _plan(problem, by_rule(problem, method), method, seed, lower_bound_s(problem))
+
+
+def cupcake(problem: CompressionProblem, *, seed: int = 0, room: int = 256) -> FusionPlan:
+    """The groups whose step is shortest, as a plan.
+
+    Args:
+        problem: What is decided on.
+        seed: Recorded in the plan; the search draws nothing.
+        room: As of `solve`.
+    """
+    found = solve(problem, room=room)
+    return _plan(problem, found.groups, "cupcake", seed, found.lower_bound_s)
+
+
+def solve(problem: CompressionProblem, *, room: int = 256) -> Solution:
+    """Minimise the step over all cuts into groups and all options of each group.
+
+    Exact: the dynamic programme where one option's costs are straight lines, else label setting. The result is never
+    worse than that of a rule.
+
+    Args:
+        problem: What is decided on.
+        room: Labels a tensor; if a problem needs more, the result may not be the best, and says so.
+    """
+    bound, best = lower_bound_s(problem), min(_starts(problem), key=lambda groups: step_s(problem, groups))
+    straight, labels, optimal = lines(problem), 0, True
+    if straight is not None:
+        limit = step_s(problem, best) - problem.forward_s
+        best = min(linear(problem, straight, limit), best, key=lambda groups: step_s(problem, groups))
+        return Solution(best, step_s(problem, best), bound, True, labels)
+    below = cuts(problem)
+    for width in (*(few for few in _ROOMS if few < room), room):
+        limit = step_s(problem, best) * (1 - _CLOSE)
+        if limit <= bound:
+            optimal = True
+            break
+        found = search(problem, below, limit - problem.forward_s, width)
+        labels, optimal = labels + found.labels, found.complete
+        if found.groups is not None:
+            best = found.groups
+        if found.complete:
+            break
+    return Solution(best, step_s(problem, best), bound, optimal, labels)
+
+
+def _starts(problem: CompressionProblem) -> list[list[Group]]:
+    """Plans that are known without a search."""
+    counts = [1, 2, 4, 8, 16, 32]
+    found = []
+    for option in range(len(problem.options)):
+        found += [even(problem, option, count) for count in counts if count <= len(problem.elements)]
+        found += [layer_wise(problem, option), mg_wfbp(problem, option), bucket(problem, option, 25 * 2**20)]
+    return found
+
+
+def _plan(
+    problem: CompressionProblem, groups: list[Group], planner: str, seed: int, bound_s: float
+) -> FusionPlan:
+    names = list(problem.names) or [str(i) for i in range(len(problem.elements))]
+    sizes = 4.0 * np.diff(problem.element_sums)
+    buckets = tuple(
+        Bucket(
+            parameters=tuple(names[group.first : group.last + 1]),
+            size_bytes=int(sizes[group.first : group.last + 1].sum()),
+            codec=problem.options[group.option].codec,
+            scheme=problem.options[group.option].scheme,
+            decode=problem.options[group.option].decode,
+        )
+        for group in groups
+    )
+    return FusionPlan(
+        world_size=problem.ranks,
+        planner=planner,
+        seed=seed,
+        buckets=buckets,
+        predicted_step_s=step_s(problem, groups),
+        baseline_step_s=step_s(problem, by_rule(problem, "layer-wise")),
+        lower_bound_s=bound_s,
+    )

@@ -1,0 +1,89 @@
+"""The best groups where one option's costs are straight lines: a dynamic programme.
+
+Where encoding costs alpha_h + beta_h x, the end of computing depends on the number of groups k and not on where they
+are cut: C(j, k) = ready(j) + k alpha_h + beta_h S(j). Collectives end the earlier the earlier those before end, so
+
+    M(j, k) = min over i < j of max(M(i, k - 1), C(j, k)) + alpha_g + beta_g (S(j) - S(i))
+
+and the best step is A + the least M(n, k). n^2 steps for each k; k ends where computing alone takes too long.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.sim.compiled import outer
+
+__all__ = ["Lines", "linear", "lines"]
+
+Vector = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+
+class Lines(NamedTuple):
+    """Seconds of a group: alpha + beta * elements."""
+
+    encode: tuple[float, float]
+    send: tuple[float, float]
+    """With decoding, which is part of the collective's slot."""
+
+
+def lines(problem: CompressionProblem) -> Lines | None:
+    """The costs if the dynamic programme applies: one option, straight, decoded inline, encoded where is computed."""
+    if len(problem.options) != 1 or problem.encode_contention is not None:
+        return None
+    (option,), whole = problem.options, float(problem.element_sums[-1])
+    if option.decode != "inline":
+        return None
+    encode, send = option.encode_s.straight(whole), (option.communicate_s + option.decode_s).straight(whole)
+    return Lines(encode, send) if encode is not None and send is not None else None
+
+
+def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -> list[Group]:
+    """The groups that end first.
+
+    Args:
+        problem: What is decided on.
+        costs: Its `lines`.
+        limit_s: Seconds behind the forward pass in which some plan is known to end.
+    """
+    n = len(problem.elements)
+    came = np.zeros((n + 1, n + 1), dtype=np.int32)
+    count = _table(problem.ready_s, problem.element_sums, *costs.encode, *costs.send, limit_s, came)
+    found, end = [], n
+    for k in range(int(count), 0, -1):
+        first = int(came[k, end])
+        found.append(Group(first, end - 1, 0))
+        end = first
+    return found[::-1]
+
+
+@outer
+def _table(
+    ready: Vector, sums: Vector, alpha_h: float, beta_h: float, alpha_g: float, beta_g: float, limit: float,
+    came: NDArray[np.int32],
+) -> int:  # fmt: skip
+    """Fill in where the last of k groups that end at j begins, [k, j], and return the best k."""
+    n = len(ready) - 1
+    ends, following = np.full(n + 1, np.inf), np.full(n + 1, np.inf)
+    ends[0] = 0.0
+    best, best_count = np.inf, 1
+    for k in range(1, n + 1):
+        computed = ready[n] + k * alpha_h + beta_h * sums[n]
+        if computed + alpha_g + beta_g * (sums[n] - sums[n - 1]) >= min(best, limit * (1 + 1e-12)):
+            break
+        following[:] = np.inf
+        for j in range(k, n + 1):
+            done = ready[j] + k * alpha_h + beta_h * sums[j]
+            for i in range(k - 1, j):
+                end = max(ends[i], done) + alpha_g + beta_g * (sums[j] - sums[i])
+                if end < following[j]:
+                    following[j], came[k, j] = end, i
+        if following[n] < best:
+            best, best_count = following[n], k
+        ends, following = following, ends
+    return best_count

@@ -1,0 +1,137 @@
+"""What is decided on: gradients in the order in which they get ready, and the ways to send a group of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.curve import Curve
+from wirewise.cost.gradients import GradientCosts, GroupLinks, group_costs
+from wirewise.errors import InputError
+from wirewise.planners.fusion.gradients import GradientTrace
+from wirewise.plans.fusion import DECODES
+
+__all__ = ["CompressionProblem", "Group", "Option", "compression_problem"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A way to send a group; seconds by its elements."""
+
+    codec: str
+    scheme: str
+    decode: str
+    """Where: one of `DECODES`."""
+    encode_s: Curve
+    communicate_s: Curve
+    decode_s: Curve
+
+
+class Group(NamedTuple):
+    """Tensors first to last, and the number of the option that sends them."""
+
+    first: int
+    last: int
+    option: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionProblem:
+    """A step of data-parallel training whose gradients travel in groups of neighbours.
+
+    Raises:
+        InputError: Names the first value that cannot be used.
+    """
+
+    elements: Sequence[int]
+    """Of each tensor, in the order of back-propagation, [tensors]."""
+    gaps_s: Sequence[float]
+    """Back-propagation since the tensor before was ready, [tensors]."""
+    options: tuple[Option, ...]
+    forward_s: float = 0.0
+    """Forward pass and optimizer."""
+    names: Sequence[str] = ()
+    """None: the numbers of the tensors."""
+    ranks: int = 2
+    encode_contention: float | None = None
+    """None: encoding runs on the thread that computes and delays back-propagation by its time. Otherwise it runs
+    beside it and delays it by this share of its time."""
+
+    def __post_init__(self) -> None:
+        n = len(self.elements)
+        if not n or len(self.gaps_s) != n or len(self.names) not in (0, n):
+            raise InputError(
+                f"got {n} sizes, {len(self.gaps_s)} times and {len(self.names)} names; expected as many of each"
+            )
+        times = [self.forward_s, *self.gaps_s]
+        if min(self.elements) < 1 or not np.isfinite(times).all() or min(times) < 0:
+            raise InputError("a tensor has no elements, or a time is below 0 or not finite; mend the trace")
+        if not self.options or any(option.decode not in DECODES for option in self.options):
+            raise InputError(f"expected an option or more, each with decode one of {', '.join(DECODES)}")
+        if self.encode_contention is not None and not 0 <= self.encode_contention <= 1:
+            raise InputError(f"encode_contention is {self.encode_contention}; expected a share from 0 to 1")
+
+    @cached_property
+    def element_sums(self) -> Vector:
+        """Elements of the first j tensors, [tensors + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.elements, dtype=np.float64)])
+
+    @cached_property
+    def ready_s(self) -> Vector:
+        """Back-propagation of the first j tensors, [tensors + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.gaps_s, dtype=np.float64)])
+
+    def compressing(self) -> CompressionProblem:
+        """With the options that compress only; the same where there are none."""
+        kept = tuple(option for option in self.options if option.codec != "none")
+        return replace(self, options=kept) if kept else self
+
+
+def compression_problem(
+    trace: GradientTrace,
+    costs: GradientCosts,
+    links: GroupLinks,
+    codecs: Iterable[str],
+    *,
+    decodes: Sequence[str] = ("inline",),
+    forward_share: float = 0.5,
+    encode_contention: float | None = None,
+) -> CompressionProblem:
+    """The problem of a recorded model.
+
+    Args:
+        trace: Its gradients.
+        costs: Of the codecs.
+        links: Between the ranks.
+        codecs: That groups may choose from; "none" among them allows no compression.
+        decodes: Places where decoding may run.
+        forward_share: Time of the forward pass over that of back-propagation, which traces do not say.
+        encode_contention: As in `CompressionProblem`.
+
+    Raises:
+        InputError: As `group_costs`, or no codec.
+    """
+    found = [cost for codec in dict.fromkeys(codecs) for cost in group_costs(costs, codec, links)]
+    options = tuple(
+        Option(cost.codec, cost.scheme, decode, *cost[2:])
+        for cost in found
+        # Where nothing is decoded its place does not matter.
+        for decode in (decodes if max(cost.decode_s([0.0, 1e9])) > 0 else ("inline",))
+    )
+    gaps = [1e-6 * one.gap_us for one in trace.tensors]
+    return CompressionProblem(
+        elements=[one.elements for one in trace.tensors],
+        gaps_s=gaps,
+        options=options,
+        forward_s=forward_share * sum(gaps),
+        names=[one.name for one in trace.tensors],
+        ranks=links.ranks,
+        encode_contention=encode_contention,
+    )

@@ -1,0 +1,156 @@
+"""Groupings by rule, to compare with: each one with the best single option for all groups."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from wirewise.errors import PlanError
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.timeline import step_s
+
+__all__ = ["RULES", "bucket", "by_rule", "even", "layer_wise", "mergecomp", "mg_wfbp"]
+
+Rule = Callable[[CompressionProblem, int], list[Group]]
+
+_PROBE = 2
+"""Tensors between the two cuts that MergeComp compares."""
+_MOST_GROUPS = 3
+"""MergeComp's groups; it stops at 2 in practice, and one more costs n times the search."""
+
+
+def layer_wise(problem: CompressionProblem, option: int) -> list[Group]:
+    """Every tensor on its own."""
+    return [Group(i, i, option) for i in range(len(problem.elements))]
+
+
+def even(problem: CompressionProblem, option: int, count: int) -> list[Group]:
+    """So many groups of about as many tensors each."""
+    n = len(problem.elements)
+    parts = np.array_split(np.arange(n), min(count, n))
+    return [Group(int(part[0]), int(part[-1]), option) for part in parts]
+
+
+def bucket(problem: CompressionProblem, option: int, size_bytes: float) -> list[Group]:
+    """Groups that close as soon as they hold so many bytes of float32, as DistributedDataParallel's do."""
+    found, first, held = [], 0, 0.0
+    for i, elements in enumerate(problem.elements):
+        held += 4.0 * elements
+        if held >= size_bytes or i == len(problem.elements) - 1:
+            found.append(Group(first, i, option))
+            first, held = i + 1, 0.0
+    return found
+
+
+def mg_wfbp(problem: CompressionProblem, option: int) -> list[Group]:
+    """A tensor joins the group before if it is ready before that group's collective begins, or alpha later.
+
+    MG-WFBP (INFOCOM 2019) knows no encoding; here what was encoded so far makes tensors ready later.
+    """
+    own, sums, ready = problem.options[option], problem.element_sums, problem.ready_s
+    alpha = float(own.communicate_s(0.0))
+    found, first, encoded, sent = [], 0, 0.0, 0.0
+    for j in range(1, len(problem.elements) + 1):
+        size = sums[j] - sums[first]
+        begins = max(sent, ready[j] + encoded + float(own.encode_s(size)))
+        if j < len(problem.elements) and ready[j + 1] + encoded <= begins + alpha:
+            continue
+        found.append(Group(first, j - 1, option))
+        encoded += float(own.encode_s(size))
+        sent = begins + float(own.communicate_s(size))
+        first = j
+    return found
+
+
+def mergecomp(problem: CompressionProblem, option: int, *, margin: float = 0.01) -> list[Group]:
+    """Groups grow from 2 as long as the step gains `margin`; one cut is found by binary search, others by trying all.
+
+    MergeComp (2021), which Cupcake's released scheduler is, there with one cut.
+    """
+    whole = [Group(0, len(problem.elements) - 1, option)]
+    best, best_s = whole, step_s(problem, whole)
+    for count in range(2, min(_MOST_GROUPS, len(problem.elements)) + 1):
+        groups, seconds = _best_of(problem, option, count)
+        if seconds >= best_s * (1 - margin):
+            return min((best, groups), key=lambda found: step_s(problem, found))
+        best, best_s = groups, seconds
+    return best
+
+
+def _best_of(problem: CompressionProblem, option: int, count: int) -> tuple[list[Group], float]:
+    others = combinations(range(1, len(problem.elements)), count - 2)
+    tried = (_searched(problem, option, fixed) for fixed in others)
+    return min(tried, key=lambda found: found[1])
+
+
+def _searched(problem: CompressionProblem, option: int, fixed: tuple[int, ...]) -> tuple[list[Group], float]:
+    """One more cut behind the fixed ones: towards the better of two cuts that are `_PROBE` tensors apart."""
+    n = len(problem.elements)
+
+    def tried(cut: int) -> tuple[list[Group], float]:
+        groups = _at_cuts(n, option, (*fixed, cut))
+        return groups, step_s(problem, groups)
+
+    low, high = (fixed[-1] if fixed else 0) + 1, n - 1
+    if low > high:
+        return tried(n - 1)
+    seen = [tried(low)]
+    while high - low > 0:
+        middle = (low + high) // 2
+        left, right = tried(middle), tried(min(middle + _PROBE, high))
+        seen += [left, right]
+        low, high = (low, middle) if left[1] <= right[1] else (middle + 1, high)
+    return min([*seen, tried(low)], key=lambda found: found[1])
+
+
+def _at_cuts(n: int, option: int, cuts: tuple[int, ...]) -> list[Group]:
+    ends: list[int] = [0, n]
+    for cut in set(cuts):
+        insort(ends, cut)
+    return [Group(a, b - 1, option) for a, b in pairwise(ends)]
+
+
+RULES: dict[str, Callable[..., list[Group]]] = {
+    "layer-wise": layer_wise,
+    "even": even,
+    "bucket": bucket,
+    "mg-wfbp": mg_wfbp,
+    "mergecomp": mergecomp,
+}
+"""By name; `even` takes a number of groups and `bucket` mebibytes behind a colon."""
+
+
+def by_rule(problem: CompressionProblem, name: str) -> list[Group]:
+    """Groups by the rule, such as "layer-wise", "even:4", "bucket:25"; all compressed if any option compresses.
+
+    Raises:
+        PlanError: No rule is called so, or its number is missing or not above 0.
+    """
+    return min(_all(problem, _rule(name)), key=lambda groups: step_s(problem, groups))
+
+
+def _all(problem: CompressionProblem, rule: Rule) -> Iterator[list[Group]]:
+    compressing = [o for o, option in enumerate(problem.options) if option.codec != "none"]
+    for option in compressing or range(len(problem.options)):
+        yield rule(problem, option)
+
+
+def _rule(name: str) -> Rule:
+    word, _, number = name.partition(":")
+    known = ", ".join(f"{rule}:NUMBER" if rule in ("even", "bucket") else rule for rule in RULES)
+    if word not in RULES or (word in ("even", "bucket")) != bool(number):
+        raise PlanError(f"unknown rule {name!r} for groups of gradients; expected one of: {known}")
+    if not number:
+        return RULES[word]
+    try:
+        value = int(number) if word == "even" else float(number) * 2**20
+    except ValueError:
+        value = 0
+    if not 0 < value < np.inf:
+        raise PlanError(
+            f"got {name!r}; expected a number above 0 behind the colon, such as even:4 or bucket:25"
+        )
+    return lambda problem, option: RULES[word](problem, option, value)
