@@ -8,6 +8,7 @@ are tried, and the replay on the network decides.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -113,8 +114,11 @@ def results(
     upwards = problem.collective in REDUCING
     moving = MIRRORS[problem.collective] if upwards else problem.collective
     choices = list(_choices(problem, moving, upwards, sketch, profile))
-    found = list[Result]()
+    found, stop = list[Result](), time.perf_counter() + time_limit_s
     for number, (topology, chunkup) in enumerate(choices):
+        left_s = stop - time.perf_counter()
+        if found and left_s <= 0:
+            break
         asked = instance(topology, moving, chunkup, problem.root, problem.members)
         found.append(
             solve(
@@ -123,7 +127,7 @@ def results(
                 partial(_replay, problem),
                 root=problem.root,
                 members=problem.members,
-                time_limit_s=max(time_limit_s - sum(r.seconds for r in found), 0.5) / (len(choices) - number),
+                time_limit_s=left_s / (len(choices) - number),
                 seed=seed,
                 heuristic=heuristic,
                 upwards=upwards,

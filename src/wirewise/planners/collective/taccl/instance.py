@@ -122,15 +122,24 @@ class Instance:
             self._images[send] = found
         return found
 
-    def kind(self, pair: Pair, chunks: Iterable[int]) -> tuple[int, ...]:
+    def kind(self, pair: Pair, chunks: tuple[int, ...]) -> tuple[int, ...]:
         """The same for messages that symmetries make of each other, and for no others."""
-        source, target = pair
-        return min(
-            (ranks[source], ranks[target], *sorted(images[c] for c in chunks)) for ranks, images in self.group
-        )
+        key = (*pair, *chunks)
+        found = self._kinds.get(key)
+        if found is None:
+            s, t = pair
+            found = min(
+                (ranks[s], ranks[t], *sorted(image[c] for c in chunks)) for ranks, image in self.group
+            )
+            self._kinds[key] = found
+        return found
 
     @cached_property
     def _images(self) -> dict[Send, list[Send]]:
+        return {}
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[int, ...], tuple[int, ...]]:
         return {}
 
     def orbits(self, keys: Iterable[_Key], kind: str) -> dict[_Key, _Key]:
@@ -204,7 +213,7 @@ def instance(
 
     Args:
         topology: Where.
-        collective: Not one that reduces, nor gather: those run backwards.
+        collective: Not one that reduces: those run another one backwards.
         chunkup: Chunks in each block.
         root: Rank of a rooted collective.
         members: Ranks of the group; none: all.

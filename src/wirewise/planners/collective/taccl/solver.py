@@ -169,9 +169,9 @@ def _candidates(
             found = group(instance, places, time_limit_s=0.0, most=1, upwards=upwards)
             plain.append((found, f"{name}, order {rule}", places, rule))
             yield plain[-1][1], found
-    if heuristic is None and not upwards:
+    if heuristic is None:
         for number, each in enumerate(matched):
-            yield f"matching {number}", _as_matched(instance, each)
+            yield f"matching {number}", _as_matched(instance, each, upwards)
     plain.sort(key=lambda item: item[0].schedule.finish)
     for number, (_, name, places, rule) in enumerate(plain[:_FINALISTS]):
         left_s = (stop - time.perf_counter()) / (_FINALISTS - number)
@@ -190,8 +190,12 @@ def _rules(name: str, heuristic: int | None) -> tuple[int, ...]:
     return _RULES_OF_MATCHINGS if name.startswith("matching") else tuple(HEURISTICS)
 
 
-def _as_matched(instance: Instance, found: Matched) -> Grouped:
-    """The matching as it is."""
+def _as_matched(instance: Instance, found: Matched, upwards: bool) -> Grouped:
+    """The matching as it is, or from its end to its start."""
     messages = tuple(Message((s, t), (c,)) for c, s, t in found.starts)
-    made = Schedule(messages, tuple(found.starts.values()), found.finish)
+    starts = list(found.starts.values())
+    if upwards:
+        hops = instance.topology.hops
+        starts = [found.finish - s - hops[m.pair].cost for s, m in zip(starts, messages, strict=True)]
+    made = Schedule(messages, tuple(starts), found.finish, upwards)
     return Grouped(made, found.finish, least_finish(instance, list(found.starts)), 1)
