@@ -9,7 +9,7 @@ import torch
 from tests.runtime.collective.ranks import on_ranks
 from wirewise.collective.builders import build
 from wirewise.errors import PeerError
-from wirewise.runtime.collective import connect
+from wirewise.runtime.collective import REDUCTIONS, connect
 
 
 def message(group, action):
@@ -123,3 +123,26 @@ def test_a_rank_that_never_appears_is_named():
 
     with pytest.raises(PeerError, match="rank 0 waited for a connection with rank 1"):
         connect(dist.HashStore(), 0, 2, timeout_s=0.3, interface="lo")
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_an_error_of_one_rank_reaches_all(async_op, monkeypatch):
+    """Whatever a rank raises while it takes messages in."""
+
+    def run(group):
+        tensor = torch.ones(20)
+        if group.rank == 1:
+            monkeypatch.setitem(REDUCTIONS, "product", broken)
+
+        def some(group):
+            # A rank that has all it needs ends the first one well.
+            for _ in range(3):
+                group.all_reduce(tensor, "product", async_op=async_op).wait()
+
+        return message(group, some)
+
+    def broken(own, other):
+        raise ValueError("no more memory")
+
+    for found in on_ranks(3, run, timeout_s=5.0):
+        assert "no more memory" in found

@@ -230,6 +230,8 @@ def test_what_does_not_fit_is_refused():
             group.all_reduce(torch.ones(3), program=build("all_reduce", "ring", 3))
         with pytest.raises(ProgramError, match="'mean'"):
             group.all_reduce(torch.ones(3), "mean")
+        with pytest.raises(InputError, match="expected integers"):
+            group.all_reduce(torch.ones(3), "bor")
         with pytest.raises(InputError, match="equal parts"):
             group.all_gather(torch.ones(3), torch.ones(1))
         with pytest.raises(InputError, match="expected the same"):

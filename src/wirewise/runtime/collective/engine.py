@@ -94,8 +94,8 @@ class Engine:
             for peer, header, scratch in self._early.pop(execution.operation, ()):
                 self._check(execution, peer, header)
                 execution.take(header.segment, header.message, scratch)
-        except PeerError as error:
-            self._give_up(error)
+        except Exception as error:
+            self._give_up(self._as_peer_error(error))
 
     def ended(self, execution: Execution, error: BaseException | None = None) -> None:
         """An operation is done, or failed; whoever waits hears of it outside the lock."""
@@ -171,8 +171,8 @@ class Engine:
                         self._handle(self._by_file[file], event)
                     if not events and self._active:
                         self._look_for_silence()
-                except PeerError as error:
-                    self._give_up(error)
+                except Exception as error:
+                    self._give_up(self._as_peer_error(error))
             self._settle()
 
     def _handle(self, link: Link, event: int) -> None:
@@ -318,6 +318,12 @@ class Engine:
             f"hangs or lost its network). Look at the log of rank {peer}; then start again from the last checkpoint"
         )
 
+    def _as_peer_error(self, error: Exception) -> PeerError:
+        """Whatever goes wrong here, the others must hear of it, and nobody may wait for ever."""
+        if isinstance(error, PeerError):
+            return error
+        return PeerError(f"rank {self.rank} failed in an operation: {error!r}; look at its log")
+
     def _give_up(self, error: PeerError) -> None:
         """Fail all operations, and tell the others why."""
         self._error = error
@@ -335,7 +341,10 @@ class Engine:
             waiting = [link for peer, link in self._links.items() if peer not in self._lost and not link.idle]
             if not waiting:
                 return
-            select.select([], [link.socket for link in waiting], [], 0.05)
+            room = select.poll()
+            for link in waiting:
+                room.register(link.socket, select.POLLOUT)
+            room.poll(50)
             for link in waiting:
                 try:
                     link.flush()

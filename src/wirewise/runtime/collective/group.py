@@ -25,6 +25,7 @@ from wirewise.runtime.collective.work import Work
 __all__ = ["Group", "connect"]
 
 _groups = itertools.count()
+_OF_BITS = ("band", "bor", "bxor")
 
 
 def connect(
@@ -303,6 +304,8 @@ class Group:
                 f"got program {program.name!r} for {program.collective} with root {program.root}, to {op!r}; expected "
                 f"one for {collective} with root {root}, and one of {', '.join(REDUCTIONS)}"
             )
+        if op in _OF_BITS and blocks.dtype.is_floating_point:
+            raise InputError(f"got the reduction {op!r} of {blocks.dtype}; expected integers or bool")
         exact = self.deterministic if deterministic is None else deterministic
         prepared = self._cache.get(program, blocks, op, segments, exact)
         if op == "avg":
