@@ -183,6 +183,15 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=code, **more)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=code)
 
+    def point(self, element: str, x: float, y: float) -> None:
+        """Move the pointer to a place of an element, in parts of its size."""
+        box = self.run(f"""
+        by({element!r}).scrollIntoView({{ block: "center" }});
+        const box = by({element!r}).getBoundingClientRect();
+        return [box.x + box.width * {x}, box.y + box.height * {y}];
+        """)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+
     def picture(self) -> bytes:
         """What is shown, as PNG."""
         self.run("await sleep(50);")

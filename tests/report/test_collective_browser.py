@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from importlib import resources
 
@@ -79,6 +80,18 @@ def test_playing_ends_at_the_end_and_pauses(browser, ring):
     assert found["on"] == "true"
     assert found["end"] == "step 6 of 6"
     assert found["said"] == DONE
+
+
+def test_the_pointer_tells_what_is_under_it(browser, ring):
+    shown = 'return by("tip").style.display === "block" ? by("tip").textContent : "";'
+    with browser.open(ring, fragment="at=6") as tab:
+        tab.point("stage0", 0.1, 0.5)
+        cell = r"rank \d, chunk 0: values of ranks 0, 1, 2, 3; has to be complete at the end"
+        assert re.fullmatch(cell, tab.run(shown))
+        tab.point("times0", 0.1, 0.05)
+        assert tab.run(shown) == "rank 0 to rank 1, step 1, 250 kB: 0 us to 250 us"
+        tab.point("where", 0.5, 0.5)
+        assert tab.run(shown) == ""
 
 
 def test_with_less_motion_playing_goes_from_step_to_step(browser, ring):

@@ -311,9 +311,11 @@ const networkSvg = (view, network) => {
     return `${red}<path d="${path}" class="edge" data-edge="${number}" data-tip="${escaped(tip)}" style="stroke-width:${wide.toFixed(1)};--heat:${share.toFixed(3)}"/>`;
   });
   const inside = new Set(view.cut);
+  const linked = new Set(network.edges.flatMap(([source, target]) => [source, target]));
   network.names.forEach((name, v) => {
     const [x, y] = at(v);
     const rank = v < network.ranks;
+    if (!rank && !linked.has(v)) return;
     const shape = rank
       ? `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="14" style="fill:${rankColour(v, network.ranks)}"`
       : `<rect x="${(x - 10).toFixed(1)}" y="${(y - 10).toFixed(1)}" width="20" height="20" rx="4"`;
