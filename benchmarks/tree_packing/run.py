@@ -3,7 +3,7 @@
     python benchmarks/tree_packing/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
 Rows: `bounds` (A1: published best all-gathers), `parts` (A2, B2: packed trees on all parts of a DGX-1), `forests` (B1:
-spanning-tree forests at the bound), `hybrid` (B3: NVLink and PCIe end together), `chunks` (B4: chunk sizes found in few
+spanning-tree forests at the bound), `all_reduces` (phases that share edges), `hybrid` (B3: NVLink and PCIe end together), `chunks` (B4: chunk sizes found in few
 probes), `servers` (B5: bytes between servers), `uneven` (an uneven network of four hosts against the ring).
 """
 
@@ -20,7 +20,7 @@ import networkx
 import numpy as np
 
 from common import Page, arguments, verdict
-from wirewise.collective import check, network
+from wirewise.collective import Edge, Network, check, network
 from wirewise.collective.bounds import all_gather_inverse_rate, bound, busiest_edge_s, two_phase_s
 from wirewise.collective.builders import build
 from wirewise.planners.collective import CollectiveProblem, blink, forest, with_best_segments
@@ -37,12 +37,19 @@ MACHINES = {
 }  # fmt: skip
 """Published best all-gathers: nanoseconds per byte of a rank's block."""
 PRESETS = {
-    "smoke": {"machines": list(MACHINES)[:4], "sizes": (1 << 26,), "probes": (14, 25), "hosts": (2,)},
+    "smoke": {
+        "machines": list(MACHINES)[:4],
+        "sizes": (1 << 26,),
+        "probes": (14, 25),
+        "hosts": (2,),
+        "directed": 1,
+    },
     "paper": {
         "machines": list(MACHINES),
         "sizes": (1 << 22, 1 << 26, 1 << 30),
         "probes": (14, 29),
         "hosts": (2, 3, 4),
+        "directed": 6,
     },
 }
 
@@ -153,6 +160,34 @@ def forests_row(page, preset_):
                 f"{busiest_edge_s(program, net, 1e9) / least - 1:.1e}", f"{simulated_s / least:.4f}",
                 f"{seconds:.2f}", verdict(over, most=1e-9), verdict(seconds, most=5 if net.ranks <= 16 else 60),
             )  # fmt: skip
+
+
+def all_reduces_row(page, preset_):
+    page.add(
+        "## All-reduces at the bound\n\nBusiest edge of the program over the bound of cuts and partitions. Two phases: "
+        "the least for a reduce-scatter and then an all-gather. Directed: six ranks in a ring of one-way links of rate 1, "
+        "and random one-way links of up to 5."
+    )
+    with page.table("network", "ranks", "two phases / bound", "program / bound", "program", "seconds") as row:
+        networks = {name: on(name) for name in preset_["machines"] if on(name).ranks <= 16}
+        networks |= {f"directed {seed}": directed(seed, 6) for seed in range(preset_["directed"])}
+        for name, net in networks.items():
+            program, seconds = timed(lambda n=net: forest.synthesize(problem(n, "all_reduce")))
+            check(program)
+            least = bound(net, "all_reduce", 1e9).seconds
+            row(
+                name, net.ranks, f"{two_phase_s(net, 1e9) / least:.4f}",
+                f"{busiest_edge_s(program, net, 1e9) / least:.4f}", program.name, f"{seconds:.2f}",
+            )  # fmt: skip
+
+
+def directed(seed, ranks):
+    rng = np.random.default_rng(seed)
+    rates = rng.integers(0, 6, (ranks, ranks)) * (rng.random((ranks, ranks)) < 0.5)
+    for v in range(ranks):
+        rates[v, v], rates[v, (v + 1) % ranks] = 0, max(rates[v, (v + 1) % ranks], 1)
+    edges = tuple(Edge(a, b, 1e9 * float(rates[a, b]), 1e-6) for a, b in np.argwhere(rates).tolist())
+    return Network(name="directed", ranks=ranks, vertices=tuple(map(str, range(ranks))), edges=edges)
 
 
 def hybrid_row(page, preset_):
@@ -276,6 +311,7 @@ ROWS = {
     "bounds": bounds_row,
     "parts": parts_row,
     "forests": forests_row,
+    "all_reduces": all_reduces_row,
     "hybrid": hybrid_row,
     "chunks": chunks_row,
     "servers": servers_row,

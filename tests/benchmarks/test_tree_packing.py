@@ -11,7 +11,9 @@ def run(monkeypatch):
     return load(monkeypatch, "run", "tree_packing")
 
 
-@pytest.mark.parametrize("name", ["bounds", "parts", "forests", "hybrid", "chunks", "servers", "uneven"])
+@pytest.mark.parametrize(
+    "name", ["bounds", "parts", "forests", "all_reduces", "hybrid", "chunks", "servers", "uneven"]
+)
 def test_rows(run, name, capsys, monkeypatch):
     page = run.Page("Trees", "smoke", {})
     preset = run.PRESETS["smoke"] | {"machines": ["ndv2x2"], "probes": (18, 24)}
@@ -22,5 +24,5 @@ def test_rows(run, name, capsys, monkeypatch):
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("|")]
     assert len(rows) > 2
-    if name not in TIMED and name != "uneven":
+    if name not in TIMED and name not in ("uneven", "all_reduces"):
         assert "holds" in printed and "FAILS" not in printed

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wirewise.collective.exchange_cuts import exchange_cut
 from wirewise.collective.maxflow import Capacities, FlowGraph, capacities
 from wirewise.collective.network import Network
+from wirewise.collective.partitions import tightest_partition
 from wirewise.collective.program import Program
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
 from wirewise.errors import InputError, TopologyError
@@ -37,13 +38,15 @@ class Bound(NamedTuple):
 
     seconds: float
     cut: tuple[int, ...]
-    """Ranks inside the tightest cut; none where what all ranks together take in is tighter than any cut."""
+    """Ranks inside the tightest cut; none where what several parts together take in is tighter than any cut."""
     bandwidth_bytes_per_s: float
-    """Of the edges that leave the cut; without a cut, of all edges that end at ranks."""
+    """Of the edges that leave the cut; without a cut, of those into the parts, or out of them."""
     bytes_leaving: float
     """What must pass them."""
     vertices: tuple[int, ...] = ()
     """All vertices inside: the ranks, and the hosts and switches on their side."""
+    parts: tuple[tuple[int, ...], ...] = ()
+    """Without a cut, the parts of the ranks; none: each rank, those that take no part too."""
     exact: bool = True
     """False: a tighter cut may exist, as not all of them could be tried (all-to-all on large networks)."""
 
@@ -204,15 +207,27 @@ def _of_cut(network: Network, found: Capacities, cut: Cut, unit_bytes: float, ba
 
 
 def _all_reduce(network: Network, found: Capacities, size_bytes: float, group: Sequence[int]) -> Bound:
-    """Each group of ranks must send its sum and get the others'; and n - 1 sums and n - 1 copies must arrive."""
+    """Each group of ranks must send its sum and get the others'; and k parts must take in 2 (k - 1) sums."""
     supply, sinks = _flows(network, "broadcast", group[0], group)
     bounds = [
         _of_cut(network, found, tightest_cut(found, supply, sinks), size_bytes, False),
         _of_cut(network, found, tightest_cut(found.reverse, supply, sinks), size_bytes, True),
     ]
-    into = sum(e.bandwidth_bytes_per_s for e in network.edges if e.target < network.ranks)
-    arriving = 2 * (len(group) - 1) * size_bytes
-    return max(*bounds, Bound(arriving / into, (), into, arriving), key=lambda b: b.seconds)
+    if len(group) == network.ranks:
+        bounds += [_of_parts(way, network.ranks, size_bytes) for way in (found, found.reverse)]
+    else:
+        # Ranks that take no part may add, so that what they take in counts too.
+        into = sum(e.bandwidth_bytes_per_s for e in network.edges if e.target < network.ranks)
+        arriving = 2 * (len(group) - 1) * size_bytes
+        bounds.append(Bound(arriving / into, (), into, arriving))
+    return max(bounds, key=lambda b: b.seconds)
+
+
+def _of_parts(found: Capacities, ranks: int, size_bytes: float) -> Bound:
+    parts, capacity = tightest_partition(found, ranks)
+    bandwidth = float(capacity * found.unit_bytes_per_s)
+    passing = 2 * (len(parts) - 1) * size_bytes
+    return Bound(passing / bandwidth, (), bandwidth, passing, parts=parts)
 
 
 def _all_to_all(network: Network, found: Capacities, pair_bytes: float, group: Sequence[int]) -> Bound:

@@ -63,6 +63,15 @@ def test_all_reduce_takes_two_phases_at_the_bound(name: str) -> None:
     assert busiest_edge_s(program, made, 1e9) == pytest.approx(two_phase_s(made, 1e9), rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_divided_edges_bring_directed_networks_to_the_bound(seed: int) -> None:
+    made = random_network(seed, 5)
+    program = synthesize(_problem(made, "all_reduce"), most_trees=10_000)
+    check(program)
+    least = bound(made, "all_reduce", 1e9).seconds
+    assert busiest_edge_s(program, made, 1e9) == pytest.approx(least, rel=0.01)
+
+
 def test_one_switch_makes_trees_of_one_hop() -> None:
     assert synthesize(_problem(machine_network("dgx-a100x1"), "all_gather")).steps == 1
     assert synthesize(_problem(machine_network("dgx-2x1"), "broadcast")).steps == 2

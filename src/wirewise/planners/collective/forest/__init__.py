@@ -16,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.collective import Network, Program
+from wirewise.collective.bounds import bound, busiest_edge_s
 from wirewise.collective.maxflow import capacities
-from wirewise.errors import PlanError
+from wirewise.errors import PlanError, WirewiseError
 from wirewise.planners.collective.combine import reversed_network
+from wirewise.planners.collective.forest.joint import Division, divided
 from wirewise.planners.collective.forest.packing import Batch, grow
 from wirewise.planners.collective.forest.rates import exact, with_trees
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
@@ -28,6 +30,8 @@ from wirewise.planners.collective.trees import Tree, spread, summed, summed_and_
 __all__ = ["Forest", "forest", "synthesize"]
 
 _MOST_TREES = 128
+_WORTH = 0.005
+"""Least gain for which an all-reduce divides edges between its phases."""
 _SMALL = 16
 """Ranks up to which lower trees are sought with many more trees."""
 
@@ -78,9 +82,7 @@ def synthesize(
             f"got {collective}, which trees do not serve; expected broadcast, reduce, all_gather, reduce_scatter or "
             "all_reduce"
         )
-    down = _timed(problem.network, problem, time_limit_s / 2, most_trees)
-    up = down if _is_symmetric(problem.network) else _timed(backward, problem, time_limit_s / 2, most_trees)
-    return summed_and_spread(problem, _name(down), up.trees, down.trees)
+    return _all_reduce(problem, time_limit_s / 3, most_trees)
 
 
 def forest(
@@ -122,6 +124,41 @@ def forest(
         rest = direct_paths(network, scaled, supply, sinks, group, fixed_routes=fixed_routes)
         made = [_grown(network, rest or {}, roots, group)]
     return min(made, key=lambda one: one.cost(network))
+
+
+def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Program:
+    """Two phases with all edges each; where that misses the bound, edges divided between the phases may come nearer."""
+    network, size_bytes = problem.network, problem.size_bytes
+    down = _timed(network, problem, time_limit_s, most_trees)
+    up = (
+        down
+        if _is_symmetric(network)
+        else _timed(reversed_network(network), problem, time_limit_s, most_trees)
+    )
+    phases = summed_and_spread(problem, _name(down), up.trees, down.trees)
+    needs_s = busiest_edge_s(phases, network, size_bytes)
+    least_s = bound(network, "all_reduce", size_bytes, members=problem.members).seconds
+    division = divided(network, problem.group, time_limit_s) if needs_s > least_s * (1 + _WORTH) else None
+    if division is None:
+        return phases
+    try:
+        joint = _joint(problem, division, most_trees)
+    except WirewiseError:
+        # An edge that gets no part can leave ranks without a route of their own.
+        return phases
+    return joint if busiest_edge_s(joint, network, size_bytes) < needs_s * (1 - _WORTH) else phases
+
+
+def _joint(problem: CollectiveProblem, division: Division, most_trees: int) -> Program:
+    group = tuple(problem.group)
+    up, down = (
+        [
+            tree._replace(weight=tree.weight * division.roots[tree.root])
+            for tree in forest(part, division.roots, group, most_trees=most_trees).trees
+        ]
+        for part in (division.summing, division.spreading)
+    )
+    return summed_and_spread(problem, f"forest-joint-{len(down)}", up, down)
 
 
 def _grown(network: Network, paths: Paths, roots: Mapping[int, int], group: tuple[int, ...]) -> Forest:

@@ -1,0 +1,98 @@
+"""What an all-reduce must bring into the parts of a network, over all ways to part its ranks.
+
+Whatever the algorithm, k parts of the ranks must take in 2 (k - 1) times the data: the sums of all parts but one must
+enter another, and the total all but one, as switches do not add. So the least capacity into the parts over k - 1 bounds
+the rate. Without switches this is the bound of Tutte and Nash-Williams (1961) on trees that are used up and down, and
+reached. Found exactly: Newton's method on the ratio, and for each ratio the worst partition by the greedy algorithm
+for the Dilworth truncation of the cut function, one maximum flow a rank.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
+
+__all__ = ["Partition", "tightest_partition"]
+
+_HELD = UNBOUNDED >> 1
+
+
+class Partition(NamedTuple):
+    """Parts of the ranks, and the capacity into all of them together."""
+
+    parts: tuple[tuple[int, ...], ...]
+    capacity: int
+
+    @property
+    def ratio(self) -> Fraction:
+        """Capacity over the number of parts less one."""
+        return Fraction(self.capacity, len(self.parts) - 1)
+
+
+def tightest_partition(found: Capacities, ranks: int) -> Partition:
+    """The partition of the first `ranks` vertices of least capacity over the number of parts less one.
+
+    Other vertices are switches: each part takes in those that make its way in narrowest.
+
+    Args:
+        found: The edges.
+        ranks: At least 2.
+    """
+    best = _partition(found, ranks, list(range(ranks)))
+    while True:
+        labels = _worst_labels(found, ranks, best.ratio)
+        if len(set(labels)) == 1:
+            return best
+        new = _partition(found, ranks, labels)
+        if new.ratio >= best.ratio:
+            return best
+        best = new
+
+
+def _partition(found: Capacities, ranks: int, labels: list[int]) -> Partition:
+    parts = tuple(tuple(r for r in range(ranks) if labels[r] == label) for label in dict.fromkeys(labels))
+    return Partition(parts, sum(_capacity_into(found, ranks, part) for part in parts))
+
+
+def _capacity_into(found: Capacities, ranks: int, part: tuple[int, ...]) -> int:
+    hub, sink = found.vertices, found.vertices + 1
+    others = np.setdiff1d(np.arange(ranks), part)
+    graph = FlowGraph(
+        found.vertices + 2,
+        np.concatenate([found.targets, np.full(len(part), hub), others]),
+        np.concatenate([found.sources, np.array(part, np.int64), np.full(len(others), sink)]),
+    )
+    return graph.flow(np.concatenate([found.amounts, np.full(ranks, _HELD)]), hub, sink)
+
+
+def _worst_labels(found: Capacities, ranks: int, ratio: Fraction) -> list[int]:
+    """Partition with the least sum of capacity into a part less the ratio; the label of each rank's part."""
+    scaled = found._replace(amounts=found.amounts * ratio.denominator)
+    worth, labels = np.zeros(ranks, np.int64), list(range(ranks))
+    for last in range(ranks):
+        value, inside = _tight_set(scaled, ranks, worth, last)
+        worth[last] = value - ratio.numerator
+        merged = {labels[rank] for rank in inside}
+        labels = [last if label in merged else label for label in labels]
+    return labels
+
+
+def _tight_set(scaled: Capacities, ranks: int, worth: NDArray[np.int64], last: int) -> tuple[int, list[int]]:
+    """Set of ranks up to `last`, with it, of least capacity into it less the worth of the others; value and members."""
+    sink = scaled.vertices
+    earlier, later = np.arange(last), np.arange(last + 1, ranks)
+    graph = FlowGraph(
+        sink + 1,
+        np.concatenate([scaled.targets, np.full(last, last), earlier, later]),
+        np.concatenate([scaled.sources, earlier, np.full(last, sink), np.full(len(later), sink)]),
+    )
+    gains = np.maximum(worth[:last], 0)
+    losses = np.maximum(-worth[:last], 0)
+    amounts = np.concatenate([scaled.amounts, gains, losses, np.full(len(later), _HELD)])
+    value, side = graph.cut(amounts, last, sink)
+    return value - int(gains.sum()), [rank for rank in range(last + 1) if side[rank]]
