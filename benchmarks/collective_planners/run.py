@@ -265,7 +265,7 @@ def choice_row(page, preset_):
         "messages: latencies, which the bound leaves out, are most of the time."
     )
     with page.table(
-        "network", "collective", "size kB", "chosen", "segments", "ms", "builtin ms", "faster", "over the bound",
+        "network", "collective", "size kB", "chosen", "segments", "ms", "builtin ms", "faster", "ms / bound",
         "candidates", "seconds",
     ) as row:  # fmt: skip
         cases = itertools.product(preset_["networks"], preset_["collectives"], preset_["sizes"])
