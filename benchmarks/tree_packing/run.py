@@ -3,8 +3,9 @@
     python benchmarks/tree_packing/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
 Rows: `bounds` (A1: published best all-gathers), `parts` (A2, B2: packed trees on all parts of a DGX-1), `forests` (B1:
-spanning-tree forests at the bound), `all_reduces` (phases that share edges), `hybrid` (B3: NVLink and PCIe end together), `chunks` (B4: chunk sizes found in few
-probes), `servers` (B5: bytes between servers), `uneven` (an uneven network of four hosts against the ring).
+spanning-tree forests at the bound), `all_reduces` (phases that share edges), `hybrid` (B3: NVLink and PCIe end
+together), `chunks` (B4: chunk sizes found in few probes), `servers` (B5: bytes between servers), `uneven` (an uneven
+network of four hosts against the ring).
 """
 
 import itertools
@@ -165,8 +166,8 @@ def forests_row(page, preset_):
 def all_reduces_row(page, preset_):
     page.add(
         "## All-reduces at the bound\n\nBusiest edge of the program over the bound of cuts and partitions. Two phases: "
-        "the least for a reduce-scatter and then an all-gather. Directed: six ranks in a ring of one-way links of rate 1, "
-        "and random one-way links of up to 5."
+        "the least for a reduce-scatter and then an all-gather. Directed: six ranks in a ring of one-way links of "
+        "rate 1, and random one-way links of up to 5."
     )
     with page.table("network", "ranks", "two phases / bound", "program / bound", "program", "seconds") as row:
         networks = {name: on(name) for name in preset_["machines"] if on(name).ranks <= 16}
