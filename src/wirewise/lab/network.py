@@ -180,6 +180,7 @@ class Lab:
                 self._shape(host, rate, "add")
             else:
                 realm.tc("-n", self.names[host], lines=self.pairs.build(host, _INTERFACE, self.address))
+                self._limit_packets(host)
 
     def _shape(self, host: int, bytes_per_s: float, verb: str) -> None:
         if not 1 <= bytes_per_s <= _MAX_RATE:
@@ -232,6 +233,12 @@ class Lab:
         assert self.pairs is not None
         for source, line in self.pairs.changes(host, _INTERFACE):
             self._open().tc("-n", self.names[source], lines=[line])
+        self._limit_packets(host)
+
+    def _limit_packets(self, host: int) -> None:
+        assert self.pairs is not None
+        most = str(self.pairs.segment_bytes(host))
+        self._open().ip("-n", self.names[host], "link", "set", "dev", _INTERFACE, "gso_max_size", most)
 
     def processes(self, host: int) -> list[int]:
         """Ids of all processes on a host."""

@@ -15,6 +15,8 @@ _BURST_S = 0.001
 _MIN_BURST = 4_096
 _MAX_RATE = 4e12
 _LATENCY_S = 5e-5
+_PACKET_S, _PACKETS_PER_S = 0.002, 20_000
+_LEAST_PACKET, _MOST_PACKET = 3_000, 65_536
 _UNLINKED = 125_000.0
 """Bytes per second between hosts that a topology does not link: they must find each other at the start."""
 
@@ -22,8 +24,7 @@ _UNLINKED = 125_000.0
 class Pairs:
     """Rates of all pairs of hosts, in bytes per second, the same both ways.
 
-    Each host has a class of `htb` for each other host, chosen by the address that a packet goes to. Nothing is
-    cut into smaller packets, so a class of a slow pair sends a large packet at once and then pauses.
+    Each host has a class of `htb` for each other host, chosen by the address that a packet goes to.
 
     Args:
         hosts: Number of hosts.
@@ -56,6 +57,15 @@ class Pairs:
     def totals(self) -> list[float]:
         """Bytes per second of all links of each host together."""
         return [sum(rate for pair, rate in self.rates.items() if host in pair) for host in range(self.hosts)]
+
+    def segment_bytes(self, host: int) -> int:
+        """Largest packet that a host should make: short on its slowest link, and not too many on its fastest.
+
+        A packet waits until its class may send all of it: one of 64 KiB takes 20 ms at 25 Mbit/s.
+        """
+        rates = [rate for pair, rate in self.rates.items() if host in pair]
+        wanted = max(min(rates) * _PACKET_S, max(rates) / _PACKETS_PER_S, _LEAST_PACKET)
+        return min(round(wanted), _MOST_PACKET)
 
     def build(self, host: int, device: str, address: Callable[[int], str]) -> list[str]:
         """Lines for `tc` that shape what a host sends."""
