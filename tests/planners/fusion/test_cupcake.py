@@ -114,6 +114,7 @@ def test_the_step_is_that_of_the_best_of_all_plans(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_step_is_that_of_the_best_of_all_plans_of_many_problems(kind):
     """B1 on 1100 instances in all."""
@@ -240,7 +241,7 @@ class TestRules:
         assert step_s(problem, by_rule(problem, "mergecomp")) <= best * (1 + 1e-12)
 
     def test_none_beats_cupcake(self):
-        for seed in range(40):
+        for seed in range(12):
             problem = random_problem(seed, "codecs")
             best = solve(problem).step_s * (1 - 1e-12)
             for name in (

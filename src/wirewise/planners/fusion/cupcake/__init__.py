@@ -45,8 +45,10 @@ __all__ = [
 
 _CLOSE = 1e-10
 """Relative gain that is not worth another plan."""
-_ROOMS = (8, 64)
+_ROOMS = (8, 32)
 """Labels a tensor of the first searches, which make the last one fast."""
+_WORK = 1e9
+"""Comparisons of labels that the default room leads to at most, by orders of magnitude: a few seconds."""
 
 
 class Solution(NamedTuple):
@@ -79,7 +81,7 @@ def plan_groups(problem: CompressionProblem, *, method: str = "cupcake", seed: i
     return _plan(problem, by_rule(problem, method), method, seed, lower_bound_s(problem))
 
 
-def cupcake(problem: CompressionProblem, *, seed: int = 0, room: int = 256) -> FusionPlan:
+def cupcake(problem: CompressionProblem, *, seed: int = 0, room: int | None = None) -> FusionPlan:
     """The groups whose step is shortest, as a plan.
 
     Args:
@@ -91,7 +93,7 @@ def cupcake(problem: CompressionProblem, *, seed: int = 0, room: int = 256) -> F
     return _plan(problem, found.groups, "cupcake", seed, found.lower_bound_s)
 
 
-def solve(problem: CompressionProblem, *, room: int = 256) -> Solution:
+def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
     """Minimise the step over all cuts into groups and all options of each group.
 
     Exact: the dynamic programme where one option's costs are straight lines, else label setting. The result is never
@@ -99,8 +101,12 @@ def solve(problem: CompressionProblem, *, room: int = 256) -> Solution:
 
     Args:
         problem: What is decided on.
-        room: Labels a tensor; if a problem needs more, the result may not be the best, and says so.
+        room: Labels a tensor; if a problem needs more, the result may not be the best, and says so. None: as many as
+            take a few seconds.
     """
+    if room is None:
+        pairs = len(problem.elements) ** 2 * len(problem.options) / 2
+        room = int(min(max((_WORK / pairs) ** 0.5, 16), 512))
     bound, best = lower_bound_s(problem), min(_starts(problem), key=lambda groups: step_s(problem, groups))
     straight, labels, optimal = lines(problem), 0, True
     if straight is not None:

@@ -1,0 +1,195 @@
+"""Costs of groups of gradients."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from wirewise import plans
+from wirewise.cost.curve import ZERO, Curve
+from wirewise.cost.gradients import (
+    SCHEMES,
+    V100,
+    WIRES,
+    CodecTimes,
+    GradientCosts,
+    GroupLinks,
+    group_costs,
+    load_costs,
+    payload,
+    wire_bytes,
+)
+from wirewise.errors import InputError
+
+
+class TestCurve:
+    def test_is_flat_then_linear_then_goes_on(self):
+        curve = Curve(((10.0, 1.0), (20.0, 3.0), (30.0, 4.0)))
+        assert curve([0, 10, 15, 20, 25, 40]).tolist() == [1, 1, 2, 3, 3.5, 5]
+        assert Curve(((5.0, 2.0),))([0, 100]).tolist() == [2, 2]
+        assert Curve.line(1.0, 0.5)([0, 4, 1e10]).tolist() == [1, 3, 5e9 + 1]
+
+    def test_sums_and_chains_are_curves(self):
+        random = np.random.default_rng(1)
+        sizes = np.concatenate([random.uniform(0, 60, 50), [1e4]])
+        for _ in range(50):
+            one, other = (
+                Curve(
+                    tuple(zip(np.cumsum(random.uniform(1, 9, 4)), np.cumsum(random.random(4)), strict=True))
+                )
+                for _ in range(2)
+            )
+            assert (one + other)(sizes) == pytest.approx(one(sizes) + other(sizes))
+            scaled = other.times(20)
+            assert one.after(scaled)(sizes) == pytest.approx(one(scaled(sizes)))
+            assert one.of_share(0.25)(sizes) == pytest.approx(one(sizes / 4))
+
+    def test_knows_straight_lines(self):
+        assert Curve.line(2.0, 3.0).straight(1e6) == pytest.approx((2.0, 3.0))
+        assert Curve(((0.0, 1.0), (5.0, 2.0), (10.0, 3.0))).straight(100) == pytest.approx((1.0, 0.2))
+        assert Curve(((5.0, 2.0), (10.0, 3.0))).straight(100) is None
+        assert ZERO.straight(10.0) == (0.0, 0.0)
+
+    @pytest.mark.parametrize(
+        "knots", [(), ((1.0, -1.0),), ((2.0, 1.0), (1.0, 2.0)), ((1.0, np.nan),), ((1.0, 2.0), (2.0, 1.0))]
+    )
+    def test_wrong_knots_are_refused(self, knots):
+        with pytest.raises(InputError, match=r"expected one or more|measure it again"):
+            Curve(knots)
+
+
+@pytest.mark.parametrize(
+    ("codec", "expected"),
+    [
+        ("none", 4000), ("fp16", 2000), ("bf16", 2000), ("topk", 80), ("dgc", 80), ("randomk", 40), ("efsign", 129),
+        ("signsgd", 125), ("signum", 125), ("onebit", 133), ("qsgd", 1004), ("terngrad", 254),
+    ],
+)  # fmt: skip
+def test_bytes_of_a_thousand_elements(codec, expected):
+    assert wire_bytes(codec, 1000) == expected
+
+
+def test_bytes_are_whole_and_close_to_the_payload():
+    for codec in WIRES:
+        for elements in (1, 7, 8, 9, 1000, 2**16 + 3, 2**20):
+            assert abs(wire_bytes(codec, elements) - float(payload(codec)(elements))) <= 8
+    assert wire_bytes("topk", 5) == 8
+    with pytest.raises(InputError, match="unknown gradient codec 'zip'"):
+        wire_bytes("zip", 5)
+
+
+def test_plans_know_the_same_schemes():
+    assert plans.SCHEMES == SCHEMES
+
+
+def of(scheme, found):
+    return next(cost for cost in found if cost.scheme == scheme)
+
+
+class TestGroups:
+    """x = 2^20 elements on 8 ranks at 1e9 bytes/s, 150 us a collective."""
+
+    links, x = GroupLinks(8, 1e9), 2.0**20
+
+    def test_uncompressed(self):
+        (found,) = group_costs(V100, "none", self.links)
+        assert found.scheme == "all_reduce" and float(found.encode_s(self.x) + found.decode_s(self.x)) == 0
+        assert float(found.communicate_s(self.x)) == pytest.approx(150e-6 + 2 * 7 / 8 * 4 * self.x / 1e9)
+
+    def test_all_ranks_payloads_are_decoded(self):
+        found = of("all_gather", group_costs(V100, "efsign", self.links))
+        assert float(found.encode_s(self.x)) == pytest.approx(130e-6)
+        assert float(found.communicate_s(self.x)) == pytest.approx(150e-6 + 7 * (self.x / 8 + 4) / 1e9)
+        assert float(found.decode_s(2 * self.x)) == pytest.approx(8 * 280e-6)
+        sparse = of("all_gather", group_costs(V100, "dgc", self.links))
+        assert float(sparse.decode_s(self.x)) == pytest.approx(34e-6)
+
+    def test_divisible(self):
+        found = of("divisible", group_costs(V100, "efsign", self.links))
+        wire = 300e-6 + 2 * 7 / 8 * (self.x / 8 + 4) / 1e9
+        assert float(found.communicate_s(self.x)) == pytest.approx(wire + 8 * 140e-6 + 130e-6)
+        assert float(found.decode_s(16 * self.x)) == pytest.approx(2 * 8 * 140e-6)
+
+    def test_linear_codecs_are_all_reduced(self):
+        found = of("all_reduce", group_costs(V100, "fp16", self.links))
+        assert float(found.communicate_s(self.x)) == pytest.approx(150e-6 + 2 * 7 / 8 * 2 * self.x / 1e9)
+        assert float(found.decode_s(self.x)) == pytest.approx(22e-6)
+        assert "all_reduce" not in {cost.scheme for cost in group_costs(V100, "efsign", self.links)}
+
+    def test_hierarchical(self):
+        links = GroupLinks(8, 1e9, ranks_per_host=4)
+        found = of("hierarchical", group_costs(V100, "efsign", links))
+        inside = 300e-6 + 2 * 4 * self.x * 3 / 4 / 50e9
+        between = 150e-6 + 4 * (self.x / 4 / 8 + 4) / 1e9
+        assert float(found.communicate_s(self.x)) == pytest.approx(inside + between + 2 * 140e-6)
+        plain = of("hierarchical", group_costs(V100, "none", links))
+        assert float(plain.communicate_s(self.x)) == pytest.approx(inside + 150e-6 + 2 / 2 * 4 * self.x / 1e9)
+
+
+def measured(**changes):
+    knots = ((1000.0, 1e-5), (1e6, 1e-3))
+    times = CodecTimes(knots, knots, {4: ((1000.0, 2e-5), (1e6, 2e-3)), 8: ((1000.0, 4e-5), (1e6, 6e-3))})
+    table = {"device": "cpu", "codecs": {"efsign": times}, "ranks": 4, "schemes": {"all_gather": knots}}
+    return GradientCosts(**{**table, **changes})
+
+
+class TestTables:
+    def test_payloads_between_and_beyond_the_measured_counts(self):
+        times = measured().codecs["efsign"]
+        at = {n: float(times.decode_s(n)(1e6)) for n in (1, 2, 4, 6, 8, 10)}
+        assert at == pytest.approx({1: 1e-3, 2: 4 / 3e3, 4: 2e-3, 6: 4e-3, 8: 6e-3, 10: 8e-3})
+        alone = CodecTimes(times.encode, times.decode)
+        assert float(alone.decode_s(5)(1e6)) == pytest.approx(5e-3)
+
+    def test_a_file_reads_back(self, tmp_path):
+        path = tmp_path / "costs.json"
+        path.write_bytes(msgspec.json.encode(measured()))
+        assert load_costs(path) == measured()
+        assert load_costs("v100") is V100
+        V100.check_itself()
+
+    def test_measured_collectives_hold_for_their_ranks(self):
+        (found,) = group_costs(measured(), "efsign", GroupLinks(4))
+        assert found.scheme == "all_gather"
+        assert float(found.communicate_s(8e6)) == pytest.approx(
+            float(Curve(((1e3, 1e-5), (1e6, 1e-3)))(1e6 + 4))
+        )
+        with pytest.raises(InputError, match="measured with 4 ranks, got 8"):
+            group_costs(measured(), "efsign", GroupLinks(8))
+        with pytest.raises(InputError, match="no time of a collective is known for codec 'none'"):
+            group_costs(measured(), "none", GroupLinks(4))
+        with pytest.raises(InputError, match=r"no times of codec 'topk' on cpu; the table has: none, efsign"):
+            group_costs(measured(), "topk", GroupLinks(4))
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"launch_s": -1.0}, "launch_s is -1"),
+            ({"ratio": 0.0}, "ratio is 0"),
+            ({"schemes": {"ring": ((1.0, 1.0), (2.0, 2.0))}}, "scheme 'ring' is unknown"),
+            ({"schemes": {"all_reduce": ((1.0, 1.0),)}}, r"schemes.all_reduce` has 1 sizes"),
+            ({"codecs": {"zip": measured().codecs["efsign"]}}, "unknown gradient codec 'zip'"),
+            (
+                {"codecs": {"efsign": CodecTimes(((2.0, 1.0), (1.0, 1.0)), ((1.0, 1.0), (2.0, 1.0)))}},
+                r"codecs.efsign.encode`: .*sizes that rise",
+            ),
+        ],
+    )
+    def test_wrong_tables_are_named(self, tmp_path, changes, words):
+        path = tmp_path / "costs.json"
+        path.write_bytes(msgspec.json.encode(measured(**changes)))
+        with pytest.raises(InputError, match=rf"costs\.json: .*{words}"):
+            load_costs(path)
+
+    def test_a_missing_file_is_named(self, tmp_path):
+        with pytest.raises(InputError, match=r"absent.*expected \"v100\""):
+            load_costs(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ranks": 1}, {"ranks": 6, "ranks_per_host": 4}, {"ranks": 2, "bandwidth_bytes_per_s": 0.0}]
+)
+def test_wrong_links_are_refused(wrong):
+    with pytest.raises(InputError, match="expected"):
+        GroupLinks(**wrong)
