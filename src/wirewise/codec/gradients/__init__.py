@@ -1,0 +1,57 @@
+"""Send fewer gradient bytes: codecs of flat groups of gradients, with one scale, norm or k for each segment.
+
+    codec = make("topk", ratio=0.01)
+    segments = Segments([p.numel() for p in group], ids=places)
+    out = torch.empty(codec.size_bytes(segments), dtype=torch.uint8)
+    codec.encode(gradient, residuals.group(names), segments, out, step=step, rank=rank)
+    codec.decode_sum(gathered, segments, gradient, scale=1 / ranks, step=step)
+
+Definitions follow Xu et al., "GRACE: A Compressed Communication Framework for Distributed Machine Learning" (ICDCS
+2021) and the papers that each codec names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wirewise.codec.gradients.casts import BF16, FP16
+from wirewise.codec.gradients.codec import GradientCodec
+from wirewise.codec.gradients.levels import QSGD, TernGrad
+from wirewise.codec.gradients.residuals import Residuals, resize
+from wirewise.codec.gradients.segments import Segments
+from wirewise.codec.gradients.signs import EFSign, OneBit, SignSGD, Signum
+from wirewise.codec.gradients.sparse import RandomK, TopK
+from wirewise.errors import InputError
+
+__all__ = ["CODECS", "GradientCodec", "Residuals", "Segments", "make", "resize"]
+
+CODECS: dict[str, type[GradientCodec]] = {
+    "fp16": FP16,
+    "bf16": BF16,
+    "topk": TopK,
+    "randomk": RandomK,
+    "efsign": EFSign,
+    "signsgd": SignSGD,
+    "signum": Signum,
+    "onebit": OneBit,
+    "qsgd": QSGD,
+    "terngrad": TernGrad,
+}
+
+
+def make(name: str, **options: Any) -> GradientCodec:
+    """A codec by name.
+
+    Args:
+        name: A key of `CODECS`.
+        options: What its class takes; all take `implementation` ("auto", "numba" or "torch").
+
+    Raises:
+        InputError: An unknown name or option, or a value that the codec cannot use.
+    """
+    if name not in CODECS:
+        raise InputError(f"unknown gradient codec {name!r}; expected one of: {', '.join(CODECS)}")
+    try:
+        return CODECS[name](**options)
+    except TypeError as cause:
+        raise InputError(f"codec {name!r} does not take these options: {cause}") from cause

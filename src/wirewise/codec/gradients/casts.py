@@ -1,0 +1,45 @@
+"""Gradients in 16 bits: payloads can be added up by an all-reduce."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients.codec import Draw, GradientCodec
+from wirewise.codec.gradients.segments import Segments
+
+__all__ = ["BF16", "FP16"]
+
+
+class _Cast(GradientCodec):
+    def size_bytes(self, segments: Segments) -> int:
+        """2 bytes an element."""
+        return 2 * segments.total
+
+    def _encode(
+        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
+    ) -> int:
+        kernels = self._kernels(gradient.device)
+        if memory is not None:
+            # The cast is one pass that overwrites the memory, so what is not finite must be known before.
+            bad = kernels.peaks(gradient, memory, segments)[1]
+            if bad >= 0:
+                return bad
+        return kernels.write_cast(gradient, memory, segments, out, self.wire_dtype)
+
+    def _decode_sum(
+        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
+    ) -> None:
+        self._kernels(out.device).add_cast(payloads, out, scale, self.wire_dtype)
+
+
+class FP16(_Cast):
+    """IEEE half precision, rounded to nearest; values beyond 65504 are sent as 65504."""
+
+    wire_dtype = torch.float16
+
+
+class BF16(_Cast):
+    """bfloat16, rounded to nearest; values beyond its largest are sent as its largest."""
+
+    wire_dtype = torch.bfloat16

@@ -1,0 +1,140 @@
+"""The gradient kernels on the CPU: tensors in, numba kernels underneath; `reference.py` says what each does."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients.kernels import cpu_codes, cpu_select, cpu_values
+from wirewise.codec.gradients.kernels.reference import BLOCK, take
+from wirewise.codec.gradients.segments import Segments
+
+__all__ = [
+    "add_cast",
+    "add_levels",
+    "add_signs",
+    "add_sparse",
+    "add_ternary",
+    "draw",
+    "halves",
+    "largest",
+    "peaks",
+    "sums",
+    "take",
+    "write_cast",
+    "write_levels",
+    "write_signs",
+    "write_ternary",
+]
+
+
+def _numpy(memory: Tensor | None) -> np.ndarray | None:
+    return None if memory is None else memory.numpy()
+
+
+def _firsts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _scan(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
+    found = torch.empty(len(segments), dtype=torch.float64)
+    bad = cpu_values.scan(gradient.numpy(), _numpy(memory), segments.offsets, power, found.numpy())
+    return found, bad
+
+
+def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
+    return _scan(gradient, memory, segments, power)
+
+
+def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
+    found, bad = _scan(gradient, memory, segments, 0)
+    return found.float(), bad
+
+
+def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, Tensor, int]:
+    low, high = torch.empty(2, len(segments))
+    bad = cpu_values.scan_halves(
+        gradient.numpy(), _numpy(memory), segments.offsets, low.numpy(), high.numpy()
+    )
+    return low, high, bad
+
+
+def write_cast(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, dtype: torch.dtype
+) -> int:
+    half, target = dtype == torch.float16, out.numpy().view(np.uint16)
+    return cpu_values.cast(gradient.numpy(), _numpy(memory), segments.offsets, half, target)
+
+
+def write_signs(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, low: Tensor, high: Tensor, out: Tensor
+) -> None:
+    tables = (segments.offsets, segments.starts_of(1), low.numpy(), high.numpy())
+    cpu_codes.write_signs(gradient.numpy(), _numpy(memory), *tables, out.numpy())
+
+
+def write_levels(
+    gradient: Tensor,
+    memory: Tensor | None,
+    segments: Segments,
+    norms: Tensor,
+    levels: int,
+    key: int,
+    out: Tensor,
+) -> None:
+    inverse = torch.where(norms > 0, float(levels << 24) / norms, 0.0).numpy()
+    tables = (segments.offsets, segments.ids, inverse, (norms / levels).numpy())
+    target = out.numpy().view(np.int8)
+    cpu_codes.write_levels(gradient.numpy(), _numpy(memory), *tables, levels, np.uint32(key), target)
+
+
+def write_ternary(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, tops: Tensor, key: int, out: Tensor
+) -> None:
+    inverse = torch.where(tops > 0, 1.0 / tops, 0.0).numpy()
+    tables = (segments.offsets, segments.starts_of(2), segments.ids, tops.numpy(), inverse)
+    cpu_codes.write_ternary(gradient.numpy(), _numpy(memory), *tables, np.uint32(key), out.numpy())
+
+
+def largest(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, counts: np.ndarray
+) -> tuple[Tensor, Tensor, int]:
+    total = int(counts.sum())
+    indices, values = torch.empty(total, dtype=torch.int32), torch.empty(total)
+    tables = (segments.offsets, _firsts(counts), indices.numpy(), values.numpy())
+    bad = cpu_select.largest(gradient.numpy(), _numpy(memory), *tables)
+    if bad < 0 and memory is not None:
+        take(gradient, memory, indices)
+    return indices, values, bad
+
+
+def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
+    firsts = _firsts(counts)
+    indices = torch.empty(int(firsts[-1]), dtype=torch.int32)
+    cpu_select.draw(segments.offsets, firsts, segments.ids, np.uint32(key), indices.numpy())
+    return indices
+
+
+def add_cast(payloads: Tensor, out: Tensor, scale: float, dtype: torch.dtype) -> None:
+    rows = payloads.numpy().view(np.uint16)
+    cpu_values.widen_add(rows, dtype == torch.float16, np.float32(scale), BLOCK, out.numpy())
+
+
+def add_signs(payloads: Tensor, segments: Segments, low: Tensor, high: Tensor, out: Tensor) -> None:
+    tables = (segments.offsets, segments.starts_of(1), low.numpy(), high.numpy())
+    cpu_codes.add_signs(payloads.numpy(), *tables, out.numpy())
+
+
+def add_levels(payloads: Tensor, segments: Segments, steps: Tensor, out: Tensor) -> None:
+    rows = payloads.numpy().view(np.int8)
+    cpu_codes.add_levels(rows, segments.offsets, steps.numpy(), out.numpy())
+
+
+def add_ternary(payloads: Tensor, segments: Segments, tops: Tensor, out: Tensor) -> None:
+    tables = (segments.offsets, segments.starts_of(2), tops.numpy())
+    cpu_codes.add_ternary(payloads.numpy(), *tables, out.numpy())
+
+
+def add_sparse(indices: Tensor, values: Tensor, out: Tensor) -> None:
+    cpu_select.add_sparse(indices.numpy(), values.numpy(), out.numpy())

@@ -1,0 +1,177 @@
+"""Numba kernels that write and add codes of 1, 2 and 8 bits; a segment is cut into blocks of planes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wirewise.codec.gradients.kernels.cpu_values import ABS, keep, part_of, value
+from wirewise.codec.kernels.words import as_bits, as_float, entry, inline, kernel
+from wirewise.rng import GOLDEN, mix32, row_key
+
+__all__ = ["add_levels", "add_signs", "add_ternary", "write_levels", "write_signs", "write_ternary"]
+
+_BLOCK = 4096
+"""`reference.BLOCK`."""
+_ONE, _TWO = np.uint32(1), np.uint32(2)
+_SIGN, _DRAW = np.uint32(31), np.uint32(8)
+_UNIT = np.float32(2.0**-24)
+
+
+@inline
+def _word(key, column):
+    """The 32 random bits of a column."""
+    return mix32(np.uint32(np.uint32(key) + np.uint32(np.uint32(column) * np.uint32(GOLDEN))))
+
+
+@inline
+def _merge(target, j, code, shift):
+    target[j] = np.uint8(np.uint32(target[j]) | np.uint32(np.uint32(code) << np.uint32(shift)))
+
+
+@kernel
+def _sign_plane(gradient, memory, low, high, shift, target):
+    for j in range(len(gradient)):
+        v = value(gradient, memory, j)
+        minus = np.uint32(as_bits(v) >> _SIGN)
+        _merge(target, j, np.uint32(minus ^ _ONE), shift)
+        keep(memory, j, np.float32(v - (low if minus else high)))
+
+
+@entry
+def write_signs(gradient, memory, offsets, starts, lows, highs, out):
+    """Bit 0 where v has the sign bit, which decodes to the segment's low, else 1, high; memory = v - sent."""
+    for s in range(len(lows)):
+        byte, end = starts[s], offsets[s + 1]
+        for base in range(offsets[s], end, _BLOCK):
+            size = (min(_BLOCK, end - base) + 7) // 8
+            target = out[byte : byte + size]
+            target[:] = np.uint8(0)
+            for plane in range(8):
+                lo, hi = base + plane * size, min(base + plane * size + size, end)
+                if lo < hi:
+                    kept = part_of(memory, lo, hi)
+                    _sign_plane(gradient[lo:hi], kept, lows[s], highs[s], plane, target)
+            byte += size
+
+
+@kernel
+def _ternary_plane(gradient, memory, top, inverse, key, column, shift, target):
+    for j in range(len(gradient)):
+        v = value(gradient, memory, j)
+        bits = as_bits(v)
+        magnitude = as_float(np.uint32(bits & ABS))
+        word = np.uint32(_word(key, column + j) >> _DRAW)
+        limit = np.float32(np.float32(np.int32(word)) * _UNIT)
+        sent = _ONE if np.float32(magnitude * inverse) > limit else np.uint32(0)
+        minus = np.uint32(bits >> _SIGN)
+        _merge(target, j, np.uint32(sent << minus), shift)
+        level = top if sent else np.float32(0.0)
+        keep(memory, j, np.float32(v - (-level if minus else level)))
+
+
+@entry
+def write_ternary(gradient, memory, offsets, starts, ids, tops, inverses, key, out):
+    """Codes 1 (+top) and 2 (-top) where |v| / top exceeds the draw, else 0; memory = v - sent."""
+    for s in range(len(tops)):
+        byte, first, end = starts[s], offsets[s], offsets[s + 1]
+        row = row_key(key, ids[s])
+        for base in range(first, end, _BLOCK):
+            size = (min(_BLOCK, end - base) + 3) // 4
+            target = out[byte : byte + size]
+            target[:] = np.uint8(0)
+            for plane in range(4):
+                lo, hi = base + plane * size, min(base + plane * size + size, end)
+                if lo < hi:
+                    kept = part_of(memory, lo, hi)
+                    _ternary_plane(
+                        gradient[lo:hi], kept, tops[s], inverses[s], row, lo - first, 2 * plane, target
+                    )
+            byte += size
+
+
+@kernel
+def _levels_of(gradient, memory, inverse, step, most, key, target):
+    for j in range(len(gradient)):
+        v = value(gradient, memory, j)
+        bits = as_bits(v)
+        magnitude = as_float(np.uint32(bits & ABS))
+        fixed = np.uint32(min(np.int32(np.float32(magnitude * inverse)), most))
+        word = np.uint32(_word(key, j) >> _DRAW)
+        level = np.int32(np.uint32(np.uint32(fixed + word) >> np.uint32(24)))
+        signed = np.int32(-level) if np.uint32(bits >> _SIGN) else level
+        target[j] = np.int8(signed)
+        keep(memory, j, np.float32(v - np.float32(np.float32(signed) * step)))
+
+
+@entry
+def write_levels(gradient, memory, offsets, ids, inverses, steps, levels, key, out):
+    """Signed level floor(|v| * inverse + draw), int8 [d]; inverses carry 24 binary places; memory = v - sent."""
+    most = np.int32(levels << 24)
+    for s in range(len(steps)):
+        lo, hi = offsets[s], offsets[s + 1]
+        row, kept = row_key(key, ids[s]), part_of(memory, lo, hi)
+        _levels_of(gradient[lo:hi], kept, inverses[s], steps[s], most, row, out[lo:hi])
+
+
+@kernel
+def _add_signs(row, shift, low, high, out):
+    for j in range(len(out)):
+        bit = np.uint32(np.uint32(np.uint32(row[j]) >> np.uint32(shift)) & _ONE)
+        out[j] = np.float32(out[j] + (high if bit else low))
+
+
+@kernel
+def _add_ternary(row, shift, top, out):
+    for j in range(len(out)):
+        code = np.uint32(np.uint32(row[j]) >> np.uint32(shift))
+        sign = np.int32(np.uint32(code & _ONE)) - np.int32(np.uint32(np.uint32(code & _TWO) >> _ONE))
+        out[j] = np.float32(out[j] + np.float32(np.float32(np.int32(sign)) * top))
+
+
+@entry
+def add_signs(rows, offsets, starts, lows, highs, out):
+    """Write the sum of the levels that the bits of each row choose; lows and highs are [n, s]."""
+    for s in range(lows.shape[1]):
+        byte, end = starts[s], offsets[s + 1]
+        for base in range(offsets[s], end, _BLOCK):
+            size = (min(_BLOCK, end - base) + 7) // 8
+            out[base : min(base + _BLOCK, end)] = np.float32(0.0)
+            for r in range(len(rows)):
+                for plane in range(8):
+                    lo, hi = base + plane * size, min(base + plane * size + size, end)
+                    if lo < hi:
+                        _add_signs(rows[r, byte : byte + size], plane, lows[r, s], highs[r, s], out[lo:hi])
+            byte += size
+
+
+@entry
+def add_ternary(rows, offsets, starts, tops, out):
+    """Write the sum of 0, +top or -top; tops are [n, s]."""
+    for s in range(tops.shape[1]):
+        byte, end = starts[s], offsets[s + 1]
+        for base in range(offsets[s], end, _BLOCK):
+            size = (min(_BLOCK, end - base) + 3) // 4
+            out[base : min(base + _BLOCK, end)] = np.float32(0.0)
+            for r in range(len(rows)):
+                for plane in range(4):
+                    lo, hi = base + plane * size, min(base + plane * size + size, end)
+                    if lo < hi:
+                        _add_ternary(rows[r, byte : byte + size], 2 * plane, tops[r, s], out[lo:hi])
+            byte += size
+
+
+@kernel
+def _add_levels(row, step, out):
+    for j in range(len(out)):
+        out[j] = np.float32(out[j] + np.float32(np.float32(row[j]) * step))
+
+
+@entry
+def add_levels(rows, offsets, steps, out):
+    """Write the sum of signed level times step; rows are int8 [n, bytes], steps [n, s]."""
+    for s in range(steps.shape[1]):
+        for lo in range(offsets[s], offsets[s + 1], _BLOCK):
+            hi = min(lo + _BLOCK, offsets[s + 1])
+            out[lo:hi] = np.float32(0.0)
+            for r in range(len(rows)):
+                _add_levels(rows[r, lo:hi], steps[r, s], out[lo:hi])

@@ -1,0 +1,173 @@
+"""Numba kernels that choose elements: the largest, found by a histogram of float bits, or random distinct ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, part_of, value
+from wirewise.codec.kernels.words import as_bits, entry, kernel
+from wirewise.rng import GOLDEN, mix32, row_key
+
+__all__ = ["add_sparse", "draw", "largest"]
+
+_BINS = 2048
+"""Of a histogram: 8 bits of exponent and 3 of mantissa."""
+_COARSE = np.uint32(20)
+_GROUP = 32
+"""Elements that are passed over together when none of them is large."""
+_SAMPLED = 1 << 15
+"""Segments from this size are sampled first; smaller ones are counted in full."""
+_STRIDE = 17
+_MASK32 = np.uint64(0xFFFFFFFF)
+
+
+@kernel
+def _bits(gradient, memory, i):
+    return np.uint32(as_bits(value(gradient, memory, i)) & ABS)
+
+
+@kernel
+def _edge(gradient, memory, wanted, stride, counts):
+    """Bits above which about `wanted` of every `stride`-th element lie; exact at or above for stride 1."""
+    counts[:] = 0
+    for i in range(0, len(gradient), stride):
+        counts[_bits(gradient, memory, i) >> _COARSE] += 1
+    place, above = _BINS - 1, counts[_BINS - 1]
+    while above < wanted and place > 0:
+        place -= 1
+        above += counts[place]
+    return np.uint32(np.uint32(place) << _COARSE)
+
+
+@kernel
+def _top(gradient, memory, lo, hi):
+    """Largest bits of elements lo..hi."""
+    top = np.uint32(0)
+    for i in range(hi - lo):
+        # Unsigned indices do not count from the end, so reads are vectorised.
+        top = max(top, _bits(gradient, memory, np.uint64(lo + i)))
+    return top
+
+
+@kernel
+def _collect(gradient, memory, edge, places, found):
+    """Places and bits of the elements from the edge on, ascending; their number, and the largest bits of all."""
+    count, top = 0, np.uint32(0)
+    for lo in range(0, len(gradient), _GROUP):
+        hi = min(lo + _GROUP, len(gradient))
+        here = _top(gradient, memory, lo, hi)
+        top = max(top, here)
+        if here >= edge:
+            for i in range(lo, hi):
+                bits = _bits(gradient, memory, i)
+                # Written anyway and kept by the count: no branch that is hard to predict.
+                places[count] = i
+                found[count] = bits
+                count += 1 if bits >= edge else 0
+    return count, top
+
+
+@kernel
+def _threshold(found, wanted, counts):
+    """Bits of the `wanted`-th largest, and how many with these bits to take."""
+    prefix, known = np.uint32(0), np.uint32(31)
+    for width in (np.uint32(11), np.uint32(10), np.uint32(10)):
+        shift = np.uint32(known - width)
+        counts[:] = 0
+        for i in range(len(found)):
+            if np.uint32(found[i] >> known) == prefix:
+                counts[np.uint32(found[i] >> shift) & np.uint32(np.uint32(1 << width) - 1)] += 1
+        place = _BINS - 1
+        while counts[place] < wanted:
+            wanted -= counts[place]
+            place -= 1
+        prefix, known = np.uint32(np.uint32(prefix << width) | np.uint32(place)), shift
+    return prefix, wanted
+
+
+@kernel
+def _choose(gradient, memory, wanted, places, found, counts, indices, values, first):
+    """Write the `wanted` largest of a segment that starts at `first`; returns the largest bits."""
+    size = len(gradient)
+    stride = _STRIDE if size >= _SAMPLED else 1
+    # A quarter more than needed: too few happens rarely, and then all elements are counted.
+    share = wanted if stride == 1 else (5 * wanted) // (4 * stride) + 8
+    edge = _edge(gradient, memory, share, stride, counts)
+    count, top = _collect(gradient, memory, edge, places, found)
+    if count < wanted:
+        edge = _edge(gradient, memory, wanted, 1, counts)
+        count, top = _collect(gradient, memory, edge, places, found)
+    limit, equals = _threshold(found[:count], wanted, counts)
+    at = 0
+    for i in range(count):
+        if found[i] > limit or (found[i] == limit and equals > 0):
+            equals -= 1 if found[i] == limit else 0
+            indices[at] = places[i] + first
+            values[at] = value(gradient, memory, places[i])
+            at += 1
+    return top
+
+
+@entry
+def largest(gradient, memory, offsets, firsts, indices, values):
+    """The largest |v| of each segment, `firsts` [s + 1] says where they go; first segment not finite, or -1."""
+    most = 0
+    for s in range(len(offsets) - 1):
+        most = max(most, offsets[s + 1] - offsets[s])
+    # One more: `_collect` writes before it knows whether it keeps.
+    places, found = np.empty(most + 1, dtype=np.int32), np.empty(most + 1, dtype=np.uint32)
+    counts = np.empty(_BINS, dtype=np.int32)
+    for s in range(len(offsets) - 1):
+        lo, hi, at, end = offsets[s], offsets[s + 1], firsts[s], firsts[s + 1]
+        kept = part_of(memory, lo, hi)
+        top = _choose(
+            gradient[lo:hi], kept, end - at, places, found, counts, indices[at:end], values[at:end], lo
+        )
+        if top >= EXPONENT:
+            return s
+    return -1
+
+
+@kernel
+def _distinct(row, size, wanted, seen, chosen):
+    """Distinct places in the order of their draws; `seen` (zeros, a bit a place) marks them."""
+    fair = np.uint64((1 << 32) % size)
+    column, count = np.uint32(0), 0
+    while count < wanted:
+        word = mix32(np.uint32(row + np.uint32(column * np.uint32(GOLDEN))))
+        column = np.uint32(column + np.uint32(1))
+        product = np.uint64(np.uint64(word) * np.uint64(size))
+        place = np.int64(product >> np.uint64(32))
+        bit = np.uint8(1 << (place & 7))
+        if np.uint64(product & _MASK32) >= fair and not seen[place >> 3] & bit:
+            seen[place >> 3] |= bit
+            chosen[count] = place
+            count += 1
+
+
+@entry
+def draw(offsets, firsts, ids, key, indices):
+    """Random distinct indices of each segment; beyond half of it, those that are left out are drawn."""
+    for s in range(len(ids)):
+        first, size = offsets[s], offsets[s + 1] - offsets[s]
+        target = indices[firsts[s] : firsts[s + 1]]
+        seen = np.zeros((size + 7) // 8, dtype=np.uint8)
+        row = row_key(key, ids[s])
+        if len(target) <= size // 2:
+            _distinct(row, size, len(target), seen, target)
+        else:
+            _distinct(row, size, size - len(target), seen, target)
+            at = 0
+            for place in range(size):
+                if not seen[place >> 3] & np.uint8(1 << (place & 7)):
+                    target[at] = place
+                    at += 1
+        target += np.int32(first)
+
+
+@entry
+def add_sparse(indices, values, out):
+    """Add values at indices, which were checked."""
+    for i in range(len(indices)):
+        place = indices[i]
+        out[place] = np.float32(out[place] + values[i])

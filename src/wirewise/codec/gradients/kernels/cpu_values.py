@@ -1,0 +1,209 @@
+"""What the numba kernels of gradients share: v = gradient + memory, scans of segments, casts to 16 bits.
+
+`memory` may be None: numba leaves the branches that test it out when it compiles. Reading v twice is cheaper than
+keeping it, and leaves the memory as it was until all segments are known to be finite.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic, overload
+
+from wirewise.codec.kernels.words import as_bits, as_float, bfloat16, entry, kernel
+
+__all__ = ["ABS", "EXPONENT", "cast", "keep", "part_of", "scan", "scan_halves", "value", "widen_add"]
+
+ABS = np.uint32(0x7FFFFFFF)
+EXPONENT = np.uint32(0x7F800000)
+"""Bits of |v| from here on are infinity or NaN."""
+_HALF_MAX = np.float32(65504.0)
+
+# Sums may be taken in any order, so that they are vectorised.
+_reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, _nrt=False)
+
+
+@kernel
+def value(gradient, memory, i):
+    if memory is None:
+        return gradient[i]
+    return np.float32(gradient[i] + memory[i])
+
+
+@kernel
+def keep(memory, i, rest):
+    if memory is not None:
+        memory[i] = rest
+
+
+def part_of(memory, lo, hi):
+    """memory[lo:hi], or None of None."""
+    return None if memory is None else memory[lo:hi]
+
+
+# Inlined by type: a compiled function that returned the slice would have to count references.
+@overload(part_of, inline="always")
+def _part_of(memory, lo, hi):
+    if memory == types.none:
+        return lambda memory, lo, hi: None
+    return lambda memory, lo, hi: memory[lo:hi]
+
+
+@intrinsic
+def _to_half(typingctx, number):
+    """Bits of a float32 rounded to half precision: one instruction for eight or more."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+@intrinsic
+def _from_half(typingctx, raw):
+    """The float32 of a half given by its bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@_reduction
+def _peak(gradient, memory):
+    top = np.uint32(0)
+    for i in range(len(gradient)):
+        top = max(top, np.uint32(as_bits(value(gradient, memory, i)) & ABS))
+    return np.float64(as_float(top)), top
+
+
+@_reduction
+def _sum(gradient, memory):
+    total, top = 0.0, np.uint32(0)
+    for i in range(len(gradient)):
+        bits = np.uint32(as_bits(value(gradient, memory, i)) & ABS)
+        top = max(top, bits)
+        total += np.float64(as_float(bits))
+    return total, top
+
+
+@_reduction
+def _squares(gradient, memory):
+    total, top = 0.0, np.uint32(0)
+    for i in range(len(gradient)):
+        bits = np.uint32(as_bits(value(gradient, memory, i)) & ABS)
+        top = max(top, bits)
+        wide = np.float64(as_float(bits))
+        total += wide * wide
+    return total, top
+
+
+@entry
+def scan(gradient, memory, offsets, power, found):
+    """Largest |v| (power 0) or sum of |v|^power of each segment; returns the first not finite, or -1."""
+    for s in range(len(found)):
+        lo, hi = offsets[s], offsets[s + 1]
+        if power == 0:
+            found[s], top = _peak(gradient[lo:hi], part_of(memory, lo, hi))
+        elif power == 1:
+            found[s], top = _sum(gradient[lo:hi], part_of(memory, lo, hi))
+        else:
+            found[s], top = _squares(gradient[lo:hi], part_of(memory, lo, hi))
+        if top >= EXPONENT:
+            return s
+    return -1
+
+
+@_reduction
+def _halves(gradient, memory):
+    low, high, minus, top = 0.0, 0.0, np.int32(0), np.uint32(0)
+    for i in range(len(gradient)):
+        v = value(gradient, memory, i)
+        bits = as_bits(v)
+        top = max(top, np.uint32(bits & ABS))
+        minus += np.int32(np.uint32(bits >> np.uint32(31)))
+        low += np.float64(min(v, np.float32(0.0)))
+        high += np.float64(max(v, np.float32(0.0)))
+    return low, high, minus, top
+
+
+@entry
+def scan_halves(gradient, memory, offsets, lows, highs):
+    """Means of the v with and without sign bit, 0 of none; returns the first segment not finite, or -1."""
+    for s in range(len(lows)):
+        lo, hi = offsets[s], offsets[s + 1]
+        low, high, minus, top = _halves(gradient[lo:hi], part_of(memory, lo, hi))
+        if top >= EXPONENT:
+            return s
+        lows[s] = np.float32(low / max(1, minus))
+        highs[s] = np.float32(high / max(1, hi - lo - minus))
+    return -1
+
+
+@kernel
+def _cast_half(gradient, memory, out):
+    top = np.uint32(0)
+    for i in range(len(gradient)):
+        v = value(gradient, memory, i)
+        top = max(top, np.uint32(as_bits(v) & ABS))
+        raw = _to_half(min(max(v, -_HALF_MAX), _HALF_MAX))
+        out[i] = raw
+        keep(memory, i, np.float32(v - _from_half(raw)))
+    return top
+
+
+@kernel
+def _cast_bfloat(gradient, memory, out):
+    top = np.uint32(0)
+    for i in range(len(gradient)):
+        v = value(gradient, memory, i)
+        bits = as_bits(v)
+        top = max(top, np.uint32(bits & ABS))
+        odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
+        raw = np.uint32(np.uint32(bits + np.uint32(np.uint32(0x7FFF) + odd)) >> np.uint32(16))
+        magnitude = min(np.uint32(raw & np.uint32(0x7FFF)), np.uint32(0x7F7F))
+        sent = np.uint16(np.uint32(raw & np.uint32(0x8000)) | magnitude)
+        out[i] = sent
+        keep(memory, i, np.float32(v - bfloat16(sent)))
+    return top
+
+
+@entry
+def cast(gradient, memory, offsets, half, out):
+    """Round v to 16 bits, memory = v - sent; returns the first segment not finite, or -1."""
+    for s in range(len(offsets) - 1):
+        lo, hi = offsets[s], offsets[s + 1]
+        if half:
+            top = _cast_half(gradient[lo:hi], part_of(memory, lo, hi), out[lo:hi])
+        else:
+            top = _cast_bfloat(gradient[lo:hi], part_of(memory, lo, hi), out[lo:hi])
+        if top >= EXPONENT:
+            return s
+    return -1
+
+
+@kernel
+def _add_half(row, scale, out):
+    for i in range(len(out)):
+        out[i] = np.float32(out[i] + np.float32(_from_half(row[i]) * scale))
+
+
+@kernel
+def _add_bfloat(row, scale, out):
+    for i in range(len(out)):
+        out[i] = np.float32(out[i] + np.float32(bfloat16(row[i]) * scale))
+
+
+@entry
+def widen_add(rows, half, scale, block, out):
+    """Write the scaled sum of rows of 16 bits, block by block so that sums stay in cache."""
+    for lo in range(0, len(out), block):
+        hi = min(lo + block, len(out))
+        out[lo:hi] = np.float32(0.0)
+        for r in range(len(rows)):
+            if half:
+                _add_half(rows[r, lo:hi], scale, out[lo:hi])
+            else:
+                _add_bfloat(rows[r, lo:hi], scale, out[lo:hi])

@@ -1,0 +1,104 @@
+"""The pieces of a flat group of gradients that have a scale, norm or k of their own.
+
+A segment is a tensor, or a block of fixed size inside a tensor. What is sent for a segment depends on its elements
+and its id only, never on the group that it travels in, so that grouping does not change the numerics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+
+__all__ = ["Segments"]
+
+_MOST_ELEMENTS = (1 << 31) - 1
+"""Indices travel as int32."""
+
+
+class Segments:
+    """Segments of a flat group, one after another.
+
+    Args:
+        sizes: Elements of each tensor, at least one; [t].
+        ids: Number of each tensor in the model, below 2^31: random draws depend on it; None: 0, 1, ...; [t].
+        block: Cut each tensor into blocks of so many elements, the last one shorter; None: a segment is a tensor.
+
+    Attributes:
+        sizes: Elements of each segment, int64 [s].
+        offsets: First element of each segment, then the end, int64 [s + 1].
+        ids: Id of each segment: tensor << 32 | block, int64 [s].
+
+    Raises:
+        InputError: No tensors, an empty one, more than 2^31 - 1 elements, or ids or block that cannot be used.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int] | NDArray[np.int64],
+        *,
+        ids: Sequence[int] | None = None,
+        block: int | None = None,
+    ) -> None:
+        whole = np.asarray(sizes, dtype=np.int64)
+        tensors = np.arange(len(whole)) if ids is None else np.asarray(ids, dtype=np.int64)
+        _check(whole, tensors, block)
+        self.sizes: NDArray[np.int64]
+        self.ids: NDArray[np.int64]
+        self.sizes, self.ids = (whole, tensors << 32) if block is None else _cut(whole, tensors, block)
+        self.offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(self.sizes)])
+        self._starts: dict[int, NDArray[np.int64]] = {}
+
+    @property
+    def total(self) -> int:
+        """Elements of the group."""
+        return int(self.offsets[-1])
+
+    def starts_of(self, bits: int) -> NDArray[np.int64]:
+        """First byte of each segment at so many bits an element, then the end; int64 [s + 1]."""
+        if bits not in self._starts:
+            self._starts[bits] = np.concatenate([[0], np.cumsum(-(-self.sizes * bits // 8))])
+        return self._starts[bits]
+
+    def counts(self, ratio: float) -> NDArray[np.int64]:
+        """Elements that sparse codecs keep of each segment, max(1, floor(ratio * size)); int64 [s]."""
+        return np.maximum(1, (ratio * self.sizes).astype(np.int64))
+
+    def describe(self, segment: int) -> str:
+        """A segment in words, for messages."""
+        tensor, block = divmod(int(self.ids[segment]), 1 << 32)
+        start, end = self.offsets[segment], self.offsets[segment + 1]
+        return (
+            f"segment {segment} (tensor {tensor}, block {block}; elements {start} to {end - 1} of the group)"
+        )
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        return f"Segments({len(self)} of {self.total} elements)"
+
+
+def _cut(
+    sizes: NDArray[np.int64], tensors: NDArray[np.int64], block: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sizes and ids of the blocks of all tensors."""
+    counts = -(-sizes // block)
+    owner = np.repeat(np.arange(len(sizes)), counts)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.minimum(block, sizes[owner] - number * block), (tensors[owner] << 32) + number
+
+
+def _check(sizes: NDArray[np.int64], ids: NDArray[np.int64], block: int | None) -> None:
+    if sizes.ndim != 1 or not len(sizes) or sizes.min() < 1 or sizes.sum() > _MOST_ELEMENTS:
+        raise InputError(
+            f"sizes are {sizes.tolist()[:8]}; expected one or more tensors of at least one element each and at most "
+            "2^31 - 1 together: leave empty tensors out and split larger groups"
+        )
+    if ids.shape != sizes.shape or ids.min() < 0 or ids.max() > _MOST_ELEMENTS:
+        raise InputError(f"ids are {ids.tolist()[:8]}; expected {len(sizes)} numbers from 0 to 2^31 - 1")
+    if block is not None and block < 1:
+        raise InputError(f"block is {block}; expected at least one element")

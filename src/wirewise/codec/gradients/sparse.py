@@ -1,0 +1,110 @@
+"""Some elements of each segment at full precision; the rest stays in the residual."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients.codec import Draw, GradientCodec, check_ratio, get_floats, put_floats
+from wirewise.codec.gradients.segments import Segments
+from wirewise.errors import CodecError
+
+__all__ = ["RandomK", "TopK"]
+
+
+class TopK(GradientCodec):
+    """The k = max(1, floor(ratio * size)) elements of largest magnitude of each segment; of equals, the first.
+
+    Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1.
+
+    Args:
+        ratio: Share of the elements, above 0 and at most 1.
+        implementation: One of `IMPLEMENTATIONS`.
+    """
+
+    def __init__(self, *, ratio: float = 0.01, implementation: str = "auto") -> None:
+        super().__init__(implementation=implementation)
+        self.ratio = check_ratio(ratio)
+
+    def size_bytes(self, segments: Segments) -> int:
+        """8 bytes (int32 index in the group, float32 value) for each element that is kept."""
+        return 8 * int(segments.counts(self.ratio).sum())
+
+    def _encode(
+        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
+    ) -> int:
+        kernels = self._kernels(gradient.device)
+        counts = segments.counts(self.ratio)
+        indices, values, bad = kernels.largest(gradient, memory, segments, counts)
+        if bad < 0:
+            put_floats(out, 0, indices.view(torch.float32))
+            put_floats(out, 4 * len(indices), values)
+        return bad
+
+    def _decode_sum(
+        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
+    ) -> None:
+        kernels, count = self._kernels(out.device), payloads.shape[1] // 8
+        indices = get_floats(payloads, 0, count).view(torch.int32)
+        values = get_floats(payloads, 4 * count, count) * scale
+        low, high = (int(end) for end in indices.aminmax())
+        if low < 0 or high >= segments.total:
+            raise CodecError(
+                f"a payload has indices from {low} to {high}, expected 0 to {segments.total - 1}: it is damaged, or "
+                "comes from another codec"
+            )
+        out.zero_()
+        for row in range(len(payloads)):
+            kernels.add_sparse(indices[row], values[row], out)
+
+
+class RandomK(GradientCodec):
+    """k elements of each segment, drawn without replacement by all ranks alike, so that values can be added up.
+
+    Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1.
+
+    Args:
+        ratio: Share of the elements, above 0 and at most 1; k = max(1, floor(ratio * size)).
+        scaled: Multiply values by size / k, which makes them unbiased; then there is no residual.
+        implementation: One of `IMPLEMENTATIONS`.
+    """
+
+    wire_dtype = torch.float32
+
+    def __init__(self, *, ratio: float = 0.01, scaled: bool = False, implementation: str = "auto") -> None:
+        super().__init__(implementation=implementation)
+        self.ratio, self.scaled = check_ratio(ratio), scaled
+        self.memory = None if scaled else "residual"
+
+    def size_bytes(self, segments: Segments) -> int:
+        """4 bytes for each element that is kept; indices do not travel."""
+        return 4 * int(segments.counts(self.ratio).sum())
+
+    def _encode(
+        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
+    ) -> int:
+        kernels = self._kernels(gradient.device)
+        _, bad = kernels.peaks(gradient, memory, segments)
+        if bad < 0:
+            indices = self._indices(segments, draw, gradient.device)
+            put_floats(out, 0, kernels.take(gradient, memory, indices) * self._factors(segments, out.device))
+        return bad
+
+    def _decode_sum(
+        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
+    ) -> None:
+        indices = self._indices(segments, draw, out.device)
+        out.zero_()
+        for values in get_floats(payloads, 0, len(indices)) * scale:
+            self._kernels(out.device).add_sparse(indices, values, out)
+
+    def _indices(self, segments: Segments, draw: Draw, device: torch.device) -> Tensor:
+        counts = segments.counts(self.ratio)
+        return self._kernels(device).draw(segments, counts, draw.shared_key).to(device)
+
+    def _factors(self, segments: Segments, device: torch.device) -> Tensor | float:
+        if not self.scaled:
+            return 1.0
+        counts = torch.from_numpy(segments.counts(self.ratio))
+        factors = (torch.from_numpy(segments.sizes) / counts).float()
+        return factors.repeat_interleave(counts).to(device)

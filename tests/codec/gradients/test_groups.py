@@ -1,0 +1,181 @@
+"""Groups may change: numerics, residuals and checkpoints do not; and defects that other codecs had stay out."""
+
+import pytest
+import torch
+
+from tests.codec.gradients.groups import FEEDBACK, OPTIONS, codec_of, decode, encode, normal, sent, whole
+from wirewise.codec.gradients import Residuals, Segments, resize
+from wirewise.errors import InputError
+
+TENSORS = {"head.weight": 130, "head.bias": 10, "mid.weight": 700, "mid.bias": 25, "stem.weight": 300}
+RANKS = 3
+PLANS = {1: [5], 2: [3, 2], 5: [1, 1, 1, 1, 1]}
+
+
+def groups_of(plan):
+    names, start = list(TENSORS), 0
+    for count in plan:
+        yield range(start, start + count), names[start : start + count]
+        start += count
+
+
+class Training:
+    """Ranks that pull the parameters to points of their own, with noise, in one process."""
+
+    def __init__(self, name, block=None):
+        self.codec, self.block = codec_of(name), block
+        self.total = sum(TENSORS.values())
+        self.parameters = normal(self.total, 1)
+        self.pools = [Residuals(TENSORS) for _ in range(RANKS)] if self.codec.memory else [None] * RANKS
+
+    def gradient(self, rank, step):
+        target = normal(self.total, 100 + rank)
+        return self.parameters - target + 0.1 * normal(self.total, 1000 + RANKS * step + rank)
+
+    def step(self, step, plan):
+        """Returns the mean of the gradients, and the mean of what was sent."""
+        gradients, update = [self.gradient(r, step) for r in range(RANKS)], torch.zeros(self.total)
+        start = 0
+        for ids, names in groups_of(plan):
+            segments = Segments([TENSORS[n] for n in names], ids=ids, block=self.block)
+            part = slice(start, start + segments.total)
+            memories = [pool and pool.group(names) for pool in self.pools]
+            payloads = [
+                encode(self.codec, gradients[r][part], segments, memories[r], step=step, rank=r)
+                for r in range(RANKS)
+            ]
+            self.codec.decode_sum(payloads, segments, update[part], scale=1 / RANKS, step=step)
+            start = part.stop
+        self.parameters -= 0.05 * update
+        return torch.stack(gradients).mean(dim=0), update
+
+
+@pytest.mark.parametrize("block", [None, 64])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a6_parameters_do_not_depend_on_the_plan(name, block):
+    results = []
+    for plan in PLANS.values():
+        training = Training(name, block)
+        for step in range(20):
+            training.step(step, plan)
+        results.append(training.parameters)
+    # Not only to 1e-6: no bit depends on the plan.
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("name", ["efsign", "topk", "onebit", "fp16", "randomk"])
+def test_a5_nothing_is_lost_while_plans_change(name):
+    training, plans = Training(name), list(PLANS.values())
+    given, delivered = torch.zeros(2, training.total, dtype=torch.float64)
+    for step in range(200):
+        gradient, update = training.step(step, plans[step // 10 % len(plans)])
+        given += gradient
+        delivered += update
+    left = torch.stack([pool.flat for pool in training.pools]).double().mean(dim=0)
+    assert (delivered + left - given).norm() <= 1e-5 * given.norm()
+
+
+def test_residuals_outlive_checkpoints_and_orders():
+    pool = Residuals(TENSORS)
+    pool.flat.copy_(normal(pool.flat.numel()))
+    state = pool.state_dict()
+    other = Residuals(dict(reversed(TENSORS.items())))
+    other.load_state_dict(state)
+    for name in TENSORS:
+        assert torch.equal(other.group([name]), pool.group([name]))
+    pool.flat.zero_()
+    assert state["head.weight"].any()
+    with pytest.raises(InputError, match=r"head\.bias"):
+        pool.load_state_dict({**state, "head.bias": torch.zeros(3)})
+    for names in (["head.weight", "mid.weight"], ["head.bias", "head.weight"], [], ["tail"]):
+        with pytest.raises(InputError, match="expected"):
+            pool.group(names)
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 2), (2, 4), (3, 3)])
+def test_a_new_world_owes_what_the_old_one_owed(old, new):
+    states = [{"w": normal(50, r)} for r in range(old)]
+    mean = torch.stack([s["w"] for s in states]).mean(dim=0)
+    torch.testing.assert_close(resize(states, new)["w"], mean)
+    torch.testing.assert_close(new * resize(states, new, reduction="sum")["w"], old * mean)
+    with pytest.raises(InputError, match="expected"):
+        resize(states, 0)
+    with pytest.raises(InputError, match="one model"):
+        resize([*states, {"v": torch.zeros(50)}], new)
+
+
+def test_a7_the_sum_is_written_into_the_pool_that_was_given():
+    pool = torch.zeros(3, 100)
+    v = normal(100)
+    codec = codec_of("efsign")
+    codec.decode_sum([encode(codec, v)], whole(v), pool[1])
+    assert pool[1].all() and not pool[0].any() and not pool[2].any()
+
+
+def test_a7_sparse_codecs_clear_what_was_sent_and_nothing_else():
+    gradient, memory = normal(1000, 1), normal(1000, 2)
+    expected = gradient + memory
+    for name in ("topk", "randomk"):
+        kept = memory.clone()
+        result = sent(codec_of(name, ratio=0.05), gradient, memory=kept)
+        places = result != 0
+        assert int(places.sum()) == 50 and not kept[places].any()
+        assert torch.equal(kept[~places], expected[~places])
+        assert torch.equal(result[places], expected[places])
+
+
+def test_a7_indices_of_several_ranks_add_up():
+    codec, hot = codec_of("topk"), torch.zeros(100)
+    hot[42] = 1.5
+    assert decode(codec, [encode(codec, hot)] * 4, whole(hot))[42] == 6.0
+
+
+def test_a7_both_levels_of_onebit_are_means():
+    v = torch.tensor([-4.0, -2.0, 1.0, 2.0, 6.0, 0.0])
+    torch.testing.assert_close(
+        sent(codec_of("onebit"), v), torch.tensor([-3.0, -3.0, 2.25, 2.25, 2.25, 2.25])
+    )
+
+
+@pytest.mark.parametrize("name", FEEDBACK)
+def test_a7_the_residual_does_not_fade(name):
+    codec, memory = codec_of(name), torch.zeros(64)
+    total = torch.zeros(64, dtype=torch.float64)
+    for step in range(30):
+        gradient = normal(64, 5) if step == 0 else torch.zeros(64)
+        total += sent(codec, gradient, memory=memory, step=step)
+    torch.testing.assert_close(
+        total + memory, normal(64, 5).double(), rtol=0.0, atol=1e-5 * float(total.abs().max() + 1)
+    )
+
+
+def test_a7_too_few_large_elements_are_not_made_up():
+    v = torch.zeros(1000)
+    v[[3, 500]] = 1.0
+    payload = encode(codec_of("topk"), v)
+    indices = payload[:40].view(torch.int32).tolist()
+    # Two that are not zero and the first zeros, each once, the same in every run.
+    assert indices == [0, 1, 2, 3, 4, 5, 6, 7, 8, 500]
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.4, 0.7, 1.0])
+def test_a7_random_k_draws_alike_on_all_ranks_and_each_element_once(ratio):
+    codec, count = codec_of("randomk", ratio=ratio), max(1, int(ratio * 1000))
+    places = [sent(codec, torch.ones(1000), seed=5, step=3, rank=r) for r in range(3)]
+    assert int((places[0] == 1).sum()) == count
+    assert torch.equal(places[0], places[1]) and torch.equal(places[0], places[2])
+    if ratio < 1:
+        assert not torch.equal(places[0], sent(codec, torch.ones(1000), seed=5, step=4))
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "randomk"])
+def test_a7_payloads_of_linear_codecs_can_be_added_on_the_way(name):
+    codec = codec_of(name)
+    assert codec.linear
+    # Small whole numbers, so that sums in 16 bits are exact.
+    gradients = [(8 * normal(333, r)).round() for r in range(4)]
+    payloads = [encode(codec, g) for g in gradients]
+    summed = torch.stack([p.view(codec.wire_dtype) for p in payloads]).sum(dim=0, dtype=codec.wire_dtype)
+    by_all_reduce = decode(codec, [summed.view(torch.uint8)], whole(gradients[0]))
+    assert torch.equal(by_all_reduce, decode(codec, payloads, whole(gradients[0])))
+    assert not codec_of("efsign").linear

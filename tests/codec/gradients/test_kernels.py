@@ -1,0 +1,73 @@
+"""The numba kernels write the bytes of the reference."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codec.gradients.groups import FEEDBACK, OPTIONS, codec_of, decode, encode, normal
+from wirewise.codec.gradients import Segments
+
+SHAPES = ([1], [7, 1, 9], [4095, 4097, 8192], [40000, 3], [300, 70001])
+
+
+def same(name, gradient, segments, memory=None, **draw):
+    results = []
+    for implementation in ("numba", "torch"):
+        codec = codec_of(name, implementation)
+        kept = None if memory is None else memory.clone()
+        payload = encode(codec, gradient, segments, kept, **draw)
+        rows = torch.stack([payload, payload.clone()])
+        results.append((payload, kept, decode(codec, rows, segments, scale=0.5, seed=draw.get("seed", 0))))
+    (bytes_a, kept_a, sum_a), (bytes_b, kept_b, sum_b) = results
+    assert torch.equal(bytes_a, bytes_b)
+    assert torch.equal(sum_a, sum_b)
+    assert memory is None or torch.equal(kept_a, kept_b)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+def test_implementations_agree_to_the_bit(name, sizes):
+    for block in (None, 512):
+        segments = Segments(sizes, ids=range(5, 5 + len(sizes)), block=block)
+        gradient, memory = normal(segments.total, 1), normal(segments.total, 2)
+        same(name, gradient, segments, seed=3)
+        if name in FEEDBACK:
+            same(name, gradient, segments, memory, seed=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(list(OPTIONS)),
+    st.lists(st.floats(width=32, min_value=-(2.0**100), max_value=2.0**100), min_size=1, max_size=40),
+    st.integers(1, 9),
+    st.integers(0, 2**40),
+)
+def test_implementations_agree_on_any_floats(name, values, block, seed):
+    gradient = torch.tensor(values, dtype=torch.float32)
+    segments = Segments([len(gradient)], block=block)
+    same(name, gradient, segments, seed=seed)
+    if name in FEEDBACK:
+        same(name, gradient, segments, gradient.flip(0), seed=seed)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.51, 0.9, 1.0])
+@pytest.mark.parametrize("name", ["topk", "randomk"])
+def test_implementations_agree_at_large_shares(name, ratio):
+    segments = Segments([1, 2, 50, 3001])
+    gradient = normal(segments.total)
+    a, b = (encode(codec_of(name, i, ratio=ratio), gradient, segments, seed=9) for i in ("numba", "torch"))
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("case", ["equal", "zeros", "few large", "sorted", "periodic"])
+def test_top_k_is_exact_where_sampling_misleads(case):
+    size = 100_000
+    gradient = {
+        "equal": torch.full((size,), -2.5),
+        "zeros": torch.zeros(size),
+        "few large": torch.where(torch.arange(size) % 17 == 0, 1e6, 1e-3) * normal(size).abs(),
+        "sorted": torch.arange(size, dtype=torch.float32),
+        "periodic": (torch.arange(size) % 17).float(),
+    }[case]
+    same("topk", gradient, Segments([size]), torch.zeros(size))
