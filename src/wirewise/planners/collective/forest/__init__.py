@@ -4,15 +4,17 @@ L. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Het
 rank is the root of k trees (a broadcast has one root); each tree carries an equal share of the root's block.
 Objective: the least time on the busiest edge. It is the cut bound, reached exactly, in polynomial time: the
 rate from maximum flows, switches removed by edge splitting, trees grown one edge at a time. Latencies are not in
-the objective; among the best trees low ones are preferred.
+the objective; among the best forests that are tried, the quickest in simulation is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from wirewise.collective import Network, Program
@@ -26,14 +28,18 @@ from wirewise.planners.collective.forest.rates import exact, with_trees
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.trees import Tree, spread, summed, summed_and_spread
+from wirewise.sim.programs import simulate
 
-__all__ = ["Forest", "forest", "synthesize"]
+__all__ = ["Forest", "forest", "forests", "synthesize"]
 
 _MOST_TREES = 128
 _WORTH = 0.005
 """Least gain for which an all-reduce divides edges between its phases."""
 _SMALL = 16
-"""Ranks up to which lower trees are sought with many more trees."""
+"""Ranks up to which several splits of switches are compared."""
+_SEGMENTS = 16
+"""Of the simulations that compare them."""
+_ALL = 1 << 40
 
 
 class Forest(NamedTuple):
@@ -94,7 +100,23 @@ def forest(
     time_limit_s: float = 60.0,
     fixed_routes: bool = True,
 ) -> Forest:
-    """Trees from each root to all ranks of the group, at the largest rate.
+    """The lowest of `forests`; arguments as there."""
+    found = forests(
+        network, roots, group, most_trees=most_trees, time_limit_s=time_limit_s, fixed_routes=fixed_routes
+    )
+    return min(found, key=lambda one: one.cost(network))
+
+
+def forests(
+    network: Network,
+    roots: Mapping[int, int],
+    group: tuple[int, ...],
+    *,
+    most_trees: int = _MOST_TREES,
+    time_limit_s: float = 60.0,
+    fixed_routes: bool = True,
+) -> list[Forest]:
+    """Trees from each root to all ranks of the group, at the largest rate, for one or several splits of switches.
 
     Args:
         network: Where; ranks outside the group and switches pass on.
@@ -110,9 +132,8 @@ def forest(
     found = capacities(network)
     scaled = with_trees(found, supply, sinks, most_trees, time_limit_s)
     made: list[Forest] = []
-    for factor, coarse in _splits(network, len(group)):
+    for factor, useful in _splits(network, len(group), scaled.trees):
         larger = scaled.times(factor)
-        useful = larger.trees // 2 if coarse else 0
         paths = direct_paths(
             network, larger, supply, sinks, group, fixed_routes=fixed_routes, only_even=True, useful=useful
         )
@@ -123,7 +144,7 @@ def forest(
     if not made:
         rest = direct_paths(network, scaled, supply, sinks, group, fixed_routes=fixed_routes)
         made = [_grown(network, rest or {}, roots, group)]
-    return min(made, key=lambda one: one.cost(network))
+    return made
 
 
 def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Program:
@@ -174,15 +195,17 @@ def _grown(network: Network, paths: Paths, roots: Mapping[int, int], group: tupl
     )
 
 
-def _splits(network: Network, group: int) -> list[tuple[int, bool]]:
-    """Even splits of switches to try: in how many times the number of trees, and whether in large parts.
+def _splits(network: Network, group: int, trees: int) -> list[tuple[int, int]]:
+    """Splits of switches to try: in how many times the number of trees, and in parts of at least how many.
 
-    More trees let a switch be split more evenly, over more pairs, which makes trees lower.
+    Large parts make few trees, and ports that serve few others do not wait for each other; even parts make low trees.
     """
     if len(network.vertices) == network.ranks:
-        return [(1, False)]
-    factors = (1, 2, group - 1) if group <= _SMALL else (1, 2, 4)
-    return [(factor, coarse) for factor in factors for coarse in (True, False)]
+        return [(1, 0)]
+    found = [(1, _ALL), (1, trees // 2), (1, 0), (2, trees), (2, 0)]
+    if group > _SMALL:
+        return [*found, (4, 0)]
+    return [*found, (group - 1, 0)] if trees * (group - 1) <= _MOST_TREES else found
 
 
 def _loads(network: Network, paths: Paths, batches: list[Batch], trees: int) -> tuple[float, ...]:
@@ -195,14 +218,22 @@ def _loads(network: Network, paths: Paths, batches: list[Batch], trees: int) -> 
 
 
 def _timed(network: Network, problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Forest:
-    roots = [problem.root] if problem.collective in ("broadcast", "reduce") else problem.group
-    return forest(
+    """The forest that is quickest in simulation, among those of the largest rate."""
+    to_one = problem.collective in ("broadcast", "reduce")
+    found = forests(
         network,
-        dict.fromkeys(roots, 1),
+        dict.fromkeys([problem.root] if to_one else problem.group, 1),
         tuple(problem.group),
         most_trees=most_trees,
         time_limit_s=time_limit_s,
     )
+    moving = replace(problem, network=network, collective="broadcast" if to_one else "all_gather")
+
+    def seconds(one: Forest) -> float:
+        program = msgspec.structs.replace(spread(moving, "", one.trees), segments=_SEGMENTS)
+        return simulate(program, network, problem.size_bytes).finish_s
+
+    return found[0] if len(found) == 1 else min(found, key=seconds)
 
 
 def _trees(
