@@ -35,7 +35,10 @@ def test_b1_forests_of_published_machines_reach_the_bound(name: str) -> None:
             assert sorted([root, *(target for _, target in tree.edges)]) == list(ranks)
 
 
-@pytest.mark.parametrize("name", [name for name in SECTION_7 if name not in LARGE])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * n.endswith("00x2")) for n in SECTION_7 if n not in LARGE],
+)
 def test_b1_programs_reach_the_bound(name: str) -> None:
     made = machine_network(name)
     for collective in TREES:
