@@ -51,6 +51,9 @@ def test_files_of_the_published_format_load(tmp_path):
     for name, sketch in SKETCHES.items():
         text = msgspec.json.encode(sketch)
         assert loads_sketch(text) == sketch, name
+    alone = {**RELAY, "nnodes": 1, "symmetry_offsets": [], "hyperparameters": {"input_chunkup": 6}}
+    del alone["internode_sketch"]
+    assert loads_sketch(json.dumps(alone)).chunkup == 6
     pairs = json.loads(msgspec.json.encode(SKETCHES["dgx2-sk-1"]))
     assert pairs["internode_sketch"]["internode_conn"]["15"] == [14]
     assert pairs["internode_sketch"]["gpus_to_sender_rev_map"]["3"] == [2, 3]

@@ -41,7 +41,7 @@ __all__ = [
     "synthesize",
 ]
 
-_CHUNKUPS = (1, 4, 2, 8, 16)
+_CHUNKUPS = (4, 1, 16, 2, 8)
 _MOST_SENDS = 1024
 """Sends of an algorithm, above which blocks are not divided further."""
 
@@ -167,13 +167,13 @@ def _reach(moving: Collective, problem: CollectiveProblem) -> int:
 def _sketched(
     problem: CollectiveProblem, network: Network, sketch: Sketch, profile: Profile | Measured | None
 ) -> Logical:
+    if profile is None:
+        return derived(network, _chunk_bytes(problem, sketch.chunkup), sketch=sketch)
     if isinstance(profile, Measured):
         profile = profile.at(_chunk_bytes(problem, sketch.chunkup))
         made = logical(profile.profile, sketch, profile.unit_s)
-    elif profile is not None:
-        made = logical(profile, sketch)
     else:
-        raise InputError("got a sketch without a profile; pass profile=PROFILES[...] or load_profile(...)")
+        made = logical(profile, sketch)
     if made.ranks != network.ranks:
         raise InputError(
             f"the sketch is for {made.ranks} ranks; network {network.name!r} has {network.ranks}; change nnodes"

@@ -1,4 +1,4 @@
-"""A logical topology from a network alone, where nobody has drawn a sketch."""
+"""A logical topology from a network, with a sketch or, where nobody has drawn one, from the network alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from collections import defaultdict
 from dataclasses import replace
 
 from wirewise.collective import Network
+from wirewise.errors import InputError
 from wirewise.planners.collective.taccl.instance import is_symmetry
-from wirewise.planners.collective.taccl.logical import Hop, Logical, Pair, Port
+from wirewise.planners.collective.taccl.logical import (
+    Hop,
+    Logical,
+    Pair,
+    Port,
+    senders_of,
+    wanted_connections,
+    wanted_spread,
+)
+from wirewise.planners.collective.taccl.sketch import Sketch
 
 __all__ = ["derived", "hosts"]
 
@@ -18,7 +28,9 @@ _GAP = 1.8
 """Pairs within hosts are at least so many times as wide as those between."""
 
 
-def derived(network: Network, chunk_bytes: float, *, direct: bool = False) -> Logical:
+def derived(
+    network: Network, chunk_bytes: float, *, direct: bool = False, sketch: Sketch | None = None
+) -> Logical:
     """Pairs from routes, ports from edges that routes share, relays from the network ports, symmetries by trial.
 
     Args:
@@ -26,17 +38,24 @@ def derived(network: Network, chunk_bytes: float, *, direct: bool = False) -> Lo
         chunk_bytes: Size of a chunk, which decides what latencies weigh.
         direct: Whether each rank sends to the rank of its number on other hosts, for small sizes; else one rank
             sends and one receives at each network port.
+        sketch: Hosts, relays and symmetries, instead of those found; its switches are the network's.
+
+    Raises:
+        InputError: A sketch whose hosts do not divide the ranks, or with relays that no route joins.
     """
     pairs = [(s, t) for s in range(network.ranks) for t in network.neighbours(s)]
     times = {pair: (network.latency(*pair), chunk_bytes / network.rate(*pair)) for pair in pairs}
     unit_s = min(map(sum, times.values()), default=1.0) / _UNITS
-    size = hosts(network)
+    size = _host_size(network, sketch) if sketch else hosts(network)
     hops = {
         (s, t): Hop(round(alpha / unit_s), max(round(beta / unit_s), 1), remote=s // size != t // size)
         for (s, t), (alpha, beta) in times.items()
     }
     shared = _shared(network, pairs)
-    kept, senders = _relayed(network, size, hops, shared, direct)
+    if sketch:
+        kept, senders = _drawn(network, size, hops, sketch), senders_of(sketch, size)
+    else:
+        kept, senders = _relayed(network, size, hops, shared, direct)
     ports = {
         frozenset(own & kept.keys()): max(
             round(chunk_bytes / network.edges[edge].bandwidth_bytes_per_s / unit_s), 1
@@ -57,7 +76,42 @@ def derived(network: Network, chunk_bytes: float, *, direct: bool = False) -> Lo
         detours=True,
         unit_s=unit_s,
     )
-    return replace(plain, rotations=_rotations(plain))
+    if sketch is None:
+        return replace(plain, rotations=_rotations(plain))
+    between = sketch.internode_sketch
+    return replace(
+        plain,
+        own_first=bool(between and between.enforce_ordering),
+        rotations=sketch.symmetry_offsets,
+        connections=wanted_connections(sketch),
+        spread=wanted_spread(sketch),
+    )
+
+
+def _host_size(network: Network, sketch: Sketch) -> int:
+    if network.ranks % sketch.nnodes:
+        raise InputError(
+            f"the sketch has {sketch.nnodes} hosts; network {network.name!r} has {network.ranks} ranks, which they do "
+            "not divide; change nnodes"
+        )
+    return network.ranks // sketch.nnodes
+
+
+def _drawn(network: Network, size: int, hops: dict[Pair, Hop], sketch: Sketch) -> dict[Pair, Hop]:
+    """Pairs within hosts, and the relays of the sketch between them."""
+    nodes = [range(node * size, (node + 1) * size) for node in range(sketch.nnodes)]
+    relays = {
+        (a[s], b[t])
+        for s, targets in sketch.connections(size).items()
+        for t in targets
+        for a, b in itertools.permutations(nodes, 2)
+    }
+    if relays - hops.keys():
+        s, t = min(relays - hops.keys())
+        raise InputError(
+            f"the sketch relays from rank {s} to {t}, which network {network.name!r} joins only over other ranks"
+        )
+    return {pair: hop for pair, hop in hops.items() if not hop.remote or pair in relays}
 
 
 def hosts(network: Network) -> int:

@@ -13,7 +13,16 @@ from typing import NamedTuple
 from wirewise.errors import InputError
 from wirewise.planners.collective.taccl.sketch import Matrix, Profile, Sketch
 
-__all__ = ["Hop", "Logical", "Pair", "Port", "logical"]
+__all__ = [
+    "Hop",
+    "Logical",
+    "Pair",
+    "Port",
+    "logical",
+    "senders_of",
+    "wanted_connections",
+    "wanted_spread",
+]
 
 Pair = tuple[int, int]
 """Source and target."""
@@ -118,7 +127,7 @@ def logical(profile: Profile, sketch: Sketch, unit_s: float = 1e-6) -> Logical:
     Raises:
         InputError: A switch or relay that the profile's machine does not have.
     """
-    gpus, inside = profile.gpus_per_node, sketch.intranode_sketch
+    gpus = profile.gpus_per_node
     planes = _planes(profile, sketch)
     hops = {
         (node * gpus + s, node * gpus + t): hop
@@ -126,24 +135,36 @@ def logical(profile: Profile, sketch: Sketch, unit_s: float = 1e-6) -> Logical:
         for (s, t), hop in _local_hops(profile, planes).items()
     }
     hops |= _remote_hops(profile, sketch)
-    few = inside.switch_hyperedge_strategy
     return Logical(
         name=f"{profile.name}x{sketch.nnodes}",
         ranks=gpus * sketch.nnodes,
         node_size=gpus,
         hops=hops,
         ports=(*_switch_ports(sketch, gpus, hops), *_nic_ports(sketch, gpus, hops)),
-        senders=tuple(
-            tuple(node * gpus + s for s in local)
-            for node in range(sketch.nnodes)
-            for local in sketch.senders(gpus)
-        ),
+        senders=senders_of(sketch, gpus),
         own_first=bool(sketch.internode_sketch and sketch.internode_sketch.enforce_ordering),
         rotations=sketch.symmetry_offsets,
-        connections=1 if "uc-min" in few else -1 if "uc-max" in few else 0,
-        spread={"minmax": 1, "maxmin": -1}.get(inside.strategy, 0),
+        connections=wanted_connections(sketch),
+        spread=wanted_spread(sketch),
         unit_s=unit_s,
     )
+
+
+def senders_of(sketch: Sketch, gpus: int) -> tuple[tuple[int, ...], ...]:
+    """See `Logical.senders`."""
+    local = sketch.senders(gpus)
+    return tuple(tuple(node * gpus + s for s in own) for node in range(sketch.nnodes) for own in local)
+
+
+def wanted_connections(sketch: Sketch) -> int:
+    """See `Logical.connections`."""
+    few = sketch.intranode_sketch.switch_hyperedge_strategy
+    return 1 if "uc-min" in few else -1 if "uc-max" in few else 0
+
+
+def wanted_spread(sketch: Sketch) -> int:
+    """See `Logical.spread`."""
+    return {"minmax": 1, "maxmin": -1}.get(sketch.intranode_sketch.strategy, 0)
 
 
 def _planes(profile: Profile, sketch: Sketch) -> dict[Pair, int]:

@@ -6,6 +6,7 @@ Both read the JSON files of the published implementation (Shah et al., NSDI 2023
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -236,9 +237,9 @@ def load_sketch(path: str | os.PathLike[str]) -> Sketch:
     """Read a sketch file.
 
     Raises:
-        InputError: As `loads_sketch`, or the file cannot be read.
+        InputError: As `loads_sketch`, or the file cannot be read; the message names the file.
     """
-    return loads_sketch(_read(path))
+    return _named(path, loads_sketch)
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
@@ -247,7 +248,15 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     Raises:
         InputError: As `load_sketch`.
     """
-    return loads_profile(_read(path))
+    return _named(path, loads_profile)
+
+
+def _named(path: str | os.PathLike[str], loads: Callable[[bytes], _Record]) -> _Record:
+    text = _read(path)
+    try:
+        return loads(text)
+    except InputError as error:
+        raise InputError(f"{os.fspath(path)}: {error}") from error
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
