@@ -58,12 +58,9 @@ class SignSGD(GradientCodec):
         kernels = self._kernels(gradient.device)
         _, bad = kernels.peaks(gradient, None, segments)
         if bad < 0:
-            self._write(gradient, segments, out)
+            one = torch.ones(len(segments), device=gradient.device)
+            kernels.write_signs(gradient, None, segments, -one, one, out)
         return bad
-
-    def _write(self, values: Tensor, segments: Segments, out: Tensor) -> None:
-        one = torch.ones(len(segments), device=values.device)
-        self._kernels(values.device).write_signs(values, None, segments, -one, one, out)
 
     def _decode_sum(
         self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
@@ -94,10 +91,12 @@ class Signum(SignSGD):
     def _encode(
         self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
-        _, bad = self._kernels(gradient.device).peaks(gradient, None, segments)
+        if memory is None:
+            return super()._encode(gradient, None, segments, out, draw)
+        kernels = self._kernels(gradient.device)
+        _, bad = kernels.peaks(gradient, None, segments)
         if bad < 0:
-            values = gradient if memory is None else memory.lerp_(gradient, 1.0 - self.momentum)
-            self._write(values, segments, out)
+            kernels.write_momentum(gradient, memory, segments, 1.0 - self.momentum, out)
         return bad
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wirewise.codec.gradients.kernels import cpu_codes, cpu_select, cpu_values
-from wirewise.codec.gradients.kernels.reference import BLOCK, take
+from wirewise.codec.gradients.kernels.reference import BLOCK
 from wirewise.codec.gradients.segments import Segments
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "take",
     "write_cast",
     "write_levels",
+    "write_momentum",
     "write_signs",
     "write_ternary",
 ]
@@ -74,6 +75,11 @@ def write_signs(
     cpu_codes.write_signs(gradient.numpy(), _numpy(memory), *tables, out.numpy())
 
 
+def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
+    tables = (segments.offsets, segments.starts_of(1), np.float32(share))
+    cpu_codes.write_momentum(gradient.numpy(), memory.numpy(), *tables, out.numpy())
+
+
 def write_levels(
     gradient: Tensor,
     memory: Tensor | None,
@@ -114,6 +120,12 @@ def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
     indices = torch.empty(int(firsts[-1]), dtype=torch.int32)
     cpu_select.draw(segments.offsets, firsts, segments.ids, np.uint32(key), indices.numpy())
     return indices
+
+
+def take(gradient: Tensor, memory: Tensor | None, indices: Tensor) -> Tensor:
+    values = torch.empty(len(indices))
+    cpu_select.take(gradient.numpy(), _numpy(memory), indices.numpy(), values.numpy())
+    return values
 
 
 def add_cast(payloads: Tensor, out: Tensor, scale: float, dtype: torch.dtype) -> None:

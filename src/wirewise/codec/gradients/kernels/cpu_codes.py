@@ -8,7 +8,15 @@ from wirewise.codec.gradients.kernels.cpu_values import ABS, keep, part_of, valu
 from wirewise.codec.kernels.words import as_bits, as_float, entry, inline, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
 
-__all__ = ["add_levels", "add_signs", "add_ternary", "write_levels", "write_signs", "write_ternary"]
+__all__ = [
+    "add_levels",
+    "add_signs",
+    "add_ternary",
+    "write_levels",
+    "write_momentum",
+    "write_signs",
+    "write_ternary",
+]
 
 _BLOCK = 4096
 """`reference.BLOCK`."""
@@ -51,6 +59,30 @@ def write_signs(gradient, memory, offsets, starts, lows, highs, out):
                 if lo < hi:
                     kept = part_of(memory, lo, hi)
                     _sign_plane(gradient[lo:hi], kept, lows[s], highs[s], plane, target)
+            byte += size
+
+
+@kernel
+def _momentum_plane(gradient, memory, share, shift, target):
+    for j in range(len(gradient)):
+        rest = np.float32(np.float32(gradient[j] - memory[j]) * share)
+        memory[j] = np.float32(memory[j] + rest)
+        _merge(target, j, np.uint32(np.uint32(as_bits(memory[j]) >> _SIGN) ^ _ONE), shift)
+
+
+@entry
+def write_momentum(gradient, memory, offsets, starts, share, out):
+    """Move the memory towards the gradient by `share` and write its sign bits, as `write_signs` does."""
+    for s in range(len(offsets) - 1):
+        byte, end = starts[s], offsets[s + 1]
+        for base in range(offsets[s], end, _BLOCK):
+            size = (min(_BLOCK, end - base) + 7) // 8
+            target = out[byte : byte + size]
+            target[:] = np.uint8(0)
+            for plane in range(8):
+                lo, hi = base + plane * size, min(base + plane * size + size, end)
+                if lo < hi:
+                    _momentum_plane(gradient[lo:hi], memory[lo:hi], share, plane, target)
             byte += size
 
 

@@ -8,7 +8,7 @@ from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, part_of, 
 from wirewise.codec.kernels.words import as_bits, entry, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
 
-__all__ = ["add_sparse", "draw", "largest"]
+__all__ = ["add_sparse", "draw", "largest", "take"]
 
 _BINS = 2048
 """Of a histogram: 8 bits of exponent and 3 of mantissa."""
@@ -163,6 +163,20 @@ def draw(offsets, firsts, ids, key, indices):
                     target[at] = place
                     at += 1
         target += np.int32(first)
+
+
+@entry
+def take(gradient, memory, indices, values):
+    """V at distinct indices; memory = v, and 0 at the indices."""
+    if memory is not None:
+        for i in range(len(gradient)):
+            memory[i] = np.float32(memory[i] + gradient[i])
+    for k in range(len(indices)):
+        if memory is None:
+            values[k] = gradient[indices[k]]
+        else:
+            values[k] = memory[indices[k]]
+            memory[indices[k]] = np.float32(0.0)
 
 
 @entry

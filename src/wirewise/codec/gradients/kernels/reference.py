@@ -35,6 +35,7 @@ __all__ = [
     "take",
     "write_cast",
     "write_levels",
+    "write_momentum",
     "write_signs",
     "write_ternary",
 ]
@@ -109,6 +110,13 @@ def write_signs(
         out[starts[s] : starts[s + 1]] = _to_planes((~minus[part]).to(torch.uint8), 1)
         if memory is not None:
             memory[part] = v[part] - torch.where(minus[part], low[s], high[s])
+
+
+def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
+    """Move the memory towards the gradient, memory += (gradient - memory) * share; its signs are written as by `write_signs`."""
+    memory.add_((gradient - memory) * share)
+    one = torch.ones(len(segments), device=memory.device)
+    write_signs(memory, None, segments, -one, one, out)
 
 
 def write_levels(

@@ -1,0 +1,207 @@
+"""Claims about the gradient codecs: speed of the numba kernels against torch operations, on one thread.
+
+    python benchmarks/gradient_codecs/run.py --preset smoke|paper [--out FILE.md] [--only CODEC,...]
+
+One segment of 4 Mi elements ("paper"). Every round runs, in one process, a copy of the float32 bytes, the torch
+operations and the kernel of each codec, one after another; figures are medians over rounds, ratios medians of the
+ratios of a round. Encoding includes the residual (v = gradient + residual; residual = v - sent) for codecs with
+feedback; decoding is of one payload into a buffer that is there. The torch operations are what a user would
+write: sparse ones do not sort, random ones draw with torch.rand, and random-k draws with replacement.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+
+from common import Page, arguments, verdict
+from wirewise.codec.gradients import CODECS, Segments, make
+
+PRESETS = {
+    "smoke": {"elements": 1 << 16, "rounds": 3},
+    "paper": {"elements": 1 << 22, "rounds": 15},
+}
+RATIO, LEVELS = 0.01, 64
+CLAIM = 5.0
+BOUND_BY_MEMORY = ("fp16", "bf16", "randomk")
+"""Torch operations without arithmetic to speak of: the share of a copy's speed is shown, nothing claimed."""
+WEIGHTS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
+
+
+def torch_cast(dtype):
+    def encode(v):
+        sent = v.to(dtype)
+        return sent, sent.float()
+
+    return encode, lambda sent, out: out.copy_(sent)
+
+
+def pick(v, places):
+    sent = torch.zeros_like(v)
+    values = v[places]
+    sent[places] = values
+    return (places, values), sent
+
+
+def torch_top_k(v):
+    return pick(v, torch.topk(v.abs(), int(RATIO * len(v)), sorted=False).indices)
+
+
+def torch_random_k(v):
+    return pick(v, torch.randint(len(v), (int(RATIO * len(v)),)))
+
+
+def scatter(payload, out):
+    out.zero_().index_add_(0, *payload)
+
+
+def bits_of(flags):
+    return (flags.view(-1, 8).to(torch.uint8) * WEIGHTS).sum(dim=1, dtype=torch.uint8)
+
+
+def flags_of(packed):
+    return ((packed[:, None] & WEIGHTS) != 0).flatten()
+
+
+def torch_sign(v):
+    flags, scale = v >= 0, v.abs().mean()
+    return (bits_of(flags), -scale, scale), torch.where(flags, scale, -scale)
+
+
+def torch_plain_sign(v):
+    return (bits_of(v >= 0), torch.tensor(-1.0), torch.tensor(1.0)), None
+
+
+def torch_one_bit(v):
+    flags = v >= 0
+    low, high = v[~flags].mean(), v[flags].mean()
+    return (bits_of(flags), low, high), torch.where(flags, high, low)
+
+
+def choose(payload, out):
+    packed, low, high = payload
+    torch.where(flags_of(packed), high, low, out=out)
+
+
+def torch_qsgd(v):
+    norm = v.norm()
+    codes = ((v.abs() * (LEVELS / norm) + torch.rand_like(v)).floor() * v.sign()).to(torch.int8)
+    return (codes, norm / LEVELS), codes.float() * (norm / LEVELS)
+
+
+def scale_codes(payload, out):
+    torch.mul(payload[0], payload[1], out=out)
+
+
+def torch_tern_grad(v):
+    top = v.abs().max()
+    codes = (torch.rand_like(v) * top < v.abs()) * v.sign()
+    fields = (codes + 1).to(torch.uint8).view(-1, 4)
+    return ((fields * WEIGHTS[::2]).sum(dim=1, dtype=torch.uint8), top), codes * top
+
+
+def unpack_ternary(payload, out):
+    fields = (payload[0][:, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)) & 3
+    torch.mul(fields.flatten().float() - 1, payload[1], out=out)
+
+
+PLAIN = {
+    "fp16": torch_cast(torch.float16),
+    "bf16": torch_cast(torch.bfloat16),
+    "topk": (torch_top_k, scatter),
+    "randomk": (torch_random_k, scatter),
+    "efsign": (torch_sign, choose),
+    "signsgd": (torch_plain_sign, choose),
+    "signum": (torch_plain_sign, choose),
+    "onebit": (torch_one_bit, choose),
+    "qsgd": (torch_qsgd, scale_codes),
+    "terngrad": (torch_tern_grad, unpack_ternary),
+}
+
+
+class Job:
+    """Buffers of one codec and its four operations."""
+
+    def __init__(self, name, elements):
+        self.codec, self.segments = make(name, implementation="numba"), Segments([elements])
+        self.gradient, self.out = torch.randn(elements), torch.empty(elements)
+        self.memory = torch.zeros(elements) if self.codec.memory == "residual" else None
+        self.momentum = torch.zeros(elements) if self.codec.memory == "momentum" else None
+        self.buffer = torch.empty(1, self.codec.size_bytes(self.segments), dtype=torch.uint8)
+        self.plain_encode, self.plain_decode = PLAIN[name]
+        self.plain_memory = None if self.memory is None else torch.zeros(elements)
+        self.plain_momentum = None if self.momentum is None else torch.zeros(elements)
+        self.payload = None
+
+    def torch_encode(self):
+        if self.plain_momentum is not None:
+            self.payload, _ = self.plain_encode(self.plain_momentum.lerp_(self.gradient, 0.1))
+        elif self.plain_memory is None:
+            self.payload, _ = self.plain_encode(self.gradient)
+        else:
+            v = self.gradient + self.plain_memory
+            self.payload, sent = self.plain_encode(v)
+            torch.sub(v, sent, out=self.plain_memory)
+
+    def torch_decode(self):
+        self.plain_decode(self.payload, self.out)
+
+    def encode(self):
+        memory = self.momentum if self.memory is None else self.memory
+        self.codec.encode(self.gradient, memory, self.segments, self.buffer[0], step=1)
+
+    def decode(self):
+        self.codec.decode_sum(self.buffer, self.segments, self.out, step=1)
+
+    def copy(self):
+        self.out.copy_(self.gradient)
+
+
+OPERATIONS = ("copy", "torch_encode", "encode", "torch_decode", "decode")
+
+
+def measure(jobs, rounds):
+    """Microseconds [rounds] by codec and operation; a first round warms up."""
+    found = {name: {operation: [] for operation in OPERATIONS} for name in jobs}
+    for turn in range(rounds + 1):
+        for name, job in jobs.items():
+            for operation in OPERATIONS:
+                start = time.perf_counter()
+                getattr(job, operation)()
+                if turn:
+                    found[name][operation].append(1e6 * (time.perf_counter() - start))
+    return found
+
+
+def report(row, name, way, times):
+    plain, fast, copy = (np.array(times[key]) for key in (f"torch_{way}", way, "copy"))
+    ratio = float(np.median(plain / fast))
+    claimed = "none" if name in BOUND_BY_MEMORY or way == "decode" else verdict(ratio, least=CLAIM)
+    row(
+        name, way, f"{np.median(plain):.0f}", f"{np.median(fast):.0f}", f"{ratio:.1f}",
+        f"{np.median(copy / fast):.2f}", claimed,
+    )  # fmt: skip
+
+
+def main():
+    args = arguments(__doc__, list(CODECS))
+    torch.set_num_threads(1)
+    preset = PRESETS[args.preset]
+    facts = {"Elements": f"{preset['elements']} in one segment", "Rounds": str(preset["rounds"])}
+    page = Page("Gradient codecs against torch operations", args.preset, facts)
+    jobs = {name: Job(name, preset["elements"]) for name in args.only}
+    times = measure(jobs, preset["rounds"])
+    titles = ("codec", "way", "torch us", "numba us", "torch / numba", "copy / numba", "encode at least 5x")
+    with page.table(*titles) as row:
+        for name in jobs:
+            for way in ("encode", "decode"):
+                report(row, name, way, times[name])
+    page.finish(args.out)
+
+
+if __name__ == "__main__":
+    main()

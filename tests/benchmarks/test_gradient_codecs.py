@@ -1,0 +1,46 @@
+"""The script about gradient codecs compares operations that do the same job."""
+
+import sys
+
+import pytest
+import torch
+from tests.benchmarks.test_benchmarks import load
+
+
+@pytest.fixture
+def run(monkeypatch):
+    return load(monkeypatch, "run", "gradient_codecs")
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "topk", "efsign", "signsgd", "signum", "onebit"])
+def test_torch_operations_send_what_the_codec_sends(run, name):
+    job = run.Job(name, 1 << 12)
+    for _ in range(3):
+        job.torch_encode()
+        job.torch_decode()
+        expected = job.out.clone()
+        job.encode()
+        job.decode()
+        torch.testing.assert_close(job.out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qsgd", "terngrad"])
+def test_random_torch_operations_send_the_same_levels(run, name):
+    job = run.Job(name, 1 << 12)
+    job.torch_encode()
+    job.torch_decode()
+    levels = job.out.abs().unique()
+    job.encode()
+    job.decode()
+    torch.testing.assert_close(job.out.abs().max(), levels.max(), rtol=0.2, atol=0.0)
+    torch.testing.assert_close(job.out.abs().mean(), job.gradient.abs().mean(), rtol=0.2, atol=0.0)
+
+
+def test_the_page_has_a_row_for_each_way(monkeypatch, run, tmp_path):
+    out = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", ["run.py", "--only", "efsign,topk", "--out", str(out)])
+    threads = torch.get_num_threads()
+    run.main()
+    torch.set_num_threads(threads)
+    page = out.read_text()
+    assert all(f"| {name} | {way} |" in page for name in ("efsign", "topk") for way in ("encode", "decode"))
