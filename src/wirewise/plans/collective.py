@@ -19,9 +19,11 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Why no program can be faster than the bound: what must leave a set of ranks, and how wide its way out is."""
 
     cut: tuple[int, ...]
-    """Ranks on the sending side."""
+    """Ranks on the sending side; none where `parts` of the ranks say more together than any cut."""
     bandwidth_bytes_per_s: float
-    """Sum over the links that leave them."""
+    """Sum over the links that leave them; of parts, over all that lead into them, or out of them."""
+    parts: tuple[tuple[int, ...], ...] = ()
+    """Without a cut, groups of ranks that the links are counted between; none: each rank is one."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,9 +83,10 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
             value = getattr(self, name)
             if not isfinite(value) or value < 0:
                 yield f"{name} is {value} - at `$.{name}`; expected finite seconds of at least 0"
-        beyond = [rank for rank in self.certificate.cut if not 0 <= rank < self.world_size]
+        named = (*self.certificate.cut, *(rank for part in self.certificate.parts for rank in part))
+        beyond = [rank for rank in named if not 0 <= rank < self.world_size]
         if beyond:
-            yield f"rank {beyond[0]} - at `$.certificate.cut`; expected ranks below {self.world_size}"
+            yield f"rank {beyond[0]} - at `$.certificate`; expected ranks below {self.world_size}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """One row a step: messages, chunks, bytes, and the busiest sender's bytes."""
