@@ -13,8 +13,8 @@ from wirewise.collective import COLLECTIVES, Collective, network
 from wirewise.errors import InputError
 from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.planners.collective import plan as make
-from wirewise.planners.collective.taccl.sketch import load_sketch
-from wirewise.plans import CollectivePlan, save
+from wirewise.planners.collective.taccl import PROFILES, load_profile, load_sketch
+from wirewise.plans import Certificate, CollectivePlan, save
 from wirewise.report.figures import seconds
 from wirewise.units import format_rate, format_size, parse_size
 
@@ -31,6 +31,9 @@ def collective(
     ] = "64MB",
     planner: Annotated[str, typer.Option("--with", help=f"auto, {', '.join(PLANNERS)}.")] = "auto",
     sketch: Annotated[Path | None, typer.Option(help="Of taccl: a communication sketch, JSON.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Of the sketch: costs of links, JSON, or a name such as ndv2-1MB.")
+    ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Kinds of links to use, such as nvlink; all.")
     ] = None,
@@ -53,12 +56,8 @@ def collective(
         root=root,
         members=_members(members),
     )
-    knobs: dict[str, Any] = {"time_limit_s": time_limit, "seed": seed}
-    if sketch is not None:
-        if planner != "taccl":
-            raise InputError(f"a sketch guides the planner taccl; got --with {planner}")
-        knobs["sketch"] = load_sketch(sketch)
-    found = make(problem, method=planner, **knobs)
+    knobs = _sketched(planner, sketch, profile)
+    found = make(problem, method=planner, time_limit_s=time_limit, seed=seed, **knobs)
     if out is not None:
         save(found, out)
     write_json(json, _record(found))
@@ -77,6 +76,18 @@ def parse_collective(text: str) -> Collective:
         if known.replace("_", "") == plain:
             return known
     raise InputError(f"unknown collective {text!r}; expected one of: {', '.join(COLLECTIVES)}")
+
+
+def _sketched(planner: str, sketch: Path | None, profile: str | None) -> dict[str, Any]:
+    """What a sketch adds to the arguments of the planner."""
+    if sketch is None and profile is None:
+        return {}
+    if planner != "taccl":
+        raise InputError(f"a sketch guides the planner taccl; got --with {planner}, give --with taccl")
+    if sketch is None:
+        raise InputError("got --profile alone; expected a --sketch FILE that it is for")
+    costs = None if profile is None else PROFILES.get(profile) or load_profile(profile)
+    return {"sketch": load_sketch(sketch), "profile": costs}
 
 
 def _members(text: str) -> tuple[int, ...]:
@@ -100,6 +111,7 @@ def _record(found: CollectivePlan) -> dict[str, Any]:
         "certificate": {
             "cut": list(found.certificate.cut),
             "bandwidth_bytes_per_s": found.certificate.bandwidth_bytes_per_s,
+            "parts": [list(part) for part in found.certificate.parts],
         },
         "chunks": found.program.chunks,
         "steps": found.program.steps,
@@ -112,18 +124,28 @@ def _record(found: CollectivePlan) -> dict[str, Any]:
 
 
 def _tell(found: CollectivePlan) -> None:
-    over = found.predicted_s / found.bound_s if found.bound_s else float("inf")
-    p = found.program
+    p, least_s = found.program, found.bound_s
+    over = (
+        f", {found.predicted_s / least_s:.2f} times the least possible {seconds(least_s)}" if least_s else ""
+    )
     typer.echo(
         f"{found.collective} of {format_size(found.size_bytes)} among {len(p.group)} ranks of {found.topology}: "
         f"{seconds(found.predicted_s)} simulated with {p.name} ({p.chunks} chunks, {p.steps} steps, {p.segments} "
-        f"segments), {over:.2f} times the least possible {seconds(found.bound_s)}."
+        f"segments){over}."
     )
-    cut = ", ".join(map(str, found.certificate.cut))
-    rate = format_rate(found.certificate.bandwidth_bytes_per_s)
-    typer.echo(f"Why not faster: all that leaves the ranks {cut} shares {rate}.")
+    if least_s:
+        typer.echo(_why(found.certificate))
     if found.candidates:
         rows = [[c.name, str(c.segments), seconds(c.predicted_s)] for c in found.candidates]
         print_table(["candidate", "segments", "simulated"], rows)
     for note in found.notes:
         typer.echo(f"Note: {note}.")
+
+
+def _why(certificate: Certificate) -> str:
+    rate = format_rate(certificate.bandwidth_bytes_per_s)
+    if certificate.cut:
+        cut = ", ".join(map(str, certificate.cut))
+        return f"Why not faster: all that leaves the ranks {cut} shares {rate}."
+    parts = "; ".join(", ".join(map(str, part)) for part in certificate.parts) or "each rank"
+    return f"Why not faster: all that passes between the parts ({parts}) shares {rate}."

@@ -8,7 +8,7 @@ from typing import Any
 
 from wirewise.collective import Program, check
 from wirewise.collective.bounds import bound
-from wirewise.errors import PlanError
+from wirewise.errors import InputError, PlanError
 from wirewise.planners.collective import adapt, auto, blink, forest, greedy, sccl, taccl
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.segments import with_best_segments
@@ -45,8 +45,11 @@ def plan(
         knobs: Of the planner, such as `sketch` of "taccl".
 
     Raises:
+        InputError: A time limit that is not above 0.
         PlanError: No planner has the name, or it has no program for this problem.
     """
+    if not time_limit_s > 0:
+        raise InputError(f"got a time limit of {time_limit_s:g} s; expected a number above 0")
     if method != "auto" and method not in PLANNERS:
         raise PlanError(f"unknown planner {method!r}; expected one of: auto, {', '.join(PLANNERS)}")
     start = time.perf_counter()
@@ -72,7 +75,9 @@ def plan(
         topology=network.name,
         bound_s=limit.seconds,
         predicted_s=predicted_s,
-        certificate=Certificate(cut=limit.cut, bandwidth_bytes_per_s=limit.bandwidth_bytes_per_s),
+        certificate=Certificate(
+            cut=limit.cut, bandwidth_bytes_per_s=limit.bandwidth_bytes_per_s, parts=limit.parts
+        ),
         synthesis_s=synthesis_s,
         candidates=candidates,
         notes=notes,
