@@ -113,7 +113,7 @@ def write_signs(
 
 
 def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
-    """Move the memory towards the gradient, memory += (gradient - memory) * share; its signs are written as by `write_signs`."""
+    """Add (gradient - memory) * share to the memory; its signs are written as by `write_signs`."""
     memory.add_((gradient - memory) * share)
     one = torch.ones(len(segments), device=memory.device)
     write_signs(memory, None, segments, -one, one, out)
