@@ -105,7 +105,7 @@ def _problem(trace: Path, words: Words) -> CompressionProblem:
 
 
 def _gap(found: FusionPlan) -> float:
-    return found.predicted_step_s / found.lower_bound_s - 1.0 if found.lower_bound_s > 0 else 0.0
+    return max(found.predicted_step_s / found.lower_bound_s - 1.0, 0.0) if found.lower_bound_s > 0 else 0.0
 
 
 def _record(found: FusionPlan, planning_s: float) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Solution(NamedTuple):
     @property
     def gap(self) -> float:
         """How much longer than the bound the step is, relative to the bound."""
-        return self.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else 0.0
+        return max(self.step_s / self.lower_bound_s - 1.0, 0.0) if self.lower_bound_s > 0 else 0.0
 
 
 def plan_groups(problem: CompressionProblem, *, method: str = "cupcake", seed: int = 0) -> FusionPlan:
