@@ -64,6 +64,19 @@ def test_check_names_the_first_fault(broken):
     assert not found["right"] and len(found["faults"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<algo name='x'", "file: xml: unclosed token"),
+        ("<plan/>", "got the element 'plan'; expected `algo`"),
+    ],
+)
+def test_files_that_are_no_msccl(tmp_path, text, message):
+    (tmp_path / "file.xml").write_text(text)
+    result = call("check", tmp_path / "file.xml")
+    assert result.exit_code == 1 and message in result.stdout
+
+
 def test_programs_come_from_plans_and_names_too(tmp_path, ring):
     path = plan_file(tmp_path, build("all_gather", "ring", 4))
     assert ": all_gather of 4 ranks" in call("check", path).stdout

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tests.report.test_collective_view import data_of, recorded
 from tests.report.test_page import read
+from tests.trace.synthetic import make
 from wirewise import collective, plans
 from wirewise.cli.main import app
 from wirewise.collective.builders import algorithms, build
@@ -145,6 +146,11 @@ def test_a_recorded_run(tmp_path):
     assert len(data_of((tmp_path / "page.html").read_text())["views"][0]["messages"]) == 2
     record = json.loads(said(call(tmp_path / "run", "--step", 1, "--json", "-")))
     assert [row["to"] for row in record["messages"]] == ["2"]
+
+
+def test_a_run_without_messages_says_so(tmp_path):
+    write_trace(make(ranks=2, steps=2).seen, tmp_path / "run")
+    assert "no messages between ranks, only collectives" in said(call(tmp_path / "run"))
 
 
 def test_mistakes_are_named(tmp_path):

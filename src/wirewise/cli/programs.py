@@ -240,7 +240,7 @@ def _place(topology: Topology, program: Program) -> _Place:
 
 def _to_tuner(program: Program, asked: Export) -> list[Path]:
     if asked.topology is None:
-        raise InputError("nccl-tuner needs --topology NAME|FILE: what is quickest depends on the machine")
+        raise InputError("nccl-tuner needs --topology NAME or FILE: what is quickest depends on the machine")
     place = _place(open_topology(asked.topology), program)
     rings = pack_rings(place.network)
     machine = nccl.machine(rings, place.hosts, nvlink=place.nvlink, gpu=asked.gpu)

@@ -105,7 +105,13 @@ def _show_trace(source: str, asked: Request) -> None:
     titles, rows = recorded_rows(trace, asked.step)
     write_json(asked.json, {"messages": [dict(zip(titles, row, strict=True)) for row in rows]})
     if asked.json != "-":
-        print_table(titles, rows)
+        if rows:
+            print_table(titles, rows)
+        else:
+            typer.echo(
+                f"Note: {source} has no messages between ranks, only collectives; what travels inside those is not "
+                "recorded, the page (--html) shows when ranks were in them."
+            )
         _say_page(asked)
 
 

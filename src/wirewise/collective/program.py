@@ -149,7 +149,7 @@ def loads(text: str | bytes) -> Program:
         return msgspec.json.decode(text, type=Program)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ProgramError(
-            f"cannot read a program: {error}; expected JSON written by `wirewise.collective.save`"
+            f"cannot read a program: {error}; expected JSON written by `wirewise.collective.save`, make it again"
         ) from error
 
 
@@ -211,7 +211,8 @@ def _group_faults(program: Program) -> Iterator[str]:
     if list(program.members) != sorted({m for m in program.members if 0 <= m < program.ranks}):
         yield f"got members {program.members}; expected ascending ranks from 0 to {program.ranks - 1}"
     if program.collective in ROOTED and program.root not in program.group:
-        yield f"got the root {program.root}; expected a rank of the group"
+        known = program.members or f"0 to {program.ranks - 1}"
+        yield f"got the root {program.root}; expected a rank of the group, {known}"
 
 
 def _share_faults(program: Program) -> Iterator[str]:

@@ -154,14 +154,18 @@ def _check_rows(devices: tuple[str, ...], rows: list[str]) -> None:
     for device in devices:
         if rows.count(device) != 1:
             raise TopologyError(
-                f"got {rows.count(device)} rows of {device}; expected one for each of the columns {', '.join(devices)}"
+                f"got {rows.count(device)} rows of {device}; expected one for each of the columns "
+                f"{', '.join(devices)}, give the whole output of `nvidia-smi topo -m`"
             )
 
 
 def _cells(devices: tuple[str, ...], row: list[str]) -> dict[tuple[str, str], str]:
     cells = row[1 : len(devices) + 1]
     if len(cells) < len(devices):
-        raise TopologyError(f"row {row[0]} has {len(cells)} entries; expected {len(devices)}")
+        raise TopologyError(
+            f"row {row[0]} has {len(cells)} entries; expected {len(devices)}, give the whole output of "
+            "`nvidia-smi topo -m`"
+        )
     for device, cell in zip(devices, cells, strict=True):
         if not _CELL.fullmatch(cell) or (cell == "X") != (device == row[0]):
             raise TopologyError(
@@ -175,7 +179,8 @@ def _check_pairs(joined: dict[tuple[str, str], str]) -> None:
     for (a, b), cell in joined.items():
         if joined[b, a] != cell:
             raise TopologyError(
-                f"row {a}, column {b}: got {cell}, and {joined[b, a]} the other way; expected the same"
+                f"row {a}, column {b}: got {cell}, and {joined[b, a]} the other way; expected the same, give the "
+                "output as it was printed"
             )
 
 

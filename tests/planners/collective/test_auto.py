@@ -6,7 +6,7 @@ from tests.planners.collective.networks import four_unequal, groups, ring, switc
 from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import PlanError, ProgramError
-from wirewise.planners.collective import CollectiveProblem, adapt, greedy, sccl
+from wirewise.planners.collective import CollectiveProblem, adapt, greedy, plan, sccl
 from wirewise.planners.collective.adapt import distances
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.combine import renumbered
@@ -71,6 +71,24 @@ def test_what_has_no_program_is_told():
     assert "without: no sketch" in choice.notes
     with pytest.raises(PlanError, match="nothing has a program"):
         choose(problem(ring(6, both=False), "broadcast", members=(0, 3)), {"without": without})
+
+
+def test_without_time_there_is_a_program():
+    choice = choose(problem(four_unequal(), "all_gather"), PLANNERS, time_limit_s=1e-9)
+    assert choice.program.name == "builtin"
+    assert any("time limit was reached" in note and "greedy" in note for note in choice.notes)
+    # Nothing built in has routes here.
+    relayed = problem(ring(6, both=False), "broadcast", members=(0, 3))
+    check(choose(relayed, {"late": never, **PLANNERS}, time_limit_s=1e-9).program)
+
+
+def never(*args, **kwargs):
+    raise AssertionError
+
+
+def test_one_member_has_nothing_to_send():
+    found = plan(CollectiveProblem(network=switch(3), collective="all_reduce", size_bytes=8.0, members=(1,)))
+    assert not found.program.transfers and found.predicted_s == 0.0
 
 
 def test_ring_through_a_cube_mesh():

@@ -85,6 +85,14 @@ def test_ranks_that_disagree_are_told(count):
     assert any("all ranks call the same operations in the same order" in m for m in on_ranks(3, run))
 
 
+def test_programs_that_differ_are_told():
+    def run(group):
+        own = build("all_reduce", "ring" if group.rank else "recursive_doubling", 4)
+        return message(group, lambda g: g.all_reduce(torch.ones(8), program=own))
+
+    assert all("one of another program, size or type" in m for m in on_ranks(4, run))
+
+
 def test_the_future_and_the_work_tell_of_an_error():
     def run(group):
         if group.rank == 0:

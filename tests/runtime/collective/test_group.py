@@ -226,6 +226,8 @@ def test_what_does_not_fit_is_refused():
     def run(group):
         with pytest.raises(ProgramError, match="expected one for all_reduce"):
             group.all_reduce(torch.ones(3), program=build("broadcast", "flat", 2))
+        with pytest.raises(ProgramError, match="for 3 ranks and the group has 2; make one"):
+            group.use(build("all_reduce", "ring", 3))
         with pytest.raises(ProgramError, match="is for 3 ranks"):
             group.all_reduce(torch.ones(3), program=build("all_reduce", "ring", 3))
         with pytest.raises(ProgramError, match="'mean'"):

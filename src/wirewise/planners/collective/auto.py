@@ -90,15 +90,17 @@ def choose(
     asked = [name for name in ordered if len(problem.group) <= _MANY_RANKS or name in _QUICK]
     for number, name in enumerate(asked):
         left = ends - time.monotonic()
-        if left <= 0 or min((t.seconds for t in tried), default=float("inf")) <= _NEAR_BOUND * least.seconds:
+        # A quick one finds something, however late it is.
+        late = left <= 0 and (bool(tried) or name not in _QUICK)
+        if late or min((t.seconds for t in tried), default=float("inf")) <= _NEAR_BOUND * least.seconds:
             why = (
                 "the time limit was reached"
-                if left <= 0
+                if late
                 else f"the best is within {_NEAR_BOUND - 1:.0%} of the bound"
             )
             notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
             break
-        share = left / (len(asked) - number)
+        share = max(left, 0.0) / (len(asked) - number)
         found = _tried(name, problem, partial(planners[name], problem, time_limit_s=share, seed=seed), notes)
         tried += [found] if found else []
     return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least.seconds, gain, notes)
@@ -118,11 +120,13 @@ def _known(problem: CollectiveProblem, notes: list[str], ends: float) -> Iterato
         for label, order in orders.items()
         if (name, order) != (builtin, ascending)
     ]
+    some = False
     for label, name, order in wanted:
-        if time.monotonic() > ends:
+        if some and time.monotonic() > ends:
             return
         found = _tried(label, problem, partial(_built, problem, name, order, hosts), notes)
         if found:
+            some = True
             yield found
 
 
@@ -162,7 +166,7 @@ def _chosen(
         )
     best = tried[0]
     builtin = next((t for t in tried if t.name == "builtin"), None)
-    if builtin is not None and best.seconds > (1 - gain) * builtin.seconds:
+    if builtin is not None and best.seconds >= (1 - gain) * builtin.seconds:
         why = (
             f"builtin takes {builtin.seconds:.3g} s, {best.name} {best.seconds:.3g} s: no gain of {gain:.0%}"
         )

@@ -41,7 +41,8 @@ class CollectiveProblem:
                 f"got members {self.members}; expected ascending ranks from 0 to {len(ranks) - 1}"
             )
         if self.collective in ROOTED and self.root not in self.group:
-            raise InputError(f"got the root {self.root}; expected a rank of the group")
+            known = self.members or f"0 to {len(ranks) - 1}"
+            raise InputError(f"got the root {self.root}; expected a rank of the group, {known}")
 
     @property
     def group(self) -> tuple[int, ...]:

@@ -104,7 +104,10 @@ class Group:
             ProgramError: It was made for another number of ranks.
         """
         if program.ranks != self.size:
-            raise ProgramError(f"program {program.name!r} is for {program.ranks} ranks; expected {self.size}")
+            raise ProgramError(
+                f"program {program.name!r} is for {program.ranks} ranks and the group has {self.size}; "
+                "make one for this group"
+            )
         found = self._used.setdefault((program.collective, program.root), [])
         found[:] = sorted(
             [(b, p) for b, p in found if b != from_bytes] + [(from_bytes, program)], key=lambda u: u[0]
