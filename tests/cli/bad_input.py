@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.trace.synthetic import make, shifted
+from wirewise.collective.builders import build
 from wirewise.trace import Header, Op, RankTrace, Trace, write_trace
 
 GOOD_GRAPH: dict[str, Any] = {
@@ -78,7 +79,11 @@ TOPOLOGIES = {
     "key": GOOD_TOPOLOGY.replace("latency_s", "latency"),
     "dangling": GOOD_TOPOLOGY.replace('to = "b"', 'to = "c"'),
     "rate": GOOD_TOPOLOGY.replace("1e9", "nan"),
+    "zero": GOOD_TOPOLOGY.replace("1e9", "0"),
+    "below-zero": GOOD_TOPOLOGY.replace("1e9", "-1e9"),
+    "latency": GOOD_TOPOLOGY.replace("1e-5", "-1e-5"),
     "apart": GOOD_TOPOLOGY.partition("[[links]]")[0],
+    "one-way": f'{GOOD_TOPOLOGY}direction = "one"\n',
     "cut-off": GOOD_TOPOLOGY[:45],
     "deep": "x = " + "[" * 5000 + "]" * 5000,
 }
@@ -96,6 +101,31 @@ PLANS = {
 }
 
 
+_RING = json.loads(build("all_reduce", "ring", 4).to_json())
+PROGRAMS = {
+    "cut-off": json.dumps(_RING)[:60],
+    "key": json.dumps(_RING | {"hosts": 2}),
+    "type": json.dumps(_RING | {"ranks": "four"}),
+    "deep": "[" * 100_000,
+    "rank": json.dumps(_RING | {"transfers": [[0, 0, 9, 0, False]]}),
+    "itself": json.dumps(_RING | {"transfers": [[0, 1, 1, 0, False]]}),
+    "root": json.dumps(_RING | {"collective": "broadcast", "root": 7}),
+    "members": json.dumps(_RING | {"members": [0, 9]}),
+    "chunks": json.dumps(_RING | {"collective": "all_gather", "chunks": 3}),
+    "share": json.dumps(_RING | {"shares": [1, 1, 1, 0]}),
+}
+
+
+def _write_programs(folder: Path) -> None:
+    """Programs, and a plan that holds one."""
+    named = {f"program-{name}": text for name, text in PROGRAMS.items()}
+    named["ring"] = json.dumps(_RING)
+    named["incomplete"] = json.dumps(_RING | {"transfers": _RING["transfers"][1:]})
+    named["plan-program"] = json.dumps({"family": "collective", "program": json.loads(PROGRAMS["rank"])})
+    for name, text in named.items():
+        (folder / f"{name}.json").write_text(text)
+
+
 def _write_traces(folder: Path) -> None:
     """Runs of three ranks and four steps, each spoilt in one way."""
     for name in ("run", "rank-missing", "cut-off-early", "other-format", "two-runs", "renamed"):
@@ -111,6 +141,7 @@ def _write_traces(folder: Path) -> None:
     apart = make(ranks=3, steps=4).true
     for rank in apart.ranks:
         rank.ops = [op for op in rank.ops if op.kind not in ("communication", "wait")]
+    write_trace(apart, folder / "no-communication")
     write_trace(shifted(apart, np.array([0.0, 0.0, 9000.0]), np.zeros(3)), folder / "hours-apart")
     alone = Op(name="setup", kind="other", start_s=0.0, end_s=1.0, step=-1)
     header = Header(rank=0, world_size=1, host="a", groups={})
@@ -128,11 +159,14 @@ def write_files(folder: Path) -> None:
     (folder / "text.npz").write_text("hello")
     for name, text in TOPOLOGIES.items():
         (folder / f"{name}.toml").write_text(text)
+    (folder / "two.toml").write_text(GOOD_TOPOLOGY)
     for name, text in PLANS.items():
         (folder / f"{name}.json").write_text(text)
+    _write_programs(folder)
     _write_traces(folder)
 
 
+_ASKED = "plan collective --topology two.toml"
 _RUN = "run adaqp --dataset good.npz --workers 2"
 
 CASES: dict[str, str] = {
@@ -156,6 +190,36 @@ CASES: dict[str, str] = {
     **{f"plan, {name}": f"show {name}.json" for name in PLANS},
     "plan, another file": "show good.npz",
     "plan, absent": "show absent.json",
+    "collective, ranks apart": "plan collective --topology apart.toml",
+    "collective, links one way": "plan collective --topology one-way.toml",
+    "collective, no link of a kind": f"{_ASKED} --kind nvlink",
+    "collective, no bandwidth": "plan collective --topology zero.toml",
+    "collective, unknown": f"{_ASKED} --collective sort",
+    "collective, no bytes": f"{_ASKED} --bytes 0",
+    "collective, unknown rank": f"{_ASKED} --ranks a,z",
+    "collective, unknown members": f"{_ASKED} --members 0,5",
+    "collective, malformed members": f"{_ASKED} --members x",
+    "collective, root": f"{_ASKED} --collective broadcast --root 5",
+    "collective, root outside the group": f"{_ASKED} --collective broadcast --members 1",
+    "collective, unknown planner": f"{_ASKED} --with nonsense",
+    "collective, planner of others": f"{_ASKED} --collective all_to_all --with forest",
+    "collective, no time": f"{_ASKED} --time-limit 0",
+    **{f"program, {name}": f"check program-{name}.json" for name in PROGRAMS},
+    "program, in a plan": "check plan-program.json",
+    "program, absent": "check absent.json",
+    "program, unknown algorithm": "check all_reduce:rung:4",
+    "program, no ranks": "check all_reduce:ring:0",
+    "program, exported though wrong": "export incomplete.json --to msccl-xml -o out.xml",
+    "program, shown though wrong": "show incomplete.json --html out.html",
+    "program, unknown format": "export ring.json --to xml -o out.xml",
+    "program, without a topology": "export ring.json --to nccl-tuner -o out.csv",
+    "program, other ranks than the topology": "export ring.json --to nccl-graph --topology lab-8 -o out.xml",
+    "program, shown on other ranks": "show ring.json --on lab-8",
+    "program, exported to no folder": "export ring.json --to msccl-xml -o absent/out.xml",
+    "program, run without ranks": "run collective ring.json",
+    "recorded run, next to programs": "show run ring.json",
+    "recorded run, no communication": "show no-communication --html out.html",
+    "recorded run, step": "show run --step 99",
     "--json in no folder": "list systems --json absent/out.json",
     "--json is a folder": "list systems --json .",
     "--json on a full disk": "list systems --json /dev/full",
