@@ -20,7 +20,7 @@ TRACING_IDS = [
     *(f"W{i}" for i in range(1, 7)),
     *(f"C{i}" for i in range(1, 5)),
     *(f"P{i}" for i in range(1, 5)),
-    *(f"O{i}" for i in (1, 2, 3, 5, 6)),
+    *(f"O{i}" for i in range(1, 7)),
     *(f"K{i}" for i in range(1, 7)),
     *(f"F{i}" for i in range(1, 3)),
 ]
