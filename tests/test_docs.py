@@ -67,7 +67,9 @@ def test_acceptance_has_every_id_once(page, ids):
 
 
 BAD_INPUT = (ROOT / "docs" / "bad-input.md").read_text(encoding="utf-8")
-PLACES = sorted(set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + COLLECTIVES + BAD_INPUT)))
+PLACES = sorted(
+    set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + COLLECTIVES + BAD_INPUT))
+)
 
 
 @pytest.mark.parametrize("place", PLACES)
