@@ -86,3 +86,10 @@ def test_an_unjoined_topology_is_refused(tmp_path):
 def test_an_unknown_collective_names_the_known():
     with pytest.raises(InputError, match="broadcast, reduce"):
         parse_collective("allsum")
+
+
+def test_a_group_of_one_rank_has_a_plan_that_reads_back(tmp_path):
+    file = tmp_path / "plan.json"
+    done = invoke("--topology", "lab-4", "--members", "2", "--with", "greedy", "-o", str(file))
+    assert done.exit_code == 0, done.output
+    assert plans.load(file).certificate.bandwidth_bytes_per_s == 0.0

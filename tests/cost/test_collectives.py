@@ -123,7 +123,7 @@ def test_textbook_figures():
     }
     for key, wanted in eight.items():
         form = closed_form(*key, 8)
-        assert (form.latencies, form.bytes, form.added) == wanted, key
+        assert (form.latencies, form.moved, form.added) == wanted, key
     assert closed_form("all_reduce", "recursive_doubling", 11).latencies == 3 + 2
     assert lower_bound("all_reduce", 8) == (3, Fraction(7, 4), Fraction(7, 8))
 

@@ -28,7 +28,7 @@ class ClosedForm(NamedTuple):
     counts: Counts
     latencies: int
     """Messages after each other on the critical path: the factor of the latency."""
-    bytes: Fraction
+    moved: Fraction
     """Factor of the time to move a byte, and of the size."""
     added: Fraction = Fraction(0)
     """Factor of the time to add a byte, and of the size."""
@@ -37,7 +37,7 @@ class ClosedForm(NamedTuple):
         self, size_bytes: float, latency_s: float, s_per_byte: float, reduce_s_per_byte: float = 0.0
     ) -> float:
         """Time with α, β and γ."""
-        per_byte = float(self.bytes) * s_per_byte + float(self.added) * reduce_s_per_byte
+        per_byte = float(self.moved) * s_per_byte + float(self.added) * reduce_s_per_byte
         return self.latencies * latency_s + size_bytes * per_byte
 
 
@@ -154,7 +154,7 @@ def _all_reduce_double_tree(r: Ranks, m: int) -> ClosedForm:
     once = _double_tree(r, m)
     most = min(Fraction(r.p, 2), Fraction(2))
     counts = Counts(2 * once.counts.rounds, 2 * once.counts.messages, most)
-    return ClosedForm(counts, 2 * once.latencies, 2 * once.bytes, once.bytes)
+    return ClosedForm(counts, 2 * once.latencies, 2 * once.moved, once.moved)
 
 
 def _all_to_all_linear(r: Ranks, m: int) -> ClosedForm:
@@ -171,7 +171,7 @@ def _all_to_all_bruck(r: Ranks, m: int) -> ClosedForm:
 
 def _added(form: Form) -> Form:
     """All that is moved is added too."""
-    return lambda r, m: form(r, m)._replace(added=form(r, m).bytes)
+    return lambda r, m: form(r, m)._replace(added=form(r, m).moved)
 
 
 def _after(first: Form, second: Form, messages_add: bool = True) -> Form:
@@ -182,7 +182,7 @@ def _after(first: Form, second: Form, messages_add: bool = True) -> Form:
         bytes_ = (a.counts.rank_bytes, b.counts.rank_bytes)
         most = sum(bytes_, Fraction(0)) if messages_add else max(bytes_)
         counts = Counts(a.counts.rounds + b.counts.rounds, a.counts.messages + b.counts.messages, most)
-        return ClosedForm(counts, a.latencies + b.latencies, a.bytes + b.bytes, a.added + b.added)
+        return ClosedForm(counts, a.latencies + b.latencies, a.moved + b.moved, a.added + b.added)
 
     return both
 

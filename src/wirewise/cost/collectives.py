@@ -32,14 +32,14 @@ class LowerBound(NamedTuple):
     """What no algorithm without help from the network beats; factors as in `ClosedForm`."""
 
     latencies: int
-    bytes: Fraction
+    moved: Fraction
     added: Fraction
 
     def seconds(
         self, size_bytes: float, latency_s: float, s_per_byte: float, reduce_s_per_byte: float = 0.0
     ) -> float:
         """The largest of the three bounds, which need not be reachable together."""
-        each = (float(self.bytes) * s_per_byte, float(self.added) * reduce_s_per_byte)
+        each = (float(self.moved) * s_per_byte, float(self.added) * reduce_s_per_byte)
         return max(self.latencies * latency_s, size_bytes * max(each))
 
 

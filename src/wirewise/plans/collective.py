@@ -19,11 +19,11 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Why no program can be faster than the bound: what must leave a set of ranks, and how wide its way out is."""
 
     cut: tuple[int, ...]
-    """Ranks on the sending side; none where `parts` of the ranks say more together than any cut."""
+    """Ranks on the sending side; empty where `parts` say more together than any cut."""
     bandwidth_bytes_per_s: float
     """Sum over the links that leave them; of parts, over all that lead into them, or out of them."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Without a cut, groups of ranks that the links are counted between; none: each rank is one."""
+    """Without a cut, the sets of ranks that the links are counted between; empty if each rank is one."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

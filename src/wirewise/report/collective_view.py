@@ -195,7 +195,7 @@ def _textbook(form: ClosedForm | LowerBound | None, between: str = " + ") -> str
     """Such as "14 α + 1.75 nβ"."""
     if form is None:
         return MISSING
-    parts = [(form.bytes, f"n{_BETA}"), (form.added, f"n{_GAMMA}")]
+    parts = [(form.moved, f"n{_BETA}"), (form.added, f"n{_GAMMA}")]
     terms = [
         f"{form.latencies} {_ALPHA}",
         *(f"{float(f):.3g} {unit}" for f, unit in parts if f),

@@ -76,7 +76,10 @@ def plan(
         bound_s=limit.seconds,
         predicted_s=predicted_s,
         certificate=Certificate(
-            cut=limit.cut, bandwidth_bytes_per_s=limit.bandwidth_bytes_per_s, parts=limit.parts
+            cut=limit.cut,
+            # A group of one rank has nothing to send, and JSON no infinity.
+            bandwidth_bytes_per_s=limit.bandwidth_bytes_per_s if limit.seconds else 0.0,
+            parts=limit.parts,
         ),
         synthesis_s=synthesis_s,
         candidates=candidates,
