@@ -5,11 +5,15 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from wirewise import plans
+from wirewise.cli import collectives
 from wirewise.cli.run import app
-from wirewise.collective import COLLECTIVES, save
+from wirewise.collective import COLLECTIVES, network, save
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError
 from wirewise.lab import Lab
+from wirewise.planners.collective import CollectiveProblem, plan
+from wirewise.topology import lab_hosts
 
 
 def test_it_says_how_to_start_ranks(monkeypatch):
@@ -17,6 +21,20 @@ def test_it_says_how_to_start_ranks(monkeypatch):
     done = CliRunner().invoke(app, ["collective", "all_reduce:ring:2"])
     assert isinstance(done.exception, InputError)
     assert "wirewise lab run --topology" in str(done.exception)
+
+
+def test_a_plan_brings_its_own_bound(tmp_path):
+    hosts = network(lab_hosts(["80mbit"] * 3))
+    planned = plan(CollectiveProblem(network=hosts, collective="all_gather", size_bytes=3e6), method="greedy")
+    plans.save(planned, tmp_path / "plan.json")
+    save(planned.program, tmp_path / "program.json")
+    read = collectives._planned(str(tmp_path / "plan.json"))
+    assert read == planned
+    assert collectives._planned(str(tmp_path / "program.json")) is None
+    # Two blocks of 2 MB reach each rank through 10 MB a second.
+    assert collectives._bound_s(planned.program, 6_000_000, None, planned) == pytest.approx(0.4)
+    assert collectives._bound_s(planned.program, 6_000_000, "lab-3@160mbit", planned) == pytest.approx(0.2)
+    assert collectives._bound_s(planned.program, 6_000_000, None, None) is None
 
 
 @pytest.mark.lab

@@ -11,7 +11,8 @@ from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.topo import open_topology
 from wirewise.collective import network
 from wirewise.collective.bounds import bound
-from wirewise.errors import InputError
+from wirewise.errors import InputError, WirewiseError
+from wirewise.plans import CollectivePlan, load
 from wirewise.units import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -25,10 +26,14 @@ def collective(
         str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or all_reduce:ring:4.")
     ],
     size: Annotated[
-        str, typer.Option(help="Bytes of the larger buffer of a rank; by default those of the plan.")
-    ] = "16MB",
+        str | None,
+        typer.Option(help="Bytes of the larger buffer of a rank; by default those of the plan, else 16MB."),
+    ] = None,
     topology: Annotated[
-        str | None, typer.Option(help="File or preset, for the bound that nothing can be faster than.")
+        str | None,
+        typer.Option(
+            help="File or preset, for the bound that nothing can be faster than; a plan has its own."
+        ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Calls of each, by turns.")] = 5,
     deterministic: Annotated[bool, typer.Option(help="Add in the same order in every run.")] = False,
@@ -46,18 +51,40 @@ def collective(
             "there are no ranks; start it as `wirewise lab run --topology h4 -- -m wirewise run collective FILE`, or "
             "by torchrun on each host"
         )
-    program, size_bytes = program_of(source), parse_size(size)
+    program, plan = program_of(source), _planned(source)
+    size_bytes = parse_size(size) if size else plan.size_bytes if plan else _SIZE_BYTES
     record = _measure(program, size_bytes, repeats, deterministic, timeout)
     if record is None:
         return
-    limit = None
-    if topology is not None:
-        graph = network(open_topology(topology))
-        limit = bound(graph, program.collective, size_bytes, root=program.root, members=program.members)
-    record["bound_s"] = limit and limit.seconds
+    record["bound_s"] = _bound_s(program, size_bytes, topology, plan)
     write_json(json, record)
     if json != "-":
         _tell(record)
+
+
+_SIZE_BYTES = 16_000_000
+
+
+def _planned(source: str) -> CollectivePlan | None:
+    """The plan in a file; None where the program comes from elsewhere."""
+    try:
+        found = load(source)
+    except WirewiseError:
+        return None
+    return found if isinstance(found, CollectivePlan) else None
+
+
+def _bound_s(
+    program: Program, size_bytes: int, topology: str | None, plan: CollectivePlan | None
+) -> float | None:
+    """Seconds that nothing can be faster than; None: no network is known."""
+    if topology is not None:
+        graph = network(open_topology(topology))
+        return bound(
+            graph, program.collective, size_bytes, root=program.root, members=program.members
+        ).seconds
+    # A bound grows in proportion to the size.
+    return plan.bound_s * size_bytes / plan.size_bytes if plan else None
 
 
 def _measure(

@@ -35,6 +35,11 @@ BUILTIN: dict[Collective, str] = {
 """What process groups do by themselves (gloo's defaults), whatever the network; the candidate "builtin"."""
 _NEAR_BOUND = 1.02
 """Where the best program is so near the bound, further planners are not asked."""
+_ALIKE = 0.05
+"""Of programs that differ by less than this part, the one with the fewest messages is taken: handling a message takes
+processor time, which the simulation leaves out."""
+_FEW_RANKS = 16
+"""Up to so many, every planner takes seconds."""
 _MANY_RANKS = 64
 """Above it, only the quick planners are asked."""
 _QUICK = ("adapt", "greedy")
@@ -46,7 +51,8 @@ class Choice(NamedTuple):
 
     program: Program
     candidates: tuple[Candidate, ...]
-    """All that were simulated, the quickest first; `program` need not be the first (see `gain`)."""
+    """All that were simulated, the quickest first. `program` need not be the first: of those that are about as quick
+    the one with the fewest messages is taken, and see `gain`."""
     notes: tuple[str, ...]
     """The reason for the choice, and what had no program to offer."""
 
@@ -72,7 +78,8 @@ def choose(
 
     Args:
         problem: What for.
-        planners: By name, `(problem, *, time_limit_s, seed) -> Program`; the quick ones are asked first.
+        planners: By name, `(problem, *, time_limit_s, seed) -> Program`; asked in this order; with many ranks or
+            without time the quick ones first.
         time_limit_s: For all; each planner gets an equal part of what is left.
         seed: Of the planners.
         gain: Part by which a program must beat what process groups do by themselves, or "builtin" is chosen.
@@ -86,7 +93,8 @@ def choose(
     )
     notes: list[str] = []
     tried = list(_known(problem, notes, ends))
-    ordered = sorted(planners, key=lambda name: name not in _QUICK)
+    few = len(problem.group) <= _FEW_RANKS and time.monotonic() < ends
+    ordered = list(planners) if few else sorted(planners, key=lambda name: name not in _QUICK)
     asked = [name for name in ordered if len(problem.group) <= _MANY_RANKS or name in _QUICK]
     for number, name in enumerate(asked):
         left = ends - time.monotonic()
@@ -157,6 +165,10 @@ def _tried(
     return _Tried(name, msgspec.structs.replace(program, name=name), seconds)
 
 
+def _messages(one: _Tried) -> int:
+    return len(one.program.messages()) * one.program.segments
+
+
 def _chosen(
     problem: CollectiveProblem, tried: list[_Tried], least_s: float, gain: float, notes: list[str]
 ) -> Choice:
@@ -164,7 +176,7 @@ def _chosen(
         raise PlanError(
             f"nothing has a program for {problem.collective} on {problem.network.name!r}: {'; '.join(notes)}"
         )
-    best = tried[0]
+    best = min((t for t in tried if t.seconds <= (1 + _ALIKE) * tried[0].seconds), key=_messages)
     builtin = next((t for t in tried if t.name == "builtin"), None)
     if builtin is not None and best.seconds >= (1 - gain) * builtin.seconds:
         why = (
