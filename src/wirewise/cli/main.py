@@ -21,6 +21,7 @@ __all__ = ["GROUPS", "app", "main"]
 
 GROUPS = {
     "run": "Run a published system end to end and report what it gained.",
+    "bench": "Measure collectives of many programs and sizes on running ranks.",
     "data": "Graphs: list, show, build, check, generate, partition.",
     "lab": "A cluster on one machine: run commands on shaped hosts, check, clean up.",
     "plan": "Plans: buckets of gradients of a recorded run, programs of collectives on a topology.",

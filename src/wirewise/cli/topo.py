@@ -12,7 +12,7 @@ import typer
 from wirewise import topology
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError, TopologyError
-from wirewise.units import format_rate
+from wirewise.units import format_rate, parse_rate
 
 __all__ = ["app", "open_topology"]
 
@@ -125,6 +125,34 @@ def probe(
     write_json(json, msgspec.to_builtins(found))
     if json != "-":
         print_table(["from \\ to", *found.ranks], _widths(found), title="widest path")
+
+
+@app.command()
+def smi(
+    file: Annotated[
+        typer.FileText, typer.Argument(help="Output of `nvidia-smi topo -m`; - for standard input.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the topology.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the topology.")] = "machine",
+    nvlink: Annotated[str, typer.Option(help="Rate of one NVLink, each way.")] = "200gbit",
+    pcie: Annotated[str, typer.Option(help="Rate of a device's PCIe, each way.")] = "252gbit",
+    port: Annotated[str, typer.Option(help="Rate of a network port.")] = "100gbit",
+) -> None:
+    """Write the topology of a machine with NVIDIA GPUs as TOML.
+
+    nvidia-smi topo -m | wirewise topo smi - -o machine.toml
+    """
+    found = topology.from_smi(
+        file.read(),
+        name=name,
+        nvlink_bytes_per_s=parse_rate(nvlink),
+        pcie_bytes_per_s=parse_rate(pcie),
+        port_rate=port,
+    )
+    if out is not None:
+        topology.save(found, out)
+    else:
+        typer.echo(topology.dumps(found), nl=False)
 
 
 _SHOWN_RANKS = 16

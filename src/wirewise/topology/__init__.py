@@ -5,6 +5,7 @@ from wirewise.topology.measured import from_pairs
 from wirewise.topology.model import Device, Host, Link, Switch, Topology
 from wirewise.topology.paths import Path, link_between, neighbours, path_between
 from wirewise.topology.presets import PRESETS, from_lab, lab_hosts, preset
+from wirewise.topology.smi import from_smi
 
 __all__ = [
     "PRESETS",
@@ -17,6 +18,7 @@ __all__ = [
     "dumps",
     "from_lab",
     "from_pairs",
+    "from_smi",
     "lab_hosts",
     "link_between",
     "load",

@@ -1,0 +1,132 @@
+"""`wirewise bench`: collectives of many programs and sizes, measured on the ranks of a running job."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.plan_collective import parse_collective
+from wirewise.collective import BUILDERS, COLLECTIVES, Collective, algorithms, build
+from wirewise.errors import InputError, ProgramError
+from wirewise.report.figures import seconds
+from wirewise.units import format_rate, format_size, parse_size
+
+if TYPE_CHECKING:
+    from wirewise.collective import Program
+
+__all__ = ["app", "bus_factor"]
+
+app = typer.Typer(no_args_is_help=True, help="Measure on the ranks of a running job.")
+
+
+@app.callback()
+def _benches() -> None:
+    """Measure on the ranks of a running job; start it by torchrun or `wirewise lab run`."""
+
+
+@app.command()
+def collective(
+    name: Annotated[
+        str, typer.Option("--collective", help=f"One of {', '.join(COLLECTIVES)}.")
+    ] = "all_reduce",
+    sizes: Annotated[
+        str, typer.Option(help="Larger buffers of a rank, comma between.")
+    ] = "4KB,64KB,1MB,16MB",
+    programs: Annotated[
+        str,
+        typer.Option("--programs", help="Algorithms, program files or plans, comma between; all algorithms."),
+    ] = "",
+    repeats: Annotated[int, typer.Option(min=1, help="Calls of each, by turns with torch's own.")] = 5,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank ends the job.")] = 120.0,
+    json: JsonOption = None,
+) -> None:
+    """Time torch's own collective and programs for it, size by size; ranks must get equal results.
+
+    A time is that of the slowest rank, and the median of the calls. Bus bandwidth is as in nccl-tests: what each link
+    would carry if the algorithm were the best one for links that are all alike.
+    """
+    import torch.distributed as dist  # takes seconds
+
+    if "RANK" not in os.environ:
+        raise InputError(
+            "there are no ranks; start it as `wirewise lab run --hosts 4 -- -m wirewise bench collective`, or by "
+            "torchrun on each host"
+        )
+    kind, wanted = parse_collective(name), [parse_size(size) for size in sizes.split(",")]
+    dist.init_process_group("gloo")
+    try:
+        chosen, left_out = _programs(kind, programs, dist.get_world_size())
+        rows = _rows(chosen, wanted, repeats, timeout)
+    finally:
+        first = dist.get_rank() == 0
+        dist.destroy_process_group()
+    if not first:
+        return
+    write_json(json, {"collective": kind, "repeats": repeats, "rows": rows, "left_out": left_out})
+    if json != "-":
+        _tell(kind, rows, left_out)
+
+
+def bus_factor(kind: Collective, ranks: int) -> float:
+    """Bus bandwidth over size per second, as nccl-tests define it."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if kind in ("broadcast", "reduce") else (ranks - 1) / ranks
+
+
+def _programs(kind: Collective, words: str, ranks: int) -> tuple[list[Program], list[str]]:
+    """What to run, and why some algorithms are not."""
+    from wirewise.cli.programs import program_of
+
+    if words:
+        named = [word.strip() for word in words.split(",")]
+        found = [build(kind, w, ranks) if (kind, w) in BUILDERS else program_of(w) for w in named]
+        wrong = next((p for p in found if p.collective != kind or p.ranks != ranks), None)
+        if wrong is not None:
+            raise InputError(
+                f"program {wrong.name!r} is a {wrong.collective} of {wrong.ranks} ranks; expected {kind} of {ranks}"
+            )
+        return found, []
+    found, left_out = [], []
+    for algorithm in algorithms(kind):
+        try:
+            found.append(build(kind, algorithm, ranks))
+        except ProgramError as error:
+            left_out.append(f"{algorithm}: {error}")
+    return found, left_out
+
+
+def _rows(programs: list[Program], sizes: list[int], repeats: int, timeout_s: float) -> list[dict[str, Any]]:
+    from wirewise.runtime.collective.measure import compare
+
+    rows = []
+    for size_bytes in sizes:
+        for program in programs:
+            found = compare(program, size_bytes, repeats=repeats, timeout_s=timeout_s)
+            if found is not None:
+                kept = ("algorithm", "ranks", "size_bytes", "measured_s", "builtin_s")
+                rows.append({key: found[key] for key in kept})
+    return rows
+
+
+def _tell(kind: Collective, rows: list[dict[str, Any]], left_out: list[str]) -> None:
+    shown = []
+    for row in rows:
+        factor = bus_factor(kind, row["ranks"])
+        shown.append(
+            [
+                format_size(row["size_bytes"]),
+                row["algorithm"],
+                seconds(row["measured_s"]),
+                format_rate(factor * row["size_bytes"] / row["measured_s"]),
+                seconds(row["builtin_s"]),
+                f"{row['builtin_s'] / row['measured_s']:.2f}",
+            ]
+        )
+    titles = [kind, "program", "time", "bus bandwidth", "torch's own", "times as fast"]
+    print_table(titles, shown)
+    for line in left_out:
+        typer.echo(f"Left out: {line}.")
