@@ -331,6 +331,11 @@ def test_either_name_of_a_shared_parameter_is_right():
         assert_equal(found, mean_gradients(made(Branching), 2))
 
 
+def compressed(plan):
+    buckets = [msgspec.structs.replace(b, codec="dgc", scheme="all_gather") for b in plan.buckets]
+    return msgspec.structs.replace(plan, buckets=tuple(buckets))
+
+
 def test_plans_that_differ_or_are_for_other_ranks_are_refused_everywhere():
     def body(rank: int, group: Any, store: Any) -> str:
         model = made(sequential)
@@ -338,6 +343,8 @@ def test_plans_that_differ_or_are_for_other_ranks_are_refused_everywhere():
             Reducer(model, whole(model, 3), group, store=store)
         with pytest.raises(PlanError, match=r"ranks \[1\] have another plan") as caught:
             Reducer(model, random_plan(model, 2, rank), group, store=store)
+        with pytest.raises(PlanError, match=r"bucket 0 as 'dgc' by 'all_gather'"):
+            Reducer(model, compressed(whole(model, 2)), group, store=store)
         with pytest.raises(InputError, match="until"):
             Reducer(model, whole(model, 2), group, until="later")  # type: ignore[arg-type]
         return str(caught.value)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel.matching import check_uncompressed
 
 __all__ = ["HookState", "bucket_caps", "hook"]
 
@@ -40,9 +41,10 @@ def hook(
     `Reducer` or `parallel`, which carry out all of the plan.
 
     Raises:
-        PlanError: The plan is inconsistent.
+        PlanError: The plan is inconsistent, or compresses gradients.
     """
     plan.check_itself()
+    check_uncompressed(plan)
     return HookState(plan, process_group), _reduce
 
 

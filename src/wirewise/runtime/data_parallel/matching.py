@@ -12,9 +12,23 @@ from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.full_graph.transport import Transport
 
-__all__ = ["check_agreement", "modules_of", "parameters_of"]
+__all__ = ["check_agreement", "check_uncompressed", "modules_of", "parameters_of"]
 
 _SHOWN = 20
+
+
+def check_uncompressed(plan: FusionPlan) -> None:
+    """Raise if a bucket is to be compressed or reduced by another scheme, which nothing here carries out.
+
+    Raises:
+        PlanError: The message names the first such bucket.
+    """
+    for number, bucket in enumerate(plan.buckets):
+        if bucket.codec != "none" or bucket.scheme != "all_reduce":
+            raise PlanError(
+                f"the plan by {plan.planner!r} sends bucket {number} as {bucket.codec!r} by {bucket.scheme!r}; "
+                "expected buckets without a codec, by all_reduce: plan again without codecs"
+            )
 
 
 def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Parameter]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.flat import FlatBucket
-from wirewise.runtime.data_parallel.matching import check_agreement, parameters_of
+from wirewise.runtime.data_parallel.matching import check_agreement, check_uncompressed, parameters_of
 from wirewise.runtime.full_graph.transport import Transport
 
 __all__ = ["Reducer", "transport_of"]
@@ -82,6 +82,7 @@ class Reducer:
                 f"got unused={unused!r} and until={until!r}; expected {get_args(Unused)} and {get_args(Until)}"
             )
         plan.check_itself()
+        check_uncompressed(plan)
         self.model, self.plan, self.unused, self.until = model, plan, unused, until
         self.transport = transport_of(process_group, timeout_s=timeout_s, store=store)
         self._check_ranks()
