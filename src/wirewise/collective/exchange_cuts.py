@@ -53,6 +53,18 @@ def _ratio(matrix: NDArray[np.int64], supply: NDArray[np.int64], inside: NDArray
     return float(pairs) / float(leaving) if leaving else 0.0
 
 
+@numba.njit(cache=True, nogil=True)
+def _sides(matrix, inside, vertex):  # type: ignore[no-untyped-def]
+    """Capacity from a vertex to the others outside, and from the others inside to it."""
+    out, back = 0, 0
+    for other in range(len(inside)):
+        if other != vertex and inside[other]:
+            back += matrix[other, vertex]
+        elif other != vertex:
+            out += matrix[vertex, other]
+    return out, back
+
+
 def _all_cuts(matrix, supply):  # type: ignore[no-untyped-def]
     """Walks all subsets in Gray code, in which neighbours differ by one vertex; returns the best."""
     n, total = len(supply), supply.sum()
@@ -63,12 +75,7 @@ def _all_cuts(matrix, supply):  # type: ignore[no-untyped-def]
         while bits & 1 == 0:
             bits >>= 1
             vertex += 1
-        out, back = 0, 0
-        for other in range(n):
-            if other != vertex and inside[other]:
-                back += matrix[other, vertex]
-            elif other != vertex:
-                out += matrix[vertex, other]
+        out, back = _sides(matrix, inside, vertex)
         if inside[vertex]:
             inside[vertex] = False
             leaving += back - out
@@ -99,12 +106,7 @@ def _climb(matrix, supply, start):  # type: ignore[no-untyped-def]
     while True:
         choice, choice_leaving, choice_within = -1, 0, 0
         for vertex in range(n):
-            out, back = 0, 0
-            for other in range(n):
-                if other != vertex and inside[other]:
-                    back += matrix[other, vertex]
-                elif other != vertex:
-                    out += matrix[vertex, other]
+            out, back = _sides(matrix, inside, vertex)
             sign = -1 if inside[vertex] else 1
             new_leaving = leaving + sign * (out - back)
             new_within = within + sign * supply[vertex]
