@@ -92,14 +92,16 @@ const drawHeads = (pen, replay, place, ink) => {
 
 const drawCells = (pen, replay, held, place, ink) => {
   const { view } = replay;
-  const gap = place.cell > 7 ? Math.min(3, place.cell / 7) : place.cell > 3 ? 0.6 : 0;
+  const gap = place.cell > 7 ? Math.min(3, place.cell / 7) : 0;
   const lane = place.row > 8 ? Math.min(5, place.row / 6) : 0.6;
   for (let rank = 0; rank < view.ranks; rank++) {
     const y = place.top + place.row * rank + lane / 2;
     for (let column = 0; column < replay.columns; column++) {
-      const box = { x: place.label + place.cell * column, y, w: place.cell - gap, h: place.row - lane };
-      const set = held[rank * replay.columns + column];
       const chunk = Math.floor(column / view.segments);
+      // Where segments are too narrow for gaps, chunks still have them.
+      const last = (column + 1) % view.segments === 0 && place.cell * view.segments > 7;
+      const box = { x: place.label + place.cell * column, y, w: place.cell - (gap || (last ? 1.5 : 0)), h: place.row - lane };
+      const set = held[rank * replay.columns + column];
       pen.fillStyle = ink.panel;
       pen.fillRect(box.x, box.y, box.w, box.h);
       drawSet(pen, replay, set, box);
@@ -110,13 +112,21 @@ const drawCells = (pen, replay, held, place, ink) => {
   }
 };
 
-/* One colour for moved values; for sums a stripe for each rank whose value is in. */
+/* One colour for moved values; for sums a stripe for each rank whose value is in, lying where cells are narrow. */
 const drawSet = (pen, replay, set, box) => {
   const { view, sets } = replay;
   const ranks = sets.members[set];
   if (!view.sums) {
     if (ranks.length) pen.fillStyle = rankColour(ranks[0], view.ranks);
     if (ranks.length) pen.fillRect(box.x, box.y, box.w, box.h);
+    return;
+  }
+  if (box.w < 3 * view.group.length && box.h >= 2 * view.group.length) {
+    const high = box.h / view.group.length;
+    for (const rank of ranks) {
+      pen.fillStyle = rankColour(rank, view.ranks);
+      pen.fillRect(box.x, box.y + high * view.group.indexOf(rank), box.w + 0.3, high + 0.3);
+    }
     return;
   }
   if (box.w < 3 * view.group.length) {
@@ -133,7 +143,7 @@ const drawSet = (pen, replay, set, box) => {
 
 /* Where a chunk has to be at the end: dashed until it is there complete. */
 const drawGoal = (pen, box, reached, ink) => {
-  if (box.w < 5 || box.h < 5) return;
+  if (box.w < 12 || box.h < 5) return;
   pen.lineWidth = reached ? 1.6 : 1;
   pen.strokeStyle = reached ? ink.ink : ink.soft;
   pen.setLineDash(reached ? [] : [2, 2.5]);
