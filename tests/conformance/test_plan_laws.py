@@ -61,6 +61,7 @@ def fusion() -> plans.FusionPlan:
             plans.Bucket(parameters=("0.bias", "0.weight"), size_bytes=800_000),
         ),
         fused_ops=(("0", "1"),),
+        regions=(("mul",), ("mul", "add")),
         precision="bfloat16",
         recompute=("0",),
         accumulation=2,

@@ -31,6 +31,9 @@ GOOD = plan(bucket("2.bias", "2.weight"), bucket("0.weight", size_bytes=1_000_00
         ({"accumulation": 0}, "$.accumulation"),
         ({"fused_ops": (("0",), ())}, "$.fused_ops[1]"),
         ({"fused_ops": (("0", "1"), ("1",))}, "'1' - at `$.fused_ops[1]`"),
+        ({"regions": (("mul",), ())}, "$.regions[1]"),
+        ({"regions": (("mul", "mul"),)}, "$.regions[0]`: an empty name or one that is listed twice"),
+        ({"regions": (("mul", ""),)}, "$.regions[0]`: an empty name"),
         ({"recompute": ("0", "0")}, "$.recompute"),
         ({"predicted_step_s": float("nan")}, "$.predicted_step_s"),
         ({"predicted_memory_bytes": -1}, "$.predicted_memory_bytes"),
@@ -45,6 +48,10 @@ def test_what_is_wrong_is_named(changes, words):
 
 def test_a_module_may_be_fused_and_computed_again():
     msgspec.structs.replace(GOOD, fused_ops=(("0", "1"),), recompute=("0",)).check_itself()
+
+
+def test_an_operator_may_be_in_several_regions():
+    msgspec.structs.replace(GOOD, regions=(("mul",), ("mul", "add"), ("mul", "sum"))).check_itself()
 
 
 def test_totals_go_over_all_buckets():
@@ -67,13 +74,13 @@ def test_text_reads_back_and_unknown_fields_are_refused():
 
 def test_the_table_shows_every_decision():
     whole = msgspec.structs.replace(
-        GOOD, fused_ops=(("0", "1"),), recompute=("0",), precision="bfloat16", accumulation=4,
-        predicted_step_s=0.1,
+        GOOD, fused_ops=(("0", "1"),), regions=(("mul",), ("mul", "add")), recompute=("0",),
+        precision="bfloat16", accumulation=4, predicted_step_s=0.1,
     )  # fmt: skip
     titles, rows = whole.table()
     assert titles[0] == "decision"
     assert [row[0] for row in rows] == [
-        "bucket 0", "bucket 1", "fused 0", "recompute", "precision", "accumulation", "predicted"
+        "bucket 0", "bucket 1", "fused 0", "region 1", "recompute", "precision", "accumulation", "predicted"
     ]  # fmt: skip
     assert rows[1][2:] == ["0.weight", "0.weight", "1.000", "4"]
     assert "100.000 ms a step" in whole.summary()

@@ -55,6 +55,9 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """In the order of launch, the same on all ranks."""
     fused_ops: tuple[tuple[str, ...], ...] = ()
     """Groups of module names; each group runs as one compiled op."""
+    regions: tuple[tuple[str, ...], ...] = ()
+    """Groups of operators of the captured step that run as one compiled kernel each, in the order of launch. An
+    operator in several of them is computed in each, and those outside read the first one's; one in none runs alone."""
     precision: str = "float32"
     """Of forward and backward, one of `PRECISIONS`; parameters and gradients stay as they are."""
     recompute: tuple[str, ...] = ()
@@ -118,9 +121,13 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
     def _name_faults(self) -> Iterator[str]:
         groups = [(f"$.fused_ops[{i}]", group) for i, group in enumerate(self.fused_ops)]
-        for where, group in groups:
+        regions = [(f"$.regions[{i}]", group) for i, group in enumerate(self.regions)]
+        for where, group in (*groups, *regions):
             if not group:
-                yield f"a group without modules - at `{where}`; expected at least one, remove the group"
+                yield f"an empty group - at `{where}`; expected at least one member, remove the group"
+        for where, group in regions:
+            if "" in group or len(set(group)) < len(group):
+                yield f"an operator - at `{where}`: an empty name or one that is listed twice"
         for fused in (groups, [("$.recompute", self.recompute)]):
             seen: set[str] = set()
             for where, names in fused:
@@ -153,6 +160,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             for number, bucket in enumerate(self.buckets)
         ]
         rows += [_row(f"fused {number}", group) for number, group in enumerate(self.fused_ops)]
+        rows += [_row(f"region {i}", group) for i, group in enumerate(self.regions) if len(group) > 1]
         if self.recompute:
             rows.append(_row("recompute", self.recompute))
         if self.precision != "float32":
