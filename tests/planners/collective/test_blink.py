@@ -263,6 +263,11 @@ def test_chunk_size_goes_up_in_doublings_and_down_in_steps() -> None:
         tried.append(control.size_bytes)
         control.report(1.0 / (1 + abs(control.size_bytes - 5000)))
     assert tried[:5] == [1000, 2000, 4000, 8000, 7000] and control.size_bytes == 5000
+    control, tried = ChunkSize(1000, least_bytes=100, most_bytes=1000), []
+    while not control.done:
+        tried.append(control.size_bytes)
+        control.report(1.0 / (1 + abs(control.size_bytes - 300)))
+    assert tried == [1000, 500, 250, 125] and control.size_bytes == 250
     with pytest.raises(InputError, match="least <= first <= most"):
         ChunkSize(10)
     with pytest.raises(InputError, match="rate of 0"):

@@ -1,6 +1,7 @@
 """Carry collective programs out: own TCP transport, torch backend, DDP hook, and torch's point-to-point messages."""
 
 from wirewise.runtime.collective.backend import ProcessGroup, group_of, register
+from wirewise.runtime.collective.chunks import Probe, Tuned, tune_chunk_size
 from wirewise.runtime.collective.ddp import ddp_hook
 from wirewise.runtime.collective.group import Group, connect
 from wirewise.runtime.collective.memory import REDUCTIONS, Blocks
@@ -14,8 +15,10 @@ __all__ = [
     "Blocks",
     "EdgeStatistics",
     "Group",
+    "Probe",
     "ProcessGroup",
     "SlowLink",
+    "Tuned",
     "Watch",
     "Work",
     "connect",
@@ -23,6 +26,7 @@ __all__ = [
     "group_of",
     "register",
     "run_over_torch",
+    "tune_chunk_size",
 ]
 
 register()

@@ -16,7 +16,7 @@ from wirewise.collective import Program
 from wirewise.errors import PeerError, ProgramError
 from wirewise.runtime.collective.group import Group, connect
 
-__all__ = ["compare"]
+__all__ = ["call_of", "check_members", "compare"]
 
 
 def compare(
@@ -43,13 +43,10 @@ def compare(
         ProgramError: Ranks only relay, which torch's collective cannot do.
         PeerError: The program's result differs from torch's.
     """
-    if program.members:
-        raise ProgramError(
-            f"program {program.name!r} has ranks that only relay; expected all ranks in its group"
-        )
+    check_members(program)
     options = {"program": program, "deterministic": deterministic}
     with connect(timeout_s=timeout_s) as group:
-        ways = _calls(program, size_bytes, group, options), _calls(program, size_bytes, None, {})
+        ways = call_of(program, size_bytes, group, options), call_of(program, size_bytes, None, {})
         for call, _ in ways:
             call()
         if not torch.equal(ways[0][1], ways[1][1]):
@@ -70,6 +67,18 @@ def compare(
     }  # fmt: skip
 
 
+def check_members(program: Program) -> None:
+    """Refuse a program that a call of all ranks alike cannot carry out.
+
+    Raises:
+        ProgramError: Ranks only relay.
+    """
+    if program.members:
+        raise ProgramError(
+            f"program {program.name!r} has ranks that only relay; expected all ranks in its group"
+        )
+
+
 def _timed(call: Callable[[], object]) -> float:
     dist.barrier()
     start = time.perf_counter()
@@ -79,11 +88,18 @@ def _timed(call: Callable[[], object]) -> float:
     return took.item()
 
 
-def _calls(
+def call_of(
     program: Program, size_bytes: int, group: Group | None, options: dict[str, Any]
 ) -> tuple[Callable[[], object], Tensor]:
-    """A call, by torch where there is no group, and the tensor with its result."""
-    rank, ranks, root = dist.get_rank(), program.ranks, program.root
+    """A call of a program's collective on fresh tensors, and the tensor with its result.
+
+    Args:
+        program: With all ranks as members.
+        size_bytes: The larger buffer of a rank, in or out.
+        group: Whose ranks call; None: those of the default process group, by torch's own collective.
+        options: Of the group's method.
+    """
+    rank, ranks, root = group.rank if group else dist.get_rank(), program.ranks, program.root
     count = max(size_bytes // 4 // ranks, 1)
     whole = (torch.arange(count * ranks) % 1021 + rank).float()
     part, result = whole[:count].clone(), torch.zeros(count * ranks)

@@ -16,9 +16,19 @@ from torch import Tensor
 from wirewise.collective import Program
 from wirewise.runtime.collective.acts import Acts
 
-__all__ = ["REDUCTIONS", "Blocks", "Layout", "Memory", "Pool", "Scratch", "copies_back", "layout"]
+__all__ = [
+    "LEAST_SEGMENT_BYTES",
+    "REDUCTIONS",
+    "Blocks",
+    "Layout",
+    "Memory",
+    "Pool",
+    "Scratch",
+    "copies_back",
+    "layout",
+]
 
-_LEAST_SEGMENT_BYTES = 16_384
+LEAST_SEGMENT_BYTES = 16_384
 """Smaller segments cost more for their messages than they gain by overlap."""
 _KEPT_BYTES = 1 << 26
 _SMALLEST = 4096
@@ -86,7 +96,7 @@ def layout(program: Program, blocks: Blocks, segments: int | None = None) -> Lay
     parts = program.segments if segments is None else segments
     if blocks.even:
         longest = max((end - start for start, end in chunks.values()), default=0) * blocks.dtype.itemsize
-        parts = max(min(parts, math.ceil(longest / _LEAST_SEGMENT_BYTES)), 1)
+        parts = max(min(parts, math.ceil(longest / LEAST_SEGMENT_BYTES)), 1)
     return Layout(
         parts,
         blocks.dtype.itemsize,

@@ -12,7 +12,7 @@ class ChunkSize:
 
     The size doubles as long as that makes the collective quicker; once it is slower, the size goes down from there in
     equal steps as long as that helps. Ask for `size_bytes`, run, `report`; after `done` the size is the best one.
-    Above the paper: where the first doubling is slower already, sizes are halved instead.
+    Above the paper: where the first doubling is slower already, or too large, sizes are halved instead.
 
     Args:
         size_bytes: First size.
@@ -59,6 +59,8 @@ class ChunkSize:
         tried = self.size_bytes
         if better:
             self._best = (bytes_per_s, tried)
+        if first and 2 * tried > self._range[1]:
+            self._move = "halve"
         if better or first:
             self._go_on(tried)
         else:

@@ -1,0 +1,107 @@
+"""The chunk size of a program, found by running it: on these links, with these processors, at this size.
+
+Blink (Wang et al., MLSys 2020) doubles the chunks of a pipeline during the first iterations of training as long as
+that helps, and then makes them smaller in equal steps; `planners.collective.blink.ChunkSize` holds the rule. Here
+each probe runs the program on all ranks of a group, which agree on its time and so on the next size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from wirewise.collective import Program
+from wirewise.errors import InputError
+from wirewise.runtime.collective.group import Group
+from wirewise.runtime.collective.measure import call_of, check_members
+from wirewise.runtime.collective.memory import LEAST_SEGMENT_BYTES
+
+__all__ = ["Probe", "Tuned", "segments_of", "tune_chunk_size"]
+
+_FIRST_BYTES = 1 << 20
+
+
+class Probe(NamedTuple):
+    """A chunk size that was tried."""
+
+    chunk_bytes: int
+    segments: int
+    seconds: float
+    """Of the quickest call, which took so long on its slowest rank."""
+
+
+class Tuned(NamedTuple):
+    """What was found; the same on all ranks."""
+
+    program: Program
+    """In the number of segments that was quickest."""
+    probes: tuple[Probe, ...]
+    """In the order in which they ran."""
+
+
+def tune_chunk_size(
+    group: Group, program: Program, size_bytes: int, *, probes: int = 12, calls: int = 3
+) -> Tuned:
+    """Run a program in chunks of different size and keep the best; a collective operation of all ranks.
+
+    Take the result by `group.use(tuned.program, from_bytes)`. Nothing of the caller's is touched: the program runs on
+    tensors of its own, of two times `size_bytes` at most.
+
+    Args:
+        group: All of its ranks call this at the same moment, with the same arguments.
+        program: For all ranks of the group; its segments do not count.
+        size_bytes: The larger buffer of a rank, in or out.
+        probes: Sizes to try at most.
+        calls: Of each size, besides a first one that does not count.
+
+    Raises:
+        InputError: No probes or calls.
+        ProgramError: The program is for another number of ranks, or has ranks that only relay.
+        PeerError: A peer died, fell silent or disagrees.
+    """
+    from wirewise.planners.collective.blink import ChunkSize  # compiles kernels
+
+    if probes < 1 or calls < 1:
+        raise InputError(f"got {probes} probes of {calls} calls; expected at least 1 of each")
+    check_members(program)
+    longest = max(int(max(program.chunk_bytes(size_bytes))), 1)
+    least = min(LEAST_SEGMENT_BYTES, longest)
+    control = ChunkSize(min(_FIRST_BYTES, longest), least_bytes=least, most_bytes=longest)
+    found: dict[int, Probe] = {}
+    while not control.done:
+        chunk_bytes = control.size_bytes
+        segments = segments_of(program, size_bytes, chunk_bytes)
+        if segments not in found:
+            if len(found) == probes:
+                break
+            call, _ = call_of(program, size_bytes, group, {"program": program, "segments": segments})
+            found[segments] = Probe(chunk_bytes, segments, _least_s(group, call, calls))
+        control.report(size_bytes / found[segments].seconds)
+    best = min(found.values(), key=lambda probe: probe.seconds)
+    return Tuned(msgspec.structs.replace(program, segments=best.segments), tuple(found.values()))
+
+
+def segments_of(program: Program, size_bytes: int, chunk_bytes: int) -> int:
+    """Segments in which the longest chunk of a program is sent in pieces of about `chunk_bytes`."""
+    return max(1, round(max(program.chunk_bytes(size_bytes)) / chunk_bytes))
+
+
+def _least_s(group: Group, call: Callable[[], object], calls: int) -> float:
+    """Seconds of the quickest of some calls, the same number on all ranks.
+
+    Other work on the machines only ever makes a call slower, so of few calls the least says more than the median.
+    """
+    call()  # The kernel learns the sizes of its buffers, and the group prepares the program.
+    took = []
+    for _ in range(calls):
+        group.barrier()
+        start = time.perf_counter()
+        call()
+        seconds = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
+        group.all_reduce(seconds, op="max")
+        took.append(seconds.item())
+    return min(took)
