@@ -77,6 +77,38 @@ def test_files_that_are_no_msccl(tmp_path, text, message):
     assert result.exit_code == 1 and message in result.stdout
 
 
+@pytest.mark.parametrize("name", ["ring.txt", "ring", "ring.json"])
+def test_an_msccl_file_is_known_by_what_it_holds(tmp_path, name):
+    out = tmp_path / name
+    assert call("export", "all_reduce:ring:3", "--to", "msccl-xml", "-o", out).exit_code == 0
+    assert "fits microsoft's MSCCL" in call("check", out).stdout
+    out.write_text("\ufeff\n <!-- moved -->\n" + out.read_text(), encoding="utf-8")
+    assert call("check", out).exit_code == 0
+
+
+def test_a_program_is_known_whatever_its_name(tmp_path):
+    save(build("all_reduce", "ring", 4), tmp_path / "ring.xml")
+    assert "is right: all_reduce of 4 ranks" in call("check", tmp_path / "ring.xml").stdout
+
+
+def test_steps_that_azure_does_not_hold(tmp_path):
+    """The executor of Azure holds 64 steps of a thread block, microsoft/msccl 256."""
+    out = tmp_path / "chain.xml"
+    call("export", "broadcast:chain:3", "--to", "msccl-xml", "-o", out)
+    root = ET.fromstring(out.read_text())
+    block = root.find(".//tb")
+    (step,) = block.findall("step")
+    for number in range(1, 70):
+        block.append(ET.Element("step", {**step.attrib, "s": str(number)}))
+    out.write_text(ET.tostring(root, encoding="unicode"))
+    limits = [
+        json.loads(call("check", out, "--dialect", d, "--json", "-").stdout) for d in ("azure", "microsoft")
+    ]
+    told = [[fault for fault in found["faults"] if ": steps: " in fault] for found in limits]
+    assert len(told[0]) == 1 and "64" in told[0][0]
+    assert told[1] == []
+
+
 def test_programs_come_from_plans_and_names_too(tmp_path, ring):
     path = plan_file(tmp_path, build("all_gather", "ring", 4))
     assert ": all_gather of 4 ranks" in call("check", path).stdout

@@ -149,12 +149,12 @@ def check(
     program: Annotated[
         str,
         typer.Argument(
-            help="A program file, a plan of a collective, broadcast:binomial:8, or an MSCCL .xml file."
+            help="A program file, a plan of a collective, broadcast:binomial:8, or an MSCCL file."
         ),
     ],
     fifo: Annotated[int, typer.Option(min=1, help="Messages that a channel between ranks holds.")] = 1,
-    dialect: Annotated[str, typer.Option(help="Of an .xml file: microsoft or azure.")] = "microsoft",
-    root: Annotated[int, typer.Option(min=0, help="Of an .xml file of a broadcast or reduce.")] = 0,
+    dialect: Annotated[str, typer.Option(help="Of an MSCCL file: microsoft or azure.")] = "microsoft",
+    root: Annotated[int, typer.Option(min=0, help="Of an MSCCL file of a broadcast or reduce.")] = 0,
     json: JsonOption = None,
 ) -> None:
     """Prove that a program does what its collective asks for; exit code 1 and the first fault if not."""

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from wirewise import collective
+from wirewise.cli.msccl import File, is_msccl
 from wirewise.cli.output import write_json
 from wirewise.cli.topo import open_topology
 from wirewise.collective import Network, Program, network
@@ -124,8 +125,10 @@ def program_of(source: str) -> Program:
 
 def check(asked: Check) -> bool:
     """Say whether a program, or an MSCCL file, does what it should; the first fault is printed."""
-    if asked.source.endswith(".xml"):
-        found = [f"{v.where}: {v.rule}: {v.message}" for v in _file_violations(asked)]
+    if is_msccl(asked.source):
+        file = File.read(asked.source)
+        broken = msccl.violations(file.text, asked.dialect, asked.root)
+        found = [f"{v.where}: {v.rule}: {v.message}" for v in broken]
         right = f"{asked.source}: fits {asked.dialect}'s MSCCL, and ranks end with the right values"
     else:
         program = program_of(asked.source)
@@ -139,14 +142,6 @@ def check(asked: Check) -> bool:
         more = f" (and {len(found) - 1} more: --json - lists them)" if len(found) > 1 else ""
         typer.echo(f"{asked.source}: {found[0]}{more}" if found else right)
     return not found
-
-
-def _file_violations(asked: Check) -> list[msccl.Violation]:
-    try:
-        text = Path(asked.source).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {asked.source!r}: {error}; expected an MSCCL file") from error
-    return msccl.violations(text, asked.dialect, asked.root)
 
 
 def export(asked: Export) -> None:

@@ -11,6 +11,8 @@ import msgspec
 import typer
 
 from wirewise import collective, plans, topology
+from wirewise.cli import msccl
+from wirewise.cli.msccl import is_msccl
 from wirewise.cli.output import print_table, write_json
 from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
@@ -50,9 +52,12 @@ def show(asked: Request) -> None:
         WirewiseError: A source that cannot be read or does not fit the others.
     """
     first, *others = asked.sources
-    if not others and not _named(first) and _kind(first) == "trace":
+    kind = "name" if _named(first) else _kind(first)
+    if not others and kind == "trace":
         return _show_trace(first, asked)
-    plan = None if _named(first) or _kind(first) != "plan" else plans.load(first)
+    if not others and kind == "msccl":
+        return _show_msccl(first, asked)
+    plan = plans.load(first) if kind == "plan" else None
     if plan is not None and not others and (asked.html is None or not isinstance(plan, CollectivePlan)):
         return _show_plan(plan, asked)
     _show_programs(asked)
@@ -68,6 +73,8 @@ def _kind(source: str) -> str:
     path = Path(source)
     if path.is_dir() or path.suffix in (".jsonl", ".gz"):
         return "trace"
+    if is_msccl(source):
+        return "msccl"
     try:
         head: Any = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -93,6 +100,15 @@ def _show_plan(plan: Plan, asked: Request) -> None:
         headline, *_ = plan.summary().splitlines()
         print_table(titles, rows, title=headline)
         _say_page(asked)
+
+
+def _show_msccl(source: str, asked: Request) -> None:
+    if asked.html is not None:
+        raise InputError(
+            f"{source} is an MSCCL file, which has no page; show the program that it was exported from, or leave out "
+            "--html"
+        )
+    msccl.show(source, asked.json)
 
 
 def _show_trace(source: str, asked: Request) -> None:
@@ -160,9 +176,10 @@ def _programs(source: str, asked: Request) -> list[Program]:
         program = collective.load(source)
         collective.check(program)
         return [program]
-    if _kind(source) == "trace":
+    if _kind(source) in ("trace", "msccl"):
+        what = "a recorded run" if _kind(source) == "trace" else "an MSCCL file"
         raise InputError(
-            f"{source} is a recorded run; show it alone, or name only programs, plans of collectives and "
+            f"{source} is {what}; show it alone, or name only programs, plans of collectives and "
             "algorithms such as all_reduce:ring:8"
         )
     plan = plans.load(source)

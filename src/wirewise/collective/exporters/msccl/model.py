@@ -151,7 +151,11 @@ class Limits(NamedTuple):
 
 
 def limits(dialect: Dialect) -> Limits:
-    """Of the runtime: microsoft/msccl (include/msccl.h) or Azure's executor (include/msccl/msccl_struct.h)."""
+    """Of the runtime: microsoft/msccl (src/include/msccl.h) or Azure's executor (src/include/msccl/msccl_struct.h).
+
+    Azure/msccl-executor-nccl held 256 steps in its first versions, as microsoft/msccl does; since it has schedulers,
+    it and ROCm/rccl, which took it over, hold 64. Files of 64 steps suit them all.
+    """
     return Limits(steps=256, blocks=216) if dialect == "microsoft" else Limits(steps=64, blocks=1024)
 
 
