@@ -1,0 +1,205 @@
+"""What compressing gradients costs here, measured: codecs, collectives, and when gradients get ready.
+
+Cupcake's protocol: trace an uncompressed job, time each codec over sizes with all that the runtime does around it,
+time the collectives that will be used, and take the slowest rank everywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from wirewise.codec.gradients import GradientCodec, Segments, make
+from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
+from wirewise.errors import InputError
+from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+from wirewise.profile.rounds import Bench, Ranks, collective_times, rising
+
+__all__ = ["gradient_trace", "measure_costs"]
+
+_SIZES = tuple(4**k for k in range(4, 11))
+
+
+def measure_costs(
+    transport: Ranks,
+    codecs: Sequence[str],
+    *,
+    sizes: Sequence[int] = _SIZES,
+    ratio: float = 0.01,
+    device: torch.device | str | None = None,
+    tensor_elements: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> GradientCosts:
+    """Seconds of codecs and of collectives between these ranks; all ranks call it, and all get the same.
+
+    Each round starts at once on all ranks, so that ranks that share processors slow each other down as they do in a
+    step; it counts with the slowest rank, and the median of the rounds is kept. Encoding includes the copy of the
+    gradients into the group and what the residual takes, decoding adds up as many payloads as there are ranks.
+
+    Args:
+        transport: The ranks.
+        codecs: Names of `codec.gradients.CODECS`; "none" is passed over.
+        sizes: Elements, at least two and better five, the largest that of the largest group.
+        ratio: Share of the values that sparse codecs keep.
+        device: Of the gradients; None: the CPU.
+        tensor_elements: Of a typical tensor: larger groups are measured in so many segments as they would have.
+            None: one segment.
+        options: Of codecs, by name.
+
+    Raises:
+        InputError: Too few sizes, or an unknown codec.
+        PeerError: A peer is gone.
+    """
+    steps = sorted({int(size) for size in sizes})
+    if len(steps) < 2 or steps[0] < 1:
+        raise InputError(f"sizes are {list(sizes)}; expected two or more numbers of elements of at least 1")
+    bench, where = Bench(transport), torch.device(device or "cpu")
+    names = [name for name in dict.fromkeys(codecs) if name != "none"]
+    made = {name: _make(name, ratio, dict((options or {}).get(name, {}))) for name in names}
+    _warm(made.values(), where)
+    times = {name: _codec_times(bench, codec, steps, tensor_elements, where) for name, codec in made.items()}
+    payloads = [codec.size_bytes(Segments([steps[-1]])) for codec in made.values()]
+    return GradientCosts(
+        device=str(where),
+        codecs=times,
+        ratio=ratio,
+        ranks=transport.world_size,
+        schemes=collective_times(bench, 4 * steps[-1], max(payloads, default=0), where),
+    )
+
+
+def _make(name: str, ratio: float, options: dict[str, Any]) -> GradientCodec:
+    if name in WIRES and WIRES[name].sparse:
+        options.setdefault("ratio", ratio)
+    return make(name, **options)
+
+
+def _warm(codecs: Any, device: torch.device) -> None:
+    """Compile every kernel, before ranks wait for each other."""
+    for codec in codecs:
+        trial = _Trial(codec, 512, 256, 2, device)
+        trial.encode()
+        trial.decode(1)
+        trial.decode(2)
+
+
+def _codec_times(
+    bench: Bench, codec: GradientCodec, sizes: list[int], tensor: int | None, device: torch.device
+) -> CodecTimes:
+    what, n = f"the measuring of {type(codec).__name__}", bench.ranks
+    found = []
+    for size in sizes:
+        trial = _Trial(codec, size, tensor, n, device)
+        actions = (trial.encode, lambda t=trial: t.decode(1), lambda t=trial: t.decode(n))
+        found.append([bench(action, what) for action in actions])
+    encode, decode, decode_sum = (rising(sizes, column) for column in np.array(found).T)
+    return CodecTimes(encode, decode, {n: decode_sum} if n > 1 else {})
+
+
+class _Trial:
+    """A group as the runtime handles it."""
+
+    def __init__(
+        self, codec: GradientCodec, size: int, tensor: int | None, ranks: int, device: torch.device
+    ) -> None:
+        self.codec, self.device, self.step = codec, device, 0
+        count = max(1, round(size / tensor)) if tensor else 1
+        self.segments = Segments([len(part) for part in np.array_split(np.empty(size), count)])
+        self.gradient = torch.randn(size, device=device)
+        self.flat = torch.empty_like(self.gradient)
+        self.memory = torch.zeros_like(self.flat) if codec.memory else None
+        width = codec.size_bytes(self.segments)
+        self.payloads = torch.zeros(ranks, width, dtype=torch.uint8, device=device)
+        for row in self.payloads:
+            # Payloads of ranks differ: where they say the same, adding them up is faster.
+            codec.encode(torch.randn(size, device=device), None, self.segments, row)
+
+    def encode(self) -> None:
+        """What the thread that computes does."""
+        self.step += 1
+        self.flat.copy_(self.gradient)
+        self.codec.encode(self.flat, self.memory, self.segments, self.payloads[0], step=self.step)
+        self._settle()
+
+    def decode(self, count: int) -> None:
+        """What the thread of the collective does with so many payloads."""
+        self.codec.decode_sum(self.payloads[:count], self.segments, self.flat, scale=1 / count)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def gradient_trace(
+    model: nn.Module, step: Callable[[], object], *, steps: int = 20, transport: Ranks | None = None
+) -> GradientTrace:
+    """When the gradients of a model get ready, in the median of some steps of a job that does not compress.
+
+    The first gradient's time counts from the end of the model's forward pass.
+
+    Args:
+        model: Called once in a step.
+        step: Carries out one training step.
+        steps: How many count, after two that do not.
+        transport: With it the times are those of the slowest rank; all ranks call it.
+
+    Raises:
+        InputError: No step, or a parameter that requires a gradient and gets none, or more than one in a step.
+    """
+    if steps < 1:
+        raise InputError(f"steps is {steps}; expected at least 1")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    seen: list[list[tuple[float, str]]] = []
+    with ExitStack() as hooks:
+
+        def hook(handle: Any) -> None:
+            hooks.callback(handle.remove)
+
+        hook(model.register_forward_hook(lambda *_: seen.append([(time.perf_counter(), "")])))
+        for name, parameter in trained.items():
+            note = lambda _, name=name: seen[-1].append((time.perf_counter(), name))  # noqa: E731
+            hook(parameter.register_post_accumulate_grad_hook(note))
+        for _ in range(2 + steps):
+            step()
+    return _median(trained, seen[-steps:], transport, type(model).__name__)
+
+
+def _median(
+    trained: Mapping[str, nn.Parameter],
+    seen: list[list[tuple[float, str]]],
+    transport: Ranks | None,
+    model: str,
+) -> GradientTrace:
+    for own in seen:
+        names = [name for _, name in own[1:]]
+        if sorted(names) != sorted(trained):
+            missing = sorted(set(trained) - set(names))
+            raise InputError(
+                f"in one step {len(names)} gradients came for {len(trained)} parameters, none for {missing[:5]}; "
+                "freeze unused parameters, and call the model and backward() once a step"
+            )
+    since: dict[str, list[float]] = {name: [] for name in trained}
+    for (start_s, _), *own in seen:
+        for at_s, name in own:
+            since[name].append(at_s - start_s)
+    ready = torch.tensor([np.median(since[name]) for name in trained], dtype=torch.float64)
+    if transport is not None:
+        transport.all_reduce(ready, "the exchange of measured times", dist.ReduceOp.MAX)
+    order = np.argsort(ready.numpy(), kind="stable")
+    gaps = np.diff(ready.numpy()[order], prepend=0.0)
+    names = list(trained)
+    tensors = [
+        GradientTensor(name=names[i], elements=trained[names[i]].numel(), gap_us=max(0.0, 1e6 * float(gap)))
+        for i, gap in zip(order, gaps, strict=True)
+    ]
+    return GradientTrace(
+        tensors=tuple(tensors), model=model, device=str(next(iter(trained.values())).device.type)
+    )

@@ -1,0 +1,127 @@
+"""Times of what all ranks do at once: rounds that start together, and the collectives of gradients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Bench", "Knots", "Ranks", "collective_times", "rising"]
+
+_STEP = 6
+"""Ratio of the bytes of one collective to those of the one before."""
+_LEAST_BYTES = 64
+_ROUNDS = (5, 15)
+_BUDGET_S = 0.5
+"""Of the rounds of one size; at the least number of rounds it may be more."""
+_LONG_S = 1.0
+"""Nothing larger than a collective of so many seconds is tried: the rate of the wire is known by then."""
+
+Knots = tuple[tuple[float, float], ...]
+
+
+class Ranks(Protocol):
+    """What is needed of `runtime.Transport`."""
+
+    group: Any
+    world_size: int
+
+    def all_reduce(self, tensor: Tensor, what: str, op: Any = None) -> None:
+        """Sum, or what `op` says, over all ranks, in place."""
+
+    def guard(self, action: Callable[[], object], what: str, peer: int | None = None) -> None:
+        """Run a blocking call; its failure becomes a `PeerError`."""
+
+
+class Bench:
+    """Rounds that all ranks start together."""
+
+    def __init__(self, transport: Ranks) -> None:
+        self.transport, self.ranks = transport, transport.world_size
+
+    def __call__(self, action: Callable[[], object], what: str) -> float:
+        """Median seconds of the slowest rank, after a round that does not count."""
+        first = self._slowest([self._once(action, what)])[0]
+        count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_ROUNDS))
+        return float(np.median(self._slowest([self._once(action, what) for _ in range(count)])))
+
+    def _once(self, action: Callable[[], object], what: str) -> float:
+        self.transport.guard(lambda: self.transport.group.barrier().wait(), what)
+        start_s = time.perf_counter()
+        action()
+        return time.perf_counter() - start_s
+
+    def _slowest(self, seconds: list[float]) -> list[float]:
+        both = torch.tensor(seconds, dtype=torch.float64)
+        self.transport.all_reduce(both, "the exchange of measured times", dist.ReduceOp.MAX)
+        return both.tolist()
+
+
+def collective_times(
+    bench: Bench, gradient_bytes: int, payload_bytes: int, device: torch.device
+) -> dict[str, Knots]:
+    """Tables of collectives by bytes of a rank's payload, as `GradientCosts.schemes`.
+
+    Args:
+        bench: Between whom.
+        gradient_bytes: Most that an all-reduce carries.
+        payload_bytes: Most that an all-gather, or the two stages of the divisible scheme, carry; 0: they are not used.
+        device: Of the gradients.
+    """
+    if bench.ranks == 1:
+        return {}
+    group, found = bench.transport.group, dict[str, Knots]()
+
+    def all_reduce(size: int) -> Callable[[], object]:
+        values = torch.zeros(-(-size // 4), device=device)
+        return lambda: group.allreduce([values]).wait()
+
+    def all_gather(size: int) -> Callable[[], object]:
+        own = torch.zeros(size, dtype=torch.uint8, device=device)
+        every = own.new_empty(bench.ranks * size)
+        return lambda: group._allgather_base(every, own).wait()
+
+    def divisible(size: int) -> Callable[[], object]:
+        share = -(-size // bench.ranks)
+        out, got = (torch.zeros(bench.ranks * share, dtype=torch.uint8, device=device) for _ in range(2))
+
+        def both() -> None:
+            group.alltoall_base(got, out, [], []).wait()
+            group._allgather_base(out, got[:share]).wait()
+
+        return both
+
+    limits = {all_reduce: gradient_bytes, all_gather: payload_bytes, divisible: payload_bytes}
+    for make_call, most in limits.items():
+        if most:
+            found[make_call.__name__] = _table(bench, make_call, most)
+    return found
+
+
+def _table(bench: Bench, make_call: Callable[[int], Callable[[], object]], most: int) -> Knots:
+    what, knots = f"the measuring of {make_call.__name__}", list[tuple[float, float]]()
+    for size in _bytes_up_to(most):
+        knots.append((size, bench(partial(bench.transport.guard, make_call(size), what), what)))
+        if knots[-1][1] > _LONG_S:
+            break
+    sizes, seconds = zip(*knots, strict=True)
+    return rising(sizes, seconds)
+
+
+def _bytes_up_to(most: int) -> list[int]:
+    """Sizes on a logarithmic scale, the last one is the largest."""
+    least = min(_LEAST_BYTES, max(most // 2, 1))
+    count = max(int(np.ceil(np.log(most / least) / np.log(_STEP))) + 1, 5)
+    return np.unique(np.geomspace(least, max(most, least + 1), count).round().astype(int)).tolist()
+
+
+def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Knots:
+    """A larger size never takes less time, whatever the noise: the smaller ones are lowered to it."""
+    least = np.minimum.accumulate(np.asarray(seconds)[::-1])[::-1]
+    return tuple((float(x), float(y)) for x, y in zip(sizes, least, strict=True))

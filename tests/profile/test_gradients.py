@@ -1,0 +1,117 @@
+"""Measured costs of codecs and collectives, and when gradients get ready."""
+
+import msgspec
+import pytest
+import torch
+from tests.harness.threads import run_ranks_as_threads
+from torch import nn
+
+from wirewise.cost.gradients import GradientCosts, GroupLinks, group_costs, load_costs
+from wirewise.errors import InputError
+from wirewise.lab.replayed import ReplayedModel
+from wirewise.planners.fusion.cupcake import compression_problem, plan_groups
+from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+from wirewise.profile.gradients import gradient_trace, measure_costs
+from wirewise.profile.rounds import rising
+from wirewise.runtime.full_graph.transport import Transport
+
+SIZES = (64, 512, 4096, 20_000, 100_000)
+
+
+def measured(ranks, codecs, **options):
+    def work(rank, group, store):
+        return measure_costs(Transport(group, store=store), codecs, sizes=SIZES, **options)
+
+    return run_ranks_as_threads(ranks, work)
+
+
+def test_all_ranks_get_the_same_tables_and_the_planner_takes_them(tmp_path):
+    codecs = ["none", "efsign", "topk", "fp16"]
+    first, second = measured(2, codecs, ratio=0.02, tensor_elements=5_000)
+    assert first == second
+    assert list(first.codecs) == codecs[1:] and first.ratio == 0.02 and first.ranks == 2
+    assert set(first.schemes) == {"all_reduce", "all_gather", "divisible"}
+    assert all(len(knots) >= 5 for knots in first.schemes.values())
+    for times in first.codecs.values():
+        assert [x for x, _ in times.encode] == list(SIZES) and set(times.decode_sum) == {2}
+        # Measured: above the resolution of the clock, and a hundred thousand elements are not free.
+        assert times.encode[0][1] > 1e-7 and times.encode[-1][1] > 1e-5
+    path = tmp_path / "costs.json"
+    path.write_bytes(msgspec.json.encode(first))
+    assert load_costs(path) == first
+    assert {cost.scheme for cost in group_costs(first, "efsign", GroupLinks(2))} == {
+        "all_gather",
+        "divisible",
+    }
+    assert plan_for(first).world_size == 2
+
+
+def plan_for(costs: GradientCosts):
+    tensors = tuple(GradientTensor(name=str(i), elements=10_000, gap_us=100) for i in range(8))
+    problem = compression_problem(GradientTrace(tensors=tensors), costs, GroupLinks(2), ["efsign", "none"])
+    return plan_groups(problem)
+
+
+def test_all_reduce_reaches_the_largest_group_and_payloads_their_largest():
+    costs = measured(2, ["efsign"])[0]
+    assert costs.schemes["all_reduce"][-1][0] == 4 * SIZES[-1]
+    assert costs.schemes["all_gather"][-1][0] == SIZES[-1] // 8 + 4
+    none = measured(2, [])[0]
+    assert set(none.schemes) == {"all_reduce"} and not none.codecs
+
+
+def test_noise_never_makes_a_larger_size_faster():
+    assert rising([1, 2, 3, 4], [5.0, 3.0, 4.0, 6.0]) == ((1, 3.0), (2, 3.0), (3, 4.0), (4, 6.0))
+
+
+def test_too_few_sizes_and_unknown_codecs_are_named():
+    class Nobody:
+        group, world_size = None, 1
+
+    with pytest.raises(InputError, match="two or more"):
+        measure_costs(Nobody(), [], sizes=[8])
+    with pytest.raises(InputError, match="unknown gradient codec 'zip'"):
+        measure_costs(Nobody(), ["zip"])
+
+
+def replayed(*gaps_us):
+    tensors = tuple(GradientTensor(name=f"t{i}", elements=i + 1, gap_us=g) for i, g in enumerate(gaps_us))
+    return ReplayedModel(GradientTrace(tensors=tensors))
+
+
+def train(model):
+    x = torch.ones(1, requires_grad=True)
+
+    def step():
+        model.zero_grad()
+        model(x).sum().backward()
+
+    return step
+
+
+def test_the_trace_of_a_replayed_model_is_the_one_it_was_made_from():
+    model = replayed(0, 20_000, 5_000, 10_000)
+    found = gradient_trace(model, train(model), steps=5)
+    assert [(t.name, t.elements) for t in found.tensors] == [(f"t{i}", i + 1) for i in range(4)]
+    # A busy machine only ever adds time, so only the lower ends are certain.
+    assert [t.gap_us > least for t, least in zip(found.tensors[1:], (15_000, 4_000, 8_000), strict=True)] == [
+        True
+    ] * 3
+    found.check_itself()
+
+
+def test_with_a_transport_ranks_agree():
+    def work(rank, group, store):
+        model = replayed(0, 1_000 * (1 + 20 * rank))
+        return gradient_trace(model, train(model), steps=3, transport=Transport(group, store=store))
+
+    first, second = run_ranks_as_threads(2, work)
+    assert first == second and first.tensors[1].gap_us > 15_000
+
+
+def test_a_parameter_without_gradient_is_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with pytest.raises(InputError, match=r"none for \['1.bias', '1.weight'\]"):
+        gradient_trace(
+            model, lambda: model[0](torch.ones(1, 2) + model(torch.ones(1, 2)).detach()).sum().backward()
+        )
