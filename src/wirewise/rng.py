@@ -63,7 +63,7 @@ def stream_key(seed: int, *words: int) -> int:
     key = 0
     for word in (seed, *words):
         for half in (word & _MASK, (word >> 32) & _MASK):
-            key = int(_mix(np.array([(key * 31 + half + GOLDEN) & _MASK], dtype=np.uint64))[0])
+            key = int(mix32(np.uint32((key * 31 + half + GOLDEN) & _MASK)))
     return key
 
 

@@ -1,0 +1,5 @@
+"""Neighbour sampling for mini-batch training: the same batches for any number of threads. Needs no torch."""
+
+from wirewise.graph.sampling.sampler import SEMANTICS, Batch, Layer, NeighborSampler
+
+__all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler"]

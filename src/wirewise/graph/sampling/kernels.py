@@ -1,0 +1,129 @@
+"""The neighbour sampler's inner loop, compiled."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.rng import GOLDEN, mix32, row_key
+
+__all__ = ["edge_room", "enter", "expand"]
+
+_FEW = 64
+"""Up to so many picks are compared one by one; more are drawn by a shuffle."""
+_HALF = 32
+_LOW = (1 << _HALF) - 1
+
+
+@numba.njit(nogil=True, cache=True)
+def edge_room(indptr: NDArray[np.int64], nodes: NDArray[np.int64], fanout: int) -> int:
+    """Edges that `expand` of these nodes writes."""
+    room = 0
+    for node in nodes:
+        degree = indptr[node + 1] - indptr[node]
+        room += degree if fanout < 0 or degree < fanout else fanout
+    return room
+
+
+@numba.njit(nogil=True, cache=True)
+def enter(nodes: NDArray[np.int64], table: NDArray[np.int64], tag: int) -> int:
+    """Number the nodes 0, 1, ... in the table; returns the first one that stands twice, or -1."""
+    for place in range(len(nodes)):
+        if table[nodes[place]] >> _HALF == tag:
+            return place
+        table[nodes[place]] = (tag << _HALF) | place
+    return -1
+
+
+@numba.njit(inline="always", cache=True)
+def _below(key: int, draw: int, bound: int) -> int:
+    """A number from 0 to bound - 1; off uniform by at most bound / 2^32."""
+    word = mix32(np.uint32(np.uint32(key) + np.uint32(draw) * np.uint32(GOLDEN)))
+    return (int(word) * bound) >> _HALF
+
+
+@numba.njit(nogil=True, cache=True)
+def _pick(key: int, degree: int, picks: NDArray[np.int64], deck: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`len(picks)` of `degree` places without replacement, all sets equally likely.
+
+    Floyd's method (Bentley and Floyd, CACM 30(9), 1987), or a shuffle's beginning where there are many.
+    """
+    count = len(picks)
+    if count > _FEW:
+        if len(deck) < degree:
+            deck = np.empty(2 * degree, np.int64)
+        for place in range(degree):
+            deck[place] = place
+        for draw in range(count):
+            other = draw + _below(key, draw, degree - draw)
+            picks[draw] = deck[other]
+            deck[other] = deck[draw]
+        return deck
+    for draw in range(count):
+        last = degree - count + draw
+        pick = _below(key, draw, last + 1)
+        for earlier in range(draw):
+            if picks[earlier] == pick:
+                pick = last
+                break
+        picks[draw] = pick
+    return deck
+
+
+@numba.njit(nogil=True, cache=True)
+def expand(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    nodes: NDArray[np.int64],
+    begin: int,
+    end: int,
+    count: int,
+    fanout: int,
+    key: int,
+    table: NDArray[np.int64],
+    tag: int,
+    sums: NDArray[np.int64],
+    sources: NDArray[np.int32],
+) -> int:
+    """Draw neighbours of `nodes[begin:end]`, and number those that are new.
+
+    Args:
+        indptr: In-neighbours of all nodes, [N + 1].
+        indices: The same, [E].
+        nodes: Global ids by local number; new ones are appended.
+        begin: First local number to expand.
+        end: One behind the last.
+        count: Nodes so far.
+        fanout: Neighbours of each; below 0: all.
+        key: Of the hop, 32 bits.
+        table: [N]: tag and local number of what is in the batch.
+        tag: Of the batch.
+        sums: Edges before each local number; those behind `begin` are written.
+        sources: Local number of each edge's source; written from `sums[begin]` on.
+
+    Returns:
+        Nodes afterwards.
+    """
+    picks, deck = np.empty(max(fanout, 0), np.int64), np.empty(0, np.int64)
+    edge = sums[begin]
+    for target in range(begin, end):
+        node = nodes[target]
+        start = indptr[node]
+        degree = indptr[node + 1] - start
+        drawn = 0 <= fanout < degree
+        if drawn:
+            deck = _pick(row_key(key, node), degree, picks, deck)
+        for place in range(fanout if drawn else degree):
+            source = indices[start + (picks[place] if drawn else place)]
+            entry = table[source]
+            if entry >> _HALF == tag:
+                sources[edge] = entry & _LOW
+            else:
+                table[source] = (tag << _HALF) | count
+                nodes[count] = source
+                sources[edge] = count
+                count += 1
+            edge += 1
+        sums[target + 1] = edge
+    return count
