@@ -8,6 +8,7 @@ from wirewise.lab.job import Job, JobResult
 from wirewise.lab.namespaces import available, clean
 from wirewise.lab.network import Lab, Loopback
 from wirewise.lab.pairs import Pairs, pairs_of, topology_of
+from wirewise.lab.servers import Servers
 
 __all__ = [
     "Fault",
@@ -17,6 +18,7 @@ __all__ = [
     "Lab",
     "Loopback",
     "Pairs",
+    "Servers",
     "VirtualAccelerator",
     "VirtualLayer",
     "available",

@@ -22,6 +22,7 @@ from wirewise.lab.faults import Fault
 from wirewise.lab.job import Job, JobResult, Listener, Process
 from wirewise.lab.launch import Place, rank_commands
 from wirewise.lab.pairs import Pairs, pairs_of
+from wirewise.lab.servers import Servers
 from wirewise.lab.throttle import Throttle
 from wirewise.topology import Topology
 
@@ -55,6 +56,9 @@ class Lab:
         links: Rates of single hosts that differ.
         pairs: Rates of pairs of hosts, the same both ways: each two hosts then have a link of their own, as if
             a cable joined them, and nothing is shared.
+        servers: Hosts of each server: they share a switch, and all of them one link to the other servers; none:
+            all hosts share one switch.
+        uplink: Rate of that link of each server.
 
     Raises:
         LabError: Namespaces or shaped links cannot be had here; the message says what is missing.
@@ -68,6 +72,9 @@ class Lab:
         link: str | float = "1gbit",
         links: Mapping[int, str | float] | None = None,
         pairs: Mapping[tuple[int, int], str | float] | None = None,
+        *,
+        servers: Sequence[Sequence[int]] = (),
+        uplink: str | float = "1gbit",
     ) -> None:
         if not 1 <= hosts <= _MAX_HOSTS:
             raise LabError(f"got {hosts} hosts; expected 1 to {_MAX_HOSTS}")
@@ -76,7 +83,11 @@ class Lab:
             raise LabError(f"links name host {wrong[0]}; expected hosts 0 to {hosts - 1}")
         if pairs is not None and links:
             raise LabError("got links and pairs; hosts that are linked in pairs have no link that all share")
+        if pairs is not None and servers:
+            raise LabError("got pairs and servers; hosts that are linked in pairs have no switch")
         self.num_hosts = hosts
+        self.servers = Servers(hosts, servers, uplink) if servers else None
+        """Which hosts share a switch; None: all share one."""
         self.pairs = None if pairs is None else Pairs(hosts, link, pairs)
         """Rates of pairs of hosts; None: each host has one link to all."""
         self.rates = [units.parse_rate((links or {}).get(h, link)) for h in range(hosts)]
@@ -90,6 +101,7 @@ class Lab:
         self._owner = os.getpid()
         self._realm: namespaces.Realm | None = None
         self._holders: list[subprocess.Popen[str]] = []
+        """One process in each host's namespace; with servers, one more in that of the switches."""
         self._throttles: dict[int, Throttle] = {}
         self._jobs: list[Job] = []
         self._handlers: list[int] = []
@@ -174,7 +186,10 @@ class Lab:
         for host, name in enumerate(self.names):
             realm.ip("-n", name, lines=_host_devices(self.address(host)))
             self._holders.append(realm.hold(name))
-        realm.ip("-n", self._bridge, lines=_bridge_devices(self.num_hosts))
+        realm.ip("-n", self._bridge, lines=self._bridge_devices())
+        if self.servers is not None:
+            self._holders.append(realm.hold(self._bridge))
+            self._shape_uplinks(self.servers)
         for host, rate in enumerate(self.rates):
             if self.pairs is None:
                 self._shape(host, rate, "add")
@@ -188,14 +203,29 @@ class Lab:
                 f"the link of host {host} has {bytes_per_s:g} bytes per second; expected 1 to {_MAX_RATE:g}, "
                 "which is what the kernel can shape"
             )
+        slowest = bytes_per_s if self.servers is None else min(bytes_per_s, self.servers.uplink_bytes_per_s)
         # A host's own end shapes what it sends, the bridge's end what it receives.
-        burst = max(_MIN_BURST, int(bytes_per_s * _BURST_S))
-        bucket = f"tbf rate {round(bytes_per_s * 8)}bit burst {burst}b latency {_QUEUE_LATENCY}".split()
         for where, device in ((self.names[host], _INTERFACE), (self._bridge, f"port{host}")):
-            # A segment larger than the burst would be cut into packets, each waiting on a timer of its own.
-            segment = str(min(65_536, burst * 4 // 5))
-            self._open().ip("-n", where, "link", "set", "dev", device, "gso_max_size", segment)
-            self._open().tc("-n", where, "qdisc", verb, "dev", device, "root", *bucket)
+            self._bucket(where, device, bytes_per_s, slowest, verb)
+
+    def _shape_uplinks(self, servers: Servers) -> None:
+        rate = servers.uplink_bytes_per_s
+        if not 1 <= rate <= _MAX_RATE:
+            raise LabError(
+                f"got uplinks of {rate:g} bytes per second; expected 1 to {_MAX_RATE:g}, which is what the kernel can "
+                "shape"
+            )
+        for device in itertools.chain(*servers.interfaces):
+            self._bucket(self._bridge, device, rate, rate, "add")
+
+    def _bucket(self, where: str, device: str, bytes_per_s: float, slowest: float, verb: str) -> None:
+        """Shape what an interface sends; its packets fit into the bucket of the slowest link on their way."""
+        burst, least = (max(_MIN_BURST, int(rate * _BURST_S)) for rate in (bytes_per_s, slowest))
+        bucket = f"tbf rate {round(bytes_per_s * 8)}bit burst {burst}b latency {_QUEUE_LATENCY}".split()
+        # A segment larger than the burst would be cut into packets, each waiting on a timer of its own.
+        segment = str(min(65_536, least * 4 // 5))
+        self._open().ip("-n", where, "link", "set", "dev", device, "gso_max_size", segment)
+        self._open().tc("-n", where, "qdisc", verb, "dev", device, "root", *bucket)
 
     def address(self, host: int) -> str:
         """Address of a host inside the lab."""
@@ -263,7 +293,7 @@ class Lab:
     def heal(self, host: int) -> None:
         """Put a cut host back on the network, and a slow one back to its speed."""
         self._check(host)
-        self._open().ip("-n", self._bridge, "link", "set", f"port{host}", "master", "bridge")
+        self._open().ip("-n", self._bridge, "link", "set", f"port{host}", "master", self._switch(host))
         self.slow(host, 1.0, what="both")
 
     def slow(self, host: int, factor: float, what: str = "link") -> None:
@@ -294,11 +324,22 @@ class Lab:
         """Bytes that each host has sent and received since the lab was built."""
         self._open()
         found = []
-        for holder in self._holders:
+        for holder in self._holders[: self.num_hosts]:
             read = read_counters(Path(f"/proc/{holder.pid}/net/dev"), _INTERFACE)
             assert read is not None
             found.append(read)
         return found
+
+    def uplink_counters(self) -> list[HostBytes]:
+        """Bytes that left and entered each server since the lab was built; see `HostBytes` for headers.
+
+        Raises:
+            LabError: This lab has no servers.
+        """
+        self._open()
+        if self.servers is None:
+            raise LabError("this lab has no servers, so no uplinks; build it with `servers`")
+        return self.servers.counters(Path(f"/proc/{self._holders[self.num_hosts].pid}/net/dev"))
 
     def launch(
         self,
@@ -367,6 +408,22 @@ class Lab:
         """Run one job over all hosts and wait for its end; arguments and errors as `launch`."""
         return self.launch(command, **options).wait()
 
+    def _switch(self, host: int) -> str:
+        """Name of the bridge that a host hangs on."""
+        return "bridge" if self.servers is None else self.servers.switch(host)
+
+    def _bridge_devices(self) -> list[str]:
+        lines = [
+            "link add name bridge type bridge mcast_snooping 0",
+            "link set dev bridge addrgenmode none",
+            "link set dev bridge up",
+            *(self.servers.devices() if self.servers is not None else ()),
+        ]
+        for host in range(self.num_hosts):
+            lines.append(f"link set dev port{host} addrgenmode none")
+            lines.append(f"link set dev port{host} master {self._switch(host)} up")
+        return lines
+
     def _open(self) -> namespaces.Realm:
         if self._realm is None:
             raise LabError("the lab is not open; use it as `with Lab(...) as lab:`")
@@ -423,18 +480,6 @@ def _host_devices(address: str) -> list[str]:
         "link set dev lo up",
         f"link set dev {_INTERFACE} up",
     ]
-
-
-def _bridge_devices(hosts: int) -> list[str]:
-    lines = [
-        "link add name bridge type bridge mcast_snooping 0",
-        "link set dev bridge addrgenmode none",
-        "link set dev bridge up",
-    ]
-    for host in range(hosts):
-        lines.append(f"link set dev port{host} addrgenmode none")
-        lines.append(f"link set dev port{host} master bridge up")
-    return lines
 
 
 def _per_host(command: Sequence[str] | Sequence[Sequence[str]], hosts: int) -> list[list[str]]:
