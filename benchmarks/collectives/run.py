@@ -4,13 +4,13 @@
 
 Rows: `uneven` (F2: planned all-reduces on H4 and on a quarter of its rates), `alike` (F3, F4: one link a host, and one
 a pair), `small` (F5), `training` (F7: steps of DistributedDataParallel), `rates` (F8: rates that the transport saw),
-`noise` (G3: event-driven trees against trees that wait), `slow_leaf` (G4).
+`noise` (G3: event-driven trees against trees that wait), `slow_leaf` (G4), `chunk_size` (B4: sizes of chunks found by
+running), `servers` (B5: three phases over two servers, and the bytes between them).
 
 H4: hosts 0-1 and 2-3 are joined by 1600 Mbit/s, 0-2 by 400, others by 100, both ways. All hosts, and their ranks, share
 this machine's processors. MB are 2^20 bytes. A time is that of the slowest rank; methods take turns; medians.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -18,10 +18,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
+from chunk_size import chunk_size
+from jobs import MB, ms, run, saved
 from noise import Noise
+from servers import servers
 
 from common import Page, arguments, paired, scratch, verdict
-from wirewise.collective import network, save
+from wirewise.collective import network
 from wirewise.collective.bounds import bound
 from wirewise.collective.builders import build
 from wirewise.lab import Lab, pairs_of, topology_of
@@ -29,17 +32,17 @@ from wirewise.planners.collective import CollectiveProblem, plan
 from wirewise.runtime.collective.defaults import default
 from wirewise.topology import lab_hosts, preset
 
-HERE = Path(__file__).resolve().parent
-MB = 1 << 20
 PRESETS = {
     "smoke": {
         "uneven": {"h4": (1,)}, "repeats": 1, "alike_mb": 1, "small": (4096,), "times": 5, "steps": 1,
         "parameters": 300_000, "turns": 2, "calls": 1, "noise_mb": 1, "ranks": 3, "leaf_mb": 1, "rates_mb": 1,
+        "chunks_mb": (1,), "tunings": 1, "servers_mb": 1,
     },
     "paper": {
         "uneven": {"h4": (16, 64), "h4-quarter": (4, 8)}, "repeats": 5, "alike_mb": 16,
         "small": (16, 1024, 4096), "times": 100, "steps": 5, "parameters": 6_000_000, "turns": 9, "calls": 8,
         "noise_mb": 4, "ranks": 8, "leaf_mb": 8, "rates_mb": 8,
+        "chunks_mb": (4,), "tunings": 3, "servers_mb": 16,
     },
 }  # fmt: skip
 
@@ -47,32 +50,6 @@ PRESETS = {
 def compare(lab, **job):
     """What worker.py prints at rank 0."""
     return run(lab, "worker.py", job)[0]
-
-
-def run(lab, script, job, ready=None):
-    """JSON lines that each rank prints."""
-    heard = [[] for _ in range(lab.num_hosts)]
-
-    def listen(host, line):
-        if line == "ready" and host == 0 and ready is not None:
-            ready(lab)
-        if line.startswith("{"):
-            heard[host].append(json.loads(line))
-
-    with scratch() as folder:
-        (folder / "job.json").write_text(json.dumps(job))
-        result = lab.run(
-            [str(HERE / script), str(folder / "job.json")], launcher="direct", listener=listen, timeout_s=180
-        )
-    if not result.ok:
-        sys.exit(f"{script} failed: {result.tails}")
-    return heard
-
-
-def saved(folder, program, name="program"):
-    path = folder / f"{name}.json"
-    save(program, path)
-    return str(path)
 
 
 def uneven(page, preset_):
@@ -235,7 +212,9 @@ def noise(page, preset_):
                     "calls": preset_["calls"], "windows": [2 * 65_536, 3 * 65_536],
                 }  # fmt: skip
                 try:
-                    (found,), *_ = run(lab, "trees_worker.py", job, source.disturb if percent else None)
+                    (found,), *_ = run(
+                        lab, "trees_worker.py", job, disturbing(source, lab) if percent else None
+                    )
                 finally:
                     source.stop()
             times = found["slowest"]
@@ -246,6 +225,11 @@ def noise(page, preset_):
                 f"{percent} %", *ms(*medians.values()), *(f"{medians[way] / quiet[way]:.2f}" for way in medians),
                 f"{ratio:.2f}", verdict(ratio, most=most) if most else "none",
             )  # fmt: skip
+
+
+def disturbing(source, lab):
+    """Start the noise when the ranks are ready."""
+    return lambda folder, line: source.disturb(lab) if line == "ready" else None
 
 
 def slow_leaf(page, preset_):
@@ -274,13 +258,9 @@ def slow_leaf(page, preset_):
             row(name, *ms(solo, held), f"{held / solo:.2f}", claimed)
 
 
-def ms(*seconds):
-    return [f"{1e3 * one:.1f}" for one in seconds]
-
-
 ROWS = {
     "uneven": uneven, "alike": alike, "small": small, "training": training, "rates": rates, "noise": noise,
-    "slow_leaf": slow_leaf,
+    "slow_leaf": slow_leaf, "chunk_size": chunk_size, "servers": servers,
 }  # fmt: skip
 
 
