@@ -1,12 +1,16 @@
 """Exact search on small networks: known answers, and programs that the checker proves."""
 
+import re
+
 import pytest
 
 from tests.planners.collective.networks import ring
 from wirewise.collective import check, network
 from wirewise.errors import PlanError
-from wirewise.planners.collective import CollectiveProblem
-from wirewise.planners.collective.sccl import Point, pareto, solve, synthesize
+from wirewise.planners.collective import CollectiveProblem, plan
+from wirewise.planners.collective.demands import block_bytes
+from wirewise.planners.collective.sccl import Point, pareto, propose, solve, synthesize
+from wirewise.planners.collective.sccl.point import point_of
 from wirewise.topology import preset
 
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")
@@ -86,3 +90,45 @@ def test_what_is_not_decided_is_told():
         solve(dgx1(), Point(6, 3, 7), time_limit_s=1e-9)
     with pytest.raises(PlanError, match="raise the steps"):
         synthesize(dgx1(), point=Point(2, 2, 2))
+
+
+@pytest.mark.parametrize("collective", MOVING + ADDING)
+def test_without_time_there_is_a_program_that_is_not_proved_best(collective):
+    program, notes = propose(dgx1(collective, root=3), time_limit_s=1e-9)
+    check(program)
+    assert program.collective == collective
+    assert notes and all("not proved best" in note and "not decided in time" in note for note in notes)
+
+
+def test_a_point_without_a_decision_is_told():
+    program, (note,) = propose(dgx1(), point=Point(6, 3, 7), time_limit_s=1e-9)
+    check(program)
+    assert "Point(chunks=6, steps=3, rounds=7) was not decided" in note
+
+
+def test_the_plan_says_that_its_program_is_not_proved_best():
+    late = plan(dgx1(), method="sccl", time_limit_s=1e-6)
+    assert "not proved best" in late.notes[0]
+    problem = CollectiveProblem(network=ring(4), collective="all_gather", size_bytes=1e6)
+    assert plan(problem, method="sccl", time_limit_s=20.0, most_chunks=2).notes == ()
+
+
+def test_where_the_front_is_empty_another_program_is_taken():
+    problem = CollectiveProblem(network=ring(6, both=False), collective="all_to_all", size_bytes=1e6)
+    program, (note,) = propose(problem, slack=0, most_chunks=1, time_limit_s=20.0)
+    check(program)
+    assert "no program is within the slack" in note
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "all_gather", "gather"])
+def test_the_gap_holds_the_best_program(collective):
+    problem = CollectiveProblem(network=ring(5), collective=collective, size_bytes=1e5)
+    late, (note,) = propose(problem, time_limit_s=1e-9)
+    best, told = propose(problem, most_chunks=3, time_limit_s=30.0)
+    assert told == ()
+    gap = int(re.search(r"up to (\d+)% less", note)[1]) / 100
+    late_s, best_s = (
+        point_of(one, problem).predicted_s(problem.network, block_bytes(problem)) for one in (late, best)
+    )
+    assert best_s <= late_s * (1 + 1e-9)
+    assert best_s >= (1 - gap - 0.005) * late_s

@@ -10,21 +10,22 @@ from wirewise.collective import Program, check
 from wirewise.collective.bounds import bound
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.collective import adapt, auto, blink, forest, greedy, sccl, taccl
-from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.segments import with_best_segments
+from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
+from wirewise.planners.collective.segments import LEAST_TIME_S, with_best_segments
 from wirewise.plans import Candidate, Certificate, CollectivePlan
 
-__all__ = ["PLANNERS", "CollectiveProblem", "plan", "with_best_segments"]
+__all__ = ["PLANNERS", "CollectiveProblem", "Proposal", "plan", "with_best_segments"]
 
-PLANNERS: dict[str, Callable[..., Program]] = {
+PLANNERS: dict[str, Callable[..., Program | Proposal]] = {
     "forest": forest.synthesize,
     "blink": blink.synthesize,
     "greedy": greedy.synthesize,
     "adapt": adapt.synthesize,
     "taccl": taccl.synthesize,
-    "sccl": sccl.synthesize,
+    "sccl": sccl.propose,
 }
-"""Planners by name: `(problem, *, time_limit_s, seed, **knobs) -> Program`; "auto" asks them in this order."""
+"""Planners by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes; "auto" asks them in
+this order."""
 
 
 def plan(
@@ -40,7 +41,8 @@ def plan(
     Args:
         problem: What for.
         method: "auto" or a name in `PLANNERS`.
-        time_limit_s: For the search; the best program found within it counts.
+        time_limit_s: For the search; the best program found within it counts. Checks and the choice of segments can
+            take a few seconds more.
         seed: Of random choices.
         knobs: Of the planner, such as `sketch` of "taccl".
 
@@ -52,7 +54,7 @@ def plan(
         raise InputError(f"got a time limit of {time_limit_s:g} s; expected a number above 0")
     if method != "auto" and method not in PLANNERS:
         raise PlanError(f"unknown planner {method!r}; expected one of: auto, {', '.join(PLANNERS)}")
-    start = time.perf_counter()
+    start = time.monotonic()
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
     if method == "auto":
@@ -60,11 +62,13 @@ def plan(
             problem, PLANNERS, time_limit_s=time_limit_s, seed=seed, **knobs
         )
     else:
-        program = PLANNERS[method](problem, time_limit_s=time_limit_s, seed=seed, **knobs)
+        answer = PLANNERS[method](problem, time_limit_s=time_limit_s, seed=seed, **knobs)
+        program, notes = proposal(answer)
     check(program)
     network, size_bytes = problem.network, problem.size_bytes
-    program, predicted_s = with_best_segments(program, network, size_bytes)
-    synthesis_s = time.perf_counter() - start
+    left_s = max(start + time_limit_s - time.monotonic(), LEAST_TIME_S)
+    program, predicted_s = with_best_segments(program, network, size_bytes, time_limit_s=left_s)
+    synthesis_s = time.monotonic() - start
     limit = bound(network, problem.collective, size_bytes, root=problem.root, members=problem.members)
     return CollectivePlan(
         world_size=network.ranks,

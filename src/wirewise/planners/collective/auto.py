@@ -16,8 +16,8 @@ from wirewise.errors import PlanError, WirewiseError
 from wirewise.planners.collective.adapt import distances, grouped
 from wirewise.planners.collective.combine import renumbered
 from wirewise.planners.collective.orders import near_order
-from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.segments import with_best_segments
+from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
+from wirewise.planners.collective.segments import LEAST_TIME_S, with_best_segments
 from wirewise.plans import Candidate
 
 __all__ = ["BUILTIN", "Choice", "choose"]
@@ -65,7 +65,7 @@ class _Tried(NamedTuple):
 
 def choose(
     problem: CollectiveProblem,
-    planners: Mapping[str, Callable[..., Program]],
+    planners: Mapping[str, Callable[..., Program | Proposal]],
     *,
     time_limit_s: float = 60.0,
     seed: int = 0,
@@ -78,8 +78,8 @@ def choose(
 
     Args:
         problem: What for.
-        planners: By name, `(problem, *, time_limit_s, seed) -> Program`; asked in this order; with many ranks or
-            without time the quick ones first.
+        planners: By name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this order; with
+            many ranks or without time the quick ones first.
         time_limit_s: For all; each planner gets an equal part of what is left.
         seed: Of the planners.
         gain: Part by which a program must beat what process groups do by themselves, or "builtin" is chosen.
@@ -109,7 +109,8 @@ def choose(
             notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
             break
         share = max(left, 0.0) / (len(asked) - number)
-        found = _tried(name, problem, partial(planners[name], problem, time_limit_s=share, seed=seed), notes)
+        make = partial(planners[name], problem, time_limit_s=share, seed=seed)
+        found = _tried(name, problem, make, notes, ends)
         tried += [found] if found else []
     return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least.seconds, gain, notes)
 
@@ -132,7 +133,7 @@ def _known(problem: CollectiveProblem, notes: list[str], ends: float) -> Iterato
     for label, name, order in wanted:
         if some and time.monotonic() > ends:
             return
-        found = _tried(label, problem, partial(_built, problem, name, order, hosts), notes)
+        found = _tried(label, problem, partial(_built, problem, name, order, hosts), notes, ends)
         if found:
             some = True
             yield found
@@ -155,13 +156,20 @@ def _built(problem: CollectiveProblem, name: str, order: tuple[int, ...], hosts:
 
 
 def _tried(
-    name: str, problem: CollectiveProblem, make: Callable[[], Program], notes: list[str]
+    name: str,
+    problem: CollectiveProblem,
+    make: Callable[[], Program | Proposal],
+    notes: list[str],
+    ends: float,
 ) -> _Tried | None:
     try:
-        program, seconds = with_best_segments(make(), problem.network, problem.size_bytes)
+        made, own_notes = proposal(make())
+        left_s = max(ends - time.monotonic(), LEAST_TIME_S)
+        program, seconds = with_best_segments(made, problem.network, problem.size_bytes, time_limit_s=left_s)
     except WirewiseError as error:
         notes.append(f"{name}: {error}")
         return None
+    notes.extend(f"{name}: {note}" for note in own_notes)
     return _Tried(name, msgspec.structs.replace(program, name=name), seconds)
 
 

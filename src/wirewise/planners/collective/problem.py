@@ -1,14 +1,15 @@
-"""What is decided on: a collective of a size on a network."""
+"""What is decided on: a collective of a size on a network; and what a planner answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import NamedTuple
 
-from wirewise.collective import COLLECTIVES, ROOTED, Collective, Network
+from wirewise.collective import COLLECTIVES, ROOTED, Collective, Network, Program
 from wirewise.errors import InputError
 
-__all__ = ["CollectiveProblem"]
+__all__ = ["CollectiveProblem", "Proposal", "proposal"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +49,16 @@ class CollectiveProblem:
     def group(self) -> tuple[int, ...]:
         """Ranks that take part."""
         return self.members or tuple(range(self.network.ranks))
+
+
+class Proposal(NamedTuple):
+    """A program, and what its planner has to say of it."""
+
+    program: Program
+    notes: tuple[str, ...] = ()
+    """Such as the gap of a search that its time limit ended."""
+
+
+def proposal(answer: Program | Proposal) -> Proposal:
+    """The answer of any planner: most have nothing to say of their program."""
+    return answer if isinstance(answer, Proposal) else Proposal(answer)

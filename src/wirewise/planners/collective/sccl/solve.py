@@ -1,0 +1,174 @@
+"""One point of SCCL's front decided: a mixed-integer program for HiGHS."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from wirewise.collective import Program, Transfer
+from wirewise.errors import PlanError
+from wirewise.planners.collective.demands import demands, hops, pairs
+from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.sccl.point import Point, widths
+
+__all__ = ["solve"]
+
+_MOST_COLUMNS = 60_000
+"""Size of a model above which no exact answer is to be hoped for."""
+
+
+class _Send(NamedTuple):
+    demand: int
+    part: int
+    source: int
+    target: int
+    step: int
+
+
+def solve(problem: CollectiveProblem, point: Point, *, time_limit_s: float = 60.0) -> Program | None:
+    """The program of exactly these chunks, steps and rounds; None: proved that there is none.
+
+    Variables: does chunk c go from i to j in step s (binary). Constraints: a rank receives a chunk at most once, and
+    once if it needs it; a chunk leaves a rank only in a later step than it came; an edge carries at most its width
+    times the rounds of the step. Every split of the rounds among the steps is tried, the most even first.
+
+    Raises:
+        PlanError: The time limit ends the search before either is known, or the model is too large for it.
+    """
+    ends = time.monotonic() + time_limit_s
+    late = PlanError(f"{point} was not decided within {time_limit_s:g} s; allow more time or fewer chunks")
+    if time_limit_s <= 0:
+        raise late
+    sends = _sends(problem, point)
+    if sends is None:
+        return None
+    rows, least, most, step_rows = _rows(problem, point, sends)
+    for rounds in _splits(point):
+        most[step_rows.rows] = step_rows.width * np.array(rounds)[step_rows.step]
+        left = ends - time.monotonic()
+        found = _feasible(rows, least, most, left) if left > 0 else None
+        if found is None:
+            raise late
+        if found.size:
+            return _program(
+                problem, point, [send for send, taken in zip(sends, found, strict=True) if taken > 0.5]
+            )
+    return None
+
+
+def _sends(problem: CollectiveProblem, point: Point) -> list[_Send] | None:
+    """All transfers that can be of use; None: a target is further away than there are steps.
+
+    Raises:
+        PlanError: There are too many.
+    """
+    far, links, found = hops(problem.network), pairs(problem.network), list[_Send]()
+    wanted = demands(problem)
+    if any(far[d.source, t] > point.steps for d in wanted for t in d.targets):
+        return None
+    for number, demand in enumerate(wanted):
+        if len(found) > _MOST_COLUMNS:
+            raise PlanError(
+                f"more than {_MOST_COLUMNS} variables for {point}; expected fewer: use the planner greedy"
+            )
+        nearest = far[:, list(demand.targets)].min(axis=1, initial=problem.network.ranks)
+        for s, t in links:
+            steps = range(int(far[demand.source, s]), point.steps - int(nearest[t]))
+            if t != demand.source:
+                found += [_Send(number, c, s, t, step) for c in range(point.chunks) for step in steps]
+    return found
+
+
+class _StepRows(NamedTuple):
+    """Constraints of edges in steps; each allows the width of its edge times the rounds of its step."""
+
+    rows: NDArray[np.int64]
+    width: NDArray[np.int64]
+    step: NDArray[np.int64]
+
+
+def _rows(
+    problem: CollectiveProblem, point: Point, sends: list[_Send]
+) -> tuple[csr_array, NDArray[np.float64], NDArray[np.float64], _StepRows]:
+    """Constraints: matrix, lower and upper ends; those of edges are filled in by the caller."""
+    into: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    over: dict[tuple[int, int], list[int]] = defaultdict(list)
+    of_demand: dict[int, list[int]] = defaultdict(list)
+    routes = {pair: problem.network.route(*pair) or () for pair in pairs(problem.network)}
+    for column, send in enumerate(sends):
+        into[send.demand, send.part, send.target].append(column)
+        of_demand[send.demand].append(column)
+        for edge in routes[send.source, send.target]:
+            over[edge, send.step].append(column)
+    entries: list[tuple[list[int], list[int], float, float]] = []
+    for number, demand in enumerate(demands(problem)):
+        for part, target in itertools.product(range(point.chunks), demand.targets):
+            columns = into[number, part, target]
+            entries.append((columns, [1] * len(columns), 1.0, 1.0))
+        for part, relay in itertools.product(range(point.chunks), range(problem.network.ranks)):
+            if relay not in demand.targets and (columns := into[number, part, relay]):
+                entries.append((columns, [1] * len(columns), 0.0, 1.0))
+        for column in of_demand[number]:
+            send = sends[column]
+            if send.source == demand.source:
+                continue
+            before = [c for c in into[number, send.part, send.source] if sends[c].step < send.step]
+            entries.append(([column, *before], [1] + [-1] * len(before), -np.inf, 0.0))
+    first = len(entries)
+    entries += [(columns, [1] * len(columns), -np.inf, np.inf) for columns in over.values()]
+    wide = widths(problem.network)
+    keys = np.array(list(over), dtype=np.int64).reshape(-1, 2)
+    step_rows = _StepRows(first + np.arange(len(over)), np.array(wide)[keys[:, 0]], keys[:, 1])
+    starts = np.cumsum([0, *(len(columns) for columns, *_ in entries)])
+    index = np.fromiter(itertools.chain.from_iterable(e[0] for e in entries), np.int64)
+    value = np.fromiter(itertools.chain.from_iterable(e[1] for e in entries), np.float64)
+    matrix = csr_array((value, index, starts), shape=(len(entries), len(sends)))
+    return matrix, np.array([e[2] for e in entries]), np.array([e[3] for e in entries]), step_rows
+
+
+def _splits(point: Point) -> list[tuple[int, ...]]:
+    """Rounds of each step, at least one each, the most even first; longer last steps before longer first ones."""
+    cuts = itertools.combinations(range(1, point.rounds), point.steps - 1)
+    found = [tuple(b - a for a, b in itertools.pairwise((0, *cut, point.rounds))) for cut in cuts]
+    return sorted(found, key=lambda rounds: (math.prod(rounds) * -1, rounds))
+
+
+def _feasible(
+    rows: csr_array, least: NDArray[np.float64], most: NDArray[np.float64], limit_s: float
+) -> NDArray[np.float64] | None:
+    """A solution; empty: there is none; None: not known within the limit."""
+    columns = rows.shape[1]
+    result = milp(
+        np.zeros(columns),
+        integrality=np.ones(columns),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(rows, least, most),
+        options={"time_limit": limit_s},
+    )
+    if result.x is not None:
+        return np.asarray(result.x)
+    return np.empty(0) if result.status == 2 else None
+
+
+def _program(problem: CollectiveProblem, point: Point, sends: list[_Send]) -> Program:
+    transfers = sorted(
+        (Transfer(s.demand * point.chunks + s.part, s.source, s.target, s.step) for s in sends),
+        key=lambda t: (t.step, t.source, t.target, t.chunk),
+    )
+    return Program(
+        name=f"sccl-{point.chunks}-{point.steps}-{point.rounds}",
+        collective=problem.collective,
+        ranks=problem.network.ranks,
+        chunks=point.chunks * len(demands(problem)),
+        transfers=tuple(transfers),
+        root=problem.root,
+        members=problem.members,
+    )
