@@ -1,0 +1,189 @@
+"""Which remote nodes are worth keeping: a score for every node, by policy. Higher is better, 0 is worthless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.graph.sampling import NeighborSampler
+from wirewise.graph.structure import InEdges
+from wirewise.planners.cache.inclusion import Drawers, Vector, inclusion, seed_probability
+from wirewise.planners.cache.volume import access_counts, seed_batches
+
+__all__ = ["POLICIES", "CacheProblem", "keep"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheProblem:
+    """What machines sample: a graph whose nodes, with their features, are divided among K of them.
+
+    Raises:
+        InputError: Sizes that differ, an owner out of range, or knobs that cannot be used.
+    """
+
+    edges: InEdges
+    """In-neighbours of each node, N nodes."""
+    owner: NDArray[np.int64]
+    """Machine of each node, [N]."""
+    train: tuple[NDArray[np.int64], ...]
+    """Training nodes from which each machine draws its seeds, [K]."""
+    batch_size: int
+    """Seeds of a machine's batch."""
+    fanouts: tuple[int, ...]
+    semantics: str = "cumulative"
+    seed: int = 0
+    drawers: Drawers = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        nodes, machines = len(self.edges.indptr) - 1, len(self.train)
+        if self.owner.shape != (nodes,) or not machines:
+            raise InputError(
+                f"got owners of shape {list(self.owner.shape)} and {machines} machines; expected [{nodes}], one or more"
+            )
+        if nodes and not 0 <= self.owner.min() <= self.owner.max() < machines:
+            raise InputError(
+                f"owners are {self.owner.min()} to {self.owner.max()}; expected 0 to {machines - 1}: training nodes "
+                "of every machine, empty ones too"
+            )
+        if self.batch_size < 1:
+            raise InputError(f"batch size is {self.batch_size}; expected at least 1")
+        self.sampler()
+        object.__setattr__(self, "drawers", Drawers(self.edges))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the graph."""
+        return len(self.owner)
+
+    @property
+    def machines(self) -> int:
+        """K."""
+        return len(self.train)
+
+    @cached_property
+    def drawn(self) -> tuple[Vector, ...]:
+        """p_0 of each machine, [K][N]."""
+        return tuple(seed_probability(self.num_nodes, train, self.batch_size) for train in self.train)
+
+    def sampler(self, seed: int | None = None) -> NeighborSampler:
+        """Of these batches; another seed draws others."""
+        return NeighborSampler(
+            self.edges, self.fanouts, semantics=self.semantics, seed=self.seed if seed is None else seed
+        )
+
+    def counts(self, machine: int, epochs: Sequence[int], *, seed: int | None = None) -> NDArray[np.int64]:
+        """Accesses of a machine over some epochs, [N]."""
+        sampler, total = self.sampler(seed), np.zeros(self.num_nodes, np.int64)
+        for epoch in epochs:
+            batches = seed_batches(self.train[machine], self.batch_size, epoch=epoch, seed=sampler.seed)
+            total += access_counts(sampler, batches, epoch=epoch, first=machine * len(batches))
+        return total
+
+
+def vip(problem: CacheProblem, machine: int) -> Vector:
+    """Vertex-wise inclusion probability (SALIENT++)."""
+    return inclusion(problem.drawers, problem.drawn[machine], problem.fanouts)
+
+
+def degree(problem: CacheProblem, machine: int) -> Vector:
+    """Edges of a node that a hop might follow."""
+    return np.diff(problem.drawers.indptr).astype(np.float64)
+
+
+def degree_reachable(problem: CacheProblem, machine: int) -> Vector:
+    """Degree, of nodes that the hops can reach."""
+    seeds = (problem.drawn[machine] > 0).astype(np.float64)
+    reached = inclusion(problem.drawers, seeds, [-1] * len(problem.fanouts))
+    return degree(problem, machine) * (reached > 0.5)
+
+
+def halo(problem: CacheProblem, machine: int) -> Vector:
+    """Neighbours of training nodes, then other neighbours of own nodes; ties go by degree."""
+    seeds, own = problem.drawn[machine] > 0, problem.owner == machine
+    near = [inclusion(problem.drawers, who.astype(np.float64), [-1]) > 0.5 for who in (seeds, own)]
+    order = degree(problem, machine)
+    return np.where(near[0], 2.0, near[1]) + order / (1.0 + order.max(initial=0.0)) * (near[0] | near[1])
+
+
+def reverse_pagerank(problem: CacheProblem, machine: int) -> Vector:
+    """Weighted reverse PageRank: r_0 = 1 / T on training nodes, r_{h+1} = r_h + A D^-1 r_h for each hop."""
+    rank = seed_probability(problem.num_nodes, problem.train[machine], 1)
+    for _ in problem.fanouts:
+        rank = rank + _spread(problem.drawers, rank / np.maximum(problem.drawers.degree, 1.0))
+    return rank
+
+
+def paths(problem: CacheProblem, machine: int) -> Vector:
+    """Paths of at most L edges from training nodes: n_{h+1} = n_h + A n_h."""
+    count = (problem.drawn[machine] > 0).astype(np.float64)
+    for _ in problem.fanouts:
+        count = count + _spread(problem.drawers, count)
+    return count
+
+
+def simulated(problem: CacheProblem, machine: int, *, epochs: int = 2) -> Vector:
+    """Accesses in some epochs that are sampled for this (GNNLab); their draws are not those of training."""
+    return problem.counts(machine, range(epochs), seed=problem.seed + 1).astype(np.float64)
+
+
+def bayesian(problem: CacheProblem, machine: int, *, epochs: int = 2, weight: float = 10.0) -> Vector:
+    """VIP corrected by simulated accesses: (accesses + weight) / (batches + weight / VIP).
+
+    Accesses are taken as Poisson with a Gamma prior of mean VIP and shape `weight`, so that what simulation saw often
+    counts as seen, and what it saw rarely as VIP expects. What VIP leaves at 0 stays at 0 unless it was seen.
+
+    Args:
+        problem: What is sampled.
+        machine: For which.
+        epochs: To simulate.
+        weight: Accesses that VIP is worth.
+    """
+    prior = vip(problem, machine)
+    seen = simulated(problem, machine, epochs=epochs)
+    batches = epochs * max(-(-len(problem.train[machine]) // problem.batch_size), 1)
+    mixed = (seen + weight) / (batches + weight / np.maximum(prior, 1e-300))
+    return np.where(prior > 0, mixed, seen / batches)
+
+
+def _spread(drawers: Drawers, values: Vector) -> Vector:
+    """Sum of the values of those who may draw a node, [N]."""
+    from scipy.sparse import csr_matrix
+
+    nodes = len(values)
+    ones = np.ones(len(drawers.indices), np.float32)
+    product: Vector = csr_matrix((ones, drawers.indices, drawers.indptr), shape=(nodes, nodes)) @ values
+    return product
+
+
+POLICIES: dict[str, Callable[..., Vector]] = {
+    "vip": vip,
+    "bayesian": bayesian,
+    "degree": degree,
+    "degree-reachable": degree_reachable,
+    "halo": halo,
+    "reverse-pagerank": reverse_pagerank,
+    "paths": paths,
+    "simulated": simulated,
+}
+"""`(problem, machine, **knobs) -> scores, [N]`."""
+
+
+def keep(scores: Vector, own: NDArray[Any], budget: int) -> NDArray[np.int64]:
+    """Remote nodes of the highest scores above 0, ascending ids; of equals, the lowest ids.
+
+    Args:
+        scores: By policy, [N].
+        own: Whether the machine owns a node, [N].
+        budget: At most so many.
+    """
+    candidates = np.flatnonzero(~own & (scores > 0))
+    if len(candidates) <= budget:
+        return candidates
+    order = np.argsort(-scores[candidates], kind="stable")
+    return np.sort(candidates[order[:budget]])
