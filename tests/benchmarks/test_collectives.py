@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.slow
 def test_a_row_runs(tmp_path):
     page = tmp_path / "page.md"
-    words = ["--preset", "smoke", "--only", "uneven,small", "--out", str(page)]
+    words = ["--preset", "smoke", "--only", "uneven,small,servers", "--out", str(page)]
     done = subprocess.run(
         [sys.executable, str(ROOT / "collectives" / "run.py"), *words],
         capture_output=True,
@@ -24,6 +24,8 @@ def test_a_row_runs(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "| h4 | 1 |" in page.read_text()
+    # Three phases put on the link of a server exactly what they may.
+    assert "1.000 | 1.000 | 1.0000 |" in page.read_text()
 
 
 def test_noise_stops_processes_for_a_part_of_the_time(monkeypatch):

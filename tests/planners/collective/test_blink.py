@@ -288,7 +288,7 @@ def test_b5_three_phases_send_little_between_servers(hosts: int) -> None:
         assert sent[server] <= 2 * 1e9 * (hosts - 1) / hosts * (1 + 1e-9)
 
 
-def test_b5_two_servers_of_four_hosts_each() -> None:
+def test_b5_three_phases_over_nvswitches() -> None:
     made = machine_network("dgx-a100x2")
     program = synthesize(_problem(made, "all_reduce"), servers=[range(8), range(8, 16)])
     least = bound(made, "all_reduce", 1e9).seconds
