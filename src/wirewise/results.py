@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["EpochRecord", "ModeResult", "RunResult"]
+__all__ = ["CompressionRun", "EpochRecord", "GroupRecord", "ModeResult", "PlanRecord", "RunResult"]
 
 
 class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,3 +78,60 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Versions, processor, command, date."""
     notes: list[str] = []
     """Sentences that a reader of the numbers must know: emulated parts, fallbacks, loopback."""
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Gradients that travel together in one step of a plan; measured times are medians of the slowest rank."""
+
+    first: int
+    """Number of its first tensor in the order of back-propagation."""
+    last: int
+    elements: int
+    codec: str
+    scheme: str
+    decode: str
+    payload_bytes: int
+    """That a rank sends in a step, without headers."""
+    predicted_s: tuple[float, float, float]
+    """To encode, to communicate and to decode; what a scheme decodes on the way is part of communicating."""
+    measured_s: tuple[float, float, float] | None = None
+
+
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan and its steps."""
+
+    step_s: float
+    """Median over steps of the slowest rank."""
+    quartiles_s: tuple[float, float]
+    predicted_step_s: float
+    error: float
+    """predicted / measured - 1."""
+    lower_bound_s: float
+    """That no step of the planner's model beats with these codecs."""
+    payload_bytes: int
+    """That a rank sends in a step, without headers."""
+    bytes_sent: int | None
+    """The same by the kernel's counters, with headers; None where there is no lab."""
+    groups: list[GroupRecord]
+
+
+class CompressionRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Plans of compressed gradients, carried out in turns."""
+
+    model: str
+    emulated: str
+    """What was not real, in words."""
+    hosts: int
+    link: str
+    codec: str
+    tensors: int
+    elements: int
+    forward_s: float
+    """Forward pass and optimizer, measured without other ranks."""
+    backward_s: float
+    """Back-propagation, likewise."""
+    steps: int
+    """Measured of each plan."""
+    plans: dict[str, PlanRecord]
+    fastest: str
+    """Name of the plan with the shortest measured step."""

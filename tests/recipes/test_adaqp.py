@@ -182,7 +182,7 @@ def test_workers_that_say_the_same_are_quoted_once(tmp_path: Path) -> None:
         ["it was killed"],
         ["it ended well"],
     ]
-    said = launch._last_words(lab.JobResult([1, 1, 1, -9, 0], tails=tails), tmp_path)
+    said = launch.last_words(lab.JobResult([1, 1, 1, -9, 0], tails=tails), tmp_path)
     assert said == (
         "training failed. worker 0, 1: unknown mode; worker 2: ValueError: a bug; "
         f"worker 3: ended by signal 9, its last words: it was killed. The full logs are in {tmp_path}"

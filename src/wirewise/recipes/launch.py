@@ -15,7 +15,7 @@ from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job, Outcome
 from wirewise.results import EpochRecord
 
-__all__ = ["choose_network", "train"]
+__all__ = ["choose_network", "last_words", "train"]
 
 _WORKER = ["-m", "wirewise.recipes.full_graph_worker"]
 _ERROR = re.compile(r"^(?:\[rank\d+\]: )?(?:wirewise\.errors\.\w+Error: |(?=[\w.]+Error\b))")
@@ -65,7 +65,7 @@ def train(
     with _Follower(folder / "events.jsonl", heard):
         result = _run(job, folder, start or {})
     if not result.ok:
-        raise PeerError(_last_words(result, folder / "logs"))
+        raise PeerError(last_words(result, folder / "logs"))
     return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
 
 
@@ -98,7 +98,7 @@ def _run(job: Job, folder: Path, start: Mapping[str, int]) -> lab.JobResult:
         return loopback.run(command, processes=job.workers, launcher="direct", folder=logs)
 
 
-def _last_words(result: lab.JobResult, logs: Path) -> str:
+def last_words(result: lab.JobResult, logs: Path) -> str:
     """The most telling line of each failed worker, an error where there is one; equal lines are said once."""
     said: dict[str, list[str]] = {}
     for rank, (code, tail) in enumerate(zip(result.exit_codes, result.tails, strict=True)):

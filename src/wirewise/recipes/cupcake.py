@@ -1,0 +1,99 @@
+"""Cupcake: measure what compressing gradients costs here, plan the groups, and carry the plans out next to others.
+
+Z. Wang, X. Wu, Z. Xu, T. S. E. Ng: Cupcake: A Compression Scheduler for Scalable Communication-Efficient Distributed
+Training, MLSys 2023. The model is replayed from a trace of its gradients: its computing time is slept; codecs,
+buckets, collectives and links are real.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from wirewise import lab
+from wirewise.errors import LabError, PeerError
+from wirewise.files import atomic_file, make_folder
+from wirewise.planners.fusion.gradients import read_gradient_trace
+from wirewise.recipes.cupcake_job import Job
+from wirewise.recipes.cupcake_worker import SAYS
+from wirewise.recipes.launch import last_words
+from wirewise.results import CompressionRun
+
+__all__ = ["Job", "make_job", "run"]
+
+_LIMIT_S = 3600.0
+
+
+def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: object) -> Job:
+    """The job for a file of gradients.
+
+    Args:
+        trace: As `read_gradient_trace` takes it.
+        scale: Divides the elements of each gradient.
+        settings: Fields of `Job`.
+
+    Raises:
+        InputError: The file or a setting cannot be used.
+        LabError: The scale is below 1.
+    """
+    # Needs torch, which takes seconds to import.
+    from wirewise.lab.replayed import scaled
+
+    found = scaled(read_gradient_trace(trace), scale)
+    found = msgspec.structs.replace(found, model=found.model or Path(trace).stem)
+    return Job(trace=found, scale=scale, **settings)  # type: ignore[arg-type]
+
+
+def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
+    """Carry out the plans of a job, a rank on each host of a lab.
+
+    Args:
+        job: What.
+        folder: Takes the job, the measured costs, logs and the result; costs that lie there are used again if they
+            are of the same job but for its plans.
+        say: Hears what goes on.
+
+    Raises:
+        LabError: No lab can be built here.
+        PeerError: A rank failed; the message holds its last words.
+    """
+    possible, reason = lab.available()
+    if not possible:
+        raise LabError(f"no lab here: {reason}; `wirewise doctor` says more")
+    make_folder(folder)
+    _keep_costs(job, folder)
+    (folder / "outcome.json").unlink(missing_ok=True)
+    with atomic_file(folder / "job.json") as file:
+        file.write(msgspec.json.encode(job))
+
+    def heard(host: int, line: str) -> None:
+        if line.startswith(SAYS):
+            say(line.removeprefix(SAYS))
+
+    with lab.Lab(job.hosts, job.link) as network:
+        done = network.run(
+            ["-m", "wirewise.recipes.cupcake_worker", str(folder)],
+            launcher="direct",
+            folder=folder / "logs",
+            listener=heard,
+            timeout_s=_LIMIT_S,
+        )
+    if not done.ok:
+        raise PeerError(last_words(done, folder / "logs"))
+    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=CompressionRun)
+
+
+def _keep_costs(job: Job, folder: Path) -> None:
+    """Remove costs that were measured for another job."""
+    try:
+        before = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+    except (OSError, msgspec.MsgspecError):
+        before = None
+    same = before is not None and all(
+        getattr(before, name) == getattr(job, name) for name in ("trace", "hosts", "link", "ratio")
+    )
+    if not same:
+        (folder / "costs.json").unlink(missing_ok=True)

@@ -1,0 +1,180 @@
+"""What the parent of a run of compressed gradients writes for its ranks, and the plans that both name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from wirewise import units
+from wirewise.codec.gradients import Segments, make
+from wirewise.cost.curve import ZERO
+from wirewise.cost.gradients import WIRES, GradientCosts, GroupLinks
+from wirewise.errors import InputError
+from wirewise.planners.fusion.cupcake import (
+    CompressionProblem,
+    Group,
+    Option,
+    compression_problem,
+    plan_groups,
+)
+from wirewise.planners.fusion.gradients import GradientTrace
+from wirewise.plans import FusionPlan
+from wirewise.plans.fusion import Bucket
+from wirewise.results import GroupRecord
+from wirewise.runtime.data_parallel.parts import Part
+
+__all__ = ["AUTO", "Job", "Measured", "groups_of", "make_plans", "options_of", "payload_bytes"]
+
+AUTO = ("fp16", "topk", "efsign")
+"""Codecs among which `auto` lets the planner choose."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the ranks of one run must know."""
+
+    trace: GradientTrace
+    """Already scaled."""
+    hosts: int = 4
+    link: str = "100mbit"
+    plans: tuple[str, ...] = ("cupcake", "layer-wise", "none:bucket:25")
+    """Planners and rules, with a codec and a colon before one that is for this codec only."""
+    codec: str = "auto"
+    """A codec, none, or auto; for plans that name none themselves."""
+    ratio: float = 0.01
+    forward_share: float = 0.5
+    scale: int = 1
+    steps: int = 7
+    """Of each window."""
+    rounds: int = 2
+    """Windows of each plan."""
+    warmup: int = 1
+    """Steps at the start of a window that do not count."""
+    trace_steps: int = 10
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Check what nothing below checks, before ranks are started.
+
+        Raises:
+            InputError: A value that cannot be used.
+            PlanError: A plan that nobody makes.
+        """
+        least = {"hosts": 2, "scale": 1, "steps": 1, "rounds": 1, "warmup": 0, "trace_steps": 1}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least {value}")
+        if not self.plans or len(set(self.plans)) != len(self.plans):
+            raise InputError(f"plans are {list(self.plans)}; expected at least one, each once")
+        units.parse_rate(self.link)
+        trial = CompressionProblem(
+            elements=[1], gaps_s=[0.0], options=(Option("none", "all_reduce", "inline", ZERO, ZERO, ZERO),)
+        )
+        for name in self.plans:
+            codecs, method = self.split(name)
+            plan_groups(trial, method=method)
+            for codec in codecs:
+                if codec != "none":
+                    make(codec, **options_of(codec, self.ratio))
+
+    def split(self, plan: str) -> tuple[tuple[str, ...], str]:
+        """Codecs and planner of a plan's name.
+
+        Raises:
+            InputError: An unknown codec.
+        """
+        first, _, rest = plan.partition(":")
+        named = first in WIRES or first == "auto"
+        codec, method = (first, rest) if named else (self.codec, plan)
+        if codec == "auto":
+            return (*AUTO, "none"), method
+        if codec not in WIRES:
+            raise InputError(f"unknown codec {codec!r}; expected auto or one of: {', '.join(WIRES)}")
+        # A codec that a plan names is for all its groups; of that of the job groups may do without.
+        return ((codec,) if named or codec == "none" else (codec, "none")), method
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """All that a plan may use, without "none"."""
+        found = (codec for plan in self.plans for codec in self.split(plan)[0])
+        return tuple(codec for codec in dict.fromkeys(found) if codec != "none")
+
+
+class Measured(NamedTuple):
+    """What the ranks measured before anything was planned."""
+
+    trace: GradientTrace
+    forward_s: float
+    costs: GradientCosts
+
+
+def options_of(codec: str, ratio: float) -> dict[str, float]:
+    """Options of a codec in a job."""
+    return {"ratio": ratio} if codec in WIRES and WIRES[codec].sparse else {}
+
+
+def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
+    """Every plan of the job, and the problem that it answers."""
+    made = {}
+    for name in job.plans:
+        codecs, method = job.split(name)
+        problem = compression_problem(found.trace, found.costs, GroupLinks(job.hosts), codecs)
+        problem = replace(problem, forward_s=found.forward_s)
+        made[name] = plan_groups(problem, method=method), problem
+    return made
+
+
+def groups_of(
+    plan: FusionPlan, problem: CompressionProblem, ratio: float, measured: list[list[float]] | None = None
+) -> list[GroupRecord]:
+    """The groups of a plan with what was predicted of them, and what was measured."""
+    options = {(o.codec, o.scheme, o.decode): number for number, o in enumerate(problem.options)}
+    sizes = dict(zip(problem.names, problem.elements, strict=True))
+    found, first = [], 0
+    for number, bucket in enumerate(plan.buckets):
+        last = first + len(bucket.parameters) - 1
+        group = Group(first, last, options[bucket.codec, bucket.scheme, bucket.decode])
+        found.append(_record(bucket, group, problem, sizes, ratio, measured[number] if measured else None))
+        first = last + 1
+    return found
+
+
+def _record(
+    bucket: Bucket,
+    group: Group,
+    problem: CompressionProblem,
+    sizes: Mapping[str, int],
+    ratio: float,
+    measured: list[float] | None,
+) -> GroupRecord:
+    elements, option = sum(sizes[name] for name in bucket.parameters), problem.options[group.option]
+    curves = (option.encode_s, option.communicate_s, option.decode_s)
+    encode_s, communicate_s, decode_s = (float(curve(elements)) for curve in curves)
+    return GroupRecord(
+        first=group.first,
+        last=group.last,
+        elements=elements,
+        codec=bucket.codec,
+        scheme=bucket.scheme,
+        decode=bucket.decode,
+        payload_bytes=payload_bytes(
+            bucket, [sizes[name] for name in bucket.parameters], problem.ranks, ratio
+        ),
+        predicted_s=(encode_s, communicate_s, decode_s),
+        measured_s=(measured[0], measured[1], measured[2]) if measured else None,
+    )
+
+
+def payload_bytes(bucket: Bucket, sizes: list[int], ranks: int, ratio: float) -> int:
+    """Bytes that a rank sends for a bucket in one step, one rank a host, without headers."""
+    ring = 2 * (ranks - 1) / ranks
+    if bucket.codec == "none":
+        return round(ring * 4 * sum(sizes))
+    own = make(bucket.codec, **options_of(bucket.codec, ratio)).size_bytes(Segments(sizes))
+    if bucket.scheme == "all_reduce":
+        return round(ring * own)
+    flags = 2 if bucket.scheme == "divisible" else 1
+    sent = ring * own if bucket.scheme == "divisible" else (ranks - 1) * own
+    return round(sent) + flags * (ranks - 1) * Part.FLAG_BYTES

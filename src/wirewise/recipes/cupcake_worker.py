@@ -1,0 +1,232 @@
+"""One rank of a run of compressed gradients: `-m wirewise.recipes.cupcake_worker FOLDER`.
+
+It reads FOLDER/job.json, traces the model alone, measures codecs and collectives unless FOLDER/costs.json has them,
+takes the plans that rank 0 makes, and carries them out in turns; rank 0 writes FOLDER/outcome.json.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from wirewise.cost.gradients import GradientCosts
+from wirewise.files import atomic_file
+from wirewise.lab import interface_bytes
+from wirewise.lab.replayed import ReplayedModel
+from wirewise.plans import FusionPlan
+from wirewise.profile.gradients import gradient_trace, measure_costs
+from wirewise.recipes.cupcake_job import Job, Measured, groups_of, make_plans, options_of
+from wirewise.results import CompressionRun, PlanRecord
+from wirewise.runtime import full_graph
+from wirewise.runtime.data_parallel import parallel, transport_of
+from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.full_graph.transport import Transport
+
+__all__ = ["SAYS", "main"]
+
+SAYS = "cupcake: "
+"""Start of a line for the user."""
+_KNOTS = 8
+"""Sizes at which codecs are measured."""
+_SMALLEST = 64
+
+
+def main(path: str) -> None:
+    """Be the rank that the environment names."""
+    torch.set_num_threads(1)
+    full_graph.keep_freed_memory()
+    folder = Path(path)
+    job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=job.timeout_s))
+    try:
+        _Rank(job, folder, transport_of(timeout_s=job.timeout_s)).work()
+    finally:
+        dist.destroy_process_group()
+
+
+class _Rank:
+    def __init__(self, job: Job, folder: Path, transport: Transport) -> None:
+        self.job, self.folder, self.transport = job, folder, transport
+        self.model = ReplayedModel(job.trace, forward_share=job.forward_share, seed=transport.rank)
+        # The steps of an accelerator's optimizer are slept with the forward pass; this one is there to be waited in.
+        self.optimizer = torch.optim.SGD([min(self.model.parameters(), key=torch.numel)], lr=0.0)
+        self.x = torch.ones(1, requires_grad=True)
+
+    def work(self) -> None:
+        """Measure, plan, carry out, write."""
+        found = self._measure()
+        made = make_plans(self.job, found) if self.transport.rank == 0 else {}
+        plans = self._from_first({name: plan for name, (plan, _) in made.items()}, dict[str, FusionPlan])
+        steps, sent, accounts = self._carry_out(plans)
+        if self.transport.rank:
+            return
+        records = {}
+        for name, (plan, problem) in made.items():
+            groups = groups_of(plan, problem, self.job.ratio, accounts[name])
+            records[name] = _record(plan, groups, steps[name], sent[name])
+        with atomic_file(self.folder / "outcome.json") as file:
+            file.write(msgspec.json.encode(self._result(found, records)))
+
+    def _measure(self) -> Measured:
+        self._say("tracing the gradients of a job without other ranks")
+        seconds: list[float] = []
+
+        def step() -> None:
+            seconds.append(self._timed(self.model))
+
+        trace = gradient_trace(self.model, step, steps=self.job.trace_steps, transport=self.transport)
+        backward_s = 1e-6 * sum(t.gap_us for t in trace.tensors)
+        whole = torch.tensor([statistics.median(seconds[-self.job.trace_steps :])], dtype=torch.float64)
+        self.transport.all_reduce(whole, "the exchange of measured times", dist.ReduceOp.MAX)
+        return Measured(trace, max(float(whole) - backward_s, 0.0), self._costs())
+
+    def _costs(self) -> GradientCosts:
+        kept = self.folder / "costs.json"
+        found = self._from_first(
+            msgspec.json.decode(kept.read_bytes(), type=GradientCosts)
+            if self.transport.rank == 0 and kept.exists()
+            else None,
+            GradientCosts | None,
+        )
+        if found is not None and set(self.job.codecs) <= set(found.codecs):
+            self._say("costs of codecs and collectives are those of costs.json")
+            return found
+        self._say(f"measuring codecs ({', '.join(self.job.codecs) or 'none'}) and collectives")
+        sizes = [t.elements for t in self.job.trace.tensors]
+        low, high = max(min(sizes), _SMALLEST), max(sum(sizes), 2 * _SMALLEST)
+        found = measure_costs(
+            self.transport,
+            self.job.codecs,
+            sizes=np.unique(np.geomspace(low, high, _KNOTS).astype(int)).tolist(),
+            ratio=self.job.ratio,
+            tensor_elements=max(sum(sizes) // len(sizes), 1),
+        )
+        if self.transport.rank == 0:
+            with atomic_file(kept) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(found)))
+        return found
+
+    def _carry_out(self, plans: dict[str, FusionPlan]) -> tuple[Any, Any, Any]:
+        """By plan: seconds of each step on the slowest rank, bytes a host sent in a step, times of groups."""
+        options = {codec: options_of(codec, self.job.ratio) for codec in self.job.codecs}
+        first = next(iter(plans.values()))
+        wrapped = parallel(
+            self.model,
+            first,
+            self.optimizer,
+            compression=Compression(options=options),
+            timeout_s=self.job.timeout_s,
+        )
+        steps: dict[str, list[float]] = {name: [] for name in plans}
+        sent: dict[str, list[float]] = {name: [] for name in plans}
+        accounts: dict[str, list[Any]] = {name: [] for name in plans}
+        for number in range(self.job.rounds):
+            # As ABBA, so that a slow drift of the machine favours none.
+            for name in sorted(plans, key=list(plans).index, reverse=number % 2 == 1):
+                wrapped.use(plans[name])
+                for _ in range(self.job.warmup):
+                    self._timed(wrapped)
+                before = interface_bytes()
+                for _ in range(self.job.steps):
+                    steps[name].append(self._timed(wrapped))
+                    accounts[name].append(_times(wrapped.reducer.account()))
+                after = interface_bytes()
+                if before and after:
+                    sent[name].append((after - before).tx_bytes / self.job.steps)
+                self._say(
+                    f"{name}, window {number + 1} of {self.job.rounds}: "
+                    f"{1e3 * statistics.median(steps[name][-self.job.steps :]):.1f} ms a step"
+                )
+        self.transport.guard(lambda: self.transport.group.barrier().wait(), "the end of the last step")
+        return self._slowest(steps), self._mean(sent), self._slowest_groups(accounts)
+
+    def _timed(self, model: Callable[..., torch.Tensor]) -> float:
+        """One training step."""
+        start_s = time.perf_counter()
+        model(self.x).sum().backward()
+        self.optimizer.step()
+        self.model.zero_grad()
+        return time.perf_counter() - start_s
+
+    def _slowest(self, seconds: dict[str, list[float]]) -> dict[str, list[float]]:
+        return {name: self._reduced(own, dist.ReduceOp.MAX) for name, own in seconds.items()}
+
+    def _mean(self, sent: dict[str, list[float]]) -> dict[str, int | None]:
+        return {
+            name: round(statistics.mean(self._reduced(own)) / self.transport.world_size) if own else None
+            for name, own in sent.items()
+        }
+
+    def _slowest_groups(self, accounts: dict[str, list[Any]]) -> dict[str, Any]:
+        """[groups, 3] seconds: medians over steps of the slowest rank; None where torch's all-reduce does all."""
+        return {
+            name: np.median(self._reduced(own, dist.ReduceOp.MAX), axis=0).tolist() if own[0] else None
+            for name, own in accounts.items()
+        }
+
+    def _reduced(self, values: Any, op: Any = dist.ReduceOp.SUM) -> Any:
+        both = torch.tensor(values, dtype=torch.float64)
+        self.transport.all_reduce(both, "the exchange of measured times", op)
+        return both.tolist()
+
+    def _from_first(self, value: Any, kind: Any) -> Any:
+        """What rank 0 has, on all ranks."""
+        held = [msgspec.json.encode(value)]
+        dist.broadcast_object_list(held)
+        return msgspec.json.decode(held[0], type=kind)
+
+    def _result(self, found: Measured, records: dict[str, PlanRecord]) -> CompressionRun:
+        job = self.job
+        part = f"; 1/{job.scale} of each gradient's elements" if job.scale > 1 else ""
+        device = job.trace.device or "an accelerator"
+        return CompressionRun(
+            model=job.trace.model,
+            emulated=f"compute is slept as recorded on {device}, gradients are noise{part}",
+            hosts=job.hosts,
+            link=job.link,
+            codec=job.codec,
+            tensors=len(job.trace.tensors),
+            elements=sum(t.elements for t in job.trace.tensors),
+            forward_s=found.forward_s,
+            backward_s=1e-6 * sum(t.gap_us for t in found.trace.tensors),
+            steps=job.steps * job.rounds,
+            plans=records,
+            fastest=min(records, key=lambda name: records[name].step_s),
+        )
+
+    def _say(self, text: str) -> None:
+        if self.transport.rank == 0:
+            sys.stdout.write(f"{SAYS}{text}\n")
+            sys.stdout.flush()
+
+
+def _times(account: list[dict[str, Any]]) -> list[list[float]]:
+    return [[group["encode_s"], group["communicate_s"], group["decode_s"]] for group in account]
+
+
+def _record(plan: FusionPlan, groups: Any, seconds: list[float], sent: int | None) -> PlanRecord:
+    low, step_s, high = np.percentile(seconds, [25, 50, 75]).tolist()
+    return PlanRecord(
+        step_s=step_s,
+        quartiles_s=(low, high),
+        predicted_step_s=plan.predicted_step_s,
+        error=plan.predicted_step_s / step_s - 1.0,
+        lower_bound_s=plan.lower_bound_s,
+        payload_bytes=sum(group.payload_bytes for group in groups),
+        bytes_sent=sent,
+        groups=groups,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

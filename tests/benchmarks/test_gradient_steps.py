@@ -1,0 +1,76 @@
+"""The page about steps of compressed gradients says what was measured."""
+
+import msgspec
+import pytest
+from tests.benchmarks.test_benchmarks import load
+from tests.report.test_gradients_page import group, plan, record
+
+
+@pytest.fixture
+def run(monkeypatch):
+    return load(monkeypatch, "run", "gradient_steps")
+
+
+@pytest.fixture
+def page(run, capsys):
+    return run.Page("t", "smoke", {})
+
+
+def measured(run, names, **steps):
+    """A run of all plans, 0.3 s each unless told."""
+    of = {name: [group(0, "none" if name.startswith("none") else "efsign")] for name in names}
+    return record(**{name: plan(steps.get(name, 0.3), of[name]) for name in names})
+
+
+def test_errors_and_choice_against_thresholds(run, page, monkeypatch, capsys):
+    found = measured(run, (*run.C1, *run.C2, "cupcake"), cupcake=0.36)
+    monkeypatch.setattr(run.Kept, "job", lambda *_: found)
+    run.cases_rows(page, ["200mbit-2"], run.Kept(None))
+    said = capsys.readouterr().out
+    assert "10.0 % | <= 0.1: " in said and "10.0 % | <= 0.2: holds" in said
+    assert "+20.0 | <= 0.05: FAILS" in said
+
+
+def test_gains_are_those_over_the_best_uncompressed_bucket(run, page, monkeypatch, capsys):
+    names = (*run.PLAIN, "efsign:layer-wise", "efsign:cupcake")
+    steps = {"none:even:4": 0.28, "efsign:layer-wise": 0.24, "efsign:cupcake": 0.2}
+    monkeypatch.setattr(run.Kept, "job", lambda *_: measured(run, names, **steps))
+    run.c3_rows(page, run.Kept(None))
+    said = capsys.readouterr().out
+    assert "1.40 (>= 1.5: FAILS) | 1.20 (>= 1.3: FAILS)" in said
+    assert "1.40 (>= 1.3: holds) | 1.20 (>= 1.2: " in said
+
+
+def test_compression_at_a_fast_link_is_harm(run, page, monkeypatch, capsys):
+    names = (*run.PLAIN, "efsign:layer-wise", "cupcake")
+    monkeypatch.setattr(run.Kept, "job", lambda *_: measured(run, names, cupcake=0.32))
+    run.c4_rows(page, run.Kept(None))
+    assert "| FAILS | +6.7 %, <= 0.03: FAILS" in capsys.readouterr().out
+
+
+def test_headline_gains_are_due_where_the_bound_allows_them(run):
+    slow = {"none:bucket:25": 0.5, "efsign:layer-wise": 0.3, "topk:layer-wise": 0.34, "cupcake": 0.25}
+    cells = run.models_cells(measured(run, run.MODELS, **slow))
+    assert cells[-2:] == ["2.00 (>= 2.03: FAILS)", "1.20 (bound below)"]
+
+
+def test_bytes_of_small_groups_are_no_claim(run, page, monkeypatch, capsys):
+    small = [msgspec.structs.replace(group(0), payload_bytes=4)]
+    large = [msgspec.structs.replace(group(0), payload_bytes=10**6)]
+    found = record(a=plan(1.0, small, bytes_sent=900), b=plan(1.0, large))
+    found.plans["b"] = msgspec.structs.replace(found.plans["b"], payload_bytes=10**6, bytes_sent=1_040_000)
+    monkeypatch.setattr(run.Kept, "runs", lambda _: [found])
+    run.bytes_rows(page, run.Kept(None))
+    assert "4.00 % | <= 0.05: holds" in capsys.readouterr().out
+
+
+def test_jobs_that_were_measured_are_not_measured_again(run, monkeypatch, tmp_path):
+    asked = []
+    found = measured(run, ("cupcake",))
+    monkeypatch.setattr(run, "run", lambda job, *_: asked.append(job) or found)
+    for _ in range(2):
+        kept = run.Kept(tmp_path / "page.json")
+        assert kept.job("uniform", run.small("50mbit", 2, ("cupcake",))) == found
+    kept.job("uniform", run.small("50mbit", 4, ("cupcake",)))
+    assert [job.hosts for job in asked] == [2, 4]
+    assert kept.runs() == [found, found]
