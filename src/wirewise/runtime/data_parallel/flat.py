@@ -26,6 +26,8 @@ class FlatBucket:
             kinds[parameter.dtype, parameter.device].append(parameter)
         self.flats = [self._flat(group) for group in kinds.values()]
         """1-D buffers."""
+        self.members = list(kinds.values())
+        """Parameters in each of the buffers, in its order."""
         whole = sum(flat.nbytes for flat in self.flats)
         self.pieces = [
             piece
@@ -67,12 +69,17 @@ class FlatBucket:
         if view.is_cuda:
             self._streams.add(torch.cuda.current_stream(view.device))
 
-    @torch.no_grad()
-    def divide(self, by: int) -> None:
-        """Divide all gradients, after every stream that wrote one of them."""
+    def join(self) -> None:
+        """Let the current stream wait for every stream that wrote a gradient."""
         for flat in self.flats:
             if flat.is_cuda:
                 current = torch.cuda.current_stream(flat.device)
                 for other in self._streams - {current}:
                     current.wait_stream(other)
+
+    @torch.no_grad()
+    def divide(self, by: int) -> None:
+        """Divide all gradients, after every stream that wrote one of them."""
+        self.join()
+        for flat in self.flats:
             flat.div_(by)

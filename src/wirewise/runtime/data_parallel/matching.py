@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
 
 from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.full_graph.transport import Transport
 
-__all__ = ["check_agreement", "check_uncompressed", "modules_of", "parameters_of"]
+__all__ = ["check_agreement", "check_unchanged", "check_uncompressed", "modules_of", "parameters_of"]
 
 _SHOWN = 20
 
@@ -77,22 +78,50 @@ def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
     return [known[name] for name in wanted]
 
 
-def check_agreement(transport: Transport, model: nn.Module, plan: FusionPlan) -> None:
-    """Raise on every rank unless all have the same plan and parameters of the same shapes.
+def check_unchanged(model: nn.Module, planned: Collection[nn.Parameter]) -> None:
+    """Raise if parameters were frozen, or trained ones added, since the plan was matched to the model.
+
+    Raises:
+        PlanError: The message lists them.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if len(trained) == len(planned) and all(p in planned for p in trained):
+        return
+    names = {p: name for name, p in model.named_parameters()}
+    frozen = [
+        names.get(p, "one that the model has no more")
+        for p in planned
+        if not p.requires_grad or p not in names
+    ]
+    added = [names[p] for p in trained if p not in planned]
+    told = "; ".join(
+        f"{what}: {_listed(found)}" for what, found in (("frozen", frozen), ("added", added)) if found
+    )
+    raise PlanError(
+        f"the trained parameters are not those of the plan any more: {told}; make the plan again from this model, "
+        "with the names of `model.named_parameters()`"
+    )
+
+
+def check_agreement(
+    transport: Transport, model: nn.Module, plan: FusionPlan, compression: Compression | None = None
+) -> None:
+    """Raise on every rank unless all have the same plan, compression and parameters of the same shapes.
 
     Raises:
         PlanError: They differ; the message names the ranks that differ from rank 0.
         PeerError: A peer is gone.
     """
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters()]
-    digest = hashlib.sha256(f"{plan.to_json()}{shapes}".encode()).digest()[:8]
+    told = f"{plan.to_json()}{shapes}{(compression or Compression()).described()}"
+    digest = hashlib.sha256(told.encode()).digest()[:8]
     own = torch.frombuffer(bytearray(digest), dtype=torch.int64)
     seen = [int(t) for t in transport.all_gather(own, "the comparison of plans")]
     others = [rank for rank, value in enumerate(seen) if value != seen[0]]
     if others:
         raise PlanError(
-            f"ranks {others} have another plan or other parameters than rank 0; buckets must be the same and in "
-            "the same order everywhere: give all ranks the same plan file and the same model"
+            f"ranks {others} have another plan, Compression or other parameters than rank 0; buckets must be the same "
+            "and in the same order everywhere: give all ranks the same plan file and the same model"
         )
 
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import changes
+from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.reducer import Reducer, Until, Unused, transport_of
 from wirewise.runtime.full_graph.transport import Transport
 
@@ -30,6 +32,7 @@ def parallel(
     unused: Unused = "error",
     until: Until = "backward",
     collective: Callable[[Tensor], None] | None = None,
+    compression: Compression | None = None,
     broadcast_buffers: bool = True,
     timeout_s: float = 120.0,
     store: Any = None,
@@ -47,6 +50,7 @@ def parallel(
         unused: As of `Reducer`.
         until: As of `Reducer`.
         collective: As of `Reducer`.
+        compression: As of `Reducer`.
         broadcast_buffers: Whether buffers, such as the statistics of BatchNorm, follow rank 0 at every step,
             as in DistributedDataParallel.
         timeout_s: As of `Reducer`.
@@ -58,7 +62,13 @@ def parallel(
     """
     transport = transport_of(process_group, timeout_s=timeout_s, store=store)
     reducer = partial(
-        Reducer, model, process_group=transport, unused=unused, until=until, collective=collective
+        Reducer,
+        model,
+        process_group=transport,
+        unused=unused,
+        until=until,
+        collective=collective,
+        compression=compression,
     )
     wrapped = DataParallel(model, plan, transport, reducer, broadcast_buffers)
     wrapped.attach(optimizer)
@@ -67,6 +77,9 @@ def parallel(
 
 class DataParallel(nn.Module):
     """What `parallel` returns.
+
+    A checkpoint of `state_dict()` is that of the model, the same on all ranks. What codecs remember is another one on
+    each rank: `pools.state_dict()`.
 
     Args:
         module: The user's model.
@@ -96,8 +109,13 @@ class DataParallel(nn.Module):
         """The plan that is carried out."""
         return self.reducer.plan
 
+    @property
+    def pools(self) -> Pools:
+        """What codecs remember on this rank."""
+        return self.reducer.pools
+
     def use(self, plan: FusionPlan) -> None:
-        """Go on with another plan, between two steps; on an error the present one stays.
+        """Go on with another plan, between two steps; what codecs remember stays; on an error the present plan does.
 
         Raises:
             PlanError: As of `parallel`.
@@ -107,7 +125,7 @@ class DataParallel(nn.Module):
         self._undo()
         try:
             self._undo = changes.apply(self.module, plan)
-            self.reducer = self._make(plan=plan)
+            self.reducer = self._make(plan=plan, pools=present.pools)
         except Exception:
             self._undo()
             self._undo = changes.apply(self.module, present.plan)
@@ -124,6 +142,8 @@ class DataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's; under bfloat16 it computes in autocast, and floating outputs are float32 again."""
+        # Nothing may come between the collectives of the step before.
+        self.reducer.wait()
         first = self.reducer.synchronizes and self.training and torch.is_grad_enabled()
         if self.broadcast_buffers and first:
             _broadcast(self.transport, self.module.buffers(), "the broadcast of the buffers")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,8 +15,13 @@ from torch import Tensor, nn
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
+from wirewise.runtime.data_parallel.compression import Compression, check_plan
+from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.flat import FlatBucket
-from wirewise.runtime.data_parallel.matching import check_agreement, check_uncompressed, parameters_of
+from wirewise.runtime.data_parallel.matching import check_agreement, check_unchanged, parameters_of
+from wirewise.runtime.data_parallel.pools import Pools
+from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.full_graph.transport import Transport
 
 __all__ = ["Reducer", "transport_of"]
@@ -56,6 +62,9 @@ class Reducer:
         collective: Instead of the group's all-reduce: sums a flat tensor over all ranks in place (`programs`);
             called on a thread of its own, in one order on all ranks. Where it has a method `handed_over`, that
             is told of each tensor before (`profile.Tracer.collective`).
+        compression: How the codecs of the plan are used. Under a plan with codecs, or with another scheme than
+            all-reduce, nothing else may use the process group between `backward()` and the moment of `until`.
+        pools: What codecs remember, of a reducer before; none: nothing yet.
         timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
         store: A torch store that all ranks share, for a group that is not the default one; with it errors name
             the rank that failed first.
@@ -74,6 +83,8 @@ class Reducer:
         unused: Unused = "error",
         until: Until = "backward",
         collective: Callable[[Tensor], None] | None = None,
+        compression: Compression | None = None,
+        pools: Pools | None = None,
         timeout_s: float = 120.0,
         store: Any = None,
     ) -> None:
@@ -82,7 +93,8 @@ class Reducer:
                 f"got unused={unused!r} and until={until!r}; expected {get_args(Unused)} and {get_args(Until)}"
             )
         plan.check_itself()
-        check_uncompressed(plan)
+        self.compression = compression or Compression()
+        self._carried = check_plan(plan, self.compression)
         self.model, self.plan, self.unused, self.until = model, plan, unused, until
         self.transport = transport_of(process_group, timeout_s=timeout_s, store=store)
         self._check_ranks()
@@ -90,10 +102,15 @@ class Reducer:
             FlatBucket(parameters, bucket.chunks)
             for parameters, bucket in zip(parameters_of(model, plan), plan.buckets, strict=True)
         ]
-        check_agreement(self.transport, model, plan)
+        check_agreement(self.transport, model, plan, self.compression)
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters.values()}
+        self._names = {p: name for name, p in model.named_parameters()}
+        self.pools = pools or _pools_of(model, self.compression)
+        self.pools.world_size = self.transport.world_size
         self._collective = collective
-        self._thread = ThreadPoolExecutor(1, "wirewise-reduce") if collective else None
+        self._direct = AllReduces(self.transport, collective)
+        self._carrier: Carrier | None = None
+        self._accounts: list[dict[str, Any]] = []
         self._lock = threading.RLock()
         self._handles: list[Any] = []
         self._in_pass = self._held = False
@@ -109,16 +126,20 @@ class Reducer:
 
     def _forget(self) -> None:
         """Begin a step."""
-        self._works: list[tuple[str, Any]] = []
+        self._direct.forget()
+        self._travelling: list[Travelling] = []
         self._launched = 0
         self._passes = 0
         self._used: set[nn.Parameter] = set()
         self._flags: Tensor | None = None
+        self._flags_sum: Future[None] | None = None
         self._blank: set[nn.Parameter] = set()
 
     def open(self) -> None:
         """Hook into the model; done by the constructor, and again after `close`."""
         if not self._handles:
+            if self._carried:
+                self._carrier = Carrier(self.transport, self.pools, self.compression, sum_up=self._collective)
             hooks = [p.register_post_accumulate_grad_hook(self._ready) for p in self._bucket_of]
             self._handles = [*hooks, self.model.register_forward_pre_hook(self._before_forward)]
 
@@ -128,6 +149,28 @@ class Reducer:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._carrier is not None:
+            self._carrier.close()
+            self._carrier = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What codecs remember on this rank, by parameter name; each rank keeps its own (`Pools.state_dict`)."""
+        return self.pools.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of this rank, between two steps; of another world size through `pools.resize`.
+
+        Raises:
+            InputError: Of another world size or model.
+        """
+        self.pools.load_state_dict(state)
+
+    def account(self) -> list[dict[str, Any]]:
+        """Of each group of the last step: codec, scheme, sent_bytes, encode_s, communicate_s and decode_s.
+
+        Without codecs and schemes in the plan it is empty: then torch's all-reduce does all.
+        """
+        return self._accounts
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Let `optimizer.step()` wait for the gradients."""
@@ -166,17 +209,31 @@ class Reducer:
         """
         if not self._launched:
             return
-        for what, work in self._works:
-            if isinstance(work, _Task):
-                work.wait()
-            else:
-                self.transport.wait_for(work, what)
+        self._direct.wait()
+        if self._carrier is not None:
+            self._finish(self._carrier)
         if self._flags is not None:
             counts = self._flags.tolist()
             for number, parameter in enumerate(self._bucket_of):
-                if parameter in self._blank and counts[number] == 0:
+                if parameter in self._blank and counts[number] == 0 and self._is_blank(parameter):
                     parameter.grad = None
         self._forget()
+
+    def _finish(self, carrier: Carrier) -> None:
+        travelling, self._travelling = self._travelling, []
+        try:
+            if self._flags_sum is not None:
+                self._flags_sum.result()
+            carrier.finish(travelling)
+        except InputError:
+            # Nothing travels any more, so another step may follow.
+            self._forget()
+            raise
+        self._accounts = [one.account() for one in travelling]
+
+    def _is_blank(self, parameter: nn.Parameter) -> bool:
+        """Whether a parameter that no rank used got nothing; a codec may have brought what was left of before."""
+        return self._carrier is None or not parameter.grad.any()  # type: ignore[union-attr]
 
     def _before_forward(self, *_: Any) -> None:
         if torch._C._current_graph_task_id() >= 0:
@@ -208,6 +265,7 @@ class Reducer:
                 "between them or use until='backward'"
             )
         self._in_pass, self._reduces = True, self.synchronizes
+        check_unchanged(self.model, self._bucket_of)
         for bucket in self.buckets:
             bucket.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
@@ -255,38 +313,44 @@ class Reducer:
         if self.unused == "zeros" and self.transport.world_size > 1:
             used = [float(p in self._used) for p in self._bucket_of]
             self._flags = torch.tensor(used, device=self.buckets[0].flats[0].device)
-            self._works.append(("the exchange of unused parameters", self._start(self._flags, False)))
+            what = "the exchange of unused parameters"
+            if self._carrier is None:
+                self._direct.start(self._flags, what, planned=False)
+            else:
+                exchanges = Exchanges(self.transport, "unused parameters")
+                self._flags_sum = self._carrier.run(partial(exchanges.all_reduce, self._flags))
 
     def _launch(self) -> None:
         number, bucket = self._launched, self.buckets[self._launched]
         self._launched += 1
-        if self.transport.world_size > 1:
+        if self._carrier is not None:
+            self._carry(self._carrier, number)
+        elif self.transport.world_size > 1:
             bucket.divide(self.transport.world_size)
-            what = f"the all-reduce of bucket {number}"
-            self._works += [(what, self._start(piece)) for piece in bucket.pieces]
+            for piece in bucket.pieces:
+                self._direct.start(piece, f"the all-reduce of bucket {number}")
 
-    def _start(self, tensor: Tensor, planned: bool = True) -> Any:
-        if planned and self._thread is not None:
-            if tensor.is_cuda:
-                torch.cuda.current_stream(tensor.device).synchronize()
-            assert self._collective is not None
-            if (handed_over := getattr(self._collective, "handed_over", None)) is not None:
-                handed_over(tensor)
-            return _Task(self._thread.submit(self._collective, tensor))
-        started: list[Any] = []
-        self.transport.guard(lambda: started.append(self.transport.group.allreduce([tensor])), "all-reduce")
-        return started[0]
+    def _carry(self, carrier: Carrier, number: int) -> None:
+        bucket, planned = self.buckets[number], self.plan.buckets[number]
+        bucket.join()
+        for flat, members in zip(bucket.flats, bucket.members, strict=True):
+            if flat.numel():
+                names = tuple(self._names[parameter] for parameter in members)
+                started = carrier.begin(
+                    names,
+                    flat,
+                    codec=planned.codec,
+                    scheme=planned.scheme,
+                    decode=planned.decode,
+                    chunks=planned.chunks,
+                )
+                self._travelling.append(started)
 
     def _name(self, parameter: nn.Parameter) -> str:
-        return next(n for n, p in self._bucket_of[parameter].parameters.items() if p is parameter)
+        return self._names[parameter]
 
 
-class _Task:
-    """A collective on our thread; it has timeouts of its own."""
-
-    def __init__(self, future: Future) -> None:
-        self.future = future
-
-    def wait(self) -> None:
-        """Until it is done; raises what it raised."""
-        self.future.result()
+def _pools_of(model: nn.Module, compression: Compression) -> Pools:
+    named = dict(model.named_parameters())
+    device = next(iter(named.values())).device
+    return Pools({name: p.numel() for name, p in named.items()}, compression, device)

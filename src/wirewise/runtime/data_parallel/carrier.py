@@ -1,0 +1,236 @@
+"""Carries groups of gradients to all ranks as codec, scheme and plan say, while back-propagation goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.exchanges import Exchanges
+from wirewise.runtime.data_parallel.pools import Pools
+from wirewise.runtime.data_parallel.schemes import SCHEMES, Group, Scheme
+from wirewise.runtime.full_graph.transport import Transport
+
+__all__ = ["Carrier", "Travelling"]
+
+Span = tuple[float, float]
+"""Start and end, of `time.perf_counter`."""
+
+
+class Carrier:
+    """Encodes on the thread that calls, and sends and decodes one group after the other on a thread of its own.
+
+    All ranks begin the same groups in the same order. Until all have come, nothing else may use the process group.
+
+    Args:
+        transport: The ranks.
+        pools: What codecs remember.
+        compression: The same on all ranks.
+        sum_up: Instead of the group's all-reduce of what has no codec: sums a flat tensor over the ranks in place.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        pools: Pools,
+        compression: Compression,
+        *,
+        sum_up: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        self.transport, self.pools, self.compression, self._sum_up = transport, pools, compression, sum_up
+        pools.world_size = transport.world_size
+        self._schemes: dict[Any, Scheme] = {}
+        self._thread = ThreadPoolExecutor(1, "wirewise-carry")
+        self._decoding = ThreadPoolExecutor(1, "wirewise-decode")
+        self._lost: PeerError | None = None
+
+    @torch.no_grad()
+    def begin(
+        self,
+        names: tuple[str, ...],
+        flat: Tensor,
+        *,
+        codec: str,
+        scheme: str,
+        decode: str = "inline",
+        step: int | None = None,
+        chunks: int = 1,
+    ) -> Travelling:
+        """Encode a group and let it travel; `flat` is not touched until it has come.
+
+        Args:
+            names: Parameters of the group.
+            flat: Their gradients, 1-D; what is not float32 is encoded from a copy that is.
+            codec: Name of a gradient codec, or "none".
+            scheme: One of `plans.fusion.SCHEMES`.
+            decode: One of `plans.fusion.DECODES`.
+            step: Of training; None: that of the pools.
+            chunks: Collectives of a group without a codec.
+
+        Raises:
+            InputError: The codec cannot travel by the scheme.
+            PeerError: A peer is gone.
+        """
+        if step is not None:
+            self.pools.step = step
+        way = self._way(names, codec, scheme, chunks)
+        if self.compression.nonfinite == "skip":
+            self.pools.save(names)
+        start_s = time.perf_counter()
+        values = flat if codec == "none" or flat.dtype == torch.float32 else flat.float()
+        way.encode(values)
+        _synchronize(flat)
+        travelling = Travelling(way, flat, values, codec, scheme, decode)
+        travelling.spans["encode"] = start_s, time.perf_counter()
+        travelling.future = self._thread.submit(self._carry, travelling)
+        return travelling
+
+    def run(self, act: Callable[[], None]) -> Future[None]:
+        """Do something else with the process group, in turn with the groups."""
+        return self._thread.submit(self._guarded, act)
+
+    def finish(self, travelling: Sequence[Travelling]) -> None:
+        """Wait for the groups of a step and end it.
+
+        Raises:
+            InputError: A gradient is not finite, and the policy is to raise.
+            PeerError: A peer is gone.
+        """
+        errors = [error for one in travelling if (error := _error_of(one.wait)) is not None]
+        bad = any(one.faults for one in travelling)
+        self.pools.end_step(failed=bad and self.compression.nonfinite == "skip")
+        if errors:
+            raise next((error for error in errors if isinstance(error, PeerError)), errors[0])
+        if bad:
+            for one in travelling:
+                one.flat.fill_(torch.nan)
+
+    def close(self) -> None:
+        """End the threads once what travels has come."""
+        self._thread.shutdown()
+        self._decoding.shutdown()
+
+    def _way(self, names: tuple[str, ...], codec: str, scheme: str, chunks: int) -> Scheme:
+        key = (names, codec, scheme, chunks)
+        if key not in self._schemes:
+            kind = SCHEMES.get((codec != "none", scheme))
+            made = None if codec == "none" else self.compression.codec(codec)
+            if kind is None or (scheme == "all_reduce" and made is not None and not made.linear):
+                raise InputError(
+                    f"codec {codec!r} cannot travel by {scheme!r}; all_reduce takes none and codecs whose payloads can "
+                    "be added up, all_gather and divisible take codecs"
+                )
+            rank, ranks = self.transport.rank, self.transport.world_size
+            self._schemes[key] = kind(Group(names, self.pools, made, rank, ranks, chunks, self._sum_up))
+        return self._schemes[key]
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if self._lost is not None:
+            raise self._lost
+        try:
+            act()
+        except PeerError as error:
+            # What follows would wait for the same peer, each for its own timeout.
+            self._lost = error
+            raise
+
+    @torch.no_grad()
+    def _carry(self, travelling: Travelling) -> None:
+        exchanges = Exchanges(self.transport, f"the gradients from {travelling.way.group.names[0]!r} on")
+        start_s = time.perf_counter()
+        self._guarded(lambda: travelling.way.travel(travelling.values, exchanges))
+        travelling.spans["communicate"] = start_s, time.perf_counter()
+        travelling.sent_bytes = exchanges.sent_bytes
+        travelling.faults = travelling.way.faults
+        if travelling.place == "inline":
+            travelling.decode()
+        elif travelling.place == "queue":
+            travelling.decoded = self._decoding.submit(travelling.decode)
+
+
+class Travelling:
+    """A group on its way.
+
+    Attributes:
+        flat: After `wait` the mean over the ranks.
+        spans: Start and end of "encode", "communicate" and "decode", `time.perf_counter`.
+        sent_bytes: What left this rank.
+        faults: What was not finite, the same on all ranks.
+    """
+
+    def __init__(
+        self, way: Scheme, flat: Tensor, values: Tensor, codec: str, scheme: str, place: str
+    ) -> None:
+        self.way, self.flat, self.values = way, flat, values
+        self.codec, self.scheme, self.place = codec, scheme, place
+        self.spans: dict[str, Span] = {}
+        self.sent_bytes = 0
+        self.faults: list[Any] = []
+        self.future: Future[None]
+        self.decoded: Future[None] | None = None
+
+    def wait(self) -> None:
+        """Until the mean is there.
+
+        Raises:
+            InputError: A gradient is not finite, and the policy is to raise; all ranks raise alike.
+            PeerError: A peer is gone.
+        """
+        self.future.result()
+        if self.decoded is not None:
+            self.decoded.result()
+        elif "decode" not in self.spans:
+            self.decode()
+        if self.faults and self.way.pools.compression.nonfinite == "raise":
+            raise InputError(self._told())
+
+    @torch.no_grad()
+    def decode(self) -> None:
+        """Write the mean to `flat`; NaN, where something was not finite."""
+        start_s = time.perf_counter()
+        if self.faults:
+            self.flat.fill_(torch.nan)
+        else:
+            self.way.decode(self.values)
+            if self.values is not self.flat:
+                self.flat.copy_(self.values)
+        _synchronize(self.flat)
+        self.spans["decode"] = start_s, time.perf_counter()
+
+    def account(self) -> dict[str, Any]:
+        """Codec, scheme, bytes that left this rank, and seconds of each act."""
+        seconds = {f"{act}_s": end - start for act, (start, end) in self.spans.items()}
+        return {"codec": self.codec, "scheme": self.scheme, "sent_bytes": self.sent_bytes, **seconds}
+
+    def _told(self) -> str:
+        names = list(self.way.pools.sizes)
+        told = ", ".join(
+            f"{names[fault.place]!r} "
+            + (f"(found by rank {fault.rank})" if fault.rank >= 0 else "(of the sum over the ranks)")
+            for fault in self.faults
+        )
+        return (
+            f"NaN or infinity in step {self.way.pools.step} in the gradient of {told}; codec {self.codec!r} expected "
+            "finite values: look for a diverging loss, or give Compression(nonfinite='skip') together with "
+            "torch.amp.GradScaler"
+        )
+
+
+def _error_of(act: Callable[[], None]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:
+        return error
+    return None
+
+
+def _synchronize(tensor: Tensor) -> None:
+    """Until all that this thread launched is done, so that another may go on with the tensor."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()

@@ -1,0 +1,143 @@
+"""A range of a group of gradients as one payload, and the news that something in it is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients import GradientCodec, Segments
+from wirewise.errors import CodecError
+from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.pools import Pools
+
+__all__ = ["Fault", "Part"]
+
+
+class Fault(NamedTuple):
+    """A gradient that is not finite."""
+
+    rank: int
+    """Who found it; -1: the sum over the ranks is not finite."""
+    place: int
+    """Number of the parameter (`Pools.place`)."""
+
+    @staticmethod
+    def from_rows(rows: Tensor) -> list[Fault]:
+        """Faults that payloads report, uint8 [n, bytes]."""
+        flags = rows[:, -Part.FLAG_BYTES :].clone(memory_format=torch.contiguous_format).view(torch.int32)
+        return [Fault(rank, place - 1) for rank, place in flags.tolist() if place]
+
+    @staticmethod
+    def of_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> list[Fault]:
+        """Fault of a sum that nobody encoded; looked for only where a step may be skipped."""
+        if pools.compression.nonfinite == "raise" or flat.isfinite().all():
+            return []
+        return [Fault.in_sum(flat, names, pools)]
+
+    @staticmethod
+    def in_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> Fault:
+        """Which parameter of a sum is not finite."""
+        return Fault(-1, pools.place(names[_first_bad(flat, [pools.sizes[name] for name in names])]))
+
+
+class Part:
+    """Encodes and decodes elements `begin` to `end` of a group; a payload is the codec's, then a flag of 8 bytes.
+
+    Args:
+        codec: Of the group.
+        compression: Block and seed.
+        sizes: Elements of each tensor of the group, [t].
+        places: Their numbers in the model, [t].
+        begin: First element.
+        end: One behind the last element.
+        share: Which of the shares it is; draws of different shares of a tensor are independent.
+        shares: How many there are.
+    """
+
+    FLAG_BYTES = 8
+
+    def __init__(
+        self,
+        codec: GradientCodec,
+        compression: Compression,
+        sizes: Sequence[int],
+        places: Sequence[int],
+        begin: int,
+        end: int,
+        share: int = 0,
+        shares: int = 1,
+    ) -> None:
+        self.codec, self.elements, self._seed = codec, end - begin, compression.seed
+        found, start = [], 0
+        for size, place in zip(sizes, places, strict=True):
+            inside = min(start + size, end) - max(start, begin)
+            if inside > 0:
+                found.append((inside, place))
+            start += size
+        self._sizes, self._places = [size for size, _ in found], [place for _, place in found]
+        ids = [place * shares + share for place in self._places]
+        self._segments = Segments(self._sizes, ids=ids, block=compression.block) if found else None
+        self.size_bytes = self.FLAG_BYTES
+        if self._segments is not None:
+            self.size_bytes += codec.size_bytes(self._segments)
+
+    def buffer(self, device: torch.device) -> Tensor:
+        """Memory for a payload, uint8 [size_bytes]."""
+        return torch.zeros(self.size_bytes, dtype=torch.uint8, device=device)
+
+    def encode(
+        self, values: Tensor, memory: Tensor | None, out: Tensor, step: int, rank: int, *, again: bool = False
+    ) -> None:
+        """Encode [elements]; what is not finite leaves `memory` as it was and sets the flag.
+
+        Args:
+            values: float32.
+            memory: As of `GradientCodec.encode`.
+            out: uint8 [size_bytes].
+            step: Of training.
+            rank: This rank.
+            again: Whether these are sums that were encoded before, so that draws are others.
+        """
+        out[-self.FLAG_BYTES :].zero_()
+        if self._segments is None:
+            return
+        codes, seed = out[: -self.FLAG_BYTES], self._seed + again
+        try:
+            self.codec.encode(values, memory, self._segments, codes, seed=seed, step=step, rank=rank)
+        except CodecError:
+            bad = _first_bad(values if memory is None else values + memory, self._sizes)
+            if bad < 0:
+                raise
+            self.flag(out, Fault(rank, self._places[bad]))
+
+    def decode(self, codes: Tensor, out: Tensor, scale: float, step: int, *, again: bool = False) -> None:
+        """Write the scaled sum of payloads without their flags, uint8 [n, bytes], to float32 [elements]."""
+        if self._segments is not None:
+            seed = self._seed + again
+            self.codec.decode_sum(codes, self._segments, out, scale=scale, seed=seed, step=step)
+
+    def codes(self, rows: Tensor) -> Tensor:
+        """Payloads without their flags, uint8 [n, bytes]; of one payload a view."""
+        return rows[:, : -self.FLAG_BYTES].contiguous()
+
+    def flag(self, payload: Tensor, fault: Fault) -> None:
+        """Write a fault into a payload."""
+        words = torch.tensor([fault.rank, fault.place + 1], dtype=torch.int32)
+        payload[-self.FLAG_BYTES :].copy_(words.view(torch.uint8))
+
+    def flag_of(self, payload: Tensor) -> Tensor:
+        """The flag's bytes, uint8 [8]."""
+        return payload[-self.FLAG_BYTES :]
+
+    def fault_of(self, payload: Tensor) -> list[Fault]:
+        """The fault of one payload, if it reports one."""
+        return Fault.from_rows(payload[None])
+
+
+def _first_bad(values: Tensor, sizes: Sequence[int]) -> int:
+    """The first tensor that is not finite, or -1."""
+    parts = values.split(list(sizes))
+    return next((i for i, part in enumerate(parts) if not part.isfinite().all()), -1)

@@ -1,0 +1,221 @@
+"""What codecs remember between steps, by parameter name: it outlives plans, DDP's buckets and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirewise.codec import gradients
+from wirewise.codec.gradients import GradientCodec, Residuals
+from wirewise.errors import InputError
+from wirewise.runtime.data_parallel.compression import Compression
+
+__all__ = ["Pools", "resize"]
+
+KINDS = ("residual", "owner", "momentum")
+"""What a rank did not send of its own gradients; of sums of which it owns a share (scheme "divisible"); Signum's."""
+
+Names = tuple[str, ...]
+
+
+class Pools:
+    """Residuals and momentum of this rank. Those of a group lie in one flat buffer, made when they are first needed.
+
+    A rank's residual and what it owes as the owner of a share both wait for the mean with the weight 1 / ranks, so one
+    can be added to the other when shares change.
+
+    Args:
+        sizes: Elements of each parameter by name; the order numbers the parameters for random draws, so it is the same
+            on all ranks and under all plans.
+        compression: Whether there is feedback.
+        device: Where buffers lie.
+
+    Attributes:
+        step: Steps so far; random draws depend on it.
+        world_size: Ranks that share the work; 0: not known yet.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        compression: Compression | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.sizes = dict(sizes)
+        self.compression = compression or Compression()
+        self.device = torch.device(device)
+        self.step = self.world_size = 0
+        self._places = {name: place for place, name in enumerate(self.sizes)}
+        self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in KINDS}
+        self._saved: dict[tuple[str, str], Tensor | None] = {}
+
+    def add(self, sizes: Mapping[str, int]) -> None:
+        """Take in parameters that were not known before; they get the next numbers."""
+        for name, size in sizes.items():
+            if self.sizes.setdefault(name, size) != size:
+                raise InputError(
+                    f"parameter {name!r} has {size} elements, the pool {self.sizes[name]}; use that of the same model"
+                )
+            self._places.setdefault(name, len(self._places))
+
+    def place(self, name: str) -> int:
+        """Number of a parameter."""
+        return self._places[name]
+
+    def memory(self, codec: GradientCodec, names: Names) -> Tensor | None:
+        """What `codec.encode` reads and writes for a group, float32 [elements]; None: it keeps nothing."""
+        if codec.memory is None or (codec.memory == "residual" and not self.compression.feedback):
+            return None
+        return self.group(codec.memory, names)
+
+    def group(self, kind: str, names: Names) -> Tensor:
+        """Buffer of a group, float32 [elements]; contents move along by name when groups change."""
+        held = self._held[kind]
+        present = held.get(names[0])
+        if present is None or not self.is_group(kind, names):
+            present = _Held(names, Residuals({n: self.sizes[n] for n in names}, device=self.device))
+            for name in names:
+                if (before := held.get(name)) is not None:
+                    present.of(name).copy_(before.of(name))
+                held[name] = present
+        return present.pool.flat
+
+    def is_group(self, kind: str, names: Names) -> bool:
+        """Whether the group has a buffer."""
+        held = self._held[kind]
+        present = held.get(names[0])
+        return present is not None and present.names == names and all(held.get(n) is present for n in names)
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Lay all that is remembered of these parameters in this order; buffers of groups are made of it."""
+        for kind in KINDS:
+            if any(name in self._held[kind] for name in names):
+                self.group(kind, tuple(names))
+
+    def take(self, kind: str, names: Names) -> Tensor | None:
+        """Remove what is remembered of a group and return it, [elements]; None: there is nothing."""
+        held = self._held[kind]
+        if not any(name in held for name in names):
+            return None
+        taken = self.group(kind, names)
+        for name in names:
+            del held[name]
+        return taken
+
+    def save(self, names: Names) -> None:
+        """Copy what is remembered of a group, in case the step fails."""
+        for kind in KINDS:
+            for name in names:
+                held = self._held[kind].get(name)
+                self._saved.setdefault((kind, name), held.of(name).clone() if held is not None else None)
+
+    def end_step(self, failed: bool = False) -> None:
+        """Keep what the step remembers; if it failed, bring back what was saved."""
+        if failed:
+            for (kind, name), saved in self._saved.items():
+                if saved is not None or name in self._held[kind]:
+                    flat = self._own(kind, name)
+                    flat.zero_() if saved is None else flat.copy_(saved)
+        self._saved.clear()
+        self.step += 1
+
+    def _own(self, kind: str, name: str) -> Tensor:
+        held = self._held[kind].get(name)
+        return held.of(name) if held is not None else self.group(kind, (name,))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies by kind and parameter name, for a checkpoint of this rank."""
+        pools = {
+            kind: {n: held[n].of(n).clone() for n in self.sizes if n in held}
+            for kind, held in self._held.items()
+        }
+        return {"step": self.step, "world_size": self.world_size, **pools}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the checkpoint of this rank.
+
+        Raises:
+            InputError: Of another world size or another model; then nothing was changed.
+        """
+        self._check(state)
+        self.step = int(state["step"])
+        for kind in KINDS:
+            self._held[kind].clear()
+            for name, value in state[kind].items():
+                self.group(kind, (name,)).copy_(value.flatten())
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        if missing := [key for key in ("step", "world_size", *KINDS) if key not in state]:
+            raise InputError(f"the state has no {missing[0]!r}; expected what state_dict() gave")
+        if self.world_size and state["world_size"] not in (0, self.world_size):
+            raise InputError(
+                f"the state is that of one of {state['world_size']} ranks, there are {self.world_size}; give the "
+                "states of all ranks to `resize` first"
+            )
+        for kind in KINDS:
+            for name, value in state[kind].items():
+                if self.sizes.get(name, value.numel()) != value.numel() or name not in self.sizes:
+                    raise InputError(
+                        f"the state has {value.numel()} elements for {name!r}, the model {self.sizes.get(name)}; load "
+                        "it into the same model"
+                    )
+
+
+class _Held:
+    """Buffer of a group."""
+
+    def __init__(self, names: Names, pool: Residuals) -> None:
+        self.names, self.pool = names, pool
+
+    def of(self, name: str) -> Tensor:
+        """View of a parameter."""
+        return self.pool.group([name])
+
+
+def resize(states: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
+    """The state that each rank of a new world loads: nothing that waits to be sent is lost.
+
+    Every rank gets the mean over the old ranks of the residual and of what they owed as owners.
+
+    Args:
+        states: `Pools.state_dict()` of every old rank.
+        ranks: Size of the new world.
+
+    Raises:
+        InputError: No states, not one of each old rank, no ranks, or states of different steps.
+    """
+    if not states or len({state["step"] for state in states}) > 1 or ranks < 1:
+        steps = sorted({int(state["step"]) for state in states})
+        raise InputError(
+            f"{len(states)} states of steps {steps} for {ranks} ranks; expected those of one step"
+        )
+    if states[0]["world_size"] not in (0, len(states)):
+        raise InputError(f"{len(states)} states; expected one of each of {states[0]['world_size']} ranks")
+    waiting = _filled([_added(state["residual"], state["owner"]) for state in states])
+    momentum = _filled([state["momentum"] for state in states])
+    return {
+        "step": states[0]["step"],
+        "world_size": ranks,
+        "residual": gradients.resize(waiting, ranks),
+        "owner": {},
+        "momentum": gradients.resize(momentum, ranks),
+    }
+
+
+def _added(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    both = dict(one)
+    for name, value in other.items():
+        both[name] = both[name] + value if name in both else value
+    return both
+
+
+def _filled(states: Iterable[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """States with the parameters of all of them; zeros where one has none."""
+    listed = list(states)
+    known = {name: value for state in listed for name, value in state.items()}
+    return [
+        {name: state.get(name, torch.zeros_like(value)) for name, value in known.items()} for state in listed
+    ]
