@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from wirewise import plans, sim
@@ -12,7 +13,9 @@ from wirewise.collective import build, network
 from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
 from wirewise.cost.interfaces import Links
 from wirewise.errors import PlanError
+from wirewise.plans.cache import owner_digest, packed
 from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.mini_batch import fetch_batch
 from wirewise.sim.programs import simulate
 from wirewise.topology import lab_hosts
 
@@ -81,6 +84,35 @@ def broken_fusion():
     return msgspec.structs.replace(plan, buckets=(plan.buckets[0], wrong)), "buckets[1]"
 
 
+def cache() -> plans.CachePlan:
+    def machine(number, ids):
+        rows = [0.0, 0.0]
+        rows[1 - number] = 40.0
+        fetched = tuple(0.5 * row for row in rows)
+        return plans.MachineCache(nodes=packed(np.array(ids)), budget=3, needed=tuple(rows), fetched=fetched)
+
+    return plans.CachePlan(
+        world_size=2,
+        planner="vip",
+        machines=(machine(0, [5, 7, 9]), machine(1, [0, 2])),
+        num_nodes=10,
+        owner=owner_digest(np.arange(10) // 5),
+        fanouts=(5, 3),
+        batch_size=2,
+        batches=3,
+    )
+
+
+def simulate_cache(plan):
+    return fetch_batch(plan, 400, Links.uniform(plan.world_size, 1e8, 1e-4))
+
+
+def broken_cache():
+    plan = cache()
+    wrong = msgspec.structs.replace(plan.machines[1], nodes=packed(np.array([2, 0])))
+    return msgspec.structs.replace(plan, machines=(plan.machines[0], wrong)), "$.machines[1]"
+
+
 def collective() -> plans.CollectivePlan:
     return plans.CollectivePlan(
         world_size=2,
@@ -106,9 +138,19 @@ def broken_collective():
     return msgspec.structs.replace(plan, program=wrong), "$.program"
 
 
-EXAMPLES = {"bitwidth": bitwidth, "collective": collective, "fusion": fusion}
-BROKEN = {"bitwidth": broken_bitwidth, "collective": broken_collective, "fusion": broken_fusion}
-SIMULATORS = {"bitwidth": simulate_bitwidth, "collective": simulate_collective, "fusion": simulate_fusion}
+EXAMPLES = {"bitwidth": bitwidth, "cache": cache, "collective": collective, "fusion": fusion}
+BROKEN = {
+    "bitwidth": broken_bitwidth,
+    "cache": broken_cache,
+    "collective": broken_collective,
+    "fusion": broken_fusion,
+}
+SIMULATORS = {
+    "bitwidth": simulate_bitwidth,
+    "cache": simulate_cache,
+    "collective": simulate_collective,
+    "fusion": simulate_fusion,
+}
 
 FAMILIES = pytest.mark.parametrize("family", sorted(plans.PLANS))
 

@@ -2,6 +2,7 @@
 
 from wirewise.plans.base import Plan, TopologyLike
 from wirewise.plans.bitwidth import BITS, BitWidthPlan, ChannelBits, row_bytes
+from wirewise.plans.cache import CachePlan, MachineCache
 from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
@@ -14,11 +15,13 @@ __all__ = [
     "SCHEMES",
     "BitWidthPlan",
     "Bucket",
+    "CachePlan",
     "Candidate",
     "Certificate",
     "ChannelBits",
     "CollectivePlan",
     "FusionPlan",
+    "MachineCache",
     "Plan",
     "TopologyLike",
     "load",

@@ -12,12 +12,18 @@ from wirewise.errors import InputError, PlanError
 from wirewise.files import atomic_file
 from wirewise.plans.base import Plan, explain
 from wirewise.plans.bitwidth import BitWidthPlan
+from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
 from wirewise.plans.fusion import FusionPlan
 
 __all__ = ["PLANS", "load", "loads", "save"]
 
-PLANS: dict[str, type[Plan]] = {"bitwidth": BitWidthPlan, "collective": CollectivePlan, "fusion": FusionPlan}
+PLANS: dict[str, type[Plan]] = {
+    "bitwidth": BitWidthPlan,
+    "cache": CachePlan,
+    "collective": CollectivePlan,
+    "fusion": FusionPlan,
+}
 """Plan families by tag."""
 
 

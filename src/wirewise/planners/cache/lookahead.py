@@ -1,0 +1,98 @@
+"""Caches that change while training: batches are known in advance, because their draws are.
+
+The least that any cache of so many rows fetches is that of one that knows all batches to come and keeps what is needed
+soonest (Belady, IBM Systems Journal 5(2), 1966), with rows that need not enter it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.planners.cache.inclusion import Vector
+from wirewise.planners.cache.policies import CacheProblem, keep
+from wirewise.planners.cache.volume import seed_batches
+
+__all__ = ["best_split", "fetched_rows", "remote_rows"]
+
+Rows = Sequence[NDArray[np.int64]]
+_NEVER = np.iinfo(np.int64).max
+
+
+def remote_rows(problem: CacheProblem, machine: int, epochs: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Remote nodes that each batch of a machine needs, in order, [batches][rows]."""
+    sampler, own, found = problem.sampler(), problem.owner == machine, []
+    for epoch in epochs:
+        batches = seed_batches(problem.train[machine], problem.batch_size, epoch=epoch, seed=sampler.seed)
+        for number, seeds in enumerate(batches):
+            batch = sampler.sample(seeds, epoch=epoch, batch=machine * len(batches) + number)
+            found.append(batch.n_id[~own[batch.n_id]])
+    return found
+
+
+def fetched_rows(
+    rows: Rows, num_nodes: int, *, static: NDArray[np.int64], room: int = 0, window: int | None = None
+) -> int:
+    """Rows fetched with some kept always, and space for others that are kept while batches ahead need them.
+
+    Args:
+        rows: Remote nodes of each batch.
+        num_nodes: N.
+        static: Nodes that are kept always.
+        room: Rows beside them.
+        window: Batches ahead that are known; none: all.
+    """
+    always = np.zeros(num_nodes, dtype=bool)
+    always[static] = True
+    left = [batch[~always[batch]] for batch in rows]
+    ahead = _next_use(left, num_nodes)
+    held = np.empty(0, np.int64)
+    due = np.empty(0, np.int64)
+    total = 0
+    for step, batch in enumerate(left):
+        total += len(np.setdiff1d(batch, held, assume_unique=True))
+        kept = ~np.isin(held, batch, assume_unique=True)
+        held, due = np.concatenate([held[kept], batch]), np.concatenate([due[kept], ahead[step]])
+        known = due <= (step + window if window is not None else _NEVER - 1)
+        held, due = held[known], due[known]
+        if len(held) > room:
+            soonest = np.argpartition(due, room)[:room] if room else np.empty(0, np.int64)
+            held, due = held[soonest], due[soonest]
+    return total
+
+
+def best_split(
+    problem: CacheProblem,
+    machine: int,
+    scores: Vector,
+    budget: int,
+    *,
+    window: int = 20,
+    epochs: Sequence[int] = (0,),
+    shares: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+) -> tuple[float, dict[float, int]]:
+    """The share of a budget to keep always, by simulation; the rest looks ahead.
+
+    Returns:
+        The share, and the rows fetched by share.
+    """
+    rows, own = remote_rows(problem, machine, epochs), problem.owner == machine
+    found = {}
+    for share in shares:
+        static = keep(scores, own, int(share * budget))
+        found[share] = fetched_rows(
+            rows, problem.num_nodes, static=static, room=budget - len(static), window=window
+        )
+    return min(found, key=lambda share: (found[share], -share)), found
+
+
+def _next_use(rows: Rows, num_nodes: int) -> list[NDArray[np.int64]]:
+    """For each row of each batch the next batch that needs it."""
+    following = np.full(num_nodes, _NEVER)
+    found = []
+    for step in range(len(rows) - 1, -1, -1):
+        found.append(following[rows[step]])
+        following[rows[step]] = step
+    return found[::-1]
