@@ -4,8 +4,9 @@
 
 Rows: `uneven` (F2: planned all-reduces on H4 and on a quarter of its rates), `alike` (F3, F4: one link a host, and one
 a pair), `small` (F5), `training` (F7: steps of DistributedDataParallel), `rates` (F8: rates that the transport saw),
-`noise` (G3: event-driven trees against trees that wait), `slow_leaf` (G4), `chunk_size` (B4: sizes of chunks found by
-running), `servers` (B5: three phases over two servers, and the bytes between them).
+`noise` (G3: event-driven trees against trees that wait), `windows` (the same trees in other windows), `slow_leaf` (G4),
+`chunk_size` (B4: sizes of chunks found by running), `servers` (B5: three phases over two servers, and the bytes between
+them).
 
 H4: hosts 0-1 and 2-3 are joined by 1600 Mbit/s, 0-2 by 400, others by 100, both ways. All hosts, and their ranks, share
 this machine's processors. MB are 2^20 bytes. A time is that of the slowest rank; methods take turns; medians.
@@ -20,13 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 from chunk_size import chunk_size
 from jobs import MB, ms, run, saved
-from noise import Noise
 from servers import servers
+from trees import noise, slow_leaf, windows
 
 from common import Page, arguments, paired, scratch, verdict
 from wirewise.collective import network
 from wirewise.collective.bounds import bound
-from wirewise.collective.builders import build
 from wirewise.lab import Lab, pairs_of, topology_of
 from wirewise.planners.collective import CollectiveProblem, plan
 from wirewise.runtime.collective.defaults import default
@@ -189,78 +189,10 @@ def rates(page, preset_):
             )  # fmt: skip
 
 
-def noise(page, preset_):
-    ranks, size = preset_["ranks"], preset_["noise_mb"] * MB
-    page.add(
-        f"## Trees under noise (G3)\n\nBroadcasts of {preset_['noise_mb']} MB in segments of 64 KiB along a binomial "
-        f"tree of {ranks} hosts with 1 Gbit/s each. Noise: each rank is stopped ten times a second for U(0, 10 ms) or "
-        "U(0, 20 ms). Waiting: the same tree and transport, but a rank goes on to the next segment only when it has "
-        "received this one and given it to all children. Windows: two segments at the sender, three at the receiver. "
-        f"Means of {preset_['calls']} calls, median of {preset_['turns']} pairs."
-    )
-    program = build("broadcast", "binomial", ranks, segments=size // 65_536)
-    quiet = {}
-    with page.table(
-        "noise", "waiting ms", "event-driven ms", "waiting, over none", "event-driven, over none",
-        "event-driven over waiting", "claimed",
-    ) as row:  # fmt: skip
-        for percent, most in ((0, 1.05), (5, None), (10, 0.85)):
-            source = Noise(0.002 * percent)
-            with scratch() as folder, Lab(ranks, "1gbit") as lab:
-                job = {
-                    "program": saved(folder, program), "size_bytes": size, "turns": preset_["turns"],
-                    "calls": preset_["calls"], "windows": [2 * 65_536, 3 * 65_536],
-                }  # fmt: skip
-                try:
-                    (found,), *_ = run(
-                        lab, "trees_worker.py", job, disturbing(source, lab) if percent else None
-                    )
-                finally:
-                    source.stop()
-            times = found["slowest"]
-            ratio = float(np.median(paired(times["event"], times["waiting"])))
-            medians = {way: float(np.median(times[way])) for way in ("waiting", "event")}
-            quiet = quiet or medians
-            row(
-                f"{percent} %", *ms(*medians.values()), *(f"{medians[way] / quiet[way]:.2f}" for way in medians),
-                f"{ratio:.2f}", verdict(ratio, most=most) if most else "none",
-            )  # fmt: skip
-
-
-def disturbing(source, lab):
-    """Start the noise when the ranks are ready."""
-    return lambda folder, line: source.disturb(lab) if line == "ready" else None
-
-
-def slow_leaf(page, preset_):
-    page.add(
-        "## One slow leaf (G4)\n\nRank 0 sends to three others, 400 Mbit/s each; then the link to the third has 40. "
-        "Time of the two other leaves, event-driven and waiting for all after each segment of 64 KiB."
-    )
-    size = preset_["leaf_mb"] * MB
-    program = build("broadcast", "flat", 4, segments=size // 65_536)
-    found = {}
-    for rate in ("400mbit", "40mbit"):
-        with scratch() as folder, Lab(4, "400mbit", pairs={(0, 3): rate}) as lab:
-            job = {
-                "program": saved(folder, program), "size_bytes": size, "turns": preset_["turns"], "calls": 1,
-                "windows": [2 * 65_536, 3 * 65_536],
-            }  # fmt: skip
-            lines = run(lab, "trees_worker.py", job)
-        found[rate] = {
-            way: float(np.median([np.median(lines[leaf][-1]["own"][way]) for leaf in (1, 2)]))
-            for way in ("event", "waiting")
-        }
-    with page.table("way", "all fast ms", "one slow ms", "slower by", "claimed") as row:
-        for way, name in (("event", "event-driven"), ("waiting", "waiting")):
-            solo, held = (found[rate][way] for rate in ("400mbit", "40mbit"))
-            claimed = verdict(held / solo, most=1.1) if way == "event" else "none"
-            row(name, *ms(solo, held), f"{held / solo:.2f}", claimed)
-
-
 ROWS = {
     "uneven": uneven, "alike": alike, "small": small, "training": training, "rates": rates, "noise": noise,
     "slow_leaf": slow_leaf, "chunk_size": chunk_size, "servers": servers,
+    "windows": windows,
 }  # fmt: skip
 
 

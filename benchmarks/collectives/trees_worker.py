@@ -2,8 +2,9 @@
 
     torchrun trees_worker.py JOB.json
 
-The job: `program` (a file, with segments), `size_bytes`, `turns`, `calls` in a turn, `windows`. Each rank prints its
-own seconds of a call, rank 0 also those of the slowest rank.
+The job: `program` (a file, with segments), `size_bytes`, `turns`, `calls` in a turn, `windows`, and windows `one` for
+a third way that waits, over connections of its own, or none. Each rank prints its own seconds of a call, and those of
+the slowest rank.
 """
 
 import json
@@ -33,8 +34,10 @@ def main():
         for piece in pieces:
             group.broadcast(piece, program=whole)
 
-    with connect(windows=job["windows"] and tuple(job["windows"])) as group:
+    with connect(windows=chosen(job, "windows")) as group, connect(windows=chosen(job, "one")) as other:
         ways = {"event": lambda: group.broadcast(tensor, program=program), "waiting": lambda: waiting(group)}
+        if "one" in job:
+            ways["one"] = lambda: waiting(other)
         own, slowest = ({name: [] for name in ways} for _ in range(2))
         for call in ways.values():
             call()
@@ -47,6 +50,12 @@ def main():
         print(json.dumps({"rank": group.rank, "own": own, "slowest": slowest}), flush=True)
         dist.barrier()
     dist.destroy_process_group()
+
+
+def chosen(job, name):
+    """Bytes at the sender and at the receiver; None: as the kernel sees fit."""
+    found = job.get(name)
+    return found and tuple(found)
 
 
 def measured(call, calls):
