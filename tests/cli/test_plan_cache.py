@@ -1,0 +1,55 @@
+"""`wirewise plan cache`."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from wirewise.cli.main import app
+from wirewise.planners.cache import POLICIES
+from wirewise.plans import CachePlan, load
+
+GRAPH = "block:nodes=2000,classes=4,features=8"
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["plan", "cache", "--dataset", GRAPH, *map(str, words)])
+
+
+def test_policies_side_by_side_and_a_plan(tmp_path):
+    words = ["--workers", 3, "--fanouts", "6,3", "--batch-size", 8, "--alpha", "0.1,0.5", "--policy", "all"]
+    result = call(*words, "-o", tmp_path / "plan.json", "--json", tmp_path / "found.json")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("A batch of 8 seeds on each of 3 machines needs ")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert set(found["policies"]) == set(POLICIES)
+    for name, by_alpha in found["policies"].items():
+        assert 0 <= by_alpha["0.5"] < by_alpha["0.1"] < 1, name
+    plan = load(tmp_path / "plan.json")
+    assert isinstance(plan, CachePlan)
+    assert (plan.world_size, plan.planner, plan.fanouts) == (3, "vip", (6, 3))
+    assert plan.remaining == found["policies"]["vip"]["0.1"]
+
+
+def test_json_alone():
+    found = json.loads(call("--workers", 2, "--fanouts", "4", "--json", "-").stdout)
+    assert list(found["policies"]) == ["bayesian"]
+    assert found["row_bytes"] == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--policy", "best"], "unknown cache policy 'best'"),
+        (["--alpha", "some"], "--alpha is 'some'; expected numbers by comma"),
+        (["--alpha", "-1"], "alpha is -1.0"),
+        (["--fanouts", "5,-2"], "each of at least 0, or -1"),
+        (["--train-share", "0"], "--train-share is 0.0"),
+        (["--semantics", "both"], "cumulative, frontier"),
+        (["--workers", "3000"], "3000 parts"),
+    ],
+)
+def test_options_that_cannot_be_used(words, told):
+    result = call(*words)
+    assert result.exit_code != 0
+    assert told in (result.output if not result.exception else f"{result.output} {result.exception}")
