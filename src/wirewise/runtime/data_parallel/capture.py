@@ -1,0 +1,290 @@
+"""The operators of a training step: forward, loss and backward of a model as one graph without side effects."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._functorch.aot_autograd import aot_export_module
+from torch._subclasses import FakeTensorMode
+from torch.func import functional_call
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils import _pytree as pytree
+
+from wirewise.errors import InputError
+from wirewise.planners.fusion.disco import Operator, OperatorGraph
+from wirewise.runtime.data_parallel.categories import category_of, flops_of
+
+__all__ = [
+    "Capture",
+    "Loss",
+    "capture",
+    "graph_of",
+    "is_operator",
+    "parts_of_result",
+    "produces",
+    "size_bytes",
+]
+
+Loss = Callable[[nn.Module, Any], Tensor]
+"""`loss(model, batch)`, a scalar."""
+
+_ATEN = torch.ops.aten
+# Ranks that are threads share the state of torch's tracer.
+_TRACING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A training step as a graph, from parameters, buffers and batch to the loss and what follows from it."""
+
+    module: fx.GraphModule
+    """Placeholders: parameters, buffers, leaves of the batch. Output: new values of the buffers that change, the
+    loss, a gradient for each trained parameter."""
+    parameters: tuple[str, ...]
+    """Names of all parameters; a shared one goes by the first of its names."""
+    trained: tuple[str, ...]
+    """Of those, the ones that get a gradient."""
+    buffers: tuple[str, ...]
+    """Names of all buffers."""
+    changed: tuple[str, ...]
+    """Of those, the ones that the step changes."""
+    batch: Any
+    """Structure of a batch (torch's pytree)."""
+    leaves: tuple[tuple[torch.Size, torch.dtype], ...]
+    """Shape and type of each tensor of a batch."""
+    operators: OperatorGraph
+    """What planners see of it; no times yet (`wirewise.profile.operators`)."""
+
+    def inputs(self, model: nn.Module, batch: Any) -> list[Tensor]:
+        """What the graph takes, for the model's present state and a batch.
+
+        Raises:
+            InputError: The batch has another structure, shape or type than the captured one.
+        """
+        leaves, structure = pytree.tree_flatten(batch)
+        found = tuple((leaf.shape, leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
+        if structure != self.batch or found != self.leaves:
+            raise InputError(
+                f"got a batch of {_shapes(found)}; this step was captured for {_shapes(self.leaves)}: drop the last, "
+                "smaller batch or make another step for it"
+            )
+        named, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        return [
+            *(named[name].detach() for name in self.parameters),
+            *(buffers[name] for name in self.buffers),
+            *leaves,
+        ]
+
+
+class _Step(nn.Module):
+    """The loss as a function of parameters and buffers that are all known by number."""
+
+    def __init__(self, model: nn.Module, loss: Loss, structure: Any) -> None:
+        super().__init__()
+        self._call = (model, loss, structure)
+        self._names = [name for name, _ in model.named_parameters()]
+        self._buffer_names = [name for name, _ in model.named_buffers()]
+        self.parameters_ = nn.ParameterList(p for _, p in model.named_parameters())
+        for number, (_, buffer) in enumerate(model.named_buffers()):
+            self.register_buffer(f"buffer{number}", buffer)
+
+    def forward(self, *leaves: Any) -> tuple[Tensor]:
+        model, loss, structure = self._call
+        # A view: gradients of two parameters that are equal stay two results of the graph.
+        state = {n: p.view_as(p) for n, p in zip(self._names, self.parameters_, strict=True)}
+        state |= {name: getattr(self, f"buffer{i}") for i, name in enumerate(self._buffer_names)}
+        runner = _Loss(model, loss)
+        batch = pytree.tree_unflatten(list(leaves), structure)
+        return (functional_call(runner, {f"model.{n}": t for n, t in state.items()}, (batch,)),)
+
+
+class _Loss(nn.Module):
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model, self._loss = model, loss
+
+    def forward(self, batch: Any) -> Tensor:
+        return self._loss(self.model, batch)
+
+
+def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
+    """Forward, loss and backward of a model as one functional graph of ATen operators (AOTAutograd).
+
+    Nothing of the model changes. Operators that draw random numbers stay what they are, in the model's mode
+    (`train` or `eval`).
+
+    Args:
+        model: Parameters and buffers hold all its tensors; other attributes that are tensors are not seen.
+        loss: Of the model and a batch.
+        example_batch: Any nest of tensors; later batches have its shapes.
+
+    Raises:
+        InputError: The step cannot be captured, as with control flow that depends on values; the message gives
+            torch's reason.
+    """
+    leaves, structure = pytree.tree_flatten(example_batch)
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
+        kinds = sorted({type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)})
+        raise InputError(
+            f"got a batch with {', '.join(kinds)}; expected tensors only: give the rest to the loss"
+        )
+    step = _Step(model, loss, structure)
+    module, signature = _exported(step, leaves)
+    _tidy(module)
+    trained = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+    buffers = tuple(name for name, _ in model.named_buffers())
+    changed = tuple(buffers[int(n.removeprefix("buffer"))] for n in signature.buffers_to_mutate.values())
+    own = _own_gradients(module, trained)
+    state = [*dict(model.named_parameters()).values(), *dict(model.named_buffers()).values()]
+    with torch.no_grad():
+        # One fake mode for all values: torch's export leaves those of several behind.
+        FakeTensorProp(module, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*state, *leaves)
+    return Capture(
+        module=module,
+        parameters=tuple(name for name, _ in model.named_parameters()),
+        trained=trained,
+        buffers=buffers,
+        changed=changed,
+        batch=structure,
+        leaves=tuple((leaf.shape, leaf.dtype) for leaf in leaves),
+        operators=graph_of(module, own, type(model).__name__),
+    )
+
+
+def _exported(step: _Step, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, Any]:
+    try:
+        # oneDNN's recurrent layer keeps a workspace only where autograd records; without it the layer is a chain
+        # of ordinary operators. It changes no other operator here.
+        with _TRACING, _without_onednn():
+            module, signature = aot_export_module(step, leaves, trace_joint=True, output_loss_index=0)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        raise InputError(
+            f"the training step cannot be captured: {type(error).__name__}: {lines[0][:300]}; expected a scalar loss "
+            "that every trained parameter takes part in, without control flow by values, and tensors of the model "
+            "only as parameters and buffers: freeze unused parameters, register_buffer the rest"
+        ) from error
+    assert isinstance(module, fx.GraphModule)
+    return module, signature
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    # torch.backends.mkldnn.flags warns about other hardware.
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def _tidy(module: fx.GraphModule) -> None:
+    """Take out operators that do nothing: detach, views of the same shape, a transpose of a transpose."""
+    for node in list(module.graph.nodes):
+        source = _same_as(node)
+        if source is not None:
+            node.replace_all_uses_with(source)
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+
+
+def _same_as(node: fx.Node) -> fx.Node | None:
+    """The node that has the value of this one."""
+    before = node.args[0] if node.args else None
+    if not isinstance(before, fx.Node):
+        return None
+    if node.target in (_ATEN.detach.default, _ATEN.alias.default):
+        return before
+    if node.target is _ATEN.t.default and before.target is _ATEN.t.default:
+        assert isinstance(before.args[0], fx.Node)
+        return before.args[0]
+    views = (_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default)
+    if node.target in views and node.meta["val"].shape == before.meta["val"].shape:
+        return before
+    return None
+
+
+def _own_gradients(module: fx.GraphModule, trained: Sequence[str]) -> dict[fx.Node, str]:
+    """Let each gradient be the one result of an operator of its own; these by node."""
+    (end,) = module.graph.find_nodes(op="output")
+    results = list(end.args[0])
+    first = len(results) - len(trained)
+    own: dict[fx.Node, str] = {}
+    for place, name in enumerate(trained, first):
+        node = results[place]
+        if node in own or not is_operator(node) or node in results[:first]:
+            with module.graph.inserting_after(node):
+                again = module.graph.call_function(_ATEN.alias.default, (node,))
+            again.meta["val"] = node.meta["val"]
+            results[place] = node = again
+        own[node] = name
+    end.args = (tuple(results),)
+    module.graph.lint()
+    module.recompile()
+    return own
+
+
+def is_operator(node: fx.Node) -> bool:
+    """Whether a node computes: it is neither an input nor a part of another node's result."""
+    return node.op == "call_function" and node.target is not operator.getitem
+
+
+def produces(node: fx.Node) -> fx.Node:
+    """The operator, or the placeholder, whose result this node is or takes a part of."""
+    while node.op == "call_function" and node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def parts_of_result(node: fx.Node) -> list[fx.Node]:
+    """The parts of an operator's result."""
+    return [user for user in node.users if user.target is operator.getitem]
+
+
+def size_bytes(node: fx.Node) -> int:
+    """Of the result, all its parts."""
+    return sum(value.numel() * value.element_size() for value in _values(node))
+
+
+def _values(node: fx.Node) -> Iterator[Tensor]:
+    value = node.meta.get("val")
+    yield from (v for v in pytree.tree_leaves(value) if isinstance(v, Tensor))
+
+
+def graph_of(module: fx.GraphModule, gradients: dict[fx.Node, str], model: str = "") -> OperatorGraph:
+    """The operators of a graph as planners see them, in topological order, without times."""
+    nodes = [node for node in module.graph.nodes if is_operator(node)]
+    number = {node: i for i, node in enumerate(nodes)}
+    device = next((str(v.device) for node in nodes for v in _values(node)), "cpu")
+    operators = []
+    for node in nodes:
+        reads = dict.fromkeys(produces(read) for read in node.all_input_nodes)
+        inside = sorted(number[read] for read in reads if read in number)
+        operators.append(
+            Operator(
+                name=node.name,
+                kind=str(node.target),
+                category=category_of(node),
+                inputs=tuple(inside),
+                outside_bytes=sum(size_bytes(read) for read in reads if read not in number),
+                output_bytes=size_bytes(node),
+                elements=sum(value.numel() for value in _values(node)),
+                flops=flops_of(node),
+                gradient=gradients.get(node, ""),
+            )
+        )
+    graph = OperatorGraph(operators=tuple(operators), model=model, device=device)
+    graph.check_itself()
+    return graph
+
+
+def _shapes(leaves: Sequence[tuple[torch.Size, torch.dtype]]) -> str:
+    return ", ".join(f"{str(t).removeprefix('torch.')}{list(shape)}" for shape, t in leaves) or "no tensors"

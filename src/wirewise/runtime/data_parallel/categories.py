@@ -1,0 +1,77 @@
+"""What kind of work an ATen operator is, and how much of it."""
+
+from __future__ import annotations
+
+from torch import Tag, fx, ops
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry
+
+__all__ = ["category_of", "flops_of"]
+
+_REDUCTIONS = (
+    "sum mean max min amax amin prod var var_mean std norm argmax argmin cumsum logsumexp _softmax _safe_softmax "
+    "_log_softmax "
+    "_softmax_backward_data _log_softmax_backward_data native_layer_norm native_layer_norm_backward "
+    "native_group_norm native_group_norm_backward _native_batch_norm_legit_functional native_batch_norm "
+    "_native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm_backward nll_loss_forward "
+    "nll_loss_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward"
+)
+_POINTWISE = (
+    "full full_like zeros zeros_like ones ones_like empty_like new_zeros new_ones new_full arange scalar_tensor eye "
+    "_to_copy cat stack slice_backward select_backward slice_scatter select_scatter constant_pad_nd embedding "
+    "index index_select gather triu tril repeat flip mse_loss mse_loss_backward rsub where masked_fill fill copy "
+    "gelu silu native_dropout_backward elu_backward leaky_relu_backward hardtanh_backward softplus_backward"
+)
+_VIEWS = "_unsafe_view _reshape_alias alias"
+_MATMULS = (
+    "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward dot mv addmv"
+)
+_TABLE = {
+    name: category
+    for category, names in (
+        ("reduction", _REDUCTIONS),
+        ("pointwise", _POINTWISE),
+        ("view", _VIEWS),
+        ("matmul", _MATMULS),
+    )
+    for name in names.split()
+}
+"""Operators whose tags do not tell, by name."""
+
+
+def category_of(node: fx.Node) -> str:
+    """Pointwise, view, reduction, matmul, or opaque: not to be fused, as all that draw random numbers.
+
+    Scatters are opaque: compilers turn them into atomic additions, in another order on each run.
+    """
+    target = node.target
+    if not isinstance(target, OpOverload) or Tag.nondeterministic_seeded in target.tags:
+        return "opaque"
+    if target.overloadpacket in flop_registry:
+        return "matmul"
+    if any(
+        result.alias_info is not None and not result.alias_info.is_write for result in target._schema.returns
+    ):
+        return "view"
+    if Tag.pointwise in target.tags:
+        return "pointwise"
+    if Tag.reduction in target.tags:
+        return "reduction"
+    known = _TABLE.get(target._schema.name.partition("::")[2])
+    return known if known is not None and target.namespace == "aten" else "opaque"
+
+
+def flops_of(node: fx.Node) -> float:
+    """Floating-point operations of one call: torch's count for products, one an element for other arithmetic."""
+    target, value = node.target, node.meta.get("val")
+    count = flop_registry.get(getattr(target, "overloadpacket", ops.aten.mm))
+    if category_of(node) == "matmul" and count is not None:
+        args = fx.map_arg(node.args, lambda read: read.meta["val"])
+        kwargs = fx.map_arg(node.kwargs, lambda read: read.meta["val"])
+        return float(count(*args, **kwargs, out_val=value))
+    if category_of(node) in ("pointwise", "reduction"):
+        read = [getattr(n.meta.get("val"), "numel", lambda: 0)() for n in node.all_input_nodes]
+        written = getattr(value, "numel", lambda: 0)()
+        return float(max([*read, written]))
+    return 0.0

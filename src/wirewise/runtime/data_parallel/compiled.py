@@ -1,0 +1,323 @@
+"""A training step that runs as its plan says: regions as compiled kernels, all-reduces in the middle of the graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+import torch._inductor
+import torch.distributed as dist
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel.capture import Capture, Loss, capture
+from wirewise.runtime.data_parallel.changes import why_no_compiler
+from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.matching import check_agreement, parameters_of
+from wirewise.runtime.data_parallel.parallel import _broadcast
+from wirewise.runtime.data_parallel.reducer import transport_of
+from wirewise.runtime.data_parallel.regions import Part, cut, module_of
+from wirewise.runtime.full_graph.transport import Transport
+
+__all__ = ["CompiledStep", "Compiler", "Rest", "compile_step"]
+
+Compiler = Literal["inductor", "none"]
+Rest = Literal["eager", "compiled"]
+
+_ATEN = torch.ops.aten
+
+
+def compile_step(
+    model: nn.Module,
+    loss: Loss,
+    example_batch: Any,
+    plan: FusionPlan,
+    process_group: dist.ProcessGroup | Transport | None = None,
+    *,
+    compiler: Compiler = "inductor",
+    rest: Rest = "eager",
+    broadcast_buffers: bool = True,
+    timeout_s: float = 120.0,
+    store: Any = None,
+) -> CompiledStep:
+    """A training step as one graph, cut and reduced as the plan says (DisCo, TPDS 2022).
+
+    Parameters and buffers become those of rank 0. The loop calls `loss = step(batch)`, then `optimizer.step()`.
+
+    Args:
+        model: Names of the plan's buckets are those of its parameters. Its mode (`train`, `eval`) stays.
+        loss: `loss(model, batch)`, a scalar; computes with the tensors of both and no others.
+        example_batch: Any nest of tensors; all batches have its shapes.
+        plan: The same on all ranks. Its regions name operators of `capture` of the same arguments.
+        process_group: gloo or NCCL; none: the default group.
+        compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
+        rest: Operators in no region: "eager", one by one, or "compiled" up to the next region or all-reduce.
+        broadcast_buffers: Whether buffers follow rank 0 at every step, as in DistributedDataParallel.
+        timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
+        store: As of `Reducer`.
+
+    Raises:
+        InputError: The step cannot be captured.
+        PlanError: The plan does not fit the model, the graph or the group, or decides what a captured step
+            cannot carry out.
+        PeerError: A peer is gone.
+    """
+    if compiler not in get_args(Compiler) or rest not in get_args(Rest):
+        raise InputError(
+            f"got compiler={compiler!r} and rest={rest!r}; expected {get_args(Compiler)} and {get_args(Rest)}"
+        )
+    plan.check_itself()
+    _check_decisions(plan)
+    transport = transport_of(process_group, timeout_s=timeout_s, store=store)
+    if plan.world_size != transport.world_size:
+        raise PlanError(
+            f"plan {plan.planner!r} was made for world size {plan.world_size}, the process group has "
+            f"{transport.world_size} ranks; make the plan again or start {plan.world_size}"
+        )
+    check_agreement(transport, model, plan, Compression())
+    _broadcast(transport, [*model.parameters(), *model.buffers()], "the broadcast of the parameters")
+    return CompiledStep(
+        model, capture(model, loss, example_batch), plan, transport, compiler, rest, broadcast_buffers
+    )
+
+
+def _check_decisions(plan: FusionPlan) -> None:
+    others = {
+        "codecs": any(bucket.way != "all_reduce" for bucket in plan.buckets),
+        "fused_ops": bool(plan.fused_ops),
+        "precision": plan.precision != "float32",
+        "recompute": bool(plan.recompute),
+        "accumulation": plan.accumulation > 1,
+    }
+    if found := [name for name, decided in others.items() if decided]:
+        raise PlanError(
+            f"the plan by {plan.planner!r} decides on {', '.join(found)}; a captured step carries out buckets, chunks "
+            "and regions: use runtime.data_parallel.parallel"
+        )
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """The mean of gradients of one bucket and one type, one behind the other."""
+
+    bucket: int
+    node: fx.Node
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A part as it runs; values are known by number."""
+
+    function: Callable[..., Sequence[Tensor]]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    dead: tuple[int, ...]
+    launches: tuple[int, ...]
+    """Buckets that can travel once the part has run."""
+
+
+class CompiledStep:
+    """What `compile_step` returns: `loss = step(batch)`; gradients are then the mean over all ranks.
+
+    Gradients replace those of the step before; nothing is added up.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        captured: Capture,
+        plan: FusionPlan,
+        transport: Transport,
+        compiler: Compiler,
+        rest: Rest,
+        broadcast_buffers: bool,
+    ) -> None:
+        self.model, self.plan, self.captured, self.transport = model, plan, captured, transport
+        self.fallbacks: dict[str, str] = {}
+        """Why parts run operator by operator though the compiler was to make them, by their first operator."""
+        self._mode = model.training
+        self._broadcast_buffers = broadcast_buffers
+        self._named = dict(model.named_parameters())
+        (end,) = captured.module.graph.find_nodes(op="output")
+        results = list(end.args[0])
+        first = len(captured.changed)
+        # A shared parameter goes by its first name in the graph, and by any in the plan.
+        first_name = {p: name for name, p in self._named.items()}
+        buckets = [[first_name[p] for p in bucket.values()] for bucket in parameters_of(model, plan)]
+        self._flats = _flatten(captured, buckets, end, transport.world_size)
+        parts = cut(captured.module, plan.regions, [flat.node for flat in self._flats])
+        functions = self._functions(parts, compiler, rest)
+        self._number: dict[fx.Node, int] = {}
+        self._constants: dict[int, Tensor] = {}
+        self._number_values(parts)
+        self._calls = self._program(parts, functions)
+        self._changed = [self._number[node] for node in results[:first]]
+        self._loss = self._number[results[first]]
+
+    def __call__(self, batch: Any) -> Tensor:
+        """Run the step; returns the loss of this rank's batch, detached.
+
+        Raises:
+            InputError: The batch has other shapes than the example, or the model is in another mode.
+            PeerError: A peer is gone.
+        """
+        if self.model.training != self._mode:
+            raise InputError(
+                f"the step was captured with model.training={self._mode}, which is {self.model.training} now; call "
+                "model.train() or model.eval() before it, or make another step"
+            )
+        with torch.no_grad():
+            if self._broadcast_buffers:
+                _broadcast(self.transport, self.model.buffers(), "the broadcast of the buffers")
+            return self._run(self.captured.inputs(self.model, batch))
+
+    def _run(self, inputs: list[Tensor]) -> Tensor:
+        values: list[Any] = [*inputs, *[None] * (len(self._number) - len(inputs))]
+        for number, constant in self._constants.items():
+            values[number] = constant
+        works: list[tuple[str, Any]] = []
+        for call in self._calls:
+            given = call.function(*[values[i] for i in call.inputs])
+            for number, value in zip(call.outputs, given, strict=True):
+                values[number] = value
+            for number in call.dead:
+                values[number] = None
+            for bucket in call.launches:
+                works += self._launch(bucket, values)
+        self._store(values)
+        for what, work in works:
+            self.transport.wait_for(work, what)
+        return values[self._loss]
+
+    def _launch(self, bucket: int, values: Sequence[Any]) -> list[tuple[str, Any]]:
+        what = f"the all-reduce of bucket {bucket}"
+        started: list[tuple[str, Any]] = []
+        for flat in self._flats:
+            if flat.bucket == bucket and self.transport.world_size > 1:
+                pieces = values[self._number[flat.node]].tensor_split(self.plan.buckets[bucket].chunks)
+                started += [(what, self._start(piece, what)) for piece in pieces if piece.numel()]
+        return started
+
+    def _start(self, piece: Tensor, what: str) -> Any:
+        started: list[Any] = []
+        self.transport.guard(lambda: started.append(self.transport.group.allreduce([piece])), what)
+        return started[0]
+
+    def _store(self, values: Sequence[Any]) -> None:
+        """Gradients are views of the buffers, also while those still travel."""
+        buffers = dict(self.model.named_buffers())
+        for name, number in zip(self.captured.changed, self._changed, strict=True):
+            buffers[name].copy_(values[number])
+        for flat in self._flats:
+            parameters = [self._named[name] for name in flat.parameters]
+            pieces = values[self._number[flat.node]].split([p.numel() for p in parameters])
+            for parameter, piece in zip(parameters, pieces, strict=True):
+                parameter.grad = piece.view(parameter.shape)
+
+    def _functions(self, parts: Sequence[Part], compiler: Compiler, rest: Rest) -> list[Callable[..., Any]]:
+        device = self.captured.operators.device.partition(":")[0]
+        reason = why_no_compiler(device) if compiler == "inductor" else ""
+        functions: list[Callable[..., Any]] = []
+        for part in parts:
+            module, wanted = module_of(part), part.region or rest == "compiled"
+            if compiler == "none" or not wanted or len(part.nodes) == 1:
+                functions.append(module.forward)
+            else:
+                functions.append(self._compiled(part, module, reason))
+        if self.fallbacks:
+            name, reason = next(iter(self.fallbacks.items()))
+            warnings.warn(
+                f"{len(self.fallbacks)} of {len(parts)} parts run operator by operator; that of {name!r}: {reason}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return functions
+
+    def _compiled(self, part: Part, module: fx.GraphModule, reason: str) -> Callable[..., Any]:
+        if not reason:
+            try:
+                return _inductor(module, [node.meta["val"] for node in part.inputs])
+            except Exception as error:
+                first = str(error).strip().splitlines() or [""]
+                reason = f"{type(error).__name__}: {first[0][:200]}"
+        self.fallbacks[part.nodes[0].name] = reason
+        return module.forward
+
+    def _number_values(self, parts: Sequence[Part]) -> None:
+        module = self.captured.module
+        inputs = module.graph.find_nodes(op="placeholder")
+        constants = module.graph.find_nodes(op="get_attr")
+        outputs = [node for part in parts for node in part.outputs]
+        self._number = {node: i for i, node in enumerate([*inputs, *constants, *outputs])}
+        self._constants = {self._number[node]: getattr(module, str(node.target)) for node in constants}
+
+    def _program(self, parts: Sequence[Part], functions: Sequence[Callable[..., Any]]) -> list[_Call]:
+        (end,) = self.captured.module.graph.find_nodes(op="output")
+        kept = set(end.all_input_nodes)
+        last = {node: place for place, part in enumerate(parts) for node in (*part.outputs, *part.inputs)}
+        maker = {node: place for place, part in enumerate(parts) for node in part.outputs}
+        launches = self._launch_places(maker)
+        return [
+            _Call(
+                function,
+                tuple(self._number[node] for node in part.inputs),
+                tuple(self._number[node] for node in part.outputs),
+                tuple(
+                    self._number[node]
+                    for node in dict.fromkeys((*part.outputs, *part.inputs))
+                    if last[node] == place and node in maker and node not in kept
+                ),
+                tuple(bucket for bucket, at in enumerate(launches) if at == place),
+            )
+            for place, (part, function) in enumerate(zip(parts, functions, strict=True))
+        ]
+
+    def _launch_places(self, maker: dict[fx.Node, int]) -> list[int]:
+        """After which part each bucket starts: all its gradients are there, and the buckets before it started."""
+        places = [0] * len(self.plan.buckets)
+        for flat in self._flats:
+            places[flat.bucket] = max(places[flat.bucket], maker[flat.node])
+        for bucket in range(1, len(places)):
+            places[bucket] = max(places[bucket], places[bucket - 1])
+        return places
+
+
+def _flatten(captured: Capture, buckets: Sequence[Sequence[str]], end: fx.Node, ranks: int) -> list[_Flat]:
+    """Let the graph return flat buffers of each bucket, divided by the number of ranks, instead of gradients."""
+    results = list(end.args[0])  # type: ignore[arg-type]
+    first = len(results) - len(captured.trained)
+    gradient = dict(zip(captured.trained, results[first:], strict=True))
+    flats = []
+    for number, names in enumerate(buckets):
+        for dtype in dict.fromkeys(gradient[name].meta["val"].dtype for name in names):
+            group = tuple(name for name in names if gradient[name].meta["val"].dtype == dtype)
+            with captured.module.graph.inserting_before(end):
+                flats.append(_Flat(number, _flat([gradient[name] for name in group], ranks), group))
+    end.args = ((*results[:first], *(flat.node for flat in flats)),)
+    captured.module.recompile()
+    return flats
+
+
+def _flat(gradients: Sequence[fx.Node], ranks: int) -> fx.Node:
+    pieces = [_call(_ATEN.reshape.default, node, [-1]) for node in gradients]
+    whole = _call(_ATEN.cat.default, pieces)
+    return _call(_ATEN.div.Tensor, whole, ranks) if ranks > 1 else whole
+
+
+def _call(function: Any, *args: Any) -> fx.Node:
+    """A new operator, with what it returns for the values that the captured ones had."""
+    graph = next(node for node in pytree.tree_leaves(args) if isinstance(node, fx.Node)).graph
+    node = graph.call_function(function, args)
+    node.meta["val"] = function(*fx.map_arg(args, lambda read: read.meta["val"]))
+    return node
+
+
+def _inductor(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    # Random operators draw the numbers that they draw in eager mode.
+    return torch._inductor.compile(module, inputs, options={"fallback_random": True})

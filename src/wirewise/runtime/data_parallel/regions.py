@@ -1,0 +1,156 @@
+"""A captured step cut into parts that run one after the other: regions of a plan, and what lies between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from wirewise.errors import PlanError
+from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces
+
+__all__ = ["Part", "cut", "module_of"]
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operators that run as one function."""
+
+    nodes: tuple[fx.Node, ...]
+    """In topological order, with the parts of their results."""
+    inputs: tuple[fx.Node, ...]
+    """Values from outside that they read."""
+    outputs: tuple[fx.Node, ...]
+    """Values that others read, or that the step returns."""
+    region: bool
+    """Whether the plan named them."""
+
+
+def cut(module: fx.GraphModule, regions: Sequence[Sequence[str]], ends: Iterable[fx.Node] = ()) -> list[Part]:
+    """The parts of a step in the order in which they run.
+
+    An operator in several regions is in each of their parts, and those outside read the first one's. What is in
+    no region makes parts as long as the order allows.
+
+    Args:
+        module: A functional graph (`capture`), with operators that no region names where some were added.
+        regions: Names of operators.
+        ends: Nodes after which a part has to end, so that their values leave as soon as they are there.
+
+    Raises:
+        PlanError: Unknown operators, or regions that wait for each other; the message names them.
+    """
+    nodes = [node for node in module.graph.nodes if is_operator(node)]
+    units = [*_named(nodes, regions)]
+    within = {node for unit in units for node in unit}
+    count = len(units)
+    units += [(node,) for node in nodes if node not in within]
+    stops = set(ends)
+    order = _order(units, {node: i for i, node in enumerate(nodes)}, stops)
+    groups: list[tuple[list[int], bool]] = []
+    open_ = False
+    for unit in order:
+        if unit < count or not open_:
+            groups.append(([], unit < count))
+        groups[-1][0].append(unit)
+        open_ = unit >= count and not stops & set(units[unit])
+    return _parts(module, [([node for u in group for node in units[u]], named) for group, named in groups])
+
+
+def _named(nodes: Sequence[fx.Node], regions: Sequence[Sequence[str]]) -> Iterator[tuple[fx.Node, ...]]:
+    """The nodes of each region, in topological order."""
+    number = {node.name: i for i, node in enumerate(nodes)}
+    unknown = [name for region in regions for name in region if name not in number]
+    if unknown:
+        raise PlanError(
+            f"the plan's regions name operators that the captured step does not have: {_listed(unknown)}; plan again "
+            "from a capture of this model, loss and batch"
+        )
+    for region in regions:
+        yield tuple(nodes[i] for i in sorted(number[name] for name in region))
+
+
+def _order(
+    units: Sequence[tuple[fx.Node, ...]], number: dict[fx.Node, int], urgent: Collection[fx.Node]
+) -> list[int]:
+    """Units as they get ready, first come first served, but the urgent at once; else by their last operator."""
+    provider = _providers(units)
+    # A copy of a value inside a unit serves that unit.
+    needs = [{provider[read] for read in map(produces, _reads(unit)) if read in provider} for unit in units]
+    users: list[list[int]] = [[] for _ in units]
+    for unit, reads in enumerate(needs):
+        for read in reads:
+            users[read].append(unit)
+    left = [len(reads) for reads in needs]
+    ready = deque(sorted((u for u, n in enumerate(left) if n == 0), key=lambda u: number[units[u][-1]]))
+    order: list[int] = []
+    while ready:
+        order.append(unit := ready.popleft())
+        for user in users[unit]:
+            left[user] -= 1
+        for user in sorted((u for u in users[unit] if left[u] == 0), key=lambda u: number[units[u][-1]]):
+            (ready.appendleft if units[user][0] in urgent else ready.append)(user)
+    _check_order(units, left)
+    return order
+
+
+def _check_order(units: Sequence[tuple[fx.Node, ...]], left: Sequence[int]) -> None:
+    stuck = [units[u] for u, n in enumerate(left) if n and len(units[u]) > 1]
+    if any(left):
+        told = "; ".join(_listed([node.name for node in unit]) for unit in stuck[:3])
+        raise PlanError(
+            f"{len(stuck)} regions wait for each other: {told}; a region may hold no two operators with a path "
+            "between them that leaves it: plan again"
+        )
+
+
+def _providers(units: Sequence[tuple[fx.Node, ...]]) -> dict[fx.Node, int]:
+    """The first unit that computes each operator."""
+    found: dict[fx.Node, int] = {}
+    for number, unit in enumerate(units):
+        for node in unit:
+            found.setdefault(node, number)
+    return found
+
+
+def _parts(module: fx.GraphModule, groups: Sequence[tuple[list[fx.Node], bool]]) -> list[Part]:
+    provider = _providers([tuple(nodes) for nodes, _ in groups])
+    (end,) = module.graph.find_nodes(op="output")
+    parts = []
+    reads = [_reads(nodes) for nodes, _ in groups]
+    wanted = {node for inputs in reads for node in inputs} | set(end.all_input_nodes)
+    for number, (nodes, named) in enumerate(groups):
+        whole = [part for node in nodes for part in (node, *parts_of_result(node))]
+        given = [node for node in whole if node in wanted and provider[produces(node)] == number]
+        parts.append(Part(tuple(whole), tuple(reads[number]), tuple(given), named))
+    return parts
+
+
+def _reads(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Values from outside that these operators read, each once."""
+    inside = set(nodes)
+    reads = (read for node in nodes for read in node.all_input_nodes if produces(read) not in inside)
+    return list(dict.fromkeys(reads))
+
+
+def module_of(part: Part) -> fx.GraphModule:
+    """A part as a function of its inputs; it returns its outputs as a tuple."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in part.inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in part.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in part.outputs))
+    graph.eliminate_dead_code()
+    return fx.GraphModule({}, graph)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

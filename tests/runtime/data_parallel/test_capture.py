@@ -1,0 +1,75 @@
+"""Captured steps: a sound graph of operators, all gradients, categories, and what cannot be captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.data_parallel.captured import BUILDS, calls, example, loss_of
+from tests.runtime.data_parallel.examples import made
+from wirewise.errors import InputError
+from wirewise.runtime.data_parallel.capture import capture
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_the_graph_has_every_operator_and_every_gradient(name):
+    model = made(BUILDS[name])
+    found = capture(model, loss_of, example(name))
+    graph = found.operators
+    assert [one.kind for one in graph.operators] == [
+        kind for kind in calls(found.module) if "getitem" not in kind
+    ]
+    size = {one.gradient: one.output_bytes for one in graph.operators if one.gradient}
+    assert size == {name: p.nbytes for name, p in model.named_parameters()}
+    matmuls = [one for one in graph.operators if one.category == "matmul"]
+    assert matmuls
+    assert all(one.flops > 0 for one in matmuls)
+
+
+def test_counts_of_one_layer():
+    """[6, 4] x [4, 3] forward; the gradient of the weight backward; the batch gets none."""
+    found = capture(made(lambda: nn.Linear(4, 3)), loss_of, example("mlp"))
+    one = {o.kind: o for o in found.operators.operators}
+    assert one["aten.addmm.default"].flops == 2 * 6 * 4 * 3
+    assert one["aten.addmm.default"].outside_bytes == 4 * (6 * 4 + 3)
+    assert one["aten.addmm.default"].output_bytes == 4 * 6 * 3
+    assert one["aten.mm.default"].gradient == "weight"
+    assert one["aten.t.default"].category == "view"
+    assert one["aten._log_softmax.default"].category == "reduction"
+
+
+def test_random_numbers_are_opaque_and_the_model_keeps_its_mode():
+    model = made(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
+    kinds = {one.kind: one.category for one in capture(model, loss_of, example("mlp")).operators.operators}
+    assert kinds["aten.native_dropout.default"] == "opaque"
+    model.eval()
+    assert not any(
+        "dropout" in one.kind for one in capture(model, loss_of, example("mlp")).operators.operators
+    )
+
+
+def test_frozen_parameters_get_no_gradient_and_nothing_changes():
+    model = made(BUILDS["cnn"])
+    model[0].weight.requires_grad_(False)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    found = capture(model, loss_of, example("cnn"))
+    assert "0.weight" in found.parameters
+    assert "0.weight" not in {one.gradient for one in found.operators.operators}
+    assert set(found.changed) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(model.state_dict()[name], t) for name, t in before.items())
+
+
+class Deciding(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x[:, :3]
+
+
+def test_what_cannot_be_captured_is_named():
+    with pytest.raises(InputError, match=r"cannot be captured: .*data-dependent"):
+        capture(made(lambda: Deciding(4, 3)), loss_of, example("mlp"))
+    with pytest.raises(InputError, match="freeze unused parameters"):
+        capture(made(BUILDS["mlp"]), lambda model, batch: model[0](batch[0]).sum(), example("mlp"))
+    with pytest.raises(InputError, match="a batch with str; expected tensors only"):
+        capture(made(BUILDS["mlp"]), loss_of, ("text", torch.ones(1)))
