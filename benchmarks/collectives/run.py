@@ -36,13 +36,13 @@ PRESETS = {
     "smoke": {
         "uneven": {"h4": (1,)}, "repeats": 1, "alike_mb": 1, "small": (4096,), "times": 5, "steps": 1,
         "parameters": 300_000, "turns": 2, "calls": 1, "noise_mb": 1, "ranks": 3, "leaf_mb": 1, "rates_mb": 1,
-        "chunks_mb": (1,), "tunings": 1, "servers_mb": 1,
+        "chunks_mb": (1,), "tunings": 1, "servers_mb": 1, "window_turns": 1,
     },
     "paper": {
         "uneven": {"h4": (16, 64), "h4-quarter": (4, 8)}, "repeats": 5, "alike_mb": 16,
         "small": (16, 1024, 4096), "times": 100, "steps": 5, "parameters": 6_000_000, "turns": 9, "calls": 8,
         "noise_mb": 4, "ranks": 8, "leaf_mb": 8, "rates_mb": 8,
-        "chunks_mb": (4,), "tunings": 3, "servers_mb": 16,
+        "chunks_mb": (4,), "tunings": 3, "servers_mb": 16, "window_turns": 4,
     },
 }  # fmt: skip
 

@@ -48,7 +48,9 @@ def connect(
         interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, as in the lab.
         deterministic: Values are added in the same order in every run.
         windows: Bytes that may wait in the kernel at the sender and at the receiver of each connection, which are
-            ADAPT's M and N times the size of a segment; None: as the kernel sees fit.
+            ADAPT's M and N times the size of a segment; they stay as they are. None: the kernel adapts them to each
+            connection while it runs. Measured on eight ranks, a tree under 10 % noise loses 1 % so, and 5 to 12 %
+            with windows of 8 segments to one.
 
     Raises:
         InputError: No default process group, and no store, rank and size.
