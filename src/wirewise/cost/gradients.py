@@ -136,6 +136,7 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     device: str
     codecs: dict[str, CodecTimes]
+    """By name; "none": what launching a group takes that is not compressed, if it was measured."""
     ratio: float = 0.01
     """Share of the values that sparse codecs keep."""
     launch_s: float = 150e-6
@@ -296,8 +297,9 @@ def _by_name(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupC
     sent, n = payload(codec, ratio=costs.ratio), links.ranks
     wire = {name: curve.after(sent) for name, curve in _collectives(costs, links).items()}
     if codec == "none":
+        launch = costs.codecs["none"].encode_s() if "none" in costs.codecs else ZERO
         return (
-            [GroupCost(codec, "all_reduce", ZERO, wire["all_reduce"], ZERO)] if "all_reduce" in wire else []
+            [GroupCost(codec, "all_reduce", launch, wire["all_reduce"], ZERO)] if "all_reduce" in wire else []
         )
     times = costs.codecs[codec]
     encode, shares = times.encode_s(), times.decode_s(n).of_share(1 / n)

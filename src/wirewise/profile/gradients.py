@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
@@ -40,8 +41,9 @@ def measure_costs(
     """Seconds of codecs and of collectives between these ranks; all ranks call it, and all get the same.
 
     Each round starts at once on all ranks, so that ranks that share processors slow each other down as they do in a
-    step; it counts with the slowest rank, and the median of the rounds is kept. Encoding includes the copy of the
-    gradients into the group and what the residual takes, decoding adds up as many payloads as there are ranks.
+    step, and counts with the slowest rank. Encoding includes the copy of the gradients into the group, what the
+    residual takes, and handing the group to the thread that sends it, which also takes its time without a codec (the
+    table "none"); decoding adds up as many payloads as there are ranks.
 
     Args:
         transport: The ranks.
@@ -64,7 +66,10 @@ def measure_costs(
     names = [name for name in dict.fromkeys(codecs) if name != "none"]
     made = {name: _make(name, ratio, dict((options or {}).get(name, {}))) for name in names}
     _warm(made.values(), where)
-    times = {name: _codec_times(bench, codec, steps, tensor_elements, where) for name, codec in made.items()}
+    with ThreadPoolExecutor(1) as thread:
+        times = {"none": _launch_times(bench, thread, steps, where)}
+        for name, codec in made.items():
+            times[name] = _codec_times(bench, thread, codec, steps, tensor_elements, where)
     payloads = [codec.size_bytes(Segments([steps[-1]])) for codec in made.values()]
     return GradientCosts(
         device=str(where),
@@ -90,15 +95,41 @@ def _warm(codecs: Any, device: torch.device) -> None:
         trial.decode(2)
 
 
+def _launch_times(
+    bench: Bench, thread: ThreadPoolExecutor, sizes: list[int], device: torch.device
+) -> CodecTimes:
+    """Of groups without a codec: their division by the number of ranks, and the launch."""
+    seconds = []
+    for size in sizes:
+        flat = torch.zeros(size, device=device)
+
+        def launch(flat: Tensor = flat) -> None:
+            flat.div_(bench.ranks)
+            _settle(device)
+            thread.submit(int)
+
+        seconds.append(bench.rounds(launch, "the measuring of launches"))
+    return CodecTimes(rising(sizes, seconds), tuple((float(size), 0.0) for size in sizes))
+
+
 def _codec_times(
-    bench: Bench, codec: GradientCodec, sizes: list[int], tensor: int | None, device: torch.device
+    bench: Bench,
+    thread: ThreadPoolExecutor,
+    codec: GradientCodec,
+    sizes: list[int],
+    tensor: int | None,
+    device: torch.device,
 ) -> CodecTimes:
     what, n = f"the measuring of {type(codec).__name__}", bench.ranks
     found = []
     for size in sizes:
         trial = _Trial(codec, size, tensor, n, device)
-        actions = (trial.encode, lambda t=trial: t.decode(1), lambda t=trial: t.decode(n))
-        found.append([bench(action, what) for action in actions])
+        actions = (
+            lambda t=trial: (t.encode(), thread.submit(int)),
+            lambda t=trial: t.decode(1),
+            lambda t=trial: t.decode(n),
+        )
+        found.append([bench.rounds(action, what) for action in actions])
     encode, decode, decode_sum = (rising(sizes, column) for column in np.array(found).T)
     return CodecTimes(encode, decode, {n: decode_sum} if n > 1 else {})
 
@@ -126,16 +157,17 @@ class _Trial:
         self.step += 1
         self.flat.copy_(self.gradient)
         self.codec.encode(self.flat, self.memory, self.segments, self.payloads[0], step=self.step)
-        self._settle()
+        _settle(self.device)
 
     def decode(self, count: int) -> None:
         """What the thread of the collective does with so many payloads."""
         self.codec.decode_sum(self.payloads[:count], self.segments, self.flat, scale=1 / count)
-        self._settle()
+        _settle(self.device)
 
-    def _settle(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def gradient_trace(

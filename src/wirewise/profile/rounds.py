@@ -1,4 +1,8 @@
-"""Times of what all ranks do at once: rounds that start together, and the collectives of gradients."""
+"""Times of what all ranks do at once: rounds that start together, and series of collectives of gradients.
+
+A collective is timed in a series without pauses, because groups of gradients queue up: with several ranks on a few
+processors it then takes longer than alone, and times of single ones scatter between few values.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,11 @@ _STEP = 6
 """Ratio of the bytes of one collective to those of the one before."""
 _LEAST_BYTES = 64
 _ROUNDS = (5, 15)
-_BUDGET_S = 0.5
+_SERIES = (4, 40)
+_BUDGET_S = 0.4
 """Of the rounds of one size; at the least number of rounds it may be more."""
+_PAUSE_S = 0.002
+"""Before each round, so that it begins as in a step: from waiting for the accelerator, not in a hot loop."""
 _LONG_S = 1.0
 """Nothing larger than a collective of so many seconds is tried: the rate of the wire is known by then."""
 
@@ -45,16 +52,24 @@ class Bench:
     def __init__(self, transport: Ranks) -> None:
         self.transport, self.ranks = transport, transport.world_size
 
-    def __call__(self, action: Callable[[], object], what: str) -> float:
+    def rounds(self, action: Callable[[], object], what: str) -> float:
         """Median seconds of the slowest rank, after a round that does not count."""
-        first = self._slowest([self._once(action, what)])[0]
+        first = self._slowest([self._once(action, 1, what)])[0]
         count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_ROUNDS))
-        return float(np.median(self._slowest([self._once(action, what) for _ in range(count)])))
+        return float(np.median(self._slowest([self._once(action, 1, what) for _ in range(count)])))
 
-    def _once(self, action: Callable[[], object], what: str) -> float:
+    def series(self, action: Callable[[], object], what: str) -> float:
+        """Seconds of each of some that follow each other, on the slowest rank, after one that does not count."""
+        first = self._slowest([self._once(action, 1, what)])[0]
+        count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_SERIES))
+        return self._slowest([self._once(action, count, what)])[0] / count
+
+    def _once(self, action: Callable[[], object], count: int, what: str) -> float:
         self.transport.guard(lambda: self.transport.group.barrier().wait(), what)
+        time.sleep(_PAUSE_S)
         start_s = time.perf_counter()
-        action()
+        for _ in range(count):
+            action()
         return time.perf_counter() - start_s
 
     def _slowest(self, seconds: list[float]) -> list[float]:
@@ -107,7 +122,7 @@ def collective_times(
 def _table(bench: Bench, make_call: Callable[[int], Callable[[], object]], most: int) -> Knots:
     what, knots = f"the measuring of {make_call.__name__}", list[tuple[float, float]]()
     for size in _bytes_up_to(most):
-        knots.append((size, bench(partial(bench.transport.guard, make_call(size), what), what)))
+        knots.append((size, bench.series(partial(bench.transport.guard, make_call(size), what), what)))
         if knots[-1][1] > _LONG_S:
             break
     sizes, seconds = zip(*knots, strict=True)
@@ -122,6 +137,12 @@ def _bytes_up_to(most: int) -> list[int]:
 
 
 def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Knots:
-    """A larger size never takes less time, whatever the noise: the smaller ones are lowered to it."""
-    least = np.minimum.accumulate(np.asarray(seconds)[::-1])[::-1]
-    return tuple((float(x), float(y)) for x, y in zip(sizes, least, strict=True))
+    """A larger size never takes less time, whatever the noise: neighbours that fall are set to their mean."""
+    blocks: list[tuple[float, int]] = []
+    for value in seconds:
+        blocks.append((float(value), 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (high, n), (low, m) = blocks[-2:]
+            blocks[-2:] = [((high * n + low * m) / (n + m), n + m)]
+    fitted = (value for value, count in blocks for _ in range(count))
+    return tuple((float(size), value) for size, value in zip(sizes, fitted, strict=True))

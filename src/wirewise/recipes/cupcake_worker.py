@@ -10,7 +10,6 @@ import datetime
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,12 @@ from wirewise.cost.gradients import GradientCosts
 from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
 from wirewise.lab.replayed import ReplayedModel
-from wirewise.plans import FusionPlan
+from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile.gradients import gradient_trace, measure_costs
 from wirewise.recipes.cupcake_job import Job, Measured, groups_of, make_plans, options_of
 from wirewise.results import CompressionRun, PlanRecord
 from wirewise.runtime import full_graph
-from wirewise.runtime.data_parallel import parallel, transport_of
+from wirewise.runtime.data_parallel import DataParallel, parallel, transport_of
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.full_graph.transport import Transport
 
@@ -64,10 +63,23 @@ class _Rank:
 
     def work(self) -> None:
         """Measure, plan, carry out, write."""
-        found = self._measure()
+        options = {codec: options_of(codec, self.job.ratio) for codec in self.job.codecs}
+        names, size_bytes = zip(*((t.name, 4 * t.elements) for t in self.job.trace.tensors), strict=True)
+        wrapped = parallel(
+            self.model,
+            FusionPlan(
+                world_size=self.transport.world_size,
+                planner="one group",
+                buckets=(Bucket(parameters=names, size_bytes=sum(size_bytes)),),
+            ),
+            self.optimizer,
+            compression=Compression(options=options),
+            timeout_s=self.job.timeout_s,
+        )
+        found = self._measure(wrapped)
         made = make_plans(self.job, found) if self.transport.rank == 0 else {}
         plans = self._from_first({name: plan for name, (plan, _) in made.items()}, dict[str, FusionPlan])
-        steps, sent, accounts = self._carry_out(plans)
+        steps, sent, accounts = self._carry_out(wrapped, plans)
         if self.transport.rank:
             return
         records = {}
@@ -77,12 +89,17 @@ class _Rank:
         with atomic_file(self.folder / "outcome.json") as file:
             file.write(msgspec.json.encode(self._result(found, records)))
 
-    def _measure(self) -> Measured:
-        self._say("tracing the gradients of a job without other ranks")
+    def _measure(self, wrapped: DataParallel) -> Measured:
+        self._say("tracing the gradients of a job that sends nothing")
         seconds: list[float] = []
 
         def step() -> None:
-            seconds.append(self._timed(self.model))
+            start_s = time.perf_counter()
+            # Gradients are copied to their group, as in a step that sends it; the optimizer would have it sent.
+            with wrapped.no_sync():
+                wrapped(self.x).sum().backward()
+            self.model.zero_grad()
+            seconds.append(time.perf_counter() - start_s)
 
         trace = gradient_trace(self.model, step, steps=self.job.trace_steps, transport=self.transport)
         backward_s = 1e-6 * sum(t.gap_us for t in trace.tensors)
@@ -116,17 +133,8 @@ class _Rank:
                 file.write(msgspec.json.format(msgspec.json.encode(found)))
         return found
 
-    def _carry_out(self, plans: dict[str, FusionPlan]) -> tuple[Any, Any, Any]:
+    def _carry_out(self, wrapped: DataParallel, plans: dict[str, FusionPlan]) -> tuple[Any, Any, Any]:
         """By plan: seconds of each step on the slowest rank, bytes a host sent in a step, times of groups."""
-        options = {codec: options_of(codec, self.job.ratio) for codec in self.job.codecs}
-        first = next(iter(plans.values()))
-        wrapped = parallel(
-            self.model,
-            first,
-            self.optimizer,
-            compression=Compression(options=options),
-            timeout_s=self.job.timeout_s,
-        )
         steps: dict[str, list[float]] = {name: [] for name in plans}
         sent: dict[str, list[float]] = {name: [] for name in plans}
         accounts: dict[str, list[Any]] = {name: [] for name in plans}
@@ -150,10 +158,10 @@ class _Rank:
         self.transport.guard(lambda: self.transport.group.barrier().wait(), "the end of the last step")
         return self._slowest(steps), self._mean(sent), self._slowest_groups(accounts)
 
-    def _timed(self, model: Callable[..., torch.Tensor]) -> float:
+    def _timed(self, wrapped: DataParallel) -> float:
         """One training step."""
         start_s = time.perf_counter()
-        model(self.x).sum().backward()
+        wrapped(self.x).sum().backward()
         self.optimizer.step()
         self.model.zero_grad()
         return time.perf_counter() - start_s
