@@ -18,7 +18,7 @@ _OWNED = re.compile(r"ww-(\d+)-")
 _LASTING_PROCESSES = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 # What pytest, torch and Triton set by themselves.
 _LASTING_VARIABLES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-_LASTING_THREADS = ("wirewise-codec", "wirewise-wait", "rank-")
+_LASTING_THREADS = ("wirewise-codec", "wirewise-wait", "rank-", "tqdm_monitor")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,9 +142,10 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
     changed = tuple(buffers[int(n.removeprefix("buffer"))] for n in signature.buffers_to_mutate.values())
     own = _own_gradients(module, trained)
     state = [*dict(model.named_parameters()).values(), *dict(model.named_buffers()).values()]
-    with torch.no_grad():
+    with _TRACING:
         # One fake mode for all values: torch's export leaves those of several behind.
-        FakeTensorProp(module, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*state, *leaves)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        FakeTensorProp(module, mode).propagate(*(tensor.detach() for tensor in state), *leaves)
     return Capture(
         module=module,
         parameters=tuple(name for name, _ in model.named_parameters()),
@@ -160,9 +160,7 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
 
 def _exported(step: _Step, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, Any]:
     try:
-        # oneDNN's recurrent layer keeps a workspace only where autograd records; without it the layer is a chain
-        # of ordinary operators. It changes no other operator here.
-        with _TRACING, _without_onednn():
+        with _TRACING:
             module, signature = aot_export_module(step, leaves, trace_joint=True, output_loss_index=0)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
@@ -173,17 +171,6 @@ def _exported(step: _Step, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, An
         ) from error
     assert isinstance(module, fx.GraphModule)
     return module, signature
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    # torch.backends.mkldnn.flags warns about other hardware.
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 def _tidy(module: fx.GraphModule) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tag, fx, ops
+from torch import Tag, Tensor, fx, ops
 from torch._ops import OpOverload
-from torch.utils.flop_counter import flop_registry
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 __all__ = ["category_of", "flops_of"]
 
@@ -64,14 +65,27 @@ def category_of(node: fx.Node) -> str:
 
 def flops_of(node: fx.Node) -> float:
     """Floating-point operations of one call: torch's count for products, one an element for other arithmetic."""
-    target, value = node.target, node.meta.get("val")
-    count = flop_registry.get(getattr(target, "overloadpacket", ops.aten.mm))
-    if category_of(node) == "matmul" and count is not None:
-        args = fx.map_arg(node.args, lambda read: read.meta["val"])
-        kwargs = fx.map_arg(node.kwargs, lambda read: read.meta["val"])
-        return float(count(*args, **kwargs, out_val=value))
-    if category_of(node) in ("pointwise", "reduction"):
-        read = [getattr(n.meta.get("val"), "numel", lambda: 0)() for n in node.all_input_nodes]
-        written = getattr(value, "numel", lambda: 0)()
-        return float(max([*read, written]))
-    return 0.0
+    category = category_of(node)
+    if category not in ("pointwise", "reduction", "matmul"):
+        return 0.0
+    read = [_elements(one) for one in node.all_input_nodes]
+    if category != "matmul":
+        return float(max([*read, _elements(node)]))
+    packet = getattr(node.target, "overloadpacket", None)
+    args = fx.map_arg(node.args, lambda one: one.meta["val"])
+    if packet in flop_registry:
+        kwargs = fx.map_arg(node.kwargs, lambda one: one.meta["val"])
+        return float(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
+    # Attention on the CPU, which the registry lacks; else a product with a vector.
+    attention = {
+        ops.aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
+        ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
+    }
+    if packet in attention:
+        count, tensors = attention[packet]
+        return float(count(*(one.shape for one in args[:tensors])))
+    return 2.0 * max(read)
+
+
+def _elements(node: fx.Node) -> int:
+    return sum(one.numel() for one in pytree.tree_leaves(node.meta.get("val")) if isinstance(one, Tensor))

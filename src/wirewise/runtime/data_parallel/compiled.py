@@ -56,7 +56,8 @@ def compile_step(
         plan: The same on all ranks. Its regions name operators of `capture` of the same arguments.
         process_group: gloo or NCCL; none: the default group.
         compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
-        rest: Operators in no region: "eager", one by one, or "compiled" up to the next region or all-reduce.
+        rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, opaque operator or
+            all-reduce.
         broadcast_buffers: Whether buffers follow rank 0 at every step, as in DistributedDataParallel.
         timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
         store: As of `Reducer`.
@@ -172,9 +173,11 @@ class CompiledStep:
                 f"the step was captured with model.training={self._mode}, which is {self.model.training} now; call "
                 "model.train() or model.eval() before it, or make another step"
             )
-        with torch.no_grad():
-            if self._broadcast_buffers:
-                _broadcast(self.transport, self.model.buffers(), "the broadcast of the buffers")
+        if self._broadcast_buffers:
+            _broadcast(self.transport, self.model.buffers(), "the broadcast of the buffers")
+        # No input asks for gradients, so autograd records nothing. Its mode stays on: oneDNN's recurrent layer
+        # keeps what its backward operator reads only then.
+        with torch.enable_grad():
             return self._run(self.captured.inputs(self.model, batch))
 
     def _run(self, inputs: list[Tensor]) -> Tensor:
@@ -225,7 +228,7 @@ class CompiledStep:
         reason = why_no_compiler(device) if compiler == "inductor" else ""
         functions: list[Callable[..., Any]] = []
         for part in parts:
-            module, wanted = module_of(part), part.region or rest == "compiled"
+            module, wanted = module_of(part), part.region or (rest == "compiled" and not part.opaque)
             if compiler == "none" or not wanted or len(part.nodes) == 1:
                 functions.append(module.forward)
             else:

@@ -10,6 +10,7 @@ from torch import fx
 
 from wirewise.errors import PlanError
 from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces
+from wirewise.runtime.data_parallel.categories import category_of
 
 __all__ = ["Part", "cut", "module_of"]
 
@@ -27,14 +28,19 @@ class Part:
     outputs: tuple[fx.Node, ...]
     """Values that others read, or that the step returns."""
     region: bool
-    """Whether the plan named them."""
+    """Whether the plan made them one kernel."""
+
+    @property
+    def opaque(self) -> bool:
+        """Whether a compiler should leave them alone."""
+        return is_opaque(self.nodes[0])
 
 
 def cut(module: fx.GraphModule, regions: Sequence[Sequence[str]], ends: Iterable[fx.Node] = ()) -> list[Part]:
     """The parts of a step in the order in which they run.
 
-    An operator in several regions is in each of their parts, and those outside read the first one's. What is in
-    no region makes parts as long as the order allows.
+    An operator in several regions is in each of their parts, and those outside read the first one's. Operators in
+    no region, or alone in one, make parts as long as the order allows, opaque operators parts of their own.
 
     Args:
         module: A functional graph (`capture`), with operators that no region names where some were added.
@@ -47,18 +53,24 @@ def cut(module: fx.GraphModule, regions: Sequence[Sequence[str]], ends: Iterable
     nodes = [node for node in module.graph.nodes if is_operator(node)]
     units = [*_named(nodes, regions)]
     within = {node for unit in units for node in unit}
-    count = len(units)
     units += [(node,) for node in nodes if node not in within]
     stops = set(ends)
     order = _order(units, {node: i for i, node in enumerate(nodes)}, stops)
     groups: list[tuple[list[int], bool]] = []
-    open_ = False
+    # Whether the next unit may join the last group, and with what.
+    joins: bool | None = None
     for unit in order:
-        if unit < count or not open_:
-            groups.append(([], unit < count))
+        named, opaque = len(units[unit]) > 1, any(map(is_opaque, units[unit]))
+        if named or joins is not opaque:
+            groups.append(([], named))
         groups[-1][0].append(unit)
-        open_ = unit >= count and not stops & set(units[unit])
+        joins = None if named or stops & set(units[unit]) else opaque
     return _parts(module, [([node for u in group for node in units[u]], named) for group, named in groups])
+
+
+def is_opaque(node: fx.Node) -> bool:
+    """Whether an operator draws random numbers, scatters, or is not known."""
+    return category_of(node) == "opaque"
 
 
 def _named(nodes: Sequence[fx.Node], regions: Sequence[Sequence[str]]) -> Iterator[tuple[fx.Node, ...]]:

@@ -1,0 +1,252 @@
+"""Steps of six models at 100 Mbit/s, measured: DisCo's plans against what frameworks do, and against its simulator.
+
+    python benchmarks/disco_steps/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+
+Rows: `steps` (E5: two ranks, a lab; eager mode, torch.compile, and plans carried out, in windows in turn) and
+`simulator` (E3: the simulated step against the measured one, and the order of ten plans). Measurements go next to FILE
+as FILE.json; what is there is not measured again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from scipy.stats import spearmanr
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common import Page, arguments, scratch, spread, verdict
+from wirewise import lab
+from wirewise.files import atomic_file
+from wirewise.planners.fusion.disco import OperatorGraph
+from wirewise.planners.fusion.disco.baselines import capped
+from wirewise.planners.fusion.disco.costs import AnalyticCosts
+from wirewise.planners.fusion.disco.model import StepModel
+from wirewise.planners.fusion.disco.plan import plan_of, plan_operators
+from wirewise.planners.fusion.disco.search import Knobs
+from wirewise.planners.fusion.problem import Linear
+from wirewise.plans import FusionPlan
+
+WORKER = str(Path(__file__).parent / "worker.py")
+RATE, HOSTS = "100mbit", 2
+MODELS = ("mlp", "cnn", "lstm", "transformer", "gcn", "gat")
+STOCK = ("eager + DDP", "Inductor + DDP 25 MiB", "Inductor + DDP 1 MiB")
+REGIONS, WHOLE = "DisCo, regions", "DisCo's buckets, one graph"
+E3_ERROR, E3_ORDER, E5_GAIN, E5_MODELS = 0.2, 0.8, 0.05, 2
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "models": ("mlp",),
+        "repeats": 2,
+        "windows": 2,
+        "window": 1,
+        "stop": 50,
+        "ten": {"windows": 1, "window": 1},
+    },
+    "paper": {
+        "models": MODELS,
+        "repeats": 9,
+        "windows": 8,
+        "window": 4,
+        "stop": 1000,
+        "ten": {"windows": 3, "window": 2},
+    },
+}
+
+
+class Kept:
+    """Results of jobs, also in a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+
+    def job(self, label: str, **job: Any) -> dict[str, Any]:
+        """What rank 0 found, and the seconds that the job took."""
+        if label not in self._found:
+            begin = time.perf_counter()
+            self._found[label] = {"found": run(job), "seconds": time.perf_counter() - begin}
+            if self._path is not None:
+                with atomic_file(self._path) as file:
+                    file.write(msgspec.json.encode(self._found))
+        return self._found[label]["found"]
+
+
+def run(job: dict[str, Any]) -> Any:
+    """A rank on each host of a lab."""
+    with scratch() as folder, lab.Lab(HOSTS, RATE) as network:
+        (folder / "job.json").write_bytes(msgspec.json.encode(job))
+        done = network.run([WORKER, str(folder)], launcher="direct", timeout_s=3600)
+        if not done.ok:
+            raise SystemExit("\n".join(["a rank failed:", *(line for tail in done.tails for line in tail)]))
+        return msgspec.json.decode((folder / "result.json").read_bytes())
+
+
+def profiled(model: str, preset: dict[str, Any], kept: Kept) -> tuple[StepModel, float]:
+    """The model's step for the simulator, and the optimizer's seconds."""
+    found = kept.job(f"profile {model}", kind="profile", model=model, repeats=preset["repeats"])
+    graph = msgspec.convert(found["graph"], OperatorGraph)
+    slope, base = np.polyfit(found["sizes"], found["seconds"], 1)
+    line = Linear(max(float(base), 0.0), max(float(slope), 0.0))
+    return StepModel(graph, AnalyticCosts(graph), line), found["optimizer_s"]
+
+
+def planned(model: str, preset: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
+    """DisCo's plan, carried out region by region, and its buckets with one graph that Inductor cuts itself."""
+    step, other_s = profiled(model, preset, kept)
+    plan = plan_operators(step, other_s=other_s, knobs=Knobs(stop=preset["stop"])).plan
+    whole = msgspec.structs.replace(plan, regions=())
+    return [
+        {"name": REGIONS, "plan": msgspec.to_builtins(plan), "rest": "eager"},
+        {"name": WHOLE, "plan": msgspec.to_builtins(whole), "rest": "compiled"},
+    ]
+
+
+def steps_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
+    page.add(
+        "## E5: measured steps\n\nForward, backward, all-reduce and SGD; gloo, one thread and one rank a host, 100 "
+        "Mbit/s. Windows in turn, forth and back; milliseconds, median and quartiles, mean of ranks. "
+        f"`{REGIONS}`: each region of the searched plan is compiled by itself, operators alone are eager. `{WHOLE}`: "
+        "between two all-reduces Inductor decides what to fuse; the buckets are those of the searched plan. Closed "
+        "loop: of these two and the best stock way, the one with the best median in the first half of the windows; "
+        "the gain is that of the second half, over the stock way that is best in it. Where a stock way is kept, the "
+        "gain is 0 by that choice."
+    )
+    gains = []
+    with page.table(
+        "model",
+        "gradients MB",
+        "buckets",
+        "parts",
+        *STOCK,
+        REGIONS,
+        WHOLE,
+        "closed loop keeps",
+        "gain %",
+        "gain >= 0",
+    ) as row:
+        for model in preset["models"]:
+            ways = planned(model, preset, kept)
+            done = kept.job(
+                f"steps {model}",
+                kind="steps",
+                model=model,
+                stock=STOCK,
+                plans=ways,
+                windows=preset["windows"],
+                window=preset["window"],
+            )
+            seconds = done["seconds"]
+            name, gain = closed_loop(seconds)
+            gains.append(gain)
+            plan = msgspec.convert(ways[0]["plan"], FusionPlan)
+            parts = ", ".join(_parts(done["told"][way]) for way in (REGIONS, WHOLE))
+            times = [spread(seconds[way], 1e3) for way in (*STOCK, REGIONS, WHOLE)]
+            megabytes = f"{plan.size_bytes / 1e6:.2f}"
+            row(
+                model,
+                megabytes,
+                len(plan.buckets),
+                parts,
+                *times,
+                name,
+                f"{100 * gain:.1f}",
+                verdict(gain, least=0.0),
+            )
+    with page.table("claim", "figure", "threshold") as row:
+        row("least gain over the best stock way", f"{100 * min(gains):.1f} %", verdict(min(gains), least=0.0))
+        count = sum(gain >= E5_GAIN for gain in gains)
+        row(
+            "models with 5 % or more",
+            f"{count} of {len(gains)}",
+            verdict(count, least=min(E5_MODELS, len(gains))),
+        )
+
+
+def _parts(told: dict[str, Any]) -> str:
+    failed = len(told["fallbacks"])
+    return f"{told['parts']} ({failed} without compiler)" if failed else str(told["parts"])
+
+
+def closed_loop(seconds: dict[str, list[float]]) -> tuple[str, float]:
+    """The way that is kept, and its gain over the best stock way, from windows that did not choose it."""
+    half = len(seconds[WHOLE]) // 2
+    chosen = min(seconds, key=lambda way: np.median(seconds[way][:half]))
+    later = {way: float(np.median(s[half:])) for way, s in seconds.items()}
+    return chosen, 0.0 if chosen in STOCK else 1.0 - later[chosen] / min(later[way] for way in STOCK)
+
+
+def ten_plans(step: StepModel, other_s: float, seed: int = 0) -> list[FusionPlan]:
+    """Without fusion: each gradient alone, all together, DistributedDataParallel's buckets, and random cuts."""
+    random, alone = np.random.default_rng(seed), step.alone()
+    order = [gradient for group in step.buckets(alone) for gradient in group]
+    states = [alone, step.in_buckets(alone, [order]), capped(step, alone, None)]
+    while len(states) < 10:
+        cuts = np.flatnonzero(random.random(len(order) - 1) < random.uniform(0.0, 0.6)) + 1
+        states.append(step.in_buckets(alone, [g.tolist() for g in np.split(np.array(order), cuts)]))
+    return [plan_of(step, state, planner="cuts", other_s=other_s) for state in states]
+
+
+def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
+    page.add(
+        "## E3: simulated against measured steps\n\nThe captured step run operator by operator (what the measured "
+        "operator times are of) under ten bucketings. Simulated: the operators' times, a straight line of all-reduce "
+        "seconds by bytes, and the optimizer, each measured before. Order: Spearman's coefficient over the ten."
+    )
+    worst, least = 0.0, 1.0
+    with page.table(
+        "model", "operators", "compute ms", "all-reduce of all ms", "DDP's buckets: simulated ms", "measured ms",
+        "error %", "largest error of ten %", "error <= 20 %", "Spearman", "order",
+    ) as row:  # fmt: skip
+        for model in preset["models"]:
+            step, other_s = profiled(model, preset, kept)
+            plans = ten_plans(step, other_s)
+            done = kept.job(
+                f"simulator {model}",
+                kind="steps",
+                model=model,
+                stock=(),
+                plans=[
+                    {"name": str(i), "plan": msgspec.to_builtins(plan), "compiler": "none"}
+                    for i, plan in enumerate(plans)
+                ],
+                windows=preset["ten"][0],
+                window=preset["ten"][1],
+            )
+            measured = np.array([np.median(done["seconds"][str(i)]) for i in range(len(plans))])
+            simulated = np.array([plan.predicted_step_s for plan in plans])
+            errors, order = simulated / measured - 1.0, float(spearmanr(simulated, measured).statistic)
+            worst, least = max(worst, abs(errors[2])), min(least, order)
+            compute_s = sum(one.time_s for one in step.graph.operators)
+            row(
+                model, len(step.graph.operators), f"{1e3 * compute_s:.1f}",
+                f"{1e3 * step.all_reduce(float(step.arrays.size_bytes.sum())):.1f}", f"{1e3 * simulated[2]:.1f}",
+                spread(done["seconds"]["2"], 1e3), f"{100 * errors[2]:+.1f}", f"{100 * max(abs(errors)):.1f}",
+                verdict(abs(errors[2]), most=E3_ERROR), f"{order:.2f}", verdict(order, least=E3_ORDER),
+            )  # fmt: skip
+    with page.table("claim", "figure", "threshold") as row:
+        row("largest error of a model", f"{100 * worst:.1f} %", verdict(worst, most=E3_ERROR))
+        row("least Spearman", f"{least:.2f}", verdict(least, least=E3_ORDER))
+
+
+ROWS = {"steps": steps_rows, "simulator": simulator_rows}
+
+
+def main() -> None:
+    options = arguments(__doc__, list(ROWS))
+    possible, reason = lab.available()
+    if not possible:
+        raise SystemExit(f"no lab can be built here: {reason}")
+    kept = Kept(options.out and options.out.with_suffix(".json"))
+    page = Page("DisCo's plans, measured", options.preset, {"Ranks": "one a host of the lab, 100 Mbit/s"})
+    for name in options.only:
+        ROWS[name](page, PRESETS[options.preset], kept)
+    page.finish(options.out)
+
+
+if __name__ == "__main__":
+    main()

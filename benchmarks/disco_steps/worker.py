@@ -1,0 +1,147 @@
+"""One rank: does the job of FOLDER/job.json and writes FOLDER/result.json.
+
+worker.py FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import models
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from wirewise.files import atomic_file
+from wirewise.plans import FusionPlan
+from wirewise.profile.operators import measure_operators
+from wirewise.runtime.data_parallel.capture import capture
+from wirewise.runtime.data_parallel.compiled import compile_step
+
+STOCK: dict[str, tuple[bool, dict[str, Any]]] = {
+    "eager + DDP": (False, {}),
+    "Inductor + DDP 25 MiB": (True, {}),
+    "Inductor + DDP 1 MiB": (True, {"bucket_cap_mb": 1}),
+}
+"""Whether compiled, and arguments of DistributedDataParallel."""
+
+Step = Callable[[], None]
+
+
+def profile(model: str, repeats: int) -> dict[str, Any]:
+    """The captured step with the seconds of its operators, and the seconds of all-reduces by bytes."""
+    module, batch = models.make(model, dist.get_rank())
+    found = capture(module, models.loss_of, batch)
+    graph = measure_operators(found.module, found.inputs(module, batch), found.operators, passes=repeats)
+    total = sum(one.output_bytes for one in graph.operators if one.gradient)
+    sizes = [int(size) for size in np.geomspace(2**14, total, 7)]
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return {
+        "graph": msgspec.to_builtins(graph),
+        "sizes": sizes,
+        "seconds": [_reduced(size, repeats) for size in sizes],
+        "optimizer_s": _window(torch.optim.SGD(module.parameters(), lr=1e-3).step, repeats),
+    }
+
+
+def _reduced(size_bytes: int, repeats: int) -> float:
+    """Median seconds of one all-reduce, the slowest rank's."""
+    flat, seconds = torch.zeros(size_bytes // 4), []
+    for _ in range(repeats + 1):
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.all_reduce(flat)
+        seconds.append(time.perf_counter() - begin)
+    worst = torch.tensor(seconds[1:])
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+    return median(worst.tolist())
+
+
+def steps(
+    model: str, stock: list[str], plans: list[dict[str, Any]], windows: int, window: int
+) -> dict[str, Any]:
+    """Seconds of a step under each, in windows in turn; the first of a window does not count."""
+    ways = {name: _stock(model, *STOCK[name]) for name in stock}
+    told: dict[str, Any] = {}
+    for way in plans:
+        ways[way["name"]], told[way["name"]] = _planned(model, **way)
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    order = list(ways)
+    for turn in range(windows):
+        for name in order if turn % 2 == 0 else order[::-1]:
+            dist.barrier()
+            found[name].append(_window(ways[name], window))
+    return {"seconds": {name: _mean_of_ranks(s) for name, s in found.items()}, "told": told}
+
+
+def _window(step: Step, count: int) -> float:
+    step()
+    begin = time.perf_counter()
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - begin) / count
+
+
+def _mean_of_ranks(seconds: list[float]) -> list[float]:
+    both = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(both)
+    return (both / dist.get_world_size()).tolist()
+
+
+def _stock(model: str, compiled: bool, options: dict[str, Any]) -> Step:
+    module, batch = models.make(model, dist.get_rank())
+    wrapped: Any = DistributedDataParallel(module, **options)
+    wrapped = torch.compile(wrapped) if compiled else wrapped
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+
+    def step() -> None:
+        models.loss_of(wrapped, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(2):
+        # Compiles.
+        step()
+    return step
+
+
+def _planned(model: str, name: str, plan: Any, **options: Any) -> tuple[Step, Any]:
+    module, batch = models.make(model, dist.get_rank())
+    plan = msgspec.convert(plan, FusionPlan)
+    run = compile_step(module, models.loss_of, batch, plan, timeout_s=580, **options)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+
+    def step() -> None:
+        run(batch)
+        optimizer.step()
+
+    step()
+    return step, {"parts": len(run._calls), "fallbacks": run.fallbacks}
+
+
+JOBS = {"profile": profile, "steps": steps}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    folder = Path(sys.argv[1])
+    job: dict[str, Any] = msgspec.json.decode((folder / "job.json").read_bytes())
+    found = JOBS[job.pop("kind")](**job)
+    if dist.get_rank() == 0:
+        with atomic_file(folder / "result.json") as file:
+            file.write(msgspec.json.encode(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""How long each operator of a captured step takes by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from wirewise.errors import InputError
+from wirewise.planners.fusion.disco import OperatorGraph
+
+__all__ = ["measure_operators"]
+
+
+def measure_operators(
+    module: fx.GraphModule,
+    inputs: Sequence[Tensor],
+    operators: OperatorGraph,
+    *,
+    passes: int = 7,
+    known: dict[Hashable, float] | None = None,
+) -> OperatorGraph:
+    """The operators with the seconds that each takes, the median of some passes over the whole graph.
+
+    In a pass every operator runs alone, in order and on the values of this step, so caches hold what they hold in
+    training. Operators of equal kind, arguments, shapes and types share what was measured (DisCo, TPDS 2022, keys
+    its profile by opcode and shape).
+
+    Args:
+        module: The graph, functional; nodes have the operators' names.
+        inputs: What it takes.
+        operators: Of this graph.
+        passes: That count; one more goes before.
+        known: Seconds from earlier calls; what is measured is added. Nothing runs where it has all.
+
+    Raises:
+        InputError: A graph without some of the operators, or no passes.
+    """
+    if passes < 1:
+        raise InputError(f"got {passes} passes; expected at least 1")
+    nodes = {node.name: node for node in module.graph.nodes}
+    if missing := [one.name for one in operators.operators if one.name not in nodes]:
+        raise InputError(
+            f"the graph has no operators {', '.join(missing[:8])}; give the graph that they are of"
+        )
+    known = {} if known is None else known
+    keys = {one.name: _key(nodes[one.name]) for one in operators.operators}
+    if not known.keys() >= set(keys.values()):
+        with torch.random.fork_rng(devices=[]):
+            known |= _measured(module, inputs, keys, passes)
+    return msgspec.structs.replace(
+        operators,
+        operators=tuple(
+            msgspec.structs.replace(one, time_s=known[keys[one.name]]) for one in operators.operators
+        ),
+    )
+
+
+def _measured(
+    module: fx.GraphModule, inputs: Sequence[Tensor], keys: dict[str, Hashable], passes: int
+) -> dict[Hashable, float]:
+    watch = _Watch(module, keys)
+    for number in range(passes + 1):
+        if number == 1:
+            watch.seconds.clear()
+        watch.run(*inputs)
+    found: dict[Hashable, list[float]] = {}
+    for name, seconds in watch.seconds.items():
+        found.setdefault(keys[name], []).extend(seconds)
+    return {key: median(seconds) for key, seconds in found.items()}
+
+
+class _Watch(fx.Interpreter):
+    """Runs a graph and notes how long operators take."""
+
+    def __init__(self, module: fx.GraphModule, keys: dict[str, Hashable]) -> None:
+        super().__init__(module)
+        self._keys = keys
+        self.seconds: dict[str, list[float]] = {}
+
+    def run_node(self, node: fx.Node) -> Any:
+        if node.name not in self._keys:
+            return super().run_node(node)
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        function: Any = node.target
+        device = _device(args)
+        _synchronize(device)
+        begin = time.perf_counter()
+        result = function(*args, **kwargs)
+        _synchronize(device)
+        self.seconds.setdefault(node.name, []).append(time.perf_counter() - begin)
+        return result
+
+
+def _device(args: Any) -> torch.device | None:
+    return next((leaf.device for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)), None)
+
+
+def _synchronize(device: torch.device | None) -> None:
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _key(node: fx.Node) -> Hashable:
+    """Kind and arguments of an operator; tensors by shape, strides and type."""
+    return str(node.target), str(fx.map_arg((node.args, node.kwargs), _described))
+
+
+def _described(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    if isinstance(value, Tensor):
+        return _Shape(f"{value.dtype}{list(value.shape)}{list(value.stride())}@{value.device}")
+    return _Shape(str(type(value).__name__))
+
+
+class _Shape(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
