@@ -71,7 +71,7 @@ from wirewise.collective.builders import build
 from wirewise.runtime.collective import connect, tune_chunk_size
 dist.init_process_group("gloo")
 with connect() as group:
-    tuned = tune_chunk_size(group, build("broadcast", "chain", group.size), 2_000_000)
+    tuned = tune_chunk_size(group, build("broadcast", "chain", group.size), 1_000_000, calls=2)
     print(json.dumps(tuned.probes))
     dist.barrier()
 dist.destroy_process_group()
@@ -82,11 +82,11 @@ dist.destroy_process_group()
 def test_b4_a_chain_over_shaped_links_is_cut_into_chunks(tmp_path):
     script = tmp_path / "ranks.py"
     script.write_text(_RANKS)
-    with Lab(4, "100mbit") as lab:
+    with Lab(3, "100mbit") as lab:
         result = lab.run([str(script)], launcher="direct", timeout_s=60)
     assert result.ok, result.tails
     probes, *others = [json.loads(tail[-1]) for tail in result.tails]
     assert all(other == probes for other in others) and len(probes) <= 12
-    # Whole, each of the three links waits for the one before: three times the 160 ms of one.
+    # Whole, the second link waits for the first: twice the 84 ms of one.
     _, segments, _ = min(probes, key=lambda probe: probe[2])
-    assert segments >= 4
+    assert segments > 1
