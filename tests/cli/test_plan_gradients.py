@@ -81,7 +81,7 @@ def test_a_plan_is_written_and_told(trace, tmp_path):
         (["--bandwidth", "fast"], "rate 'fast'"),
         (["--costs", "absent.json"], "absent.json"),
         (["--decode", "never"], "unknown place to decode 'never'"),
-        (["--memory-budget", "1GiB"], "give one of the two"),
+        (["--memory-budget", "1GiB"], "give one of them"),
     ],
 )
 def test_wrong_words_are_named(trace, words, message):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from wirewise.cli import plan_cache, plan_collective, plan_gradients
+from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 from wirewise.planners.fusion import PLANNERS, FusionProblem, MemorySizes, from_trace, with_memory
@@ -41,7 +41,9 @@ def fusion(
     planner: Annotated[
         str,
         typer.Option(
-            "--with", help=f"Of a run: {', '.join(PLANNERS)}. Of --trace: {plan_gradients.METHODS}."
+            "--with",
+            help=f"Of a run: {', '.join(PLANNERS)}. Of --trace: {plan_gradients.METHODS}. "
+            f"Of --graph: {', '.join(plan_operators.METHODS)}.",
         ),
     ] = "",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
@@ -51,6 +53,7 @@ def fusion(
     ] = None,
     time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
     trace: plan_gradients.TraceOption = None,
+    graph: plan_operators.GraphOption = None,
     codec: plan_gradients.CodecOption = None,
     ranks: plan_gradients.RanksOption = None,
     bandwidth: plan_gradients.BandwidthOption = None,
@@ -62,19 +65,26 @@ def fusion(
 ) -> None:
     """Choose the buckets of the gradients, and what is computed again or accumulated to fit the memory.
 
-    With --trace, a file of gradients instead of a run: the groups that are compressed together, and how.
+    With --trace, a file of gradients instead of a run: the groups that are compressed together, and how. With --graph,
+    a file of operators: which of them run as one kernel, and the buckets.
     """
     words = plan_gradients.Words(codec, ranks, bandwidth, costs, decode, ranks_per_host, seed)
-    if trace is not None:
-        if run or memory_budget is not None or memory_sizes is not None:
+    for option, file, other in (("--trace", trace, graph), ("--graph", graph, trace)):
+        if file is not None and (run or other or memory_budget is not None or memory_sizes is not None):
             raise InputError(
-                f"--trace {trace} takes the place of a run and of its memory; give one of the two"
+                f"{option} {file} takes the place of a run, of its memory and of other files; give one of them"
             )
+    if graph is not None:
+        plan_operators.operators(graph, planner or "disco", words, out, json)
+        return
+    if trace is not None:
         plan_gradients.gradients(trace, planner or "cupcake", words, out, json)
         return
     words.refuse()
     if not run:
-        raise InputError("nothing to plan for; give a run folder, or --trace with a file of gradients")
+        raise InputError(
+            "nothing to plan for; give a run folder, --trace with a file of gradients, or --graph with one of operators"
+        )
     _recorded(
         run, _knobs(planner or "dpro", memory_budget, memory_sizes, time_budget), memory_sizes, out, json
     )

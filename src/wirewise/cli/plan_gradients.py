@@ -30,21 +30,25 @@ CodecOption = Annotated[
         help="Of --trace: a codec that the costs have, none, or auto: any; cupcake may leave it out."
     ),
 ]
-RanksOption = Annotated[int | None, typer.Option(help="Of --trace: how many ranks; 8.")]
+RanksOption = Annotated[int | None, typer.Option(help="Of --trace and --graph: how many ranks; 8.")]
 BandwidthOption = Annotated[
     str | None,
-    typer.Option(help="Of --trace: of each host, such as 10gbit; the costs' own times of collectives."),
+    typer.Option(
+        help="Of --trace and --graph: of each host, such as 10gbit; the costs' own times of collectives."
+    ),
 ]
-CostsOption = Annotated[str | None, typer.Option(help="Of --trace: v100, or a JSON file of measured times.")]
+CostsOption = Annotated[
+    str | None, typer.Option(help="Of --trace and --graph: v100, or a JSON file of measured times.")
+]
 DecodeOption = Annotated[
     str | None, typer.Option(help=f"Of --trace: where, some of {','.join(DECODES)}; inline.")
 ]
-RanksPerHostOption = Annotated[int | None, typer.Option(help="Of --trace: 1.")]
-SeedOption = Annotated[int | None, typer.Option(help="Of --trace: recorded in the plan.")]
+RanksPerHostOption = Annotated[int | None, typer.Option(help="Of --trace and --graph: 1.")]
+SeedOption = Annotated[int | None, typer.Option(help="Of --trace and --graph: recorded in the plan.")]
 
 
 class Words(NamedTuple):
-    """Options that only --trace has."""
+    """Options that only --trace and --graph have."""
 
     codec: str | None
     ranks: int | None
@@ -55,14 +59,16 @@ class Words(NamedTuple):
     seed: int | None
 
     def refuse(self) -> None:
-        """Raise if one is given, because there is no --trace.
+        """Raise if one is given, because there is no such file.
 
         Raises:
             InputError: Names it.
         """
         for name, value in self._asdict().items():
             if value is not None:
-                raise InputError(f"--{name.replace('_', '-')} belongs to --trace FILE, which is not given")
+                raise InputError(
+                    f"--{name.replace('_', '-')} belongs to --trace FILE or --graph FILE, and neither is given"
+                )
 
 
 def gradients(trace: Path, method: str, words: Words, out: Path | None, json: str | None) -> None:

@@ -1,7 +1,41 @@
-"""DisCo (TPDS 2022): fusion of operators and of all-reduces, searched together."""
+"""DisCo (TPDS 2022): fusion of operators and of all-reduces, searched together.
+
+Fusing operators saves launches and moves fewer bytes, but holds back the gradients in a fused region, so that less of
+their communication runs beside computing. Fusing all-reduces saves latencies and holds back the early ones. Compilers
+decide on the two one after the other; here one search decides on both by the simulated step.
+"""
 
 from __future__ import annotations
 
+from wirewise.planners.fusion.disco.costs import AnalyticCosts, CachedCosts, RegionCosts, Roofline, fit
 from wirewise.planners.fusion.disco.graph import CATEGORIES, Operator, OperatorGraph, read_operator_graph
+from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
+from wirewise.planners.fusion.disco.plan import METHODS, Planned, disco, line_of, plan_of, plan_operators
+from wirewise.planners.fusion.disco.search import Found, Knobs, search
+from wirewise.planners.fusion.problem import Linear
 
-__all__ = ["CATEGORIES", "Operator", "OperatorGraph", "read_operator_graph"]
+__all__ = [
+    "CATEGORIES",
+    "METHODS",
+    "AnalyticCosts",
+    "CachedCosts",
+    "Found",
+    "Knobs",
+    "Linear",
+    "Operator",
+    "OperatorGraph",
+    "Planned",
+    "Region",
+    "RegionCosts",
+    "Roofline",
+    "State",
+    "StepModel",
+    "Times",
+    "disco",
+    "fit",
+    "line_of",
+    "plan_of",
+    "plan_operators",
+    "read_operator_graph",
+    "search",
+]

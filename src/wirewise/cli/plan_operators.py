@@ -1,0 +1,102 @@
+"""`wirewise plan fusion --graph`: regions of operators and buckets of gradients, searched together."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from wirewise.cli.output import print_table, write_json
+from wirewise.cli.plan_gradients import Words
+from wirewise.cost.gradients import GroupLinks, group_costs, load_costs
+from wirewise.errors import InputError
+from wirewise.planners.fusion.disco import (
+    METHODS,
+    AnalyticCosts,
+    Knobs,
+    Linear,
+    OperatorGraph,
+    Planned,
+    StepModel,
+    line_of,
+    plan_operators,
+    read_operator_graph,
+)
+from wirewise.plans import save
+from wirewise.report.figures import seconds
+from wirewise.units import parse_rate
+
+__all__ = ["METHODS", "GraphOption", "operators"]
+
+GraphOption = Annotated[
+    Path | None,
+    typer.Option(help="JSON with the operators of a captured step, as `OperatorGraph.save` writes it."),
+]
+
+
+def operators(graph: Path, method: str, words: Words, out: Path | None, json: str | None) -> None:
+    """Plan, write and tell.
+
+    Raises:
+        InputError: A file or an option that cannot be used.
+        PlanError: No planner has the name.
+    """
+    for name in ("codec", "decode"):
+        if getattr(words, name) is not None:
+            raise InputError(f"--{name} does not go with --graph: its all-reduces are not compressed")
+    captured = read_operator_graph(graph)
+    model = StepModel(captured, AnalyticCosts(captured), _line(captured, words))
+    begin = time.perf_counter()
+    found = plan_operators(model, method=method, ranks=_ranks(words), knobs=Knobs(seed=words.seed or 0))
+    planning_s = time.perf_counter() - begin
+    if out is not None:
+        save(found.plan, out)
+    write_json(json, _record(found, model, planning_s))
+    if json == "-":
+        return
+    typer.echo(_sentence(found))
+    print_table(*found.plan.table())
+
+
+def _ranks(words: Words) -> int:
+    return 8 if words.ranks is None else words.ranks
+
+
+def _line(graph: OperatorGraph, words: Words) -> Linear:
+    """Seconds of an all-reduce by its bytes."""
+    rate = parse_rate(words.bandwidth) if words.bandwidth is not None else None
+    links = GroupLinks(_ranks(words), rate, words.ranks_per_host or 1)
+    found = group_costs(load_costs(words.costs or "v100"), "none", links)
+    curve = next(one.communicate_s for one in found if one.scheme == "all_reduce")
+    # The curve goes by elements of four bytes.
+    whole = sum(graph.operators[i].output_bytes for i in graph.gradients)
+    return line_of(curve.of_share(1 / 4), whole)
+
+
+def _sentence(found: Planned) -> str:
+    best = min(found.baselines, key=lambda name: found.baselines[name].step_s)
+    said = (
+        f"A step of {found.plan.world_size} ranks takes {seconds(found.plan.predicted_step_s)} simulated under the "
+        f"plan; {seconds(found.plan.baseline_step_s)} without fusion and with default buckets; "
+        f"{seconds(found.baselines[best].step_s)} by the best rule, {'+'.join(best)}; and "
+        f"{seconds(found.times.full_overlap_s)} if all its communication overlapped."
+    )
+    return said if found.found is None else f"{said} The search simulated {found.found.evaluations} steps."
+
+
+def _record(found: Planned, model: StepModel, planning_s: float) -> dict[str, Any]:
+    return {
+        "planner": found.plan.planner,
+        "plan": msgspec.to_builtins(found.plan),
+        "predicted_step_s": found.plan.predicted_step_s,
+        "compute_s": found.times.compute_s,
+        "communicate_s": found.times.communicate_s,
+        "full_overlap_s": found.times.full_overlap_s,
+        "lower_bound_s": found.plan.lower_bound_s,
+        "baselines_s": {"+".join(name): one.step_s for name, one in found.baselines.items()},
+        "evaluations": model.evaluations,
+        "planning_s": planning_s,
+    }

@@ -1,0 +1,65 @@
+"""What compilers and frameworks do without a search: where the search starts, and what it is compared with."""
+
+from __future__ import annotations
+
+from wirewise.planners.fusion.disco.arrays import Fusion
+from wirewise.planners.fusion.disco.model import State, StepModel
+from wirewise.planners.fusion.disco.moves import fuse
+from wirewise.sim.data_parallel import buckets
+
+__all__ = ["BUCKETS", "FUSIONS", "baselines", "greedy"]
+
+FUSIONS = ("none", "default", "maximal")
+"""No fusion; producers into their only reader, as XLA does; all that is legal."""
+
+BUCKETS: dict[str, float | None] = {"none": 0.0, "default": None, "1MiB": 2.0**20}
+"""Caps; 0: each gradient alone, None: DistributedDataParallel's."""
+
+
+def baselines(model: StepModel) -> dict[tuple[str, str], State]:
+    """Each fusion with each rule of buckets, by the names of both."""
+    alone = model.alone()
+    fused = {
+        "none": alone,
+        "default": greedy(model, alone, shared=False),
+        "maximal": greedy(model, alone, shared=True),
+    }
+    return {
+        (name, rule): capped(model, fused[name], cap) for name in FUSIONS for rule, cap in BUCKETS.items()
+    }
+
+
+def greedy(model: StepModel, state: State, *, shared: bool) -> State:
+    """Fuse producers into their readers, from the last operator to the first, wherever it is legal.
+
+    Args:
+        model: Of the step.
+        state: Without copies.
+        shared: Also producers whose result is read elsewhere too.
+    """
+    fusion, changed = state.fusion, set[int]()
+    for number in range(len(model.graph.operators) - 1, -1, -1):
+        for source in reversed(model.graph.operators[number].inputs):
+            producer, reader = int(fusion.home[source]), int(fusion.home[number])
+            if producer == reader or not (shared or _only_reader(model, fusion, source)):
+                continue
+            found = fuse(model, fusion, producer, reader)
+            if found is not None:
+                fusion, changed = found[0], changed | found[1]
+    return model.timed(State(fusion, state.bucket, state.seconds), changed)
+
+
+def _only_reader(model: StepModel, fusion: Fusion, source: int) -> bool:
+    """Whether one region reads the operator and nothing else does."""
+    own = model.arrays
+    readers = own.readers[own.reader_start[source] : own.reader_start[source + 1]]
+    return not own.kept[source] and len(set(fusion.home[readers].tolist())) == 1
+
+
+def capped(model: StepModel, state: State, cap_bytes: float | None) -> State:
+    """Buckets of gradients as they get ready, each closed as soon as it holds its cap."""
+    if cap_bytes == 0.0:
+        return model.in_buckets(state, ([i] for i in range(len(state.bucket))))
+    order = [one for group in model.buckets(state) for one in group]
+    sizes = model.arrays.size_bytes[order].tolist()
+    return model.in_buckets(state, ([order[i] for i in group] for group in buckets(sizes, cap_bytes)))

@@ -1,0 +1,181 @@
+"""The simulated step of a fusion (DisCo, section on the simulator; TPDS 2022).
+
+One device works off the regions, first ready first. A bucket's all-reduce is issued when its last gradient is there,
+takes a straight line of its bytes, and has the channel for itself; computing goes on meanwhile. The step ends when
+both are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.planners.fusion.disco.arrays import Arrays, Fusion, arrays, describe, launch_order
+from wirewise.planners.fusion.disco.costs import CachedCosts, RegionCosts
+from wirewise.planners.fusion.disco.graph import OperatorGraph
+from wirewise.planners.fusion.problem import Linear
+from wirewise.sim.compiled import outer
+
+__all__ = ["Region", "State", "StepModel", "Times"]
+
+Vector = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Regions and buckets; its arrays are never written to."""
+
+    fusion: Fusion
+    bucket: Numbers
+    """Number of the bucket of each gradient, the least of its gradients' numbers, [gradients]."""
+    seconds: Vector
+    """Of each region by its number, 0 for numbers without a region, [operators]."""
+
+    @property
+    def key(self) -> bytes:
+        """The same for equal states."""
+        found = blake2b(digest_size=16)
+        for one in (*self.fusion, self.bucket):
+            found.update(one.tobytes())
+        return found.digest()
+
+
+class Times(NamedTuple):
+    """Of a step, in seconds."""
+
+    step_s: float
+    compute_s: float
+    communicate_s: float
+
+    @property
+    def full_overlap_s(self) -> float:
+        """What the step would take if nothing waited for anything (FO)."""
+        return max(self.compute_s, self.communicate_s)
+
+
+class Region(NamedTuple):
+    """What runs as one kernel."""
+
+    number: int
+    operators: tuple[int, ...]
+    """Copies among them."""
+    outputs: tuple[int, ...]
+    start_s: float
+    end_s: float
+
+
+class StepModel:
+    """A step of which regions and buckets are chosen.
+
+    Args:
+        graph: Of the operators.
+        costs: Of regions; they are asked once for each region.
+        all_reduce: Seconds by bytes of a bucket.
+
+    Raises:
+        InputError: The graph is not sound, or the line falls or is not finite.
+    """
+
+    def __init__(self, graph: OperatorGraph, costs: RegionCosts, all_reduce: Linear) -> None:
+        graph.check_itself()
+        if not all(isfinite(value) and value >= 0 for value in all_reduce):
+            raise InputError(f"the all-reduce takes {all_reduce}; expected finite figures of at least 0")
+        self.graph, self.arrays, self.all_reduce = graph, arrays(graph), all_reduce
+        self.related = _related(graph)
+        self.costs, self.evaluations = CachedCosts(costs), 0
+
+    def alone(self) -> State:
+        """Each operator and each gradient by itself."""
+        none = np.empty(0, dtype=np.int64)
+        fusion = Fusion(np.arange(len(self.arrays.kept)), none, none)
+        bucket, seconds = np.arange(len(self.arrays.gradients)), np.zeros(len(self.arrays.kept))
+        return self.timed(State(fusion, bucket, seconds), fusion.home)
+
+    def timed(self, state: State, changed: Iterable[int]) -> State:
+        """The state with the seconds of the regions that changed."""
+        seconds = state.seconds.copy()
+        for region in changed:
+            members, leaves, _ = describe(self.arrays, state.fusion, region)
+            found = (tuple(members.tolist()), tuple(members[leaves].tolist()))
+            seconds[region] = self.costs(*found) if found[0] else 0.0
+        return State(state.fusion, state.bucket, seconds)
+
+    def times(self, state: State) -> Times:
+        """Simulate the step."""
+        self.evaluations += 1
+        ready, size = self.ready_s(state), self.arrays.size_bytes
+        return Times(*_step(ready, size, state.bucket, *self.all_reduce, state.seconds.sum()))
+
+    def ready_s(self, state: State) -> Vector:
+        """When each gradient is there, [gradients]."""
+        return _ready(self.arrays, state.fusion, state.seconds)
+
+    def regions(self, state: State) -> list[Region]:
+        """In the order of launch."""
+        found, now = [], 0.0
+        for region in launch_order(self.arrays, state.fusion).tolist():
+            members, leaves, _ = describe(self.arrays, state.fusion, region)
+            end = now + float(state.seconds[region])
+            found.append(Region(region, tuple(members.tolist()), tuple(members[leaves].tolist()), now, end))
+            now = end
+        return found
+
+    def buckets(self, state: State) -> list[list[int]]:
+        """Numbers of gradients, buckets and gradients in the order in which they are ready."""
+        ready, found = self.ready_s(state), dict[int, list[int]]()
+        for gradient in np.argsort(ready, kind="stable").tolist():
+            found.setdefault(int(state.bucket[gradient]), []).append(gradient)
+        return sorted(found.values(), key=lambda one: ready[one[-1]])
+
+    def in_buckets(self, state: State, groups: Iterable[Sequence[int]]) -> State:
+        """The state with other buckets, given as lists of gradients."""
+        bucket = np.empty_like(state.bucket)
+        for group in groups:
+            bucket[list(group)] = min(group)
+        return State(state.fusion, bucket, state.seconds)
+
+
+def _related(graph: OperatorGraph) -> list[list[int]]:
+    """Gradients that each gradient is computed from, or that are computed from it."""
+    number, found = {operator: g for g, operator in enumerate(graph.gradients)}, list[list[int]]()
+    for operator in graph.gradients:
+        found.append([number[i] for i in graph.operators[operator].inputs if i in number])
+        for i in found[-1]:
+            found[i].append(len(found) - 1)
+    return found
+
+
+@outer
+def _ready(graph: Arrays, fusion: Fusion, seconds: Vector) -> Vector:
+    """When the gradients are there."""
+    ends, now = np.zeros(len(seconds)), 0.0
+    for region in launch_order(graph, fusion):
+        now += seconds[region]
+        ends[region] = now
+    return ends[fusion.home[graph.gradients]]
+
+
+@outer
+def _step(
+    ready: Vector, size: Vector, bucket: Numbers, latency: float, per_byte: float, compute: float
+) -> tuple[float, float, float]:
+    """Seconds of the step, of computing and of communication."""
+    g = len(ready)
+    issued, held = np.full(g, -1.0), np.zeros(g)
+    for i in range(g):
+        issued[bucket[i]] = max(issued[bucket[i]], ready[i])
+        held[bucket[i]] += size[i]
+    now = communicate = 0.0
+    for b in np.argsort(issued, kind="mergesort"):
+        if issued[b] >= 0.0:
+            own = latency + per_byte * held[b]
+            now, communicate = max(now, issued[b]) + own, communicate + own
+    return max(now, compute), compute, communicate

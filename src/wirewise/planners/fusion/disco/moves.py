@@ -1,0 +1,210 @@
+"""Changes of a state, at random places, as the search tries them.
+
+Operators are fused over an edge: into one region that serves all readers, or by a copy in the reader's region, so
+that the others do not wait. All-reduces are fused with a neighbour. Beside these, DisCo's, all gradients are grouped
+anew by Cupcake's exact programme for the order in which they are ready; regions are cut in two, because the search
+starts from what is fused already; and changes of all kinds are made together, because one alone may take longer than
+what is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.curve import ZERO, Curve
+from wirewise.planners.fusion.cupcake.linear import Lines, linear
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Option
+from wirewise.planners.fusion.disco.arrays import Fusion, cone, crossing, describe, launch_order, merged
+from wirewise.planners.fusion.disco.model import State, StepModel
+from wirewise.planners.fusion.disco.tidy import split_home, tidied
+
+__all__ = ["METHODS", "all_reduces", "duplicate", "fuse", "grouped", "operators", "split"]
+
+Random = np.random.Generator
+Change = tuple[Fusion, set[int]]
+"""A fusion and the regions whose seconds changed."""
+
+_TRIES = 4
+"""Places that are tried for one change before it is left out."""
+
+
+def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Change | None:
+    """Two regions as one.
+
+    Args:
+        model: Of the step.
+        fusion: To change.
+        producer: Number of a region.
+        reader: Of another one.
+
+    Returns:
+        None if the operators may not be fused, or a path from one region to the other leads through a third.
+    """
+    kept, gone = min(producer, reader), max(producer, reader)
+    found = Fusion(*merged(fusion, kept, gone))
+    members, _, legal = describe(model.arrays, found, kept)
+    if not legal or len(launch_order(model.arrays, found)) < _count(found):
+        return None
+    # Homes of copies that became one may be read less.
+    return found, {kept, gone, *_homes(found, members)}
+
+
+def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> Change | None:
+    """An operator, with what its region computes for it, in the region that reads it too.
+
+    What nobody reads at its home any more is not computed there.
+
+    Args:
+        model: Of the step.
+        fusion: To change.
+        operator: Number of an operator.
+        reader: Number of a region that reads it.
+
+    Returns:
+        None if the operators may not be fused.
+    """
+    copies = cone(model.arrays, fusion, operator, reader)
+    copied = np.concatenate([fusion.copied, copies])
+    holder = np.concatenate([fusion.holder, np.full(len(copies), reader)])
+    found = Fusion(fusion.home, copied, holder)
+    if not describe(model.arrays, found, reader)[2]:
+        return None
+    return _tidied(model, found, {reader, *_homes(found, copied)})
+
+
+def split(model: StepModel, fusion: Fusion, operator: int) -> Change | None:
+    """An operator, with what its region computes for it, as a region of its own.
+
+    Args:
+        model: Of the step.
+        fusion: To change.
+        operator: Number of an operator.
+
+    Returns:
+        None if nothing else is in the region.
+    """
+    found = Fusion(*split_home(model.arrays, fusion, operator))
+    region = int(fusion.home[operator])
+    parts = {int(found.home[operator]), region}
+    if len(parts) == 1 and (found.home == region).sum() == (fusion.home == region).sum():
+        return None
+    members = np.flatnonzero(fusion.home == region)
+    return _tidied(model, found, {*found.home[members].tolist(), *_homes(found, found.copied)})
+
+
+def _tidied(model: StepModel, fusion: Fusion, changed: set[int]) -> Change:
+    *tidy, touched = tidied(model.arrays, fusion, launch_order(model.arrays, fusion))
+    found = Fusion(*tidy)
+    return found, {*changed, *np.flatnonzero(touched).tolist(), *_homes(found, found.copied)}
+
+
+def _count(fusion: Fusion) -> int:
+    return len(np.unique(fusion.home))
+
+
+def _homes(fusion: Fusion, operators: NDArray[np.int64]) -> list[int]:
+    """Homes of those that have copies."""
+    return fusion.home[np.intersect1d(operators, fusion.copied)].tolist() if len(fusion.copied) else []
+
+
+def operators(model: StepModel, state: State, count: int, random: Random, *, copy: bool) -> State:
+    """The state after so many fusions of operators at random edges, by copies or not."""
+    fusion, changed = state.fusion, set[int]()
+    for _ in range(count):
+        sources, readers = crossing(model.arrays, fusion)
+        for _ in range(_TRIES if len(sources) else 0):
+            edge = int(random.integers(len(sources)))
+            source, reader = int(sources[edge]), int(readers[edge])
+            if copy:
+                found = duplicate(model, fusion, source, reader)
+            else:
+                found = fuse(model, fusion, int(fusion.home[source]), reader)
+            if found is not None:
+                fusion, changed = found[0], changed | found[1]
+                break
+    return model.timed(State(fusion, state.bucket, state.seconds), changed) if changed else state
+
+
+def _split(model: StepModel, state: State, count: int, random: Random) -> State:
+    fusion, changed = state.fusion, set[int]()
+    for _ in range(count):
+        found = split(model, fusion, int(random.integers(len(fusion.home))))
+        if found is not None:
+            fusion, changed = found[0], changed | found[1]
+    return model.timed(State(fusion, state.bucket, state.seconds), changed) if changed else state
+
+
+def all_reduces(model: StepModel, state: State, count: int, random: Random) -> State:
+    """The state after so many random all-reduces were each fused with a neighbour.
+
+    Neighbours are those whose gradients are ready next to each other, and those of a gradient that is computed from
+    the other one.
+    """
+    groups = model.buckets(state)
+    for _ in range(min(count, len(groups) - 1)):
+        own = int(random.integers(len(groups)))
+        near = {own - 1, own + 1, *_related(model, groups, own)} - {own, -1, len(groups)}
+        other = sorted(near)[int(random.integers(len(near)))]
+        early, late = min(own, other), max(own, other)
+        # It is ready when the later one was.
+        groups[late] = groups[early] + groups[late]
+        del groups[early]
+    return model.in_buckets(state, groups)
+
+
+def _related(model: StepModel, groups: list[list[int]], own: int) -> set[int]:
+    place = {gradient: number for number, group in enumerate(groups) for gradient in group}
+    return {place[other] for gradient in groups[own] for other in model.related[gradient]}
+
+
+def grouped(model: StepModel, state: State) -> State:
+    """The state with the buckets that end first, given when gradients are ready (Cupcake's dynamic programme)."""
+    ready = model.ready_s(state)
+    order = np.argsort(ready, kind="stable")
+    problem = CompressionProblem(
+        elements=model.arrays.size_bytes[order].astype(np.int64).tolist(),
+        gaps_s=np.diff(ready[order], prepend=0.0).tolist(),
+        options=(_UNCOMPRESSED,),
+    )
+    found = linear(problem, Lines((0.0, 0.0), model.all_reduce))
+    return model.in_buckets(state, [order[group.first : group.last + 1].tolist() for group in found])
+
+
+_UNCOMPRESSED = Option("none", "all_reduce", "inline", ZERO, Curve.line(0.0, 0.0), ZERO)
+"""`linear` is given the line itself."""
+
+
+def _fused(model: StepModel, state: State, count: int, random: Random) -> State:
+    return operators(model, state, count, random, copy=False)
+
+
+def _duplicated(model: StepModel, state: State, count: int, random: Random) -> State:
+    return operators(model, state, count, random, copy=True)
+
+
+def _grouped(model: StepModel, state: State, count: int, random: Random) -> State:
+    return grouped(model, state) if count else state
+
+
+_SINGLE = (_fused, _duplicated, all_reduces, _split)
+
+
+def _mixed(model: StepModel, state: State, count: int, random: Random) -> State:
+    """So many changes of any kind, one after the other."""
+    for kind in random.integers(len(_SINGLE), size=count).tolist():
+        state = _SINGLE[kind](model, state, 1, random)
+    return grouped(model, state) if count and random.random() < 0.5 else state
+
+
+METHODS: dict[str, Callable[[StepModel, State, int, Random], State]] = {
+    "fuse": _fused,
+    "duplicate": _duplicated,
+    "all_reduce": all_reduces,
+    "cupcake": _grouped,
+    "split": _split,
+    "mixed": _mixed,
+}
+"""By name: the state after so many changes."""

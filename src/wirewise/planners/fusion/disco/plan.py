@@ -1,0 +1,146 @@
+"""From a graph of operators to a plan: by search, or by what compilers and frameworks do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wirewise.cost.curve import Curve
+from wirewise.errors import PlanError
+from wirewise.planners.fusion.disco.baselines import BUCKETS, FUSIONS, baselines
+from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
+from wirewise.planners.fusion.disco.graph import OperatorGraph
+from wirewise.planners.fusion.disco.model import State, StepModel, Times
+from wirewise.planners.fusion.disco.search import Found, Knobs, search
+from wirewise.planners.fusion.problem import Linear
+from wirewise.plans.fusion import Bucket, FusionPlan
+
+__all__ = ["METHODS", "Planned", "disco", "line_of", "plan_of", "plan_operators"]
+
+METHODS = ("disco", *(f"{fusion}+{rule}" for fusion in FUSIONS for rule in BUCKETS))
+"""The search, and baselines as fusion+buckets."""
+
+EAGER = ("none", "default")
+"""The baseline without a plan: no fusion, buckets of DistributedDataParallel."""
+
+
+class Planned(NamedTuple):
+    """A plan, its simulated step, and what else is known."""
+
+    plan: FusionPlan
+    times: Times
+    baselines: dict[tuple[str, str], Times]
+    """By fusion and rule of buckets."""
+    found: Found | None
+    """None: there was no search."""
+
+
+def disco(
+    graph: OperatorGraph,
+    costs: RegionCosts | None = None,
+    *,
+    all_reduce: Linear,
+    ranks: int = 2,
+    other_s: float = 0.0,
+    knobs: Knobs | None = None,
+) -> FusionPlan:
+    """Regions of operators and buckets of gradients that make the simulated step shortest (DisCo, TPDS 2022).
+
+    Args:
+        graph: The captured step.
+        costs: Of regions; none: the analytic ones, fitted to the operators' measured times.
+        all_reduce: Seconds by bytes of a bucket.
+        ranks: That the line holds for.
+        other_s: Of a step beside what is in the graph, such as the optimizer.
+        knobs: Of the search.
+
+    Raises:
+        InputError: A graph, costs or a line that cannot be used.
+        PlanError: As `FusionPlan.check_itself`.
+    """
+    model = StepModel(graph, costs or AnalyticCosts(graph), all_reduce)
+    return plan_operators(model, ranks=ranks, other_s=other_s, knobs=knobs).plan
+
+
+def plan_operators(
+    model: StepModel,
+    *,
+    method: str = "disco",
+    ranks: int = 2,
+    other_s: float = 0.0,
+    knobs: Knobs | None = None,
+) -> Planned:
+    """As `disco`, by one of `METHODS`, with what it took.
+
+    Raises:
+        PlanError: An unknown method, or as `disco`.
+    """
+    if method not in METHODS:
+        raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(METHODS)}")
+    knobs, found = knobs or Knobs(), None
+    if method == "disco":
+        found = search(model, knobs)
+        state, known = found.state, found.baselines
+    else:
+        states = baselines(model)
+        state, known = (
+            states[_name(method)],
+            {name: model.times(one) for name, one in states.items()},
+        )
+    plan = plan_of(
+        model,
+        state,
+        planner=method,
+        ranks=ranks,
+        other_s=other_s,
+        seed=knobs.seed,
+        baseline_s=known[EAGER].step_s,
+    )
+    return Planned(plan, model.times(state), known, found)
+
+
+def _name(method: str) -> tuple[str, str]:
+    fusion, _, rule = method.partition("+")
+    return fusion, rule
+
+
+def plan_of(
+    model: StepModel,
+    state: State,
+    *,
+    planner: str,
+    ranks: int = 2,
+    other_s: float = 0.0,
+    seed: int = 0,
+    baseline_s: float = 0.0,
+) -> FusionPlan:
+    """The record of a state; all regions are named, those of one operator too, so that the order of launch is known.
+
+    Its lower bound is that of communication: everything as one all-reduce.
+    """
+    operators = model.graph.operators
+    buckets = []
+    for group in model.buckets(state):
+        own = [operators[model.arrays.gradients[gradient]] for gradient in group]
+        names = tuple(one.gradient for one in own)
+        buckets.append(Bucket(parameters=names, size_bytes=sum(one.output_bytes for one in own)))
+    plan = FusionPlan(
+        world_size=ranks,
+        planner=planner,
+        seed=seed,
+        buckets=tuple(buckets),
+        regions=tuple(tuple(operators[i].name for i in one.operators) for one in model.regions(state)),
+        predicted_step_s=model.times(state).step_s + other_s,
+        baseline_step_s=baseline_s + other_s if baseline_s else 0.0,
+        lower_bound_s=model.all_reduce(float(model.arrays.size_bytes.sum())) + other_s,
+    )
+    plan.check_itself()
+    return plan
+
+
+def line_of(curve: Curve, largest: float) -> Linear:
+    """The straight line that is nearest to a measured curve up to the largest size, by least squares."""
+    sizes, seconds = np.array(curve.vertices(largest)).T
+    slope, base = np.polyfit(sizes, seconds, 1)
+    return Linear(max(float(base), 0.0), max(float(slope), 0.0))

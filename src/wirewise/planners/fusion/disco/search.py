@@ -1,0 +1,142 @@
+"""Backtracking search (DisCo, Algorithm 1; TPDS 2022).
+
+A queue holds states by their simulated step. The best is taken out, each method changes it at 0 to beta random
+places, and what comes of it is queued if it takes at most alpha times the best step so far. The search ends with the
+queue, or when `stop` changed states in a row were no better.
+
+Beyond the paper: the queue starts with all baselines, so that the result is never worse than one of them. A state that
+was seen before is not queued again, but one that is taken out goes back as if it took 0.02 % longer, because its
+changes are random. What alpha no longer admits is dropped when its turn comes. Hence a larger alpha goes on where a
+smaller one ends, with the same random numbers, and is never worse.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from wirewise.errors import PlanError
+from wirewise.planners.fusion.disco.baselines import baselines
+from wirewise.planners.fusion.disco.model import State, StepModel, Times
+from wirewise.planners.fusion.disco.moves import METHODS
+
+__all__ = ["Found", "Knobs", "search"]
+
+_AGAIN = 1.0002
+"""Factor of a state's place in the queue each time that it was taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knobs:
+    """Of the search, with the paper's values.
+
+    Raises:
+        PlanError: One is out of range.
+    """
+
+    alpha: float = 1.05
+    """States up to so many times the best step are followed."""
+    beta: int = 10
+    """Places that one method changes at most."""
+    stop: int = 1000
+    """Changed states in a row without a better one."""
+    evaluations: int = 100_000
+    """States that are simulated at most."""
+    methods: tuple[str, ...] = tuple(METHODS)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.alpha >= 1 or min(self.beta, self.stop, self.evaluations) < 1:
+            raise PlanError(
+                f"alpha is {self.alpha}, beta {self.beta}, stop {self.stop}, evaluations {self.evaluations}; expected "
+                "at least 1 of each"
+            )
+        if not self.methods or set(self.methods) - set(METHODS):
+            raise PlanError(f"methods are {self.methods}; expected some of {', '.join(METHODS)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The best state, and what it took to find it."""
+
+    state: State
+    times: Times
+    baselines: dict[tuple[str, str], Times]
+    """By fusion and rule of buckets."""
+    evaluations: int
+    since_best: int
+    """Changed states after the best one."""
+    seconds: float
+
+    @property
+    def baseline_s(self) -> float:
+        """The best baseline's step."""
+        return min(one.step_s for one in self.baselines.values())
+
+
+def search(model: StepModel, knobs: Knobs | None = None) -> Found:
+    """The best state that is found from the baselines."""
+    knobs, begin, before = knobs or Knobs(), time.monotonic(), model.evaluations
+    queue, random = _Queue(knobs.alpha), np.random.default_rng(knobs.seed)
+    known = baselines(model)
+    times = {name: model.times(state) for name, state in known.items()}
+    for name, state in known.items():
+        queue.new(state)
+        queue.offer(state, times[name])
+    since = 0
+    while since < knobs.stop and model.evaluations - before < knobs.evaluations:
+        popped = queue.take()
+        if popped is None:
+            break
+        for method in knobs.methods:
+            since += 1
+            other = METHODS[method](model, popped, int(random.integers(knobs.beta + 1)), random)
+            if queue.new(other) and queue.offer(other, model.times(other)):
+                since = 0
+            if since >= knobs.stop:
+                break
+    return Found(
+        state=queue.best,
+        times=queue.best_times,
+        baselines=times,
+        evaluations=model.evaluations - before,
+        since_best=since,
+        seconds=time.monotonic() - begin,
+    )
+
+
+class _Queue:
+    """States by their step, and the best of all."""
+
+    def __init__(self, alpha: float) -> None:
+        self._alpha, self._seen, self._states = alpha, set[bytes](), list[tuple[float, int, State]]()
+        self._offered = 0
+        self.best: State
+        self.best_times = Times(np.inf, np.inf, np.inf)
+
+    def new(self, state: State) -> bool:
+        """Whether the state was never seen; from now on it was."""
+        before = len(self._seen)
+        self._seen.add(state.key)
+        return len(self._seen) > before
+
+    def offer(self, state: State, times: Times) -> bool:
+        """Queue the state unless it takes too long; whether it is better than all before."""
+        better = times.step_s < self.best_times.step_s
+        if better:
+            self.best, self.best_times = state, times
+        if times.step_s <= self._alpha * self.best_times.step_s:
+            self._offered += 1
+            heappush(self._states, (times.step_s, self._offered, state))
+        return better
+
+    def take(self) -> State | None:
+        """The best that is queued; None: nothing is left that alpha admits."""
+        if not self._states or self._states[0][0] > self._alpha * self.best_times.step_s:
+            return None
+        step_s, number, state = heappop(self._states)
+        heappush(self._states, (_AGAIN * step_s, number, state))
+        return state

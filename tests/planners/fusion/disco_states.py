@@ -1,0 +1,39 @@
+"""Models of random steps, and random states of them."""
+
+from __future__ import annotations
+
+from wirewise.planners.fusion.disco import AnalyticCosts, Linear, StepModel
+from wirewise.planners.fusion.disco.moves import METHODS
+from wirewise.planners.fusion.disco.synthetic import DEVICE
+
+
+def model_of(graph, share=0.6, latency=0.2):
+    """All-reduces of all gradients take that share of computing without latencies; each latency is a part of it."""
+    costs = AnalyticCosts(graph, DEVICE)
+    compute = sum(costs((i,), (i,)) for i in range(len(graph.operators)))
+    whole = sum(graph.operators[i].output_bytes for i in graph.gradients)
+    line = Linear(latency * share * compute / len(graph.gradients), share * compute / whole)
+    return StepModel(graph, costs, line)
+
+
+def random_state(model, random):
+    """After a few rounds of all methods."""
+    state = model.alone()
+    for _ in range(3):
+        for name in ("fuse", "duplicate", "split", "all_reduce", "mixed"):
+            state = METHODS[name](model, state, int(random.integers(1, 8)), random)
+    return state
+
+
+def as_reference(model, state):
+    """Regions as (at home, copies), buckets as lists of operators."""
+    regions = []
+    for region in model.regions(state):
+        home = frozenset(i for i in region.operators if state.fusion.home[i] == region.number)
+        regions.append((home, frozenset(region.operators) - home))
+    return regions, [[model.graph.gradients[g] for g in bucket] for bucket in model.buckets(state)]
+
+
+def whole_s(model):
+    """One all-reduce of everything."""
+    return model.all_reduce(sum(model.graph.operators[i].output_bytes for i in model.graph.gradients))
