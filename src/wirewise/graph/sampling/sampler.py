@@ -139,6 +139,11 @@ class NeighborSampler:
         finally:
             self._tables.append(table)
 
+    def nothing(self) -> Batch:
+        """The batch of no seeds."""
+        empty = Layer(np.zeros(1, np.int64), np.empty(0, np.int32), 0)
+        return Batch(np.empty(0, np.int64), (empty,) * len(self.fanouts), 0)
+
     def _checked(self, seeds: NDArray[Any]) -> NDArray[np.int64]:
         nodes = np.asarray(seeds)
         if nodes.ndim != 1 or not len(nodes) or not np.issubdtype(nodes.dtype, np.integer):

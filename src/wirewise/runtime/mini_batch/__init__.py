@@ -1,0 +1,7 @@
+"""Mini-batch training of graph neural networks over machines that hold parts of the features."""
+
+from wirewise.runtime.mini_batch.fetching import WIRE_BITS, Fetcher
+from wirewise.runtime.mini_batch.loader import STAGES, BatchLoader, MiniBatch
+from wirewise.runtime.mini_batch.store import RowStore
+
+__all__ = ["STAGES", "WIRE_BITS", "BatchLoader", "Fetcher", "MiniBatch", "RowStore"]

@@ -1,0 +1,174 @@
+"""Rows of other machines in two exchanges a batch: ids to their owners, rows back.
+
+Each message of ids begins with the number of ids that the next batch will ask for, so that receivers know its size
+before it comes. Numbers of rows travel as int32 relative to the first row of their owner.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wirewise.codec.layout import MessageLayout
+from wirewise.codec.quantize import pack, unpack
+from wirewise.errors import InputError
+from wirewise.rng import stream_key
+from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.mini_batch.store import RowStore
+
+__all__ = ["WIRE_BITS", "Fetcher", "Wanted"]
+
+WIRE_BITS = (8, 16, 32)
+"""Of a value on the wire: 8 quantized by row, 16 bfloat16, 32 float32."""
+
+
+class Wanted(NamedTuple):
+    """Rows that a batch asks of other machines."""
+
+    places: NDArray[np.int64]
+    """Where they belong in the batch's rows, by owner; [w]."""
+    rows: NDArray[np.int32]
+    """Number of each in its owner's rows, [w]."""
+    counts: NDArray[np.int64]
+    """Of each machine, [K]."""
+
+
+class Fetcher:
+    """Asks other machines for rows, and answers what they ask; all machines call the same methods in the same order.
+
+    Args:
+        store: Rows of this machine.
+        transport: The machines; nothing else may use its group meanwhile.
+        bits: One of `WIRE_BITS`.
+        seed: Of stochastic rounding, where rows are quantized.
+    """
+
+    def __init__(self, store: RowStore, transport: Transport, *, bits: int = 32, seed: int = 0) -> None:
+        if bits not in WIRE_BITS:
+            raise InputError(f"rows travel with {bits} bits a value; expected one of {WIRE_BITS}")
+        self.store, self.transport, self.bits, self._seed = store, transport, bits, seed
+        self.sent_bytes = 0
+        """Of ids and rows, without their own."""
+        self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
+
+    def wanted(self, ids: NDArray[np.int64]) -> Wanted:
+        """The rows among `ids` that are not held."""
+        places = self.store.missing(ids)
+        offsets = self.store.offsets
+        owner = np.searchsorted(offsets, ids[places], side="right") - 1
+        counts = np.bincount(owner, minlength=self.transport.world_size)
+        return Wanted(places, (ids[places] - offsets[owner]).astype(np.int32), counts)
+
+    def announce(self, first: Wanted) -> None:
+        """Tell the owners how many rows the first batch will ask for."""
+        came = torch.empty(self.transport.world_size, dtype=torch.int64)
+        self._exchange("the numbers of the first batch", torch.from_numpy(first.counts), came, None, None)
+        self._announced = came.numpy()
+
+    def ask(self, wanted: Wanted, following: Wanted | None) -> list[NDArray[np.int32]]:
+        """Send the ids of a batch; returns what each other machine asks for, [K][rows].
+
+        Args:
+            wanted: Of the batch that was announced.
+            following: Of the next one; none: it is the last.
+
+        Raises:
+            PeerError: A machine is gone.
+        """
+        machines = self.transport.world_size
+        ahead = np.zeros(machines, np.int64) if following is None else following.counts
+        sends, receives = wanted.counts + 1, self._announced + 1
+        starts = np.concatenate([[0], np.cumsum(sends)])
+        message = np.empty(int(starts[-1]), np.int32)
+        heads = starts[:-1]
+        message[heads] = ahead
+        body = np.ones(len(message), dtype=bool)
+        body[heads] = False
+        message[body] = wanted.rows
+        came = torch.empty(int(receives.sum()), dtype=torch.int32)
+        self._exchange("the exchange of ids", torch.from_numpy(message), came, sends, receives)
+        parts = np.split(came.numpy(), np.cumsum(receives)[:-1])
+        self._announced = np.array([part[0] for part in parts], np.int64)
+        return [part[1:] for part in parts]
+
+    def answer(
+        self, asked: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0
+    ) -> list[UInt8[Tensor, " bytes"]]:
+        """Encode the rows that each machine asked for; rounding differs between epochs and batches."""
+        own, first = self.store.own, self.store.first
+        found = []
+        for rows in asked:
+            layout = self._layout(len(rows))
+            out = torch.empty(layout.size_bytes, dtype=torch.uint8)
+            if len(rows):
+                index = torch.from_numpy(rows.astype(np.int64))
+                key = stream_key(self._seed, epoch, batch)
+                pack(own, index, layout, out, key=key, rows=rows.astype(np.int64) + first)
+            found.append(out)
+        return found
+
+    def fetch(self, wanted: Wanted, answers: list[Tensor]) -> UInt8[Tensor, " bytes"]:
+        """Send the encoded rows that others asked for, and receive those that this machine asked for."""
+        sends = np.array([len(answer) for answer in answers])
+        receives = np.array([self._layout(int(count)).size_bytes for count in wanted.counts])
+        came = torch.empty(int(receives.sum()), dtype=torch.uint8)
+        self._exchange("the exchange of rows", torch.cat(answers), came, sends, receives)
+        return came
+
+    def place(self, wanted: Wanted, came: UInt8[Tensor, " bytes"], out: Float[Tensor, "n f"]) -> None:
+        """Decode the rows that came and write them to their places in `out`."""
+        start = begin = 0
+        for count in wanted.counts.tolist():
+            if count:
+                layout = self._layout(count)
+                rows = torch.empty(count, self.store.num_features)
+                unpack(came[start : start + layout.size_bytes], layout, rows)
+                out[torch.from_numpy(wanted.places[begin : begin + count])] = rows
+                start, begin = start + layout.size_bytes, begin + count
+
+    def fill_cache(self) -> None:
+        """Fetch the rows that the store keeps of other machines, at full precision."""
+        bits, self.bits = self.bits, 32
+        ids = self.store.cached
+        owner = np.searchsorted(self.store.offsets, ids, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        rows = (ids[order] - self.store.offsets[owner[order]]).astype(np.int32)
+        wanted = Wanted(order, rows, np.bincount(owner, minlength=self.transport.world_size))
+        self.announce(wanted)
+        came = self.fetch(wanted, self.answer(self.ask(wanted, None)))
+        found = torch.empty(len(ids), self.store.num_features)
+        self.place(wanted, came, found)
+        self.store.fill(found)
+        self.bits = bits
+
+    def _layout(self, count: int) -> MessageLayout:
+        return MessageLayout(np.full(count, self.bits, np.uint8), self.store.num_features)
+
+    def _exchange(
+        self,
+        what: str,
+        sends: Tensor,
+        came: Tensor,
+        send_counts: NDArray[Any] | None,
+        receive_counts: NDArray[Any] | None,
+    ) -> None:
+        """All-to-all over the group; what a machine sends to itself does not count as sent."""
+        transport = self.transport
+        own = (
+            sends.numel() // transport.world_size if send_counts is None else int(send_counts[transport.rank])
+        )
+        self.sent_bytes += (sends.numel() - own) * sends.element_size()
+        if transport.world_size == 1:
+            came.copy_(sends)
+            return
+        into = [] if receive_counts is None else [int(n) for n in receive_counts]
+        out = [] if send_counts is None else [int(n) for n in send_counts]
+        works: list[dist.Work] = []
+        transport.guard(lambda: works.append(transport.group.alltoall_base(came, sends, into, out)), what)
+        transport.wait_for(works[0], what)

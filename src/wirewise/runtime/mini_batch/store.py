@@ -1,0 +1,97 @@
+"""The feature rows that a machine holds: its own, and copies of others'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wirewise.errors import InputError
+
+__all__ = ["RowStore"]
+
+
+class RowStore:
+    """Rows by global id, where machine k owns the ids `offsets[k]` to `offsets[k + 1]`.
+
+    Args:
+        own: Rows of this machine in the order of their ids, float32 [n, F].
+        offsets: First id of each machine, then N; [K + 1].
+        rank: This machine.
+        cached: Ids of rows of other machines that are kept here too, each once, [c].
+
+    Raises:
+        InputError: Rows that are not of this machine's range, or ids that are not of others.
+    """
+
+    def __init__(
+        self,
+        own: Float[Tensor, "n f"],
+        offsets: NDArray[np.int64],
+        rank: int,
+        cached: NDArray[np.int64] | None = None,
+    ) -> None:
+        first, end = int(offsets[rank]), int(offsets[rank + 1])
+        if own.dim() != 2 or len(own) != end - first or own.dtype != torch.float32:
+            raise InputError(
+                f"machine {rank} was given rows {own.dtype} {tuple(own.shape)}; expected float32 of its "
+                f"{end - first} nodes, [{end - first}, features]: features are missing for a part"
+            )
+        ids = np.empty(0, np.int64) if cached is None else np.asarray(cached, dtype=np.int64)
+        foreign = (ids < first) | (ids >= end)
+        if len(ids) and (ids.min() < 0 or ids.max() >= offsets[-1] or not foreign.all()):
+            raise InputError(
+                f"cached ids of machine {rank} are {ids.min()} to {ids.max()}, some its own; expected ids of other "
+                f"machines from 0 to {offsets[-1] - 1}"
+            )
+        self.offsets, self.rank, self.first, self.cached = offsets, rank, first, ids
+        self.rows: Tensor = torch.cat([own, own.new_zeros(len(ids), own.shape[1])])
+        self._slots = np.full(int(offsets[-1]), -1, np.int32)
+        self._slots[first:end] = np.arange(end - first)
+        self._slots[ids] = np.arange(end - first, end - first + len(ids))
+
+    @property
+    def num_own(self) -> int:
+        """Rows that this machine owns."""
+        return len(self.rows) - len(self.cached)
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return int(self.rows.shape[1])
+
+    @property
+    def own(self) -> Tensor:
+        """Rows that this machine owns, [n, F]."""
+        return self.rows[: self.num_own]
+
+    def fill(self, rows: Float[Tensor, "c f"]) -> None:
+        """Take over the rows of the cached ids, in their order."""
+        self.rows[self.num_own :].copy_(rows)
+
+    def slots_of(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Place of each id in `rows`, or -1 where it is not held; [n]."""
+        return self._slots[ids]
+
+    def missing(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places in `ids` of rows that are not held, by owner and then as they come."""
+        places = np.flatnonzero(self._slots[ids] < 0)
+        owner = np.searchsorted(self.offsets, ids[places], side="right")
+        return places[np.argsort(owner, kind="stable")]
+
+    def gather(self, ids: NDArray[np.int64], out: Float[Tensor, "n f"]) -> None:
+        """Write the rows that are held to their places in `out`; others are left as they are."""
+        slots = self._slots[ids]
+        held = np.flatnonzero(slots >= 0)
+        if len(held) == len(ids):
+            torch.index_select(self.rows, 0, _index(slots), out=out)
+        else:
+            out[_index(held)] = self.rows[_index(slots[held])]
+
+
+def _index(places: NDArray[Any]) -> Int[Tensor, " n"]:
+    return torch.from_numpy(places.astype(np.int64, copy=False))
