@@ -68,26 +68,31 @@ def _reduced(size_bytes: int, repeats: int) -> float:
 def steps(
     model: str, stock: list[str], plans: list[dict[str, Any]], windows: int, window: int
 ) -> dict[str, Any]:
-    """Seconds of a step under each, in windows in turn; the first of a window does not count."""
+    """Seconds of a step under each, in windows in turn; the first turn does not count."""
     ways = {name: _stock(model, *STOCK[name]) for name in stock}
     told: dict[str, Any] = {}
     for way in plans:
         ways[way["name"]], told[way["name"]] = _planned(model, **way)
     found: dict[str, list[float]] = {name: [] for name in ways}
     order = list(ways)
-    for turn in range(windows):
+    for turn in range(windows + 1):
         for name in order if turn % 2 == 0 else order[::-1]:
             dist.barrier()
             found[name].append(_window(ways[name], window))
+            if turn == 0:
+                found[name].clear()
     return {"seconds": {name: _mean_of_ranks(s) for name, s in found.items()}, "told": told}
 
 
 def _window(step: Step, count: int) -> float:
+    """Median seconds of so many steps, after one more."""
     step()
-    begin = time.perf_counter()
+    seconds = []
     for _ in range(count):
+        begin = time.perf_counter()
         step()
-    return (time.perf_counter() - begin) / count
+        seconds.append(time.perf_counter() - begin)
+    return median(seconds)
 
 
 def _mean_of_ranks(seconds: list[float]) -> list[float]:
@@ -116,15 +121,27 @@ def _stock(model: str, compiled: bool, options: dict[str, Any]) -> Step:
 def _planned(model: str, name: str, plan: Any, **options: Any) -> tuple[Step, Any]:
     module, batch = models.make(model, dist.get_rank())
     plan = msgspec.convert(plan, FusionPlan)
+    expected = _mean_gradients(model)
     run = compile_step(module, models.loss_of, batch, plan, timeout_s=580, **options)
+    run(batch)
+    apart = [(p.grad - e).abs().max() for p, e in zip(module.parameters(), expected, strict=True)]
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
 
     def step() -> None:
         run(batch)
         optimizer.step()
 
-    step()
-    return step, {"parts": len(run._calls), "fallbacks": run.fallbacks}
+    return step, {"parts": len(run._calls), "fallbacks": run.fallbacks, "apart": float(max(apart))}
+
+
+def _mean_gradients(model: str) -> list[torch.Tensor]:
+    """Of eager mode, all ranks' mean."""
+    module, batch = models.make(model, dist.get_rank())
+    models.loss_of(module, batch).backward()
+    gradients = [p.grad / dist.get_world_size() for p in module.parameters()]
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+    return gradients
 
 
 JOBS = {"profile": profile, "steps": steps}
