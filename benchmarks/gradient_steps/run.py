@@ -2,10 +2,10 @@
 
     python benchmarks/gradient_steps/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows: `RATE-RANKS` such as `100mbit-4` (C1, C2), `c3` (gains), `c4` (do no harm), `models` (recorded models, from
-$WIREWISE_DATA/gradient-traces), `bytes` (C5, of all that was measured for the other rows). With --out each measured
-setting is kept beside the page in FILE.json and not measured again, so that a long run can be made in pieces; remove
-that file to start anew. All need a lab; where none can be built the script says so.
+Rows: `RATE-RANKS` such as `100mbit-4` (C1, C2), `c3` (gains), `c4` (do no harm), `MODEL-RATE` such as `resnet50-1gbit`
+(recorded models, from $WIREWISE_DATA/gradient-traces), `bytes` (C5, of all that was measured for the other rows).
+With --out each measured setting is kept beside the page in FILE.json and not measured again, so that a long run can
+be made in pieces; remove that file to start anew. All need a lab; where none can be built the script says so.
 """
 
 from __future__ import annotations
@@ -39,16 +39,26 @@ PLAIN = ("none:bucket:1", "none:bucket:25", "none:layer-wise", *(f"none:even:{y}
 C3 = {("100mbit", 4): (1.5, 1.3), ("100mbit", 2): (1.3, 1.2)}
 MODELS = ("cupcake", "none:bucket:25", *(f"{c}:{m}" for c in CODECS[2:] for m in ("cupcake", "layer-wise")))
 LAYER_WISE, UNCOMPRESSED = 1.79, 2.03
+RECORDED = {
+    f"{name}-{rate}": (name, rate, scale)
+    for rate, small in (("1gbit", 1), ("100mbit", 16))
+    for name, full in (
+        ("resnet50", 1),
+        ("resnet101", 1),
+        ("vgg16", 4),
+        ("bert", 4),
+        ("gpt2", 4),
+        ("lstm", 100),
+    )
+    for scale in [max(full, small)]
+}
+"""Model, rate and scale by row."""
 TIMES = {"steps": 4, "rounds": 2}
 PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"cases": ("200mbit-2",), "models": (("lstm", "1gbit", 100),), "hosts": 2},
+    "smoke": {"cases": ("200mbit-2",), "models": ("lstm-1gbit",), "hosts": 2},
     "paper": {
         "cases": tuple(CASES),
-        "models": tuple(
-            (name, rate, scale)
-            for name, full in (("resnet50", 1), ("resnet101", 1), ("vgg16", 4), ("bert", 4), ("gpt2", 4))
-            for rate, scale in (("1gbit", full), ("500mbit", 8), ("100mbit", 16))
-        ),
+        "models": tuple(name for name in RECORDED if not name.startswith("lstm")),
         "hosts": 4,
     },
 }
@@ -203,10 +213,10 @@ def c4_rows(page: Page, kept: Kept) -> None:
         )  # fmt: skip
 
 
-def models_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
+def models_rows(page: Page, chosen: list[str], hosts: int, kept: Kept) -> None:
     page.add(
         "## Recorded models\n\nGradients as recorded on a V100 (the forward pass is assumed to take half of the "
-        f"backward pass; both slept), {preset['hosts']} ranks. Scale divides the elements of each gradient. Chosen: "
+        f"backward pass; both slept), {hosts} ranks. Scale divides the elements of each gradient. Chosen: "
         "Cupcake with the choice among fp16, topk, efsign and none. Compressed layer-wise and fused: the faster of "
         "efsign and topk 1 %, for all groups. The papers' headline gains are due where the bound of the planner's "
         "model allows them: where the measured step without the plan is as many times the bound."
@@ -276,7 +286,7 @@ LARGE_BYTES = 10_000
 
 
 def main() -> None:
-    options = arguments(__doc__, [*CASES, "c3", "c4", "models", "bytes"])
+    options = arguments(__doc__, [*CASES, "c3", "c4", *RECORDED, "bytes"])
     possible, reason = lab.available()
     if not possible:
         raise SystemExit(f"no lab can be built here: {reason}")
@@ -291,8 +301,8 @@ def main() -> None:
         c3_rows(page, kept)
     if "c4" in options.only:
         c4_rows(page, kept)
-    if "models" in options.only:
-        models_rows(page, preset, kept)
+    if models := [name for name in options.only if name in preset["models"]]:
+        models_rows(page, models, preset["hosts"], kept)
     if "bytes" in options.only:
         bytes_rows(page, kept)
     page.finish(options.out)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil, isfinite, isqrt, sqrt
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from wirewise.cost.curve import ZERO, Curve
 from wirewise.errors import InputError
 
 __all__ = [
+    "BLOCK",
     "SCHEMES",
     "V100",
     "WIRES",
@@ -43,7 +44,7 @@ Knots = tuple[tuple[float, float], ...]
 
 
 class Wire(NamedTuple):
-    """What a codec sends for x elements."""
+    """What a codec sends for x elements that share a scale or a k."""
 
     bytes_per_value: float
     fixed_bytes: int = 0
@@ -51,6 +52,13 @@ class Wire(NamedTuple):
     """Only max(1, share * x) values are sent."""
     linear: bool = False
     """Payloads of ranks can be added up, so an all-reduce carries them."""
+    most: float = 1.0
+    """Payloads of sparse codecs have room for so many times their values."""
+    block_bytes: int = 0
+    """For each block of `BLOCK` elements."""
+    rank: int = 0
+    """Of the two factors [rank, side] that a nearly square matrix of the elements is sent as, in two rounds; whole
+    groups only."""
 
 
 WIRES = {
@@ -58,7 +66,7 @@ WIRES = {
     "fp16": Wire(2.0, linear=True),
     "bf16": Wire(2.0, linear=True),
     "topk": Wire(8.0, sparse=True),
-    "dgc": Wire(8.0, sparse=True),
+    "dgc": Wire(8.0, 4, sparse=True, most=1.3),
     "randomk": Wire(4.0, sparse=True, linear=True),
     "efsign": Wire(0.125, 4),
     "signsgd": Wire(0.125),
@@ -66,19 +74,36 @@ WIRES = {
     "onebit": Wire(0.125, 8),
     "qsgd": Wire(1.0, 4),
     "terngrad": Wire(0.25, 4),
+    "int8": Wire(1.0, block_bytes=2),
+    "int4": Wire(0.5, block_bytes=2),
+    "powersgd": Wire(4.0, linear=True, rank=4),
 }
 """By codec; random-k's ranks draw the same indices, so that only values travel."""
 
+BLOCK = 256
+"""Elements of a block with a scale of its own."""
+
 
 def wire_bytes(codec: str, elements: int, *, ratio: float = 0.01) -> int:
-    """Bytes that a rank hands to the collective for a group of so many elements.
+    """Bytes that a rank hands to the collectives for a group of so many elements, sent as one segment.
 
     Raises:
         InputError: An unknown codec.
     """
     wire = _wire(codec)
-    values = max(1, int(ratio * elements)) if wire.sparse else elements
-    return ceil(wire.bytes_per_value * values) + wire.fixed_bytes
+    values = elements
+    if wire.sparse:
+        values = min(max(1, int(wire.most * max(1, int(ratio * elements)))), elements)
+    elif wire.rank:
+        values = _factors(elements, wire.rank)
+    return ceil(wire.bytes_per_value * values) + wire.fixed_bytes + wire.block_bytes * -(-elements // BLOCK)
+
+
+def _factors(elements: int, rank: int) -> int:
+    """Values of two factors of a nearly square matrix, or all elements where these are fewer."""
+    m = isqrt(elements - 1) + 1
+    n = -(-elements // m)
+    return min(min(rank, m, n) * (m + n), elements)
 
 
 def payload(codec: str, *, ratio: float = 0.01) -> Curve:
@@ -88,9 +113,13 @@ def payload(codec: str, *, ratio: float = 0.01) -> Curve:
         InputError: An unknown codec.
     """
     wire = _wire(codec)
+    if wire.rank:
+        sizes = [2.0**power for power in range(32)]
+        return Curve(tuple((x, wire.bytes_per_value * min(x, 2 * wire.rank * sqrt(x))) for x in sizes))
     if not wire.sparse:
-        return Curve.line(wire.fixed_bytes, wire.bytes_per_value)
-    return Curve.line(0.0, wire.bytes_per_value).after(Curve(((1 / ratio, 1.0), (1e6 / ratio, 1e6))))
+        return Curve.line(wire.fixed_bytes, wire.bytes_per_value + wire.block_bytes / BLOCK)
+    kept = Curve(((1 / ratio, 1.0), (1e6 / ratio, 1e6)))
+    return Curve.line(wire.fixed_bytes, wire.bytes_per_value * wire.most).after(kept)
 
 
 def _wire(codec: str) -> Wire:
@@ -149,6 +178,14 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """For which `schemes` was measured."""
     schemes: dict[str, Knots] = {}
     """Seconds by bytes of a rank's payload; hierarchical ones are not measured but computed."""
+    concurrent: Knots = ()
+    """Seconds by bytes of each of several uncompressed all-reduces in flight at once; none: as one after another."""
+
+    def without_codecs(self) -> GradientCosts:
+        """Costs of plans that compress nothing: torch launches their all-reduces without waiting for those before."""
+        if not self.concurrent:
+            return self
+        return msgspec.structs.replace(self, schemes={**self.schemes, "all_reduce": self.concurrent})
 
     def check_itself(self) -> None:
         """Raise if a value cannot be used.
@@ -169,6 +206,7 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 f"measured scheme {unknown[0]!r} is unknown; expected some of {', '.join(SCHEMES[:3])}"
             )
         tables = {f"schemes.{name}": knots for name, knots in self.schemes.items()}
+        tables |= {"concurrent": self.concurrent} if self.concurrent else {}
         for name, times in self.codecs.items():
             _wire(name)
             tables |= {f"codecs.{name}.encode": times.encode, f"codecs.{name}.decode": times.decode}
@@ -278,7 +316,8 @@ def group_costs(costs: GradientCosts, codec: str, links: GroupLinks) -> list[Gro
         known = ", ".join(["none", *costs.codecs])
         raise InputError(f"no times of codec {codec!r} on {costs.device}; the table has: {known}")
     found = _by_name(costs, codec, links)
-    if links.hosts > 1 and links.ranks_per_host > 1 and links.bandwidth_bytes_per_s is not None:
+    whole = codec != "none" and _wire(codec).rank > 0
+    if not whole and links.hosts > 1 and links.ranks_per_host > 1 and links.bandwidth_bytes_per_s is not None:
         found.append(_hierarchical(costs, codec, links, links.bandwidth_bytes_per_s))
     if not found:
         raise InputError(
@@ -289,13 +328,16 @@ def group_costs(costs: GradientCosts, codec: str, links: GroupLinks) -> list[Gro
 
 
 def _possible(codec: str) -> list[str]:
-    names = ["all_reduce"] if _wire(codec).linear else []
-    return names if codec == "none" else [*names, "all_gather", "divisible"]
+    wire = _wire(codec)
+    names = ["all_reduce"] if wire.linear else []
+    return names if codec == "none" or wire.rank else [*names, "all_gather", "divisible"]
 
 
 def _by_name(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupCost]:
     sent, n = payload(codec, ratio=costs.ratio), links.ranks
-    wire = {name: curve.after(sent) for name, curve in _collectives(costs, links).items()}
+    rounds = 2 if _wire(codec).rank else 1
+    part = sent.times(1 / rounds)
+    wire = {name: curve.after(part).times(rounds) for name, curve in _collectives(costs, links).items()}
     if codec == "none":
         launch = costs.codecs["none"].encode_s() if "none" in costs.codecs else ZERO
         return (

@@ -21,7 +21,7 @@ from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
 from wirewise.errors import InputError
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
-from wirewise.profile.rounds import Bench, Ranks, collective_times, rising
+from wirewise.profile.rounds import Bench, Ranks, collective_times, concurrent_times, rising
 
 __all__ = ["gradient_trace", "measure_costs"]
 
@@ -71,12 +71,14 @@ def measure_costs(
         for name, codec in made.items():
             times[name] = _codec_times(bench, thread, codec, steps, tensor_elements, where)
     payloads = [codec.size_bytes(Segments([steps[-1]])) for codec in made.values()]
+    gradient_bytes, payload_bytes = 4 * steps[-1], max(payloads, default=0)
     return GradientCosts(
         device=str(where),
         codecs=times,
         ratio=ratio,
         ranks=transport.world_size,
-        schemes=collective_times(bench, 4 * steps[-1], max(payloads, default=0), where),
+        schemes=collective_times(bench, gradient_bytes, payload_bytes, where),
+        concurrent=concurrent_times(bench, gradient_bytes, where),
     )
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Bench", "Knots", "Ranks", "collective_times", "rising"]
+__all__ = ["Bench", "Knots", "Ranks", "collective_times", "concurrent_times", "rising"]
 
 _STEP = 6
 """Ratio of the bytes of one collective to those of the one before."""
@@ -25,6 +25,8 @@ _ROUNDS = (5, 15)
 _SERIES = (4, 40)
 _BUDGET_S = 0.4
 """Of the rounds of one size; at the least number of rounds it may be more."""
+_AT_ONCE = 8
+"""Uncompressed all-reduces in flight together."""
 _PAUSE_S = 0.002
 """Before each round, so that it begins as in a step: from waiting for the accelerator, not in a hot loop."""
 _LONG_S = 1.0
@@ -117,6 +119,25 @@ def collective_times(
         if most:
             found[make_call.__name__] = _table(bench, make_call, most)
     return found
+
+
+def concurrent_times(bench: Bench, gradient_bytes: int, device: torch.device) -> Knots:
+    """Table of all-reduces of which several are in flight, as `GradientCosts.concurrent`."""
+    if bench.ranks == 1:
+        return ()
+    group = bench.transport.group
+
+    def several_all_reduces(size: int) -> Callable[[], object]:
+        every = [torch.zeros(-(-size // 4), device=device) for _ in range(_AT_ONCE)]
+
+        def together() -> None:
+            for work in [group.allreduce([values]) for values in every]:
+                work.wait()
+
+        return together
+
+    knots = _table(bench, several_all_reduces, gradient_bytes)
+    return tuple((size, seconds / _AT_ONCE) for size, seconds in knots)
 
 
 def _table(bench: Bench, make_call: Callable[[int], Callable[[], object]], most: int) -> Knots:

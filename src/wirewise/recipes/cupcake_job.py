@@ -120,7 +120,8 @@ def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, Compres
     made = {}
     for name in job.plans:
         codecs, method = job.split(name)
-        problem = compression_problem(found.trace, found.costs, GroupLinks(job.hosts), codecs)
+        costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
+        problem = compression_problem(found.trace, costs, GroupLinks(job.hosts), codecs)
         problem = replace(problem, forward_s=found.forward_s)
         made[name] = plan_groups(problem, method=method), problem
     return made

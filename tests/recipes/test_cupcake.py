@@ -1,0 +1,161 @@
+"""Plans of compressed gradients: what a job may ask for, and the whole way in a lab."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from wirewise.cli.main import app
+from wirewise.cost.gradients import CodecTimes, GradientCosts
+from wirewise.errors import InputError, PlanError
+from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+from wirewise.plans import Bucket
+from wirewise.recipes import cupcake
+from wirewise.recipes.cupcake_job import AUTO, Job, Measured, groups_of, make_plans, payload_bytes
+
+TENSORS = tuple(
+    GradientTensor(name=f"layer{i}.weight", elements=20_000 + i, gap_us=4_000.0) for i in range(6)
+)
+TRACE = GradientTrace(tensors=TENSORS, model="six")
+COSTS = GradientCosts(
+    device="cpu",
+    codecs={"efsign": CodecTimes(((100, 1e-4), (1e6, 1e-3)), ((100, 1e-4), (1e6, 1e-3)))},
+    ranks=2,
+    schemes={
+        "all_reduce": ((0, 1e-3), (1e6, 0.1)),
+        "all_gather": ((0, 1e-3), (1e6, 0.1)),
+        "divisible": ((0, 2e-3), (1e6, 0.1)),
+    },
+)
+
+
+def test_a_codec_before_a_plan_is_for_all_its_groups():
+    job = Job(trace=TRACE, codec="efsign")
+    assert job.split("cupcake") == (("efsign", "none"), "cupcake")
+    assert job.split("topk:even:4") == (("topk",), "even:4")
+    assert job.split("none:bucket:25") == (("none",), "bucket:25")
+    assert job.split("auto:mg-wfbp") == ((*AUTO, "none"), "mg-wfbp")
+    assert Job(trace=TRACE, codec="none").split("even:2") == (("none",), "even:2")
+    assert Job(trace=TRACE, plans=("topk:even:1", "none:even:2", "efsign:cupcake")).codecs == (
+        "topk",
+        "efsign",
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "words"),
+    [
+        ({"plans": ("fastest",)}, PlanError, "unknown planner 'fastest'"),
+        ({"plans": ("even:none",)}, PlanError, "expected a number above 0"),
+        ({"plans": ()}, InputError, "at least one"),
+        ({"plans": ("cupcake", "cupcake")}, InputError, "each once"),
+        ({"codec": "zip"}, InputError, "unknown codec 'zip'"),
+        ({"hosts": 1}, InputError, "hosts is 1"),
+        ({"steps": 0}, InputError, "steps is 0"),
+        ({"ratio": 0.0}, InputError, "ratio is 0"),
+        ({"link": "fast"}, InputError, "fast"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused_before_ranks_start(setting, error, words):
+    with pytest.raises(error, match=words):
+        Job(trace=TRACE, **setting)
+
+
+def test_payloads_by_hand():
+    def sent(codec, scheme, sizes, ranks):
+        bucket = Bucket(parameters=("a",), size_bytes=4, codec=codec, scheme=scheme)
+        return payload_bytes(bucket, sizes, ranks, 0.01)
+
+    assert sent("none", "all_reduce", [1_000], 4) == 1.5 * 4_000
+    assert sent("fp16", "all_reduce", [1_000], 2) == 2_000
+    # A bit an element, a scale a tensor, and the eight bytes that tell of what is not finite.
+    assert sent("efsign", "all_gather", [800, 1_600], 4) == 3 * (300 + 2 * 4 + 8)
+    assert sent("efsign", "divisible", [800, 1_600], 4) == 1.5 * (300 + 2 * 4) + 6 * 8
+
+
+def test_records_hold_what_the_model_says_of_each_group():
+    job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("efsign:even:2", "none:even:1"))
+    made = make_plans(job, Measured(TRACE, 0.01, COSTS))
+    plan, problem = made["efsign:even:2"]
+    assert problem.forward_s == 0.01 and {o.codec for o in problem.options} == {"efsign"}
+    groups = groups_of(plan, problem, 0.01, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert [(g.first, g.last, g.elements) for g in groups] == [(0, 2, 60_003), (3, 5, 60_012)]
+    assert groups[1].measured_s == (4.0, 5.0, 6.0)
+    assert groups[0].predicted_s[0] == pytest.approx(1e-4 + 9e-4 * (60_003 - 100) / (1e6 - 100))
+    whole, problem = made["none:even:1"]
+    assert whole.predicted_step_s == pytest.approx(0.01 + 0.024 + 1e-3 + 0.48006 * 0.099)
+    faster = msgspec.structs.replace(COSTS, concurrent=((0, 5e-4), (1e6, 0.05)))
+    (other, _) = make_plans(job, Measured(TRACE, 0.01, faster))["none:even:1"]
+    assert other.predicted_step_s == pytest.approx(0.01 + 0.024 + 5e-4 + 0.48006 * 0.0495)
+    (only,) = groups_of(whole, problem, 0.01)
+    assert only.payload_bytes == 4 * 120_015 and only.measured_s is None
+
+
+def test_costs_are_kept_for_the_same_network_and_model_only(tmp_path):
+    job, path = Job(trace=TRACE, hosts=2), tmp_path / "costs.json"
+    for other, kept in (
+        (msgspec.structs.replace(job, plans=("even:2",)), True),
+        (msgspec.structs.replace(job, link="1gbit"), False),
+        (msgspec.structs.replace(job, hosts=3), False),
+    ):
+        (tmp_path / "job.json").write_bytes(msgspec.json.encode(job))
+        path.write_text("{}")
+        cupcake._keep_costs(other, tmp_path)
+        assert path.exists() == kept
+    (tmp_path / "job.json").unlink()
+    path.write_text("{}")
+    cupcake._keep_costs(job, tmp_path)
+    assert not path.exists()
+
+
+def call(*words: object):
+    return CliRunner().invoke(app, ["run", "cupcake", *map(str, words)])
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "six.json"
+    path.write_bytes(msgspec.json.encode(TRACE))
+    return path
+
+
+def test_bad_words_end_with_what_to_do(trace, tmp_path):
+    for words, told in (
+        (["--trace", tmp_path / "no.json"], "no.json"),
+        (["--trace", trace, "--plans", "cupcake,best"], "unknown planner 'best'"),
+        (["--trace", trace, "--codec", "zip"], "unknown codec 'zip'"),
+        (["--trace", trace, "--scale", 0], "scale is 0"),
+    ):
+        done = call(*words)
+        assert done.exit_code == 2 and told in done.output, done.output
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_the_whole_way(trace, tmp_path):
+    out = tmp_path / "run"
+    plans = "cupcake,efsign:layer-wise,none:bucket:25"
+    words = ["--trace", trace, "--hosts", 2, "--link", "50mbit", "--plans", plans, "--codec", "efsign"]
+    done = call(*words, "--steps", 2, "--rounds", 2, "--out", out, "--json", "-")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert json.loads((out / "result.json").read_text()) == result
+    assert list(result["plans"]) == plans.split(",")
+    for plan in result["plans"].values():
+        # Two ranks of 50 Mbit/s, six gradients of 80 kB: neither less than what is slept nor a run that hung.
+        assert 0.036 < plan["step_s"] < 10 and plan["lower_bound_s"] <= plan["predicted_step_s"] * (1 + 1e-9)
+        assert plan["groups"][0]["first"] == 0 and plan["groups"][-1]["last"] == 5
+        assert plan["error"] == pytest.approx(plan["predicted_step_s"] / plan["step_s"] - 1)
+    plain, signs = result["plans"]["none:bucket:25"], result["plans"]["efsign:layer-wise"]
+    assert plain["payload_bytes"] == 4 * sum(t.elements for t in TENSORS)
+    assert plain["bytes_sent"] == pytest.approx(plain["payload_bytes"], rel=0.1)
+    assert len(signs["groups"]) == 6 and signs["groups"][0]["measured_s"] is not None
+    assert signs["payload_bytes"] < signs["bytes_sent"] < 0.2 * plain["bytes_sent"]
+    assert "measuring codecs (efsign)" in done.stderr and "<svg" in (out / "report.html").read_text()
+    again = call(*words[:-4], "--plans", "none:even:2", "--steps", 1, "--rounds", 1, "--out", out)
+    assert again.exit_code == 0 and "measuring codecs" not in again.output
+    assert "none:even:2 is the fastest" in again.output
