@@ -1,0 +1,60 @@
+"""Compressed gradients for scripts that use Hugging Face Accelerate.
+
+model, optimizer, data = accelerator.prepare(model, optimizer, data)
+compress(accelerator, model, codec="efsign")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from wirewise.errors import InputError
+from wirewise.integrations.pool_files import load_pools, save_pools
+from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel import Compression, HookState, hook
+
+__all__ = ["compress"]
+
+
+def compress(
+    accelerator: Any,
+    model: nn.Module,
+    plan: FusionPlan | None = None,
+    *,
+    codec: str | None = None,
+    compression: Compression | None = None,
+) -> HookState | None:
+    """Let a prepared model exchange its gradients as a plan or a codec says.
+
+    What codecs remember is written by `accelerator.save_state` and read by `accelerator.load_state`, on every rank.
+    Accumulation, clipping and `no_sync` of Accelerate work as before.
+
+    Args:
+        accelerator: An `accelerate.Accelerator` for several processes without a sharding plugin.
+        model: What `accelerator.prepare` returned.
+        plan: Of a planner; or give a codec.
+        codec: Name of a gradient codec for all gradients.
+        compression: How codecs are used.
+
+    Returns:
+        State of the hook, with `bytes_sent`; None where there is one process, and nothing is exchanged.
+
+    Raises:
+        InputError: The model is not wrapped by DistributedDataParallel, or neither or both of plan and codec are given.
+        PlanError: The plan cannot be carried out.
+    """
+    if accelerator.num_processes == 1:
+        return None
+    if not isinstance(model, DistributedDataParallel):
+        raise InputError(
+            f"got a {type(model).__name__} of {accelerator.num_processes} processes; expected the "
+            "DistributedDataParallel that accelerator.prepare(model) returns without a sharding plugin"
+        )
+    state, carry = hook(plan, model.process_group, codec=codec, compression=compression, model=model.module)
+    model.register_comm_hook(state, carry)
+    accelerator.register_save_state_pre_hook(lambda _models, _weights, folder: save_pools(state, folder))
+    accelerator.register_load_state_pre_hook(lambda _models, folder: load_pools(state, folder))
+    return state
