@@ -1,8 +1,10 @@
-"""Compressed gradients at run time: what comes is the mean of what was sent, whatever the plan."""
+"""Compressed groups of gradients: what comes is the mean of what was sent, and nothing is lost on the way."""
 
 from __future__ import annotations
 
 import itertools
+import random
+import time
 from typing import Any
 
 import pytest
@@ -11,27 +13,32 @@ from torch import Tensor
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.codec.gradients import CODECS, Segments, make
-from wirewise.runtime.data_parallel import Carrier, Compression, Pools
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.data_parallel import Carrier, Compression, Pools, resize
 from wirewise.runtime.full_graph.transport import Transport
 
 SIZES = {"a": 37, "b": 1, "c": 130, "d": 24}
 NAMES = tuple(SIZES)
-LINEAR = [name for name in CODECS if make(name).linear]
-WAYS = [(codec, scheme) for codec in CODECS for scheme in ("all_gather", "divisible", "hierarchical")]
+LINEAR = [name for name in CODECS if make(name).linear and getattr(make(name), "rounds", 1) == 1]
+GATHERED = [name for name in CODECS if getattr(make(name), "rounds", 1) == 1]
+WAYS = [(codec, scheme) for codec in GATHERED for scheme in ("all_gather", "divisible", "hierarchical")]
 WAYS += [(codec, "all_reduce") for codec in LINEAR] + [("none", "all_reduce"), ("none", "hierarchical")]
+FEEDBACK = [way for way in WAYS if way[0] in ("none", "fp16", "topk", "efsign", "onebit", "randomk")]
+# Sums of 16 bits are rounded to 16 bits, which no rank can see.
+FEEDBACK.remove(("fp16", "all_reduce"))
 
 
-def gradient(rank: int, step: int, sizes: dict[str, int] = SIZES) -> Tensor:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randn(sum(sizes.values()), generator=generator)
+def gradient(rank: int, step: int, total: int = sum(SIZES.values())) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(total, generator=generator)
 
 
-def carried(ranks: int, body: Any, compression: Compression, sizes: dict[str, int] = SIZES) -> list[Any]:
+def carried(ranks: int, body: Any, compression: Compression, *, timeout_s: float = 20) -> list[Any]:
     """`body(carrier, rank)` on every rank."""
 
     def rank_body(rank: int, group: Any, store: Any) -> Any:
-        transport = Transport(group, timeout_s=20, store=store)
-        carrier = Carrier(transport, Pools(sizes, compression), compression)
+        transport = Transport(group, timeout_s=timeout_s, store=store)
+        carrier = Carrier(transport, Pools(SIZES, compression), compression)
         try:
             return body(carrier, rank)
         finally:
@@ -40,40 +47,298 @@ def carried(ranks: int, body: Any, compression: Compression, sizes: dict[str, in
     return run_ranks_as_threads(ranks, rank_body)
 
 
-@pytest.mark.parametrize("decode", ["inline", "lazy", "queue"])
-@pytest.mark.parametrize(("codec", "scheme"), WAYS)
-def test_all_ranks_hold_the_same_bits(codec, scheme, decode):
+@pytest.mark.parametrize("scheme", ["all_reduce", "all_gather", "divisible", "hierarchical"])
+def test_all_ranks_hold_the_same_bits(scheme):
+    ways = itertools.cycle(["inline", "lazy", "queue"])
+    codecs = [(codec, next(ways)) for codec, found in WAYS if found == scheme]
+
     def body(carrier, rank):
-        found = []
-        for step in range(2):
-            flat = gradient(rank, step)
+        found = {}
+        for codec, decode in codecs:
+            flat = gradient(rank, 0)
             one = carrier.begin(NAMES, flat, codec=codec, scheme=scheme, decode=decode)
             carrier.finish([one])
-            found.append(flat)
-        assert one.sent_bytes > 0 and set(one.spans) == {"encode", "communicate", "decode"}
+            found[codec] = flat
+            assert one.sent_bytes > 0 and set(one.spans) == {"encode", "communicate", "decode"}
         return found
 
-    first, *others = carried(4, body, Compression(ranks_per_host=2, options={"topk": {"ratio": 0.1}}))
-    for other, step in itertools.product(others, range(2)):
-        assert torch.equal(other[step], first[step])
-    assert all(torch.isfinite(flat).all() and flat.abs().sum() > 0 for flat in first)
+    first, *others = carried(4, body, Compression(ranks_per_host=2))
+    for other, (codec, _) in itertools.product(others, codecs):
+        assert torch.equal(other[codec], first[codec]), codec
+    assert all(flat.isfinite().all() and flat.any() for flat in first.values())
 
 
-@pytest.mark.parametrize("codec", list(CODECS))
+@pytest.mark.parametrize("codec", GATHERED)
 def test_a_gathered_group_is_the_mean_of_what_each_rank_encodes(codec):
     compression, ranks = Compression(seed=5), 3
 
     def body(carrier, rank):
         flat = gradient(rank, 0)
-        carrier.begin(NAMES, flat, codec=codec, scheme="all_gather").wait()
+        carrier.begin(NAMES, flat, codec=codec, scheme="all_gather", step=0).wait()
         return flat
 
     maker, segments = make(codec), Segments(list(SIZES.values()), ids=range(len(SIZES)))
     payloads = torch.zeros(ranks, maker.size_bytes(segments), dtype=torch.uint8)
     for rank in range(ranks):
-        memory = None if maker.memory is None else torch.zeros(segments.total)
-        maker.encode(gradient(rank, 0), memory, segments, payloads[rank], seed=5, rank=rank)
+        maker.encode(gradient(rank, 0), None, segments, payloads[rank], seed=5, rank=rank)
     expected = torch.zeros(segments.total)
     maker.decode_sum(payloads, segments, expected, scale=1 / ranks, seed=5)
+    if len(getattr(maker, "memories", "1")) > 1:
+        pytest.skip("what it sends first depends on its memory")
     for flat in carried(ranks, body, compression):
         assert torch.equal(flat, expected)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("scheme", ["all_reduce", "divisible", "hierarchical"])
+def test_schemes_bring_the_mean_of_all_elements(scheme, ranks):
+    """A7: the mean is written to the group (1), shares need not be equal (9), all-reduces send all of it (11)."""
+
+    def body(carrier, rank):
+        flat, small = gradient(rank, 0), gradient(rank, 1)[37:38].clone()
+        # Fewer elements than ranks, too.
+        for names, tensor in ((NAMES, flat), (("b",), small)):
+            carrier.begin(names, tensor, codec="fp16", scheme=scheme).wait()
+        return torch.cat([flat, small])
+
+    mean = sum(torch.cat([gradient(r, 0), gradient(r, 1)[37:38]]) for r in range(ranks)) / ranks
+    for found in carried(ranks, body, Compression(ranks_per_host=ranks if ranks == 3 else 1)):
+        torch.testing.assert_close(found, mean, rtol=2e-3, atol=2e-3)
+
+
+def test_hosts_of_three_by_two_sum_up_shares_without_a_codec():
+    def body(carrier, rank):
+        flat = gradient(rank, 0).double()
+        carrier.begin(NAMES, flat, codec="none", scheme="hierarchical").wait()
+        return flat
+
+    mean = sum(gradient(rank, 0).double() for rank in range(6)) / 6
+    for flat in carried(6, body, Compression(ranks_per_host=2)):
+        torch.testing.assert_close(flat, mean)
+
+
+def random_ways(draw: random.Random) -> list[tuple[tuple[str, ...], str, str, str]]:
+    """Groups in any order, each with a codec, a scheme and a place to decode."""
+    names = list(NAMES)
+    draw.shuffle(names)
+    cuts = [0, *sorted(draw.sample(range(1, len(names)), draw.randint(0, 2))), len(names)]
+    groups = [tuple(names[a:b]) for a, b in itertools.pairwise(cuts)]
+    return [(g, *draw.choice(FEEDBACK), draw.choice(["inline", "lazy", "queue"])) for g in groups]
+
+
+def in_order(flat: Tensor, names: tuple[str, ...]) -> Tensor:
+    """Those parameters of gradients of all."""
+    parts = dict(zip(NAMES, flat.split(list(SIZES.values())), strict=True))
+    return torch.cat([parts[name] for name in names])
+
+
+def test_nothing_is_lost_when_plans_change():
+    """A5: what was sent and what waits add up to the gradients, over 200 steps and 20 plans."""
+    steps, ranks = 200, 4
+
+    def body(carrier, rank):
+        draw, sent = random.Random(3), {name: torch.zeros(SIZES[name]).double() for name in NAMES}
+        for step in range(steps):
+            if step % 10 == 0:
+                ways = random_ways(draw)
+            travelling = []
+            for names, codec, scheme, decode in ways:
+                flat = in_order(gradient(rank, step), names)
+                travelling.append(carrier.begin(names, flat, codec=codec, scheme=scheme, decode=decode))
+            carrier.finish(travelling)
+            for one in travelling:
+                parts = one.flat.split([SIZES[name] for name in one.way.group.names])
+                for name, part in zip(one.way.group.names, parts, strict=True):
+                    sent[name] += part
+        return sent, carrier.pools.state_dict()
+
+    results = carried(ranks, body, Compression(ranks_per_host=2, options={"topk": {"ratio": 0.2}}))
+    total = in_order(sum(gradient(r, s).double() for r in range(ranks) for s in range(steps)) / ranks, NAMES)
+    waiting = resize([state for _, state in results], 1)["residual"]
+    for sent, _ in results:
+        found = torch.cat([sent[n] + waiting.get(n, torch.zeros(SIZES[n])).flatten() for n in NAMES])
+        assert float((found - total).norm() / total.norm()) <= 1e-5
+
+
+@pytest.mark.parametrize("scheme", ["all_gather", "divisible"])
+@pytest.mark.parametrize("codec", ["efsign", "topk"])
+def test_residuals_do_not_grow(codec, scheme):
+    """A5: over 1000 steps they stay within what the share that is sent allows."""
+
+    def body(carrier, rank):
+        norms = []
+        for step in range(1000):
+            flat = gradient(rank, step)
+            carrier.finish([carrier.begin(NAMES, flat, codec=codec, scheme=scheme)])
+            if step % 20 == 19:
+                norms.append(float(carrier.pools.group("residual", NAMES).norm()))
+        return norms
+
+    for norms in carried(2, body, Compression(options={"topk": {"ratio": 0.1}})):
+        assert max(norms[25:]) <= 1.3 * max(norms[:25])
+        # Karimireddy et al., lemma 3: at most 2 sqrt(1 - delta) / delta of the largest gradient.
+        largest, delta = 1.5 * sum(SIZES.values()) ** 0.5, 0.1 if codec == "topk" else 0.4
+        assert max(norms) <= 2 * (1 - delta) ** 0.5 / delta * largest
+
+
+class Counting:
+    """A process group that counts its collectives."""
+
+    def __init__(self, group: Any) -> None:
+        self._group, self.calls = group, []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._group, name)
+        if name not in ("allreduce", "allgather", "_allgather_base", "alltoall_base"):
+            return found
+        return lambda *args: (self.calls.append(name), found(*args))[1]
+
+
+@pytest.mark.parametrize(
+    ("codec", "scheme", "calls"),
+    [
+        ("none", "all_reduce", ["allreduce"]),
+        ("fp16", "all_reduce", ["allreduce"]),
+        ("efsign", "all_gather", ["_allgather_base"]),
+        ("topk", "divisible", ["alltoall_base", "_allgather_base"]),
+    ],
+)
+def test_a_group_is_one_collective_and_its_bytes_are_the_payloads(codec, scheme, calls):
+    """C5: two collectives where shares are summed up between them."""
+    ranks, compression = 3, Compression()
+
+    def rank_body(rank: int, group: Any, store: Any) -> Any:
+        counting = Counting(group)
+        transport = Transport(counting, timeout_s=20, store=store)  # type: ignore[arg-type]
+        carrier = Carrier(transport, Pools(SIZES), compression)
+        one = carrier.begin(NAMES, gradient(rank, 0), codec=codec, scheme=scheme)
+        one.wait()
+        carrier.close()
+        return counting.calls, one.sent_bytes
+
+    payload = 4 * sum(SIZES.values())
+    if codec != "none":
+        payload = make(codec).size_bytes(Segments(list(SIZES.values())))
+    share = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": ranks - 1}.get(scheme)
+    for found, sent in run_ranks_as_threads(ranks, rank_body):
+        assert found == calls
+        if share is not None:
+            assert sent == int(share * payload) + (8 * (ranks - 1) if scheme == "all_gather" else 0)
+
+
+@pytest.mark.parametrize(("codec", "scheme"), [*WAYS, ("none", "all_reduce")])
+def test_ranks_agree_on_what_is_not_finite(codec, scheme):
+    def body(carrier, rank):
+        flat = gradient(rank, 0)
+        carrier.finish([carrier.begin(NAMES, flat.clone(), codec=codec, scheme=scheme)])
+        before = carrier.pools.state_dict()
+        if rank == 2:
+            flat[39] = torch.nan
+        carrier.finish([carrier.begin(NAMES, flat, codec=codec, scheme=scheme)])
+        after = carrier.pools.state_dict()
+        same = all(
+            torch.equal(after[kind][name], value)
+            for kind in ("residual", "owner", "momentum")
+            for name, value in before[kind].items()
+        )
+        return flat.isnan().all(), same, after["step"]
+
+    results = carried(4, body, Compression(nonfinite="skip", ranks_per_host=2))
+    assert all(bad and same and step == 2 for bad, same, step in results)
+
+    def strict(carrier, rank):
+        flat = gradient(rank, 0)
+        if rank == 2:
+            flat[39] = torch.inf
+        with pytest.raises(InputError, match=r"gradient of 'c'.*skip") as caught:
+            carrier.finish([carrier.begin(NAMES, flat, codec=codec, scheme=scheme)])
+        return str(caught.value)
+
+    if codec != "none":
+        first, *others = carried(4, strict, Compression(ranks_per_host=2))
+        assert others == [first] * 3
+
+
+def test_a_sum_beyond_the_range_of_the_wire_is_named():
+    def body(carrier, rank):
+        flat = gradient(rank, 0)
+        flat[-1] = 6e4
+        with pytest.raises(InputError, match=r"'d' \(of the sum"):
+            carrier.begin(NAMES, flat, codec="fp16", scheme="all_reduce").wait()
+        return True
+
+    assert all(carried(2, body, Compression()))
+
+
+def test_other_types_are_encoded_from_float32():
+    def body(carrier, rank):
+        flat = gradient(rank, 0).bfloat16()
+        carrier.begin(NAMES, flat, codec="bf16", scheme="all_gather").wait()
+        return flat
+
+    mean = sum(gradient(rank, 0).bfloat16().float() for rank in range(2)) / 2
+    for flat in carried(2, body, Compression()):
+        assert flat.dtype == torch.bfloat16
+        torch.testing.assert_close(flat, mean.bfloat16())
+
+
+def test_a_slow_rank_holds_nobody_up_for_good():
+    """B5: others wait for it, and all hold the same bits."""
+
+    def body(carrier, rank):
+        travelling = []
+        for number, name in enumerate(NAMES):
+            time.sleep(0.2 * (rank == number % 3))
+            flat = in_order(gradient(rank, 0), (name,))
+            travelling.append(
+                carrier.begin((name,), flat, codec="efsign", scheme="divisible", decode="queue")
+            )
+        carrier.finish(travelling)
+        return torch.cat([one.flat for one in travelling])
+
+    first, *others = carried(3, body, Compression())
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_a_silent_rank_is_named_and_what_follows_does_not_wait_again():
+    def body(carrier, rank):
+        if rank == 1:
+            time.sleep(4)
+            return 0.0, ""
+        started = time.monotonic()
+        travelling = [
+            carrier.begin((n,), in_order(gradient(rank, 0), (n,)), codec="efsign", scheme="all_gather")
+            for n in NAMES
+        ]
+        with pytest.raises(PeerError) as caught:
+            carrier.finish(travelling)
+        return time.monotonic() - started, str(caught.value)
+
+    results = carried(2, body, Compression(), timeout_s=1.0)
+    assert "rank 0 waited in the all-gather of the gradients from 'a' on: rank 1" in results[0][1]
+
+
+def test_a_codec_must_fit_the_scheme():
+    def body(carrier, rank):
+        for codec, scheme in (("efsign", "all_reduce"), ("none", "all_gather"), ("none", "divisible")):
+            with pytest.raises(InputError, match=f"codec '{codec}' cannot travel by '{scheme}'"):
+                carrier.begin(NAMES, gradient(rank, 0), codec=codec, scheme=scheme)
+        return True
+
+    assert carried(1, body, Compression()) == [True]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nonfinite": "ignore"}, "nonfinite is 'ignore'"),
+        ({"block": 0}, "block is 0"),
+        ({"ranks_per_host": 0}, "ranks_per_host is 0"),
+        ({"options": {"zip": {}}}, "unknown gradient codec 'zip'"),
+        ({"options": {"topk": {"ratio": 2.0}}}, "ratio is 2.0"),
+        ({"options": {"topk": {"levels": 2}}}, "does not take these options"),
+    ],
+)
+def test_compression_checks_its_values(options, words):
+    with pytest.raises(InputError, match=words):
+        Compression(**options)

@@ -7,17 +7,17 @@ from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.ddp import HookState, bucket_caps, hook
 from wirewise.runtime.data_parallel.parallel import DataParallel, parallel
 from wirewise.runtime.data_parallel.pools import Pools, resize
-from wirewise.runtime.data_parallel.programs import Observer, Program
+from wirewise.runtime.data_parallel.programs import AllReduce, Observer
 from wirewise.runtime.data_parallel.reducer import Reducer, transport_of
 
 __all__ = [
+    "AllReduce",
     "Carrier",
     "Compression",
     "DataParallel",
     "HookState",
     "Observer",
     "Pools",
-    "Program",
     "Reducer",
     "Travelling",
     "Trial",

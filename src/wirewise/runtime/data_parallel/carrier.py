@@ -61,6 +61,7 @@ class Carrier:
         decode: str = "inline",
         step: int | None = None,
         chunks: int = 1,
+        done: Callable[[], None] | None = None,
     ) -> Travelling:
         """Encode a group and let it travel; `flat` is not touched until it has come.
 
@@ -72,6 +73,7 @@ class Carrier:
             decode: One of `plans.fusion.DECODES`.
             step: Of training; None: that of the pools.
             chunks: Collectives of a group without a codec.
+            done: Is called once the group has come, or has failed, on the thread where that shows.
 
         Raises:
             InputError: The codec cannot travel by the scheme.
@@ -86,7 +88,7 @@ class Carrier:
         values = flat if codec == "none" or flat.dtype == torch.float32 else flat.float()
         way.encode(values)
         _synchronize(flat)
-        travelling = Travelling(way, flat, values, codec, scheme, decode)
+        travelling = Travelling(way, flat, values, codec, scheme, decode, done)
         travelling.spans["encode"] = start_s, time.perf_counter()
         travelling.future = self._thread.submit(self._carry, travelling)
         return travelling
@@ -144,7 +146,11 @@ class Carrier:
     def _carry(self, travelling: Travelling) -> None:
         exchanges = Exchanges(self.transport, f"the gradients from {travelling.way.group.names[0]!r} on")
         start_s = time.perf_counter()
-        self._guarded(lambda: travelling.way.travel(travelling.values, exchanges))
+        try:
+            self._guarded(lambda: travelling.way.travel(travelling.values, exchanges))
+        except BaseException:
+            travelling.tell()
+            raise
         travelling.spans["communicate"] = start_s, time.perf_counter()
         travelling.sent_bytes = exchanges.sent_bytes
         travelling.faults = travelling.way.faults
@@ -165,10 +171,18 @@ class Travelling:
     """
 
     def __init__(
-        self, way: Scheme, flat: Tensor, values: Tensor, codec: str, scheme: str, place: str
+        self,
+        way: Scheme,
+        flat: Tensor,
+        values: Tensor,
+        codec: str,
+        scheme: str,
+        place: str,
+        done: Callable[[], None] | None,
     ) -> None:
         self.way, self.flat, self.values = way, flat, values
         self.codec, self.scheme, self.place = codec, scheme, place
+        self._done = done
         self.spans: dict[str, Span] = {}
         self.sent_bytes = 0
         self.faults: list[Any] = []
@@ -202,6 +216,12 @@ class Travelling:
                 self.flat.copy_(self.values)
         _synchronize(self.flat)
         self.spans["decode"] = start_s, time.perf_counter()
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell who waits for it that it has come or failed."""
+        if self._done is not None:
+            self._done()
 
     def account(self) -> dict[str, Any]:
         """Codec, scheme, bytes that left this rank, and seconds of each act."""

@@ -1,54 +1,252 @@
-"""As much of a plan as DistributedDataParallel can carry out itself."""
+"""As much of a plan as DistributedDataParallel can carry out itself: chunks, or codecs and schemes, of its buckets."""
 
+import datetime
+import hashlib
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise.plans import FusionPlan
-from wirewise.runtime.data_parallel.matching import check_uncompressed
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import Bucket, FusionPlan
+from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
+from wirewise.runtime.data_parallel.compression import Compression, check_plan
+from wirewise.runtime.data_parallel.pools import Pools
+from wirewise.runtime.full_graph.transport import Transport
 
 __all__ = ["HookState", "bucket_caps", "hook"]
 
 _MIB = 2**20
 
-
-@dataclass(frozen=True)
-class HookState:
-    """What the hook needs to know."""
-
-    plan: FusionPlan
-    process_group: dist.ProcessGroup | None = None
-
-    def chunks(self, size_bytes: int) -> int:
-        """Collectives for a bucket of this size: chunks as long as those of the plan's bucket next in size."""
-        like = min(self.plan.buckets, key=lambda bucket: abs(bucket.size_bytes - size_bytes))
-        return max(round(size_bytes * like.chunks / like.size_bytes), 1)
+Future = torch.futures.Future
 
 
 def hook(
-    plan: FusionPlan, process_group: dist.ProcessGroup | None = None
-) -> tuple[HookState, Callable[[HookState, Any], torch.futures.Future[Tensor]]]:
+    plan: FusionPlan | None = None,
+    process_group: dist.ProcessGroup | None = None,
+    *,
+    codec: str | None = None,
+    compression: Compression | None = None,
+    model: nn.Module | None = None,
+    timeout_s: float = 120.0,
+) -> tuple["HookState", Callable[["HookState", Any], Future[Tensor]]]:
     """State and hook for `DistributedDataParallel.register_comm_hook(state, hook)`.
 
-    DistributedDataParallel decides which gradients share a bucket before it calls a hook, so of a plan the
-    hook can carry out only the chunks. Give it `bucket_caps(plan)` to come near the plan's buckets, or use
-    `Reducer` or `parallel`, which carry out all of the plan.
+    DistributedDataParallel decides which gradients share a bucket before it calls a hook. A bucket takes the codec and
+    scheme that hold most of its bytes in the plan, or the chunks of the plan's bucket next in size. Give
+    DistributedDataParallel `bucket_caps(plan)` to come near the plan's buckets, or use `parallel`, which carries out
+    all of the plan. Residuals stay with their parameters when DistributedDataParallel makes its buckets anew. Not so
+    those of a parameter that no rank used in a step: DistributedDataParallel throws away what came for it.
+
+    Args:
+        plan: None: `codec` for all buckets.
+        process_group: That of DistributedDataParallel; None: the default one. Codecs travel in a group of their own
+            with the same ranks.
+        codec: Name of a gradient codec for all buckets; all-reduced where payloads can be added up, or gathered.
+        compression: How codecs are used.
+        model: That DistributedDataParallel wraps, for the names of parameters. None: they are numbered from the last
+            to the first, and the plan's buckets are matched by bytes in the order of gradients.
+        timeout_s: Seconds to wait for a bucket that is compressed.
 
     Raises:
-        PlanError: The plan is inconsistent, or compresses gradients.
+        InputError: Neither or both of plan and codec, or an unknown codec.
+        PlanError: The plan is inconsistent, or cannot be carried out.
     """
-    plan.check_itself()
-    check_uncompressed(plan)
-    return HookState(plan, process_group), _reduce
+    if (plan is None) == (codec is None):
+        raise InputError(
+            f"got the plan {plan and plan.planner!r} and the codec {codec!r}; expected one of them"
+        )
+    state = HookState(plan, process_group, codec, compression or Compression(), model, timeout_s)
+    return state, _compress if state.compresses else _reduce
+
+
+class HookState:
+    """What the hook knows and remembers; made by `hook`.
+
+    Attributes:
+        compresses: Whether any bucket has a codec or another scheme than all-reduce.
+        pools: What codecs remember.
+        bytes_sent: What left this rank so far in compressed steps.
+    """
+
+    def __init__(
+        self,
+        plan: FusionPlan | None,
+        process_group: dist.ProcessGroup | None,
+        codec: str | None,
+        compression: Compression,
+        model: nn.Module | None,
+        timeout_s: float,
+    ) -> None:
+        self.plan, self.process_group, self.compression, self.timeout_s = (
+            plan,
+            process_group,
+            compression,
+            timeout_s,
+        )
+        self._always = None if codec is None else _bucket_of(codec, compression)
+        self.compresses = True
+        if plan is not None:
+            plan.check_itself()
+            self.compresses = check_plan(plan, compression)
+        named = {} if model is None else dict(model.named_parameters())
+        self._names: dict[Tensor, str] = {p: name for name, p in named.items()}
+        self._by_name = model is not None
+        self.pools = Pools({name: p.numel() for name, p in named.items()}, compression)
+        self._planned = {name: b for b in (plan.buckets if plan else ()) for name in b.parameters}
+        self._carrier: Carrier | None = None
+        self._travelling: list[Travelling] = []
+        self._start_bytes = self.bytes_sent = 0
+
+    def chunks(self, size_bytes: int) -> int:
+        """Collectives for a bucket of this size: chunks as long as those of the plan's bucket next in size."""
+        assert self.plan is not None
+        like = min(self.plan.buckets, key=lambda bucket: abs(bucket.size_bytes - size_bytes))
+        return max(round(size_bytes * like.chunks / like.size_bytes), 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What codecs remember on this rank; each rank keeps its own (`Pools.state_dict`)."""
+        return self.pools.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of this rank, between two steps; of another world size through `pools.resize`.
+
+        Raises:
+            InputError: Of another world size or model.
+        """
+        self.pools.load_state_dict(state)
+
+    def account(self) -> list[dict[str, Any]]:
+        """As `Reducer.account`, of the last step."""
+        return [one.account() for one in self._travelling]
+
+    def begin(self, bucket: Any) -> Future[Tensor]:
+        """Compress a bucket of DistributedDataParallel; the future holds the mean over the ranks.
+
+        Raises:
+            PlanError: Ranks differ in plan or compression, or the plan is that of another model.
+            PeerError: A peer is gone.
+        """
+        flat: Tensor = bucket.buffer()
+        carrier = self._carrier or self._open(flat.device)
+        if bucket.index() == 0:
+            self._travelling, self._start_bytes = [], 0
+        names = self._names_of(bucket.parameters())
+        way = self._way(names, self._start_bytes, flat.nbytes)
+        self._start_bytes += flat.nbytes
+        future: Future[Tensor] = Future(devices=[flat.device] if flat.is_cuda else None)  # type: ignore[list-item]
+        one = carrier.begin(
+            names,
+            flat,
+            codec=way.codec,
+            scheme=way.scheme,
+            decode=way.decode,
+            done=lambda: future.set_result(flat),
+        )
+        self._travelling.append(one)
+        if bucket.is_last():
+            self._check_size()
+            # Before DistributedDataParallel copies buckets to gradients, and where an error reaches `backward()`.
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        return future
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._carrier is not None:
+            self._carrier.close()
+            self._carrier = None
+
+    def _finish(self) -> None:
+        assert self._carrier is not None
+        self._carrier.finish(self._travelling)
+        self.bytes_sent += sum(one.sent_bytes for one in self._travelling)
+
+    def _open(self, device: torch.device) -> Carrier:
+        """Join a group of our own: DistributedDataParallel goes on using its group meanwhile."""
+        default = dist.group.WORLD if self.process_group is None else self.process_group
+        assert default is not None
+        group = dist.new_group(
+            dist.get_process_group_ranks(default),
+            timeout=datetime.timedelta(seconds=self.timeout_s),
+            backend=dist.get_backend(default),
+            use_local_synchronization=True,
+            group_desc="wirewise",
+        )
+        store = dist.distributed_c10d._get_default_store()
+        transport = Transport(group, timeout_s=self.timeout_s, store=store)
+        self._check_agreement(transport)
+        self.pools.to(device)
+        self._carrier = Carrier(transport, self.pools, self.compression)
+        return self._carrier
+
+    def _check_agreement(self, transport: Transport) -> None:
+        plan = None if self.plan is None else self.plan.to_json()
+        told = f"{plan} {self._always} {self.compression.described()}"
+        digest = hashlib.sha256(told.encode()).digest()[:8]
+        seen = transport.all_gather(
+            torch.frombuffer(bytearray(digest), dtype=torch.int64), "the comparison of plans"
+        )
+        if others := [rank for rank, value in enumerate(seen) if not torch.equal(value, seen[0])]:
+            raise PlanError(
+                f"ranks {others} gave the hook another plan, codec or Compression than rank 0; give all ranks the same"
+            )
+
+    def _names_of(self, parameters: Sequence[Tensor]) -> tuple[str, ...]:
+        # Within a bucket the first parameter of the model comes first, but the last bucket goes first.
+        for parameter in reversed(parameters):
+            if parameter not in self._names:
+                name = f"parameter {len(self._names)}"
+                self._names[parameter] = name
+                self.pools.add({name: parameter.numel()})
+        return tuple(self._names[parameter] for parameter in parameters)
+
+    def _way(self, names: tuple[str, ...], start_bytes: int, size_bytes: int) -> Bucket:
+        """The bucket of the plan that holds most of the bytes of a bucket of DistributedDataParallel."""
+        if self._always is not None:
+            return self._always
+        assert self.plan is not None
+        shares: Counter[int] = Counter()
+        if self._by_name:
+            if missing := [name for name in names if name not in self._planned]:
+                raise PlanError(
+                    f"the plan by {self.plan.planner!r} has no parameter {missing[0]!r}; make it again from this model"
+                )
+            for name in names:
+                shares[self.plan.buckets.index(self._planned[name])] += self.pools.sizes[name]
+        else:
+            begin = 0
+            for number, planned in enumerate(self.plan.buckets):
+                end = begin + planned.size_bytes
+                shares[number] = min(end, start_bytes + size_bytes) - max(begin, start_bytes)
+                begin = end
+        return self.plan.buckets[shares.most_common(1)[0][0]]
+
+    def _check_size(self) -> None:
+        if self.plan is not None and not self._by_name and self._start_bytes != self.plan.size_bytes:
+            raise PlanError(
+                f"the plan by {self.plan.planner!r} is for {self.plan.size_bytes} bytes of gradients, the buckets of "
+                f"DistributedDataParallel have {self._start_bytes}; make the plan again from this model"
+            )
+
+
+def _bucket_of(codec: str, compression: Compression) -> Bucket:
+    """A plan's bucket with the codec and the nearest scheme."""
+    linear = codec == "none" or compression.codec(codec).linear
+    scheme = "all_reduce" if linear else "all_gather"
+    return Bucket(parameters=("all",), size_bytes=1, codec=codec, scheme=scheme)
 
 
 # DistributedDataParallel compares the annotations with the types, so they must not be strings.
+def _compress(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
+    """Mean of a bucket over the ranks, by the codec and scheme of the plan."""
+    return state.begin(bucket)
+
+
 def _reduce(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """Mean of a bucket over the ranks, in chunks."""
     flat: Tensor = bucket.buffer()

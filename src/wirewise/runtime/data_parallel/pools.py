@@ -61,6 +61,12 @@ class Pools:
                 )
             self._places.setdefault(name, len(self._places))
 
+    def to(self, device: torch.device | str) -> None:
+        """Move all buffers."""
+        if torch.device(device) != self.device:
+            state, self.device = self.state_dict(), torch.device(device)
+            self.load_state_dict(state)
+
     def place(self, name: str) -> int:
         """Number of a parameter."""
         return self._places[name]
@@ -132,7 +138,7 @@ class Pools:
             kind: {n: held[n].of(n).clone() for n in self.sizes if n in held}
             for kind, held in self._held.items()
         }
-        return {"step": self.step, "world_size": self.world_size, **pools}
+        return {"step": self.step, "world_size": self.world_size, "sizes": dict(self.sizes), **pools}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the checkpoint of this rank.
@@ -141,6 +147,7 @@ class Pools:
             InputError: Of another world size or another model; then nothing was changed.
         """
         self._check(state)
+        self.add(state["sizes"])
         self.step = int(state["step"])
         for kind in KINDS:
             self._held[kind].clear()
@@ -148,20 +155,21 @@ class Pools:
                 self.group(kind, (name,)).copy_(value.flatten())
 
     def _check(self, state: Mapping[str, Any]) -> None:
-        if missing := [key for key in ("step", "world_size", *KINDS) if key not in state]:
+        if missing := [key for key in ("step", "world_size", "sizes", *KINDS) if key not in state]:
             raise InputError(f"the state has no {missing[0]!r}; expected what state_dict() gave")
         if self.world_size and state["world_size"] not in (0, self.world_size):
             raise InputError(
                 f"the state is that of one of {state['world_size']} ranks, there are {self.world_size}; give the "
                 "states of all ranks to `resize` first"
             )
-        for kind in KINDS:
-            for name, value in state[kind].items():
-                if self.sizes.get(name, value.numel()) != value.numel() or name not in self.sizes:
-                    raise InputError(
-                        f"the state has {value.numel()} elements for {name!r}, the model {self.sizes.get(name)}; load "
-                        "it into the same model"
-                    )
+        if self.sizes and state["sizes"] != self.sizes:
+            wrong = sorted(
+                n for n in {*state["sizes"], *self.sizes} if state["sizes"].get(n) != self.sizes.get(n)
+            )
+            raise InputError(
+                f"the state has {state['sizes'].get(wrong[0])} elements for {wrong[0]!r}, the model "
+                f"{self.sizes.get(wrong[0])}; {len(wrong)} parameters differ: load it into the same model"
+            )
 
 
 class _Held:
@@ -199,6 +207,7 @@ def resize(states: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
     return {
         "step": states[0]["step"],
         "world_size": ranks,
+        "sizes": states[0]["sizes"],
         "residual": gradients.resize(waiting, ranks),
         "owner": {},
         "momentum": gradients.resize(momentum, ranks),
