@@ -31,7 +31,11 @@ TORCH_FREE = [
     "wirewise.units",
 ]
 # Needs a package that is not installed everywhere.
-OPTIONAL = {"wirewise.codec.kernels.triton_gpu": "triton"}
+OPTIONAL = {
+    "wirewise.codec.kernels.triton_gpu": "triton",
+    "wirewise.codec.gradients.kernels.gpu": "triton",
+    "wirewise.codec.gradients.kernels.gpu_codes": "triton",
+}
 
 
 def loaded_by(statement: str) -> set[str]:

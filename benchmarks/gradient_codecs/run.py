@@ -6,7 +6,9 @@ One segment of 4 Mi elements ("paper"). Every round runs, in one process, a copy
 operations and the kernel of each codec, one after another; figures are medians over rounds, ratios medians of the
 ratios of a round. Encoding includes the residual (v = gradient + residual; residual = v - sent) for codecs with
 feedback; decoding is of one payload into a buffer that is there. The torch operations are what a user would
-write: sparse ones do not sort, random ones draw with torch.rand, and random-k draws with replacement.
+write: sparse ones do not sort, random ones draw with torch.rand, and random-k draws with replacement. DGC includes
+momentum correction, PowerSGD both rounds of a square matrix with the factor of the step before; its products are
+torch's on both sides.
 """
 
 import sys
@@ -25,10 +27,10 @@ PRESETS = {
     "smoke": {"elements": 1 << 16, "rounds": 3},
     "paper": {"elements": 1 << 22, "rounds": 15},
 }
-RATIO, LEVELS = 0.01, 64
+RATIO, LEVELS, RANK, MOMENTUM = 0.01, 64, 4, 0.9
 CLAIM = 5.0
-BOUND_BY_MEMORY = ("fp16", "bf16", "randomk")
-"""Torch operations without arithmetic to speak of: the share of a copy's speed is shown, nothing claimed."""
+BOUND_BY_MEMORY = ("fp16", "bf16", "randomk", "powersgd")
+"""Without arithmetic to speak of, or with the same products: the share of a copy's speed is shown, nothing claimed."""
 WEIGHTS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 
 
@@ -109,6 +111,58 @@ def unpack_ternary(payload, out):
     torch.mul(fields.flatten().float() - 1, payload[1], out=out)
 
 
+def torch_dgc(v):
+    """Threshold of 1.1 k from samples, adapted up to four times."""
+    magnitudes, wanted = v.abs(), int(RATIO * len(v))
+    samples = magnitudes[torch.randint(len(v), (len(v) // (1000 if len(v) >= 1 << 20 else 100),))]
+    limit = samples.topk(max(1, int(1.1 * RATIO * len(samples)))).values[-1]
+    for _ in range(4):
+        places = (magnitudes >= limit).nonzero().flatten()
+        if 0.7 * wanted <= len(places) <= 1.3 * wanted:
+            break
+        limit = limit * (1.03 if len(places) > wanted else 0.97)
+    return (places, v[places]), places
+
+
+def torch_blocks(most):
+    def encode(v):
+        rows = v.view(-1, 256)
+        steps = rows.abs().amax(dim=1, keepdim=True) / most
+        codes = (rows / steps).round().to(torch.int8)
+        sent = (codes * steps).flatten()
+        if most == 7:
+            codes = (codes[:, :128] & 15) | (codes[:, 128:] << 4)
+        return (codes, steps), sent
+
+    return encode
+
+
+def unpack_blocks(payload, out):
+    codes, steps = payload
+    if codes.shape[1] == 128:
+        codes = torch.cat([(codes << 4) >> 4, codes >> 4], dim=1)
+    torch.mul(codes, steps, out=out.view(-1, 256))
+
+
+def torch_power_sgd():
+    """Both rounds on a square matrix, begun with the factor of the step before."""
+    factors = []
+
+    def encode(v):
+        matrix = v.view(int(len(v) ** 0.5), -1)
+        start = factors.pop() if factors else torch.randn(matrix.shape[1], RANK)
+        left = torch.linalg.qr(matrix @ start).Q
+        right = matrix.T @ left
+        factors.append(right)
+        return (left, right), (left @ right.T).flatten()
+
+    def decode(payload, out):
+        left, right = payload
+        torch.mm(left, right.T, out=out.view(len(left), -1))
+
+    return encode, decode
+
+
 PLAIN = {
     "fp16": torch_cast(torch.float16),
     "bf16": torch_cast(torch.bfloat16),
@@ -120,6 +174,10 @@ PLAIN = {
     "onebit": (torch_one_bit, choose),
     "qsgd": (torch_qsgd, scale_codes),
     "terngrad": (torch_tern_grad, unpack_ternary),
+    "dgc": (torch_dgc, scatter),
+    "int8": (torch_blocks(127), unpack_blocks),
+    "int4": (torch_blocks(7), unpack_blocks),
+    "powersgd": torch_power_sgd,
 }
 
 
@@ -129,30 +187,37 @@ class Job:
     def __init__(self, name, elements):
         self.codec, self.segments = make(name, implementation="numba"), Segments([elements])
         self.gradient, self.out = torch.randn(elements), torch.empty(elements)
-        self.memory = torch.zeros(elements) if self.codec.memory == "residual" else None
-        self.momentum = torch.zeros(elements) if self.codec.memory == "momentum" else None
+        kept = self.codec.memories
+        memory = torch.zeros(max(1, len(kept)), elements)
+        self.memory = None if not kept else memory[0] if len(kept) == 1 else memory
         self.buffer = torch.empty(1, self.codec.size_bytes(self.segments), dtype=torch.uint8)
-        self.plain_encode, self.plain_decode = PLAIN[name]
-        self.plain_memory = None if self.memory is None else torch.zeros(elements)
-        self.plain_momentum = None if self.momentum is None else torch.zeros(elements)
+        plain = PLAIN[name]
+        self.plain_encode, self.plain_decode = plain() if callable(plain) else plain
+        self.plain = {kind: torch.zeros(elements) for kind in kept}
         self.payload = None
 
     def torch_encode(self):
-        if self.plain_momentum is not None:
-            self.payload, _ = self.plain_encode(self.plain_momentum.lerp_(self.gradient, 0.1))
-        elif self.plain_memory is None:
-            self.payload, _ = self.plain_encode(self.gradient)
-        else:
-            v = self.gradient + self.plain_memory
+        rest, momentum = self.plain.get("residual"), self.plain.get("momentum")
+        if rest is not None and momentum is not None:
+            momentum.mul_(MOMENTUM).add_(self.gradient)
+            self.payload, places = self.plain_encode(rest.add_(momentum))
+            rest[places] = momentum[places] = 0.0
+        elif momentum is not None:
+            self.payload, _ = self.plain_encode(momentum.lerp_(self.gradient, 0.1))
+        elif rest is not None:
+            v = self.gradient + rest
             self.payload, sent = self.plain_encode(v)
-            torch.sub(v, sent, out=self.plain_memory)
+            torch.sub(v, sent, out=rest)
+        else:
+            self.payload, _ = self.plain_encode(self.gradient)
 
     def torch_decode(self):
         self.plain_decode(self.payload, self.out)
 
     def encode(self):
-        memory = self.momentum if self.memory is None else self.memory
-        self.codec.encode(self.gradient, memory, self.segments, self.buffer[0], step=1)
+        self.codec.encode(self.gradient, self.memory, self.segments, self.buffer[0], step=1)
+        for number in range(self.codec.rounds):
+            self.codec.advance(number, self.buffer[0], self.gradient, self.memory, self.segments)
 
     def decode(self):
         self.codec.decode_sum(self.buffer, self.segments, self.out, step=1)

@@ -24,6 +24,26 @@ def test_torch_operations_send_what_the_codec_sends(run, name):
         torch.testing.assert_close(job.out, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "off"), [("int8", 0.02), ("int4", 0.3), ("dgc", 0.5)])
+def test_torch_operations_send_about_what_the_codec_sends(run, name, off):
+    job = run.Job(name, 1 << 16)
+    job.torch_encode()
+    job.torch_decode()
+    expected = job.out.clone()
+    job.encode()
+    job.decode()
+    assert (job.out - expected).norm() <= off * expected.norm()
+
+
+def test_low_rank_operations_send_as_much(run):
+    job = run.Job("powersgd", 1 << 12)
+    job.gradient = torch.outer(torch.randn(64), torch.randn(64)).flatten()
+    for way in ("torch_", ""):
+        getattr(job, f"{way}encode")()
+        getattr(job, f"{way}decode")()
+        torch.testing.assert_close(job.out, job.gradient, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["qsgd", "terngrad"])
 def test_random_torch_operations_send_the_same_levels(run, name):
     job = run.Job(name, 1 << 12)

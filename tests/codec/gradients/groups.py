@@ -15,6 +15,11 @@ OPTIONS = {
     "onebit": {},
     "qsgd": {"levels": 64},
     "terngrad": {},
+    "int8": {},
+    "int4": {},
+    # Plain error feedback: with momentum the sum of what is sent is not that of the gradients.
+    "dgc": {"ratio": 0.01, "momentum": 0.0},
+    "powersgd": {"rank": 2},
 }
 FEEDBACK = tuple(name for name in OPTIONS if name not in ("signsgd", "signum"))
 
@@ -27,10 +32,24 @@ def whole(v):
     return Segments([len(v)])
 
 
-def encode(codec, gradient, segments=None, memory=None, **draw):
+def memory_of(codec, size, *seeds):
+    """Zeros, or noise, in the shape of the codec's memory."""
+    rows = [normal(size, seed) for seed in seeds] or [torch.zeros(size)] * len(codec.memories)
+    return rows[0].clone() if len(codec.memories) == 1 else torch.stack(rows[: len(codec.memories)])
+
+
+def rest_of(memory):
+    """What was not sent."""
+    return memory if memory.dim() == 1 else memory[0]
+
+
+def encode(codec, gradient, segments=None, memory=None, out=None, **draw):
+    """What one rank sends alone, in all rounds."""
     segments = segments or whole(gradient)
-    out = torch.empty(codec.size_bytes(segments), dtype=torch.uint8)
+    out = torch.empty(codec.size_bytes(segments), dtype=torch.uint8) if out is None else out
     codec.encode(gradient, memory, segments, out, **draw)
+    for number in range(codec.rounds):
+        codec.advance(number, out, gradient, memory, segments)
     return out
 
 

@@ -8,7 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.codec.gradients.groups import FEEDBACK, OPTIONS, codec_of, decode, encode, normal, sent, whole
+from tests.codec.gradients.groups import (
+    FEEDBACK,
+    OPTIONS,
+    codec_of,
+    decode,
+    encode,
+    memory_of,
+    normal,
+    rest_of,
+    sent,
+    whole,
+)
 from wirewise.codec.gradients import CODECS, Segments, make
 from wirewise.errors import CodecError, InputError
 
@@ -17,7 +28,8 @@ SIZES = (1, 7, 8, 9, 1000, (1 << 16) + 3, 1 << 20)
 
 def wire_bytes(name, x):
     """The table of sizes, written down once more."""
-    k = max(1, math.floor(0.01 * x))
+    k, side = max(1, math.floor(0.01 * x)), math.ceil(math.sqrt(x))
+    blocks, sides = 2 * math.ceil(x / 256), side + math.ceil(x / side)
     return {
         "fp16": 2 * x,
         "bf16": 2 * x,
@@ -29,6 +41,10 @@ def wire_bytes(name, x):
         "onebit": math.ceil(x / 8) + 8,
         "qsgd": x + 4,
         "terngrad": math.ceil(x / 4) + 4,
+        "int8": x + blocks,
+        "int4": math.ceil(x / 2) + blocks,
+        "dgc": 8 * min(max(1, math.floor(1.3 * k)), x) + 4,
+        "powersgd": 4 * min(min(2, side) * sides, x),
     }[name]
 
 
@@ -51,26 +67,30 @@ def test_a1_sizes_are_exact_and_all_inputs_stay_finite(name, size):
     codec, segments = codec_of(name), Segments([size])
     assert codec.size_bytes(segments) == wire_bytes(name, size)
     for gradient in inputs(size).values():
-        memory = torch.zeros(size) if name in FEEDBACK else None
+        memory = memory_of(codec, size) if name in FEEDBACK else None
         # Bytes behind the payload stay as they are, and all of the payload is written.
         buffers = [
             torch.full((wire_bytes(name, size) + 1,), fill, dtype=torch.uint8) for fill in (0x5A, 0xA5)
         ]
         for buffer in buffers:
             kept = None if memory is None else memory.clone()
-            codec.encode(gradient, kept, segments, buffer[:-1])
+            encode(codec, gradient, segments, kept, out=buffer[:-1])
         assert torch.equal(buffers[0][:-1], buffers[1][:-1]) and buffers[0][-1] == 0x5A
         result = decode(codec, [buffers[0][:-1].clone()], segments)
         assert result.isfinite().all()
         if kept is not None:
             torch.testing.assert_close(
-                result + kept, gradient, rtol=1e-5, atol=1e-6 * float(result.abs().max())
+                result + rest_of(kept), gradient, rtol=1e-5, atol=1e-6 * float(result.abs().max())
             )
 
 
 def test_a1_sizes_add_up_over_segments():
     segments = Segments([1, 7, 8, 9, 1000], block=100)
     for name in OPTIONS:
+        if name == "powersgd":
+            # It takes whole tensors.
+            assert codec_of(name).size_bytes(segments) == sum(wire_bytes(name, x) for x in (1, 7, 8, 9, 1000))
+            continue
         assert codec_of(name).size_bytes(segments) == sum(wire_bytes(name, int(x)) for x in segments.sizes)
 
 
@@ -98,19 +118,39 @@ def ratio_of(v, decoded):
     return float(((v - decoded) ** 2).sum() / (v**2).sum())
 
 
-@pytest.mark.parametrize("name", ["topk", "efsign", "onebit"])
+@pytest.mark.parametrize("name", ["topk", "dgc", "efsign", "onebit"])
 def test_a2_contraction_on_a_thousand_vectors(name):
     codec, size = codec_of(name), 200
     for v in vectors(1000, size):
         error, wide = ratio_of(v, sent(codec, v)), v.double()
         closed = 1 - float(wide.abs().sum() ** 2 / (size * (wide**2).sum()))
-        if name == "topk":
+        if name in ("topk", "dgc"):
             assert error <= 1 - 2 / size + 1e-6
         elif name == "efsign":
             assert error == pytest.approx(closed, abs=1e-5)
         else:
             # Two levels of each sign's own fit at least as well as one magnitude for both.
             assert error <= closed + 1e-6
+
+
+@pytest.mark.parametrize("size", [20_000, 1 << 17])
+def test_a2_a_sampled_threshold_keeps_its_share_within_bounds(size):
+    codec, wanted = codec_of("dgc"), size // 100
+    for v in vectors(20, size):
+        result = sent(codec, v)
+        count = int((result != 0).sum())
+        assert 0.7 * wanted <= count <= 1.3 * wanted
+        assert ratio_of(v, result) <= 1 - count / size
+        # No element that stays is larger than one that is sent.
+        assert v[result == 0].abs().max() <= result[result != 0].abs().min()
+
+
+@pytest.mark.parametrize(("name", "error"), [("int8", 1 / 254), ("int4", 1 / 14)])
+def test_a2_blocks_round_to_half_a_step_of_their_own(name, error):
+    v = normal(2000) * torch.logspace(-6, 6, 2000)
+    peaks = torch.nn.functional.pad(v.abs(), (0, 48)).view(-1, 256).amax(dim=1).repeat_interleave(256)[:2000]
+    # A step is rounded up to bfloat16.
+    assert ((sent(codec_of(name), v) - v).abs() <= 1.01 * error * peaks).all()
 
 
 def test_a2_sign_of_a_gaussian_keeps_what_theory_says():
@@ -130,17 +170,21 @@ def draws(codec, v, count, segments=None):
     return torch.stack([sent(codec, v, segments, step=step) for step in range(count)]).double()
 
 
-@pytest.mark.parametrize("name", ["qsgd", "terngrad", "randomk"])
+@pytest.mark.parametrize("name", ["qsgd", "terngrad", "randomk", "int8", "int4"])
 def test_a3_unbiased_with_the_variance_of_theory(name):
     size, count = 300, 4000
     v = normal(size, 3)
-    options = {"qsgd": {"levels": 4}, "terngrad": {}, "randomk": {"ratio": 0.1, "scaled": True}}[name]
+    options = {"qsgd": {"levels": 4}, "terngrad": {}, "randomk": {"ratio": 0.1, "scaled": True}}
+    options = options.get(name, {"rounding": "stochastic"})
     found, wide = draws(codec_of(name, **options), v, count), v.double()
     spread = found.std(dim=0) / math.sqrt(count)
     off = (found.mean(dim=0) - wide).abs()
     assert (off <= 4 * spread + 1e-6).double().mean() >= 0.99
-    squares = float((wide**2).sum())
+    squares, top = float((wide**2).sum()), float(wide.abs().max())
     bound = {
+        # A quarter of the squared step of each element.
+        "int8": size / 4 * (1.01 * top / 127) ** 2,
+        "int4": size / 4 * (1.01 * top / 7) ** 2,
         "qsgd": min(size / 16, math.sqrt(size) / 4) * squares,
         "terngrad": float((wide.abs() * (wide.abs().max() - wide.abs())).sum()),
         "randomk": 9 * squares,
@@ -156,8 +200,9 @@ def test_a3_blocks_bound_the_error_of_qsgd():
 
 def test_a3_ranks_round_independently_and_steps_differ():
     v = normal(1000)
-    for name in ("qsgd", "terngrad"):
-        payloads = [encode(codec_of(name), v, rank=r, step=s) for r, s in ((0, 0), (1, 0), (0, 1))]
+    for name in ("qsgd", "terngrad", "int8", "int4"):
+        codec = codec_of(name, **({"rounding": "stochastic"} if name.startswith("int") else {}))
+        payloads = [encode(codec, v, rank=r, step=s) for r, s in ((0, 0), (1, 0), (0, 1))]
         assert not torch.equal(payloads[0], payloads[1]) and not torch.equal(payloads[0], payloads[2])
 
 
@@ -189,10 +234,11 @@ def test_a4_a_sum_is_the_sum_of_what_each_rank_sent(name):
 )
 def test_what_is_sent_and_what_stays_make_up_the_gradient(values, name, block):
     v = torch.tensor(values, dtype=torch.float32)
-    memory, segments = torch.zeros(len(v)), Segments([len(v)], block=block)
-    result = sent(codec_of(name), v, segments, memory)
+    codec, segments = codec_of(name), Segments([len(v)], block=block)
+    memory = memory_of(codec, len(v))
+    result = sent(codec, v, segments, memory)
     size = max(float(v.abs().max()), float(result.abs().max()))
-    assert ((result + memory - v).abs() <= 1e-6 * size).all()
+    assert ((result + rest_of(memory) - v).abs() <= 1e-6 * size).all()
 
 
 def test_majority_decides_and_ties_are_zero():
@@ -219,7 +265,7 @@ def test_what_is_not_finite_is_named_and_the_memory_kept(name, implementation, b
     codec, segments = codec_of(name, implementation), Segments([40, 50, 60], ids=[7, 8, 9])
     gradient = normal(segments.total)
     gradient[60] = bad
-    memory = normal(segments.total, 1) if codec.memory else None
+    memory = memory_of(codec, segments.total, 1, 2) if codec.memories else None
     before = None if memory is None else memory.clone()
     with pytest.raises(CodecError, match=r"segment 1 \(tensor 8"):
         encode(codec, gradient, segments, memory)
@@ -241,12 +287,19 @@ def test_wrong_arguments_say_what_was_expected():
         encode(codec_of("signsgd"), v, memory=v.clone())
     with pytest.raises(CodecError, match="expected 0 to 9"):
         decode(codec_of("topk"), [encode(codec_of("topk"), normal(200), memory=None)[:8] | 0x40], segments)
+    with pytest.raises(CodecError, match="expected at most 1"):
+        decode(codec_of("dgc"), [encode(codec_of("dgc"), v) | 0x40], segments)
+    with pytest.raises(CodecError, match="keeps residual and momentum: expected 2"):
+        encode(codec_of("dgc"), v, memory=v.clone())
     for name, options in (
         ("topk", {"ratio": 0.0}),
         ("qsgd", {"levels": 128}),
         ("signum", {"momentum": 1.0}),
         ("x", {}),
         ("fp16", {"k": 1}),
+        ("dgc", {"momentum": 1.0}),
+        ("int8", {"rounding": "up"}),
+        ("powersgd", {"rank": 0}),
     ):
         with pytest.raises(InputError):
             make(name, **options)
@@ -256,6 +309,7 @@ def test_wrong_arguments_say_what_was_expected():
         ([1], {"block": 0}),
         ([1], {"ids": [1, 2]}),
         ([1 << 31], {}),
+        ([6], {"shapes": [(2, 4)]}),
     ):
         with pytest.raises(InputError, match="expected"):
             Segments(sizes, **options)

@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from tests.codec.gradients.groups import FEEDBACK, OPTIONS, codec_of, decode, encode, normal, sent, whole
+from tests.codec.gradients.groups import (
+    FEEDBACK,
+    OPTIONS,
+    codec_of,
+    decode,
+    encode,
+    memory_of,
+    normal,
+    rest_of,
+    sent,
+    whole,
+)
 from wirewise.codec.gradients import Residuals, Segments, resize
 from wirewise.errors import InputError
 
@@ -26,7 +37,8 @@ class Training:
         self.codec, self.block = codec_of(name), block
         self.total = sum(TENSORS.values())
         self.parameters = normal(self.total, 1)
-        self.pools = [Residuals(TENSORS) for _ in range(RANKS)] if self.codec.memory else [None] * RANKS
+        buffers = len(self.codec.memories)
+        self.pools = [Residuals(TENSORS, buffers=buffers) if buffers else None for _ in range(RANKS)]
 
     def gradient(self, rank, step):
         target = normal(self.total, 100 + rank)
@@ -63,7 +75,9 @@ def test_a6_parameters_do_not_depend_on_the_plan(name, block):
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
-@pytest.mark.parametrize("name", ["efsign", "topk", "onebit", "fp16", "randomk"])
+@pytest.mark.parametrize(
+    "name", ["efsign", "topk", "onebit", "fp16", "randomk", "dgc", "int8", "int4", "powersgd"]
+)
 def test_a5_nothing_is_lost_while_plans_change(name):
     training, plans = Training(name), list(PLANS.values())
     given, delivered = torch.zeros(2, training.total, dtype=torch.float64)
@@ -71,7 +85,7 @@ def test_a5_nothing_is_lost_while_plans_change(name):
         gradient, update = training.step(step, plans[step // 10 % len(plans)])
         given += gradient
         delivered += update
-    left = torch.stack([pool.flat for pool in training.pools]).double().mean(dim=0)
+    left = torch.stack([rest_of(pool.flat) for pool in training.pools]).double().mean(dim=0)
     assert (delivered + left - given).norm() <= 1e-5 * given.norm()
 
 
@@ -124,8 +138,9 @@ def test_a7_sparse_codecs_clear_what_was_sent_and_nothing_else():
         assert torch.equal(result[places], expected[places])
 
 
-def test_a7_indices_of_several_ranks_add_up():
-    codec, hot = codec_of("topk"), torch.zeros(100)
+@pytest.mark.parametrize("name", ["topk", "dgc"])
+def test_a7_indices_of_several_ranks_add_up(name):
+    codec, hot = codec_of(name), torch.zeros(100)
     hot[42] = 1.5
     assert decode(codec, [encode(codec, hot)] * 4, whole(hot))[42] == 6.0
 
@@ -139,23 +154,25 @@ def test_a7_both_levels_of_onebit_are_means():
 
 @pytest.mark.parametrize("name", FEEDBACK)
 def test_a7_the_residual_does_not_fade(name):
-    codec, memory = codec_of(name), torch.zeros(64)
+    codec = codec_of(name)
+    memory = memory_of(codec, 64)
     total = torch.zeros(64, dtype=torch.float64)
     for step in range(30):
         gradient = normal(64, 5) if step == 0 else torch.zeros(64)
         total += sent(codec, gradient, memory=memory, step=step)
     torch.testing.assert_close(
-        total + memory, normal(64, 5).double(), rtol=0.0, atol=1e-5 * float(total.abs().max() + 1)
+        total + rest_of(memory), normal(64, 5).double(), rtol=0.0, atol=1e-5 * float(total.abs().max() + 1)
     )
 
 
-def test_a7_too_few_large_elements_are_not_made_up():
-    v = torch.zeros(1000)
+@pytest.mark.parametrize(("name", "size"), [("topk", 1000), ("dgc", 1000), ("dgc", 20_000)])
+def test_a7_too_few_large_elements_are_not_made_up(name, size):
+    v, wanted = torch.zeros(size), size // 100
     v[[3, 500]] = 1.0
-    payload = encode(codec_of("topk"), v)
-    indices = payload[:40].view(torch.int32).tolist()
+    payload = encode(codec_of(name), v)
+    indices = payload[: 4 * wanted].view(torch.int32).tolist()
     # Two that are not zero and the first zeros, each once, the same in every run.
-    assert indices == [0, 1, 2, 3, 4, 5, 6, 7, 8, 500]
+    assert indices == [*range(wanted - 1), 500]
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.4, 0.7, 1.0])

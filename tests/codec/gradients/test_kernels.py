@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.codec.gradients.groups import OPTIONS, codec_of, decode, encode, normal
+from tests.codec.gradients.groups import OPTIONS, codec_of, decode, encode, memory_of, normal
 from wirewise.codec.gradients import Segments
 
 SHAPES = ([1], [7, 1, 9], [4095, 4097, 8192], [40000, 3], [300, 70001])
@@ -30,10 +30,10 @@ def same(name, gradient, segments, memory=None, **draw):
 def test_implementations_agree_to_the_bit(name, sizes):
     for block in (None, 512):
         segments = Segments(sizes, ids=range(5, 5 + len(sizes)), block=block)
-        gradient, memory = normal(segments.total, 1), normal(segments.total, 2)
+        gradient, codec = normal(segments.total, 1), codec_of(name)
         same(name, gradient, segments, seed=3)
-        if codec_of(name).memory:
-            same(name, gradient, segments, memory, seed=4)
+        if codec.memories:
+            same(name, gradient, segments, memory_of(codec, segments.total, 2, 3), seed=4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,8 +47,11 @@ def test_implementations_agree_on_any_floats(name, values, block, seed):
     gradient = torch.tensor(values, dtype=torch.float32)
     segments = Segments([len(gradient)], block=block)
     same(name, gradient, segments, seed=seed)
-    if codec_of(name).memory:
-        same(name, gradient, segments, gradient.flip(0), seed=seed)
+    codec = codec_of(name)
+    if codec.memories:
+        memory = memory_of(codec, len(gradient))
+        memory[...] = gradient.flip(0)
+        same(name, gradient, segments, memory, seed=seed)
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 0.51, 0.9, 1.0])

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from wirewise.codec.gradients.blocks import Int4, Int8
 from wirewise.codec.gradients.casts import BF16, FP16
 from wirewise.codec.gradients.codec import GradientCodec
+from wirewise.codec.gradients.dgc import DGC
 from wirewise.codec.gradients.levels import QSGD, TernGrad
+from wirewise.codec.gradients.lowrank import PowerSGD
 from wirewise.codec.gradients.residuals import Residuals, resize
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.gradients.signs import EFSign, OneBit, SignSGD, Signum
@@ -29,6 +32,7 @@ CODECS: dict[str, type[GradientCodec]] = {
     "fp16": FP16,
     "bf16": BF16,
     "topk": TopK,
+    "dgc": DGC,
     "randomk": RandomK,
     "efsign": EFSign,
     "signsgd": SignSGD,
@@ -36,6 +40,9 @@ CODECS: dict[str, type[GradientCodec]] = {
     "onebit": OneBit,
     "qsgd": QSGD,
     "terngrad": TernGrad,
+    "int8": Int8,
+    "int4": Int4,
+    "powersgd": PowerSGD,
 }
 
 

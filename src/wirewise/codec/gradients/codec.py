@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib.util import find_spec
 from types import ModuleType
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -19,10 +20,15 @@ from wirewise.codec.gradients.kernels import reference
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import CodecError, InputError
 
-__all__ = ["IMPLEMENTATIONS", "Draw", "GradientCodec", "check_ratio", "get_floats", "put_floats"]
+__all__ = ["IMPLEMENTATIONS", "Draw", "GradientCodec", "Memory", "check_ratio", "get_floats", "put_floats"]
 
-IMPLEMENTATIONS = ("auto", "numba", "torch")
-"""auto: numba on the CPU, torch operations elsewhere."""
+IMPLEMENTATIONS = ("auto", "numba", "torch", "triton")
+"""auto: numba on the CPU, Triton on CUDA where it is installed, else torch operations."""
+
+
+Memory = Tensor | Sequence[Tensor]
+"""What a codec keeps of a group: float32 [d], or for several `memories` one [d] for each, as a list or the rows of a
+tensor."""
 
 
 class Draw(NamedTuple):
@@ -50,17 +56,35 @@ class GradientCodec(ABC):
         implementation: One of `IMPLEMENTATIONS`; all write the same bytes.
 
     Attributes:
-        memory: What `encode` keeps between steps: "residual" (what was not sent), "momentum", or None.
+        memories: What is kept between steps, a buffer of the group's size each: "residual" (what was not sent),
+            "momentum", "factor".
         wire_dtype: Type as which payloads can be added up by an all-reduce, or None: then they must be gathered.
+        rounds: Parts of a payload, each of which needs the sum of the one before.
+
+    How a payload of several rounds comes about, on every rank:
+
+        codec.encode(gradient, memory, segments, out)           # writes part 0
+        for number, part in enumerate(codec.parts(segments)):
+            all_reduce(out[part].view(codec.wire_dtype))
+            codec.advance(number, out, gradient, memory, segments)     # writes part number + 1, if there is one
+        codec.decode_sum([out], segments, gradient, scale=1 / ranks)
+
+    Without the all-reduce the payload says what this rank alone sent, and payloads may be gathered.
     """
 
-    memory: str | None = "residual"
+    memories: tuple[str, ...] = ("residual",)
     wire_dtype: ClassVar[torch.dtype | None] = None
+    rounds: ClassVar[int] = 1
 
     def __init__(self, *, implementation: str = "auto") -> None:
         if implementation not in IMPLEMENTATIONS:
             raise InputError(f"implementation is {implementation!r}, expected one of {IMPLEMENTATIONS}")
         self.implementation = implementation
+
+    @property
+    def memory(self) -> str | None:
+        """The first of `memories`, or None."""
+        return self.memories[0] if self.memories else None
 
     @property
     def linear(self) -> bool:
@@ -72,9 +96,7 @@ class GradientCodec(ABC):
         """Bytes of a payload."""
 
     @abstractmethod
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Any, segments: Segments, out: Tensor, draw: Draw) -> int:
         """Encode; returns the first segment that is not finite, or -1."""
 
     @abstractmethod
@@ -83,10 +105,20 @@ class GradientCodec(ABC):
     ) -> None:
         """Decode the rows of `payloads` and write the scaled sum."""
 
+    def parts(self, segments: Segments) -> tuple[slice, ...]:
+        """Bytes of the payload that each round sends."""
+        return (slice(0, self.size_bytes(segments)),)
+
+    def _advance(
+        self, number: int, payload: Tensor, gradient: Tensor, memory: Any, segments: Segments
+    ) -> None:
+        """Continue after a round; nothing to do where there is only one."""
+        return
+
     def encode(
         self,
         gradient: Float[Tensor, " d"],
-        memory: Float[Tensor, " d"] | None,
+        memory: Memory | None,
         segments: Segments,
         out: UInt8[Tensor, " bytes"],
         *,
@@ -98,9 +130,9 @@ class GradientCodec(ABC):
 
         Args:
             gradient: Flat group, float32 [d].
-            memory: Of the same shape, read and written; None: without feedback.
+            memory: `Memory` of the codec, read and written; None: without feedback.
             segments: Of d elements.
-            out: Payload, uint8 [size_bytes(segments)]; written in full.
+            out: Payload, uint8 [size_bytes(segments)]; the part of the first round is written in full.
             seed: The same on all ranks.
             step: Training step; random draws differ between steps.
             rank: Ranks round independently; shared draws do not depend on it.
@@ -121,6 +153,32 @@ class GradientCodec(ABC):
                 f"{segments.describe(bad)} holds NaN or infinity in {what}, expected finite values; the memory is "
                 "unchanged: skip the step, or look for a diverging loss"
             )
+
+    def advance(
+        self,
+        number: int,
+        payload: UInt8[Tensor, " bytes"],
+        gradient: Float[Tensor, " d"],
+        memory: Memory | None,
+        segments: Segments,
+    ) -> None:
+        """Continue after part `number` of the payload was added up, in place, over the ranks; see the class.
+
+        Args:
+            number: From 0 to rounds - 1.
+            payload: That `encode` wrote, uint8 [size_bytes(segments)].
+            gradient: As for `encode`, unchanged since.
+            memory: As for `encode`, unchanged since.
+            segments: As for `encode`.
+
+        Raises:
+            CodecError: A tensor does not fit.
+        """
+        self._check_floats("gradient", gradient, segments)
+        if memory is not None:
+            self._check_memory(memory, gradient, segments)
+        _check_bytes("payload", payload, self.size_bytes(segments), 1)
+        self._advance(number, payload, gradient.detach(), memory, segments)
 
     def decode_sum(
         self,
@@ -151,8 +209,14 @@ class GradientCodec(ABC):
         self._decode_sum(rows, segments, out.detach(), scale, Draw(seed, step))
 
     def _kernels(self, device: torch.device) -> ModuleType:
-        if self.implementation == "torch" or (self.implementation == "auto" and device.type != "cpu"):
+        name = self.implementation
+        if name == "auto":
+            fast = "triton" if device.type == "cuda" and find_spec("triton") else "torch"
+            name = "numba" if device.type == "cpu" else fast
+        if name == "torch":
             return reference
+        if name == "triton":
+            return _triton(device)
         if device.type != "cpu":
             raise CodecError(
                 f"tensors are on {device}, numba kernels take CPU tensors; use 'auto' or 'torch'"
@@ -167,14 +231,30 @@ class GradientCodec(ABC):
                 f"{name} is {value.dtype} {tuple(value.shape)}, expected contiguous float32 ({segments.total},)"
             )
 
-    def _check_memory(self, memory: Tensor, gradient: Tensor, segments: Segments) -> None:
-        if self.memory is None:
+    def _check_memory(self, memory: Memory, gradient: Tensor, segments: Segments) -> None:
+        if not self.memories:
             raise CodecError(f"{type(self).__name__} keeps no memory between steps, got one; pass None")
-        self._check_floats("memory", memory, segments)
-        if memory.device != gradient.device:
+        rows = [memory] if isinstance(memory, Tensor) and memory.dim() == 1 else list(memory)
+        if len(rows) != len(self.memories):
             raise CodecError(
-                f"memory is on {memory.device}, the gradient on {gradient.device}; expected one device"
+                f"got {len(rows)} buffers of memory, {type(self).__name__} keeps {' and '.join(self.memories)}: "
+                f"expected {len(self.memories)} of {segments.total} elements"
             )
+        for row in rows:
+            self._check_floats("memory", row, segments)
+            if row.device != gradient.device:
+                raise CodecError(
+                    f"memory is on {row.device}, the gradient on {gradient.device}; expected one device"
+                )
+
+
+def _triton(device: torch.device) -> ModuleType:
+    if find_spec("triton") is None:
+        raise CodecError("triton is not installed; install it, or use implementation='auto'")
+    from wirewise.codec.gradients.kernels import gpu
+
+    gpu.check_device(device)
+    return gpu
 
 
 def _check_bytes(name: str, value: Tensor, size: int, dim: int) -> None:
@@ -200,5 +280,6 @@ def put_floats(out: UInt8[Tensor, " bytes"], start: int, values: Float[Tensor, "
 
 def get_floats(payloads: UInt8[Tensor, "n bytes"], start: int, count: int) -> Float[Tensor, "n s"]:
     """Aligned copy of float32 numbers that start at a byte of each payload."""
-    part = payloads[:, start : start + 4 * count]
-    return part.clone(memory_format=torch.contiguous_format).view(torch.float32)
+    values = torch.empty(len(payloads), count, device=payloads.device)
+    values.view(torch.uint8).copy_(payloads[:, start : start + 4 * count])
+    return values

@@ -18,21 +18,26 @@ State = dict[str, Tensor]
 class Residuals:
     """One flat float32 buffer in the order in which gradients get ready; a group is a slice of it.
 
-    Groups may change at any time: only the borders of slices move. The same class keeps Signum's momentum.
+    Groups may change at any time: only the borders of slices move. The same class keeps Signum's momentum, and more
+    than one buffer for codecs with several `memories`.
 
     Args:
         sizes: Elements of each parameter by name, in the order of back-propagation.
         device: Where the buffer lies.
+        buffers: More than one: shapes begin with so many rows, one for each of a codec's `memories`.
 
     Raises:
         InputError: No parameters.
     """
 
-    def __init__(self, sizes: Mapping[str, int], *, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, sizes: Mapping[str, int], *, device: torch.device | str = "cpu", buffers: int = 1
+    ) -> None:
         if not sizes:
             raise InputError("residuals of no parameters; expected the size of at least one")
         self._sizes = {name: int(size) for name, size in sizes.items()}
-        self._flat = torch.zeros(sum(self._sizes.values()), device=device)
+        total = sum(self._sizes.values())
+        self._flat = torch.zeros(total if buffers == 1 else (buffers, total), device=device)
         self._starts, self._places = {}, {}
         start = 0
         for place, (name, size) in enumerate(self._sizes.items()):
@@ -40,11 +45,11 @@ class Residuals:
             start += size
 
     @property
-    def flat(self) -> Float[Tensor, " d"]:
-        """The whole buffer, float32."""
+    def flat(self) -> Float[Tensor, "*buffers d"]:
+        """All of it, float32."""
         return self._flat
 
-    def group(self, names: Sequence[str]) -> Float[Tensor, " g"]:
+    def group(self, names: Sequence[str]) -> Float[Tensor, "*buffers g"]:
         """View of parameters that follow each other, float32.
 
         Raises:
@@ -60,7 +65,7 @@ class Residuals:
                 f"{list(names)} do not follow each other; expected a run of the order of the pool"
             )
         start = self._starts[names[0]]
-        return self._flat[start : self._starts[names[-1]] + self._sizes[names[-1]]]
+        return self._flat[..., start : self._starts[names[-1]] + self._sizes[names[-1]]]
 
     def state_dict(self) -> State:
         """Copies by parameter name, for a checkpoint of this rank."""
@@ -72,7 +77,8 @@ class Residuals:
         Raises:
             InputError: Names or sizes differ; then nothing was changed.
         """
-        found = {name: value.numel() for name, value in state.items()}
+        rows = self._flat.numel() // self._flat.shape[-1]
+        found = {name: value.numel() // rows for name, value in state.items()}
         if found != self._sizes:
             wrong = sorted(n for n in {*found, *self._sizes} if found.get(n) != self._sizes.get(n))
             sizes = f"{found.get(wrong[0])} elements for {wrong[0]!r}, the pool {self._sizes.get(wrong[0])}"
@@ -80,7 +86,8 @@ class Residuals:
                 f"the checkpoint has {sizes}; {len(wrong)} parameters differ: load it into a pool of the same model"
             )
         for name, value in state.items():
-            self.group([name]).copy_(value.flatten())
+            mine = self.group([name])
+            mine.copy_(value.reshape(mine.shape))
 
 
 def resize(states: Sequence[Mapping[str, Tensor]], ranks: int, *, reduction: str = "mean") -> State:

@@ -7,6 +7,7 @@ and its id only, never on the group that it travels in, so that grouping does no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +27,18 @@ class Segments:
         sizes: Elements of each tensor, at least one; [t].
         ids: Number of each tensor in the model, below 2^31: random draws depend on it; None: 0, 1, ...; [t].
         block: Cut each tensor into blocks of so many elements, the last one shorter; None: a segment is a tensor.
+        shapes: Of each tensor, for codecs of matrices; None: not known; [t].
 
     Attributes:
         sizes: Elements of each segment, int64 [s].
         offsets: First element of each segment, then the end, int64 [s + 1].
         ids: Id of each segment: tensor << 32 | block, int64 [s].
+        tensors: First element of each tensor, then the end, int64 [t + 1].
+        tensor_ids: Number of each tensor, int64 [t].
+        shapes: As given.
 
     Raises:
-        InputError: No tensors, an empty one, more than 2^31 - 1 elements, or ids or block that cannot be used.
+        InputError: No tensors, an empty one, more than 2^31 - 1 elements, or ids, block or shapes that cannot be used.
     """
 
     def __init__(
@@ -42,15 +47,20 @@ class Segments:
         *,
         ids: Sequence[int] | None = None,
         block: int | None = None,
+        shapes: Sequence[Sequence[int]] | None = None,
     ) -> None:
         whole = np.asarray(sizes, dtype=np.int64)
         tensors = np.arange(len(whole)) if ids is None else np.asarray(ids, dtype=np.int64)
         _check(whole, tensors, block)
+        self.shapes = None if shapes is None else _checked(shapes, whole)
+        self.tensors: NDArray[np.int64] = np.concatenate([[0], np.cumsum(whole)])
+        self.tensor_ids: NDArray[np.int64] = tensors
         self.sizes: NDArray[np.int64]
         self.ids: NDArray[np.int64]
         self.sizes, self.ids = (whole, tensors << 32) if block is None else _cut(whole, tensors, block)
         self.offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(self.sizes)])
         self._starts: dict[int, NDArray[np.int64]] = {}
+        self._blocks: dict[int, NDArray[np.int64]] = {}
 
     @property
     def total(self) -> int:
@@ -62,6 +72,12 @@ class Segments:
         if bits not in self._starts:
             self._starts[bits] = np.concatenate([[0], np.cumsum(-(-self.sizes * bits // 8))])
         return self._starts[bits]
+
+    def blocks_of(self, size: int) -> NDArray[np.int64]:
+        """Number of the first block of so many elements of each segment, then of all; int64 [s + 1]."""
+        if size not in self._blocks:
+            self._blocks[size] = np.concatenate([[0], np.cumsum(-(-self.sizes // size))])
+        return self._blocks[size]
 
     def counts(self, ratio: float) -> NDArray[np.int64]:
         """Elements that sparse codecs keep of each segment, max(1, floor(ratio * size)); int64 [s]."""
@@ -102,3 +118,12 @@ def _check(sizes: NDArray[np.int64], ids: NDArray[np.int64], block: int | None) 
         raise InputError(f"ids are {ids.tolist()[:8]}; expected {len(sizes)} numbers from 0 to 2^31 - 1")
     if block is not None and block < 1:
         raise InputError(f"block is {block}; expected at least one element")
+
+
+def _checked(shapes: Sequence[Sequence[int]], sizes: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    found = tuple(tuple(int(side) for side in shape) for shape in shapes)
+    if [prod(shape) for shape in found] != sizes.tolist():
+        raise InputError(
+            f"shapes are {found[:8]}; expected those of tensors of {sizes.tolist()[:8]} elements"
+        )
+    return found

@@ -46,7 +46,7 @@ class SignSGD(GradientCodec):
     Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant" (ICLR 2019).
     """
 
-    memory: str | None = None
+    memories: tuple[str, ...] = ()
 
     def size_bytes(self, segments: Segments) -> int:
         """A bit an element, rounded up to bytes for each segment."""
@@ -55,11 +55,7 @@ class SignSGD(GradientCodec):
     def _encode(
         self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
-        kernels = self._kernels(gradient.device)
-        _, bad = kernels.peaks(gradient, None, segments)
-        if bad < 0:
-            one = torch.ones(len(segments), device=gradient.device)
-            kernels.write_signs(gradient, None, segments, -one, one, out)
+        bad: int = self._kernels(gradient.device).write_plain_signs(gradient, segments, out)
         return bad
 
     def _decode_sum(
@@ -80,7 +76,7 @@ class Signum(SignSGD):
         implementation: One of `IMPLEMENTATIONS`.
     """
 
-    memory = "momentum"
+    memories = ("momentum",)
 
     def __init__(self, *, momentum: float = 0.9, implementation: str = "auto") -> None:
         super().__init__(implementation=implementation)

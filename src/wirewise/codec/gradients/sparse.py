@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from wirewise.codec.gradients.codec import Draw, GradientCodec, check_ratio, get
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import CodecError
 
-__all__ = ["RandomK", "TopK"]
+__all__ = ["RandomK", "TopK", "add_gathered"]
 
 
 class TopK(GradientCodec):
@@ -44,18 +46,7 @@ class TopK(GradientCodec):
     def _decode_sum(
         self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
     ) -> None:
-        kernels, count = self._kernels(out.device), payloads.shape[1] // 8
-        indices = get_floats(payloads, 0, count).view(torch.int32)
-        values = get_floats(payloads, 4 * count, count) * scale
-        low, high = (int(end) for end in indices.aminmax())
-        if low < 0 or high >= segments.total:
-            raise CodecError(
-                f"a payload has indices from {low} to {high}, expected 0 to {segments.total - 1}: it is damaged, or "
-                "comes from another codec"
-            )
-        out.zero_()
-        for row in range(len(payloads)):
-            kernels.add_sparse(indices[row], values[row], out)
+        add_gathered(self._kernels(out.device), payloads, payloads.shape[1] // 8, scale, segments, out)
 
 
 class RandomK(GradientCodec):
@@ -74,7 +65,7 @@ class RandomK(GradientCodec):
     def __init__(self, *, ratio: float = 0.01, scaled: bool = False, implementation: str = "auto") -> None:
         super().__init__(implementation=implementation)
         self.ratio, self.scaled = check_ratio(ratio), scaled
-        self.memory = None if scaled else "residual"
+        self.memories = () if scaled else ("residual",)
 
     def size_bytes(self, segments: Segments) -> int:
         """4 bytes for each element that is kept; indices do not travel."""
@@ -108,3 +99,24 @@ class RandomK(GradientCodec):
         counts = torch.from_numpy(segments.counts(self.ratio))
         factors = (torch.from_numpy(segments.sizes) / counts).float()
         return factors.repeat_interleave(counts).to(device)
+
+
+def add_gathered(
+    kernels: ModuleType, payloads: Tensor, count: int, scale: float, segments: Segments, out: Tensor
+) -> None:
+    """Write the scaled sum of payloads that begin with `count` indices and values each.
+
+    Raises:
+        CodecError: An index lies outside the group.
+    """
+    indices = get_floats(payloads, 0, count).view(torch.int32)
+    values = get_floats(payloads, 4 * count, count) * scale
+    low, high = (int(end) for end in indices.aminmax())
+    if low < 0 or high >= segments.total:
+        raise CodecError(
+            f"a payload has indices from {low} to {high}, expected 0 to {segments.total - 1}: it is damaged, or comes "
+            "from another codec"
+        )
+    out.zero_()
+    for row in range(len(payloads)):
+        kernels.add_sparse(indices[row], values[row], out)

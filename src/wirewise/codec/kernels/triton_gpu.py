@@ -19,14 +19,14 @@ from wirewise.codec.kernels import reference
 from wirewise.codec.layout import Group, MessageLayout
 from wirewise.errors import CodecError
 
-__all__ = ["check_device", "pack", "unpack", "unpack_add", "unpack_aggregate"]
+__all__ = ["check_device", "mix32", "pack", "row_key_of", "unpack", "unpack_add", "unpack_aggregate"]
 
 _MAX_BLOCK = 4096
 """Columns that a program holds at once; wider rows take several rounds."""
 
 
 @triton.jit
-def _mix32(x):
+def mix32(x):
     """`wirewise.rng.mix32` of uint32 values."""
     x = x ^ (x >> 16)
     x = x * 0x7FEB352D
@@ -36,11 +36,11 @@ def _mix32(x):
 
 
 @triton.jit
-def _row_key(key, row):
+def row_key_of(key, row):
     """`wirewise.rng.row_key` of a uint32 key and an int64 global row id."""
     low = (row & 0xFFFFFFFF).to(tl.uint32)
     high = ((row >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    return _mix32(key ^ _mix32(low ^ _mix32(high + 0x9E3779B9)))
+    return mix32(key ^ mix32(low ^ mix32(high + 0x9E3779B9)))
 
 
 @triton.jit
@@ -48,7 +48,7 @@ def _random16(row_key, column, half):
     """The 16 random bits of each column, as `wirewise.rng.uniform16` lays them out."""
     left = column < half
     counter = tl.where(left, column, column - half).to(tl.uint32)
-    word = _mix32(row_key + counter * 0x9E3779B9)
+    word = mix32(row_key + counter * 0x9E3779B9)
     return tl.where(left, word & 0xFFFF, word >> 16).to(tl.int32)
 
 
@@ -140,7 +140,7 @@ def _pack_kernel(
         tl.store(ranges_ptr + message, high - tl.where(low == 0.0, 0.0, low))
     row_key = tl.zeros((), tl.uint32)
     if STOCHASTIC:
-        row_key = _row_key(key.to(tl.uint32), tl.load(rows_ptr + message))
+        row_key = row_key_of(key.to(tl.uint32), tl.load(rows_ptr + message))
     plane = tl.arange(0, PLANES)[:, None]
     for start in range(0, size, BLOCK_BYTES):
         byte = start + tl.arange(0, BLOCK_BYTES)

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.kernels import cpu_codes, cpu_select, cpu_values
-from wirewise.codec.gradients.kernels.reference import BLOCK
+from wirewise.codec.gradients.kernels import (
+    cpu_above,
+    cpu_blocks,
+    cpu_codes,
+    cpu_factors,
+    cpu_select,
+    cpu_values,
+)
+from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds
+from wirewise.codec.gradients.kernels.reference_blocks import SCALED
 from wirewise.codec.gradients.segments import Segments
 
 __all__ = [
+    "above",
+    "add_blocks",
     "add_cast",
     "add_levels",
     "add_signs",
     "add_sparse",
     "add_ternary",
+    "block_peaks",
+    "compensate",
     "draw",
     "halves",
     "largest",
+    "orthogonalise",
     "peaks",
     "sums",
     "take",
+    "write_blocks",
     "write_cast",
     "write_levels",
     "write_momentum",
+    "write_plain_signs",
     "write_signs",
     "write_ternary",
 ]
@@ -75,6 +92,10 @@ def write_signs(
     cpu_codes.write_signs(gradient.numpy(), _numpy(memory), *tables, out.numpy())
 
 
+def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
+    return cpu_codes.write_plain_signs(gradient.numpy(), segments.offsets, segments.starts_of(1), out.numpy())
+
+
 def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
     tables = (segments.offsets, segments.starts_of(1), np.float32(share))
     cpu_codes.write_momentum(gradient.numpy(), memory.numpy(), *tables, out.numpy())
@@ -101,6 +122,48 @@ def write_ternary(
     inverse = torch.where(tops > 0, 1.0 / tops, 0.0).numpy()
     tables = (segments.offsets, segments.starts_of(2), segments.ids, tops.numpy(), inverse)
     cpu_codes.write_ternary(gradient.numpy(), _numpy(memory), *tables, np.uint32(key), out.numpy())
+
+
+def block_peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
+    found = torch.empty(int(segments.blocks_of(SCALED)[-1]))
+    bad = cpu_blocks.scan_blocks(gradient.numpy(), _numpy(memory), segments.offsets, found.numpy())
+    return found, bad
+
+
+def write_blocks(
+    gradient: Tensor,
+    memory: Tensor | None,
+    segments: Segments,
+    steps: Tensor,
+    bits: int,
+    key: int | None,
+    out: Tensor,
+) -> None:
+    inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0).numpy()
+    tables = (segments.offsets, segments.starts_of(bits), segments.ids)
+    scales = (inverse, steps.numpy(), bits, None if key is None else np.uint32(key))
+    cpu_blocks.write_blocks(gradient.numpy(), _numpy(memory), tables, *scales, out.numpy())
+
+
+def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
+    cpu_factors.orthogonalise(flat.numpy(), tables)
+
+
+def compensate(gradient: Tensor, rest: Tensor, momentum: Tensor, share: float) -> None:
+    cpu_above.compensate(gradient.numpy(), rest.numpy(), momentum.numpy(), np.float32(share))
+
+
+def above(
+    values: Tensor, memory: Sequence[Tensor] | None, segments: Segments, bounds: Bounds, key: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    total = int(bounds.most.sum())
+    indices, found = torch.empty(total, dtype=torch.int32), torch.empty(total)
+    counts = torch.empty(len(segments), dtype=torch.int32)
+    tables = (segments.offsets, segments.ids, np.stack(bounds), np.uint32(key))
+    targets = (indices.numpy(), found.numpy(), counts.numpy())
+    kept = None if memory is None else tuple(buffer.numpy() for buffer in memory)
+    bad = cpu_above.above(values.numpy(), kept, *tables, *targets)
+    return indices, found, counts, bad
 
 
 def largest(
@@ -141,6 +204,11 @@ def add_signs(payloads: Tensor, segments: Segments, low: Tensor, high: Tensor, o
 def add_levels(payloads: Tensor, segments: Segments, steps: Tensor, out: Tensor) -> None:
     rows = payloads.numpy().view(np.int8)
     cpu_codes.add_levels(rows, segments.offsets, steps.numpy(), out.numpy())
+
+
+def add_blocks(payloads: Tensor, segments: Segments, steps: Tensor, bits: int, out: Tensor) -> None:
+    tables = (segments.offsets, segments.starts_of(bits), steps.numpy(), bits)
+    cpu_blocks.add_blocks(payloads.numpy().view(np.int8), *tables, out.numpy())
 
 
 def add_ternary(payloads: Tensor, segments: Segments, tops: Tensor, out: Tensor) -> None:

@@ -1,27 +1,34 @@
-"""Numba kernels that write and add codes of 1, 2 and 8 bits; a segment is cut into blocks of planes."""
+"""Numba kernels that write and add codes of 1, 2 and 8 bits; a segment is cut into blocks of planes.
+
+Kernels of signs go over a block several times: it stays in cache, and each loop is one that is vectorised.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from wirewise.codec.gradients.kernels.cpu_values import ABS, keep, part_of, value
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, keep, part_of, peak, value
+from wirewise.codec.gradients.kernels.pieces import BLOCK as _BLOCK
 from wirewise.codec.kernels.words import as_bits, as_float, entry, inline, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
 
 __all__ = [
     "add_levels",
+    "add_levels_of",
     "add_signs",
     "add_ternary",
+    "levels_of",
     "write_levels",
     "write_momentum",
+    "write_plain_signs",
     "write_signs",
     "write_ternary",
 ]
 
-_BLOCK = 4096
-"""`reference.BLOCK`."""
 _ONE, _TWO = np.uint32(1), np.uint32(2)
 _SIGN, _DRAW = np.uint32(31), np.uint32(8)
+_HALF = np.uint32(1 << 23)
+_SIGN_BIT, _TOP_BYTE = np.uint32(1 << 31), np.uint32(24)
 _UNIT = np.float32(2.0**-24)
 
 
@@ -37,53 +44,88 @@ def _merge(target, j, code, shift):
 
 
 @kernel
-def _sign_plane(gradient, memory, low, high, shift, target):
-    for j in range(len(gradient)):
-        v = value(gradient, memory, j)
-        minus = np.uint32(as_bits(v) >> _SIGN)
-        _merge(target, j, np.uint32(minus ^ _ONE), shift)
-        keep(memory, j, np.float32(v - (low if minus else high)))
+def _pack_signs(values, target):
+    """Bit 1 of each value without sign bit."""
+    size, count = len(target), len(values)
+    # All planes have these bytes: eight elements are put together in a register.
+    whole = max(0, count - 7 * size)
+    for j in range(whole):
+        code = np.uint32(0)
+        for plane in range(8):
+            minus = np.uint32(as_bits(values[np.uint64(j + plane * size)]) & _SIGN_BIT)
+            code = np.uint32(np.uint32(code >> _ONE) | minus)
+        target[j] = np.uint8(np.uint32(np.uint32(~code) >> _TOP_BYTE))
+    for j in range(whole, size):
+        code = np.uint32(0)
+        for plane in range((count - 1 - j) // size + 1):
+            plus = np.uint32(np.uint32(as_bits(values[j + plane * size]) >> _SIGN) ^ _ONE)
+            code = np.uint32(code | np.uint32(plus << np.uint32(plane)))
+        target[j] = np.uint8(code)
+
+
+@kernel
+def _add_to(memory, gradient):
+    for j in range(len(memory)):
+        memory[j] = np.float32(gradient[j] + memory[j])
+
+
+@kernel
+def _keep_rest(memory, low, high):
+    for j in range(len(memory)):
+        v = memory[j]
+        memory[j] = np.float32(v - (low if np.uint32(as_bits(v) >> _SIGN) else high))
 
 
 @entry
 def write_signs(gradient, memory, offsets, starts, lows, highs, out):
     """Bit 0 where v has the sign bit, which decodes to the segment's low, else 1, high; memory = v - sent."""
     for s in range(len(lows)):
-        byte, end = starts[s], offsets[s + 1]
-        for base in range(offsets[s], end, _BLOCK):
-            size = (min(_BLOCK, end - base) + 7) // 8
-            target = out[byte : byte + size]
-            target[:] = np.uint8(0)
-            for plane in range(8):
-                lo, hi = base + plane * size, min(base + plane * size + size, end)
-                if lo < hi:
-                    kept = part_of(memory, lo, hi)
-                    _sign_plane(gradient[lo:hi], kept, lows[s], highs[s], plane, target)
-            byte += size
+        byte = starts[s]
+        for lo in range(offsets[s], offsets[s + 1], _BLOCK):
+            hi = min(lo + _BLOCK, offsets[s + 1])
+            target = out[byte : byte + (hi - lo + 7) // 8]
+            if memory is None:
+                _pack_signs(gradient[lo:hi], target)
+            else:
+                _add_to(memory[lo:hi], gradient[lo:hi])
+                _pack_signs(memory[lo:hi], target)
+                _keep_rest(memory[lo:hi], lows[s], highs[s])
+            byte += len(target)
+
+
+@entry
+def write_plain_signs(gradient, offsets, starts, out):
+    """The signs of the gradient, read once; returns the first segment not finite, or -1."""
+    for s in range(len(offsets) - 1):
+        byte, top = starts[s], np.uint32(0)
+        for lo in range(offsets[s], offsets[s + 1], _BLOCK):
+            part = gradient[lo : min(lo + _BLOCK, offsets[s + 1])]
+            top = max(top, peak(part, None)[1])
+            target = out[byte : byte + (len(part) + 7) // 8]
+            _pack_signs(part, target)
+            byte += len(target)
+        if top >= EXPONENT:
+            return s
+    return -1
 
 
 @kernel
-def _momentum_plane(gradient, memory, share, shift, target):
-    for j in range(len(gradient)):
-        rest = np.float32(np.float32(gradient[j] - memory[j]) * share)
-        memory[j] = np.float32(memory[j] + rest)
-        _merge(target, j, np.uint32(np.uint32(as_bits(memory[j]) >> _SIGN) ^ _ONE), shift)
+def _move(memory, gradient, share):
+    for j in range(len(memory)):
+        memory[j] = np.float32(memory[j] + np.float32(np.float32(gradient[j] - memory[j]) * share))
 
 
 @entry
 def write_momentum(gradient, memory, offsets, starts, share, out):
     """Move the memory towards the gradient by `share` and write its sign bits, as `write_signs` does."""
     for s in range(len(offsets) - 1):
-        byte, end = starts[s], offsets[s + 1]
-        for base in range(offsets[s], end, _BLOCK):
-            size = (min(_BLOCK, end - base) + 7) // 8
-            target = out[byte : byte + size]
-            target[:] = np.uint8(0)
-            for plane in range(8):
-                lo, hi = base + plane * size, min(base + plane * size + size, end)
-                if lo < hi:
-                    _momentum_plane(gradient[lo:hi], memory[lo:hi], share, plane, target)
-            byte += size
+        byte = starts[s]
+        for lo in range(offsets[s], offsets[s + 1], _BLOCK):
+            hi = min(lo + _BLOCK, offsets[s + 1])
+            target = out[byte : byte + (hi - lo + 7) // 8]
+            _move(memory[lo:hi], gradient[lo:hi], share)
+            _pack_signs(memory[lo:hi], target)
+            byte += len(target)
 
 
 @kernel
@@ -121,14 +163,23 @@ def write_ternary(gradient, memory, offsets, starts, ids, tops, inverses, key, o
             byte += size
 
 
+@inline
+def _noise(key, column):
+    """What is added before a fraction of 24 bits is cut off: a draw, or without key one half."""
+    if key is None:
+        return _HALF
+    return np.uint32(_word(key, column) >> _DRAW)
+
+
 @kernel
-def _levels_of(gradient, memory, inverse, step, most, key, target):
+def levels_of(gradient, memory, inverse, step, most, key, target):
+    """Signed levels of one scale, int8; memory = v - sent."""
     for j in range(len(gradient)):
         v = value(gradient, memory, j)
         bits = as_bits(v)
         magnitude = as_float(np.uint32(bits & ABS))
         fixed = np.uint32(min(np.int32(np.float32(magnitude * inverse)), most))
-        word = np.uint32(_word(key, j) >> _DRAW)
+        word = _noise(key, j)
         level = np.int32(np.uint32(np.uint32(fixed + word) >> np.uint32(24)))
         signed = np.int32(-level) if np.uint32(bits >> _SIGN) else level
         target[j] = np.int8(signed)
@@ -142,7 +193,7 @@ def write_levels(gradient, memory, offsets, ids, inverses, steps, levels, key, o
     for s in range(len(steps)):
         lo, hi = offsets[s], offsets[s + 1]
         row, kept = row_key(key, ids[s]), part_of(memory, lo, hi)
-        _levels_of(gradient[lo:hi], kept, inverses[s], steps[s], most, row, out[lo:hi])
+        levels_of(gradient[lo:hi], kept, inverses[s], steps[s], most, row, out[lo:hi])
 
 
 @kernel
@@ -193,7 +244,8 @@ def add_ternary(rows, offsets, starts, tops, out):
 
 
 @kernel
-def _add_levels(row, step, out):
+def add_levels_of(row, step, out):
+    """Add levels of one scale."""
     for j in range(len(out)):
         out[j] = np.float32(out[j] + np.float32(np.float32(row[j]) * step))
 
@@ -206,4 +258,4 @@ def add_levels(rows, offsets, steps, out):
             hi = min(lo + _BLOCK, offsets[s + 1])
             out[lo:hi] = np.float32(0.0)
             for r in range(len(rows)):
-                _add_levels(rows[r, lo:hi], steps[r, s], out[lo:hi])
+                add_levels_of(rows[r, lo:hi], steps[r, s], out[lo:hi])

@@ -8,9 +8,9 @@ from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, part_of, 
 from wirewise.codec.kernels.words import as_bits, entry, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
 
-__all__ = ["add_sparse", "draw", "largest", "take"]
+__all__ = ["BINS", "add_sparse", "choose", "collect", "draw", "largest", "take", "threshold"]
 
-_BINS = 2048
+BINS = 2048
 """Of a histogram: 8 bits of exponent and 3 of mantissa."""
 _COARSE = np.uint32(20)
 _GROUP = 32
@@ -32,7 +32,7 @@ def _edge(gradient, memory, wanted, stride, counts):
     counts[:] = 0
     for i in range(0, len(gradient), stride):
         counts[_bits(gradient, memory, i) >> _COARSE] += 1
-    place, above = _BINS - 1, counts[_BINS - 1]
+    place, above = BINS - 1, counts[BINS - 1]
     while above < wanted and place > 0:
         place -= 1
         above += counts[place]
@@ -50,7 +50,7 @@ def _top(gradient, memory, lo, hi):
 
 
 @kernel
-def _collect(gradient, memory, edge, places, found):
+def collect(gradient, memory, edge, places, found):
     """Places and bits of the elements from the edge on, ascending; their number, and the largest bits of all."""
     count, top = 0, np.uint32(0)
     for lo in range(0, len(gradient), _GROUP):
@@ -68,7 +68,7 @@ def _collect(gradient, memory, edge, places, found):
 
 
 @kernel
-def _threshold(found, wanted, counts):
+def threshold(found, wanted, counts):
     """Bits of the `wanted`-th largest, and how many with these bits to take."""
     prefix, known = np.uint32(0), np.uint32(31)
     for width in (np.uint32(11), np.uint32(10), np.uint32(10)):
@@ -77,7 +77,7 @@ def _threshold(found, wanted, counts):
         for i in range(len(found)):
             if np.uint32(found[i] >> known) == prefix:
                 counts[np.uint32(found[i] >> shift) & np.uint32(np.uint32(1 << width) - 1)] += 1
-        place = _BINS - 1
+        place = BINS - 1
         while counts[place] < wanted:
             wanted -= counts[place]
             place -= 1
@@ -86,18 +86,18 @@ def _threshold(found, wanted, counts):
 
 
 @kernel
-def _choose(gradient, memory, wanted, places, found, counts, indices, values, first):
+def choose(gradient, memory, wanted, places, found, counts, indices, values, first):
     """Write the `wanted` largest of a segment that starts at `first`; returns the largest bits."""
     size = len(gradient)
     stride = _STRIDE if size >= _SAMPLED else 1
     # A quarter more than needed: too few happens rarely, and then all elements are counted.
     share = wanted if stride == 1 else (5 * wanted) // (4 * stride) + 8
     edge = _edge(gradient, memory, share, stride, counts)
-    count, top = _collect(gradient, memory, edge, places, found)
+    count, top = collect(gradient, memory, edge, places, found)
     if count < wanted:
         edge = _edge(gradient, memory, wanted, 1, counts)
-        count, top = _collect(gradient, memory, edge, places, found)
-    limit, equals = _threshold(found[:count], wanted, counts)
+        count, top = collect(gradient, memory, edge, places, found)
+    limit, equals = threshold(found[:count], wanted, counts)
     at = 0
     for i in range(count):
         if found[i] > limit or (found[i] == limit and equals > 0):
@@ -114,13 +114,13 @@ def largest(gradient, memory, offsets, firsts, indices, values):
     most = 0
     for s in range(len(offsets) - 1):
         most = max(most, offsets[s + 1] - offsets[s])
-    # One more: `_collect` writes before it knows whether it keeps.
+    # One more: `collect` writes before it knows whether it keeps.
     places, found = np.empty(most + 1, dtype=np.int32), np.empty(most + 1, dtype=np.uint32)
-    counts = np.empty(_BINS, dtype=np.int32)
+    counts = np.empty(BINS, dtype=np.int32)
     for s in range(len(offsets) - 1):
         lo, hi, at, end = offsets[s], offsets[s + 1], firsts[s], firsts[s + 1]
         kept = part_of(memory, lo, hi)
-        top = _choose(
+        top = choose(
             gradient[lo:hi], kept, end - at, places, found, counts, indices[at:end], values[at:end], lo
         )
         if top >= EXPONENT:

@@ -14,7 +14,7 @@ from numba.extending import intrinsic, overload
 
 from wirewise.codec.kernels.words import as_bits, as_float, bfloat16, entry, kernel
 
-__all__ = ["ABS", "EXPONENT", "cast", "keep", "part_of", "scan", "scan_halves", "value", "widen_add"]
+__all__ = ["ABS", "EXPONENT", "cast", "keep", "part_of", "peak", "scan", "scan_halves", "value", "widen_add"]
 
 ABS = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
@@ -72,7 +72,8 @@ def _from_half(typingctx, raw):
 
 
 @_reduction
-def _peak(gradient, memory):
+def peak(gradient, memory):
+    """Largest |v| and its bits."""
     top = np.uint32(0)
     for i in range(len(gradient)):
         top = max(top, np.uint32(as_bits(value(gradient, memory, i)) & ABS))
@@ -106,7 +107,7 @@ def scan(gradient, memory, offsets, power, found):
     for s in range(len(found)):
         lo, hi = offsets[s], offsets[s + 1]
         if power == 0:
-            found[s], top = _peak(gradient[lo:hi], part_of(memory, lo, hi))
+            found[s], top = peak(gradient[lo:hi], part_of(memory, lo, hi))
         elif power == 1:
             found[s], top = _sum(gradient[lo:hi], part_of(memory, lo, hi))
         else:

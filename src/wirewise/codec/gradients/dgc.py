@@ -1,0 +1,101 @@
+"""Deep gradient compression: elements above a sampled threshold, with the optimizer's momentum kept by the codec."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients.codec import (
+    Draw,
+    GradientCodec,
+    Memory,
+    check_ratio,
+    get_floats,
+    put_floats,
+)
+from wirewise.codec.gradients.kernels.pieces import Bounds
+from wirewise.codec.gradients.segments import Segments
+from wirewise.codec.gradients.sparse import add_gathered
+from wirewise.errors import CodecError, InputError
+
+__all__ = ["DGC"]
+
+_LEAST, _MOST = 0.7, 1.3
+"""Share of the wanted elements that may be sent."""
+_EXACT = 1 << 14
+"""Smaller segments are not sampled."""
+_LARGE = 1 << 20
+_SAMPLED_LARGE, _SAMPLED = 0.001, 0.01
+_AIM = 1.1
+"""A threshold that is a little low is cheaper to mend than one that is a little high."""
+
+
+class DGC(GradientCodec):
+    """About k = max(1, floor(ratio * size)) elements of largest magnitude, found by a threshold; 0.7 k to 1.3 k.
+
+    Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training" (ICLR 2018),
+    section 3: with a memory, momentum u = momentum * u + gradient and residual w = w + u; the large elements of w are
+    sent, and both are 0 there. The optimizer should then have no momentum of its own. Without a memory the elements
+    of the gradient are sent. Segments below 16 Ki elements are searched exactly, k elements of each.
+
+    Args:
+        ratio: Share of the elements, above 0 and at most 1.
+        momentum: From 0 (plain error feedback) to below 1.
+        implementation: One of `IMPLEMENTATIONS`.
+    """
+
+    memories = ("residual", "momentum")
+
+    def __init__(self, *, ratio: float = 0.01, momentum: float = 0.9, implementation: str = "auto") -> None:
+        super().__init__(implementation=implementation)
+        if not 0.0 <= momentum < 1.0:
+            raise InputError(f"momentum is {momentum}; expected at least 0 and below 1, for example 0.9")
+        self.ratio, self.momentum = check_ratio(ratio), momentum
+
+    def size_bytes(self, segments: Segments) -> int:
+        """8 bytes (int32 index, float32 value) for each of floor(1.3 k) elements, padded, and a count a segment."""
+        return 8 * int(self._bounds(segments).most.sum()) + 4 * len(segments)
+
+    def _encode(
+        self, gradient: Tensor, memory: Memory | None, segments: Segments, out: Tensor, draw: Draw
+    ) -> int:
+        kernels = self._kernels(gradient.device)
+        values = gradient
+        if memory is not None:
+            bad: int = kernels.peaks(gradient, None, segments)[1]
+            if bad >= 0:
+                return bad
+            # Sums stay finite, so that from here on only a memory that was not finite before can be refused.
+            kernels.compensate(gradient, *memory, self.momentum)
+            values = memory[0]
+        bounds = self._bounds(segments)
+        indices, found, counts, bad = kernels.above(values, memory, segments, bounds, draw.own_key)
+        if bad < 0:
+            for number, part in enumerate((indices, found)):
+                put_floats(out, 4 * number * len(indices), part.view(torch.float32))
+            put_floats(out, 8 * len(indices), counts.view(torch.float32))
+        return bad
+
+    def _decode_sum(
+        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
+    ) -> None:
+        most = torch.from_numpy(self._bounds(segments).most).to(out.device)
+        total = int(most.sum())
+        counts = get_floats(payloads, 8 * total, len(segments)).view(torch.int32)
+        if bool(((counts < 0) | (counts > most)).any()):
+            raise CodecError(
+                f"a payload counts up to {int(counts.max())} elements in a segment, expected at most "
+                f"{int(most.max())}: it is damaged, or comes from another codec"
+            )
+        # Padding has the value 0 and an index of its segment, so that it is added like the rest.
+        add_gathered(self._kernels(out.device), payloads, total, scale, segments, out)
+
+    def _bounds(self, segments: Segments) -> Bounds:
+        sizes, wanted = segments.sizes, segments.counts(self.ratio)
+        shares = np.where(sizes < _LARGE, _SAMPLED, _SAMPLED_LARGE)
+        samples = np.where(sizes < _EXACT, 0, shares * sizes).astype(np.int64)
+        aims = np.clip(_AIM * wanted * samples / sizes, 1, np.maximum(1, samples)).astype(np.int64)
+        least = np.ceil(_LEAST * wanted).astype(np.int64)
+        most = np.minimum(np.maximum(1, _MOST * wanted), sizes).astype(np.int64)
+        return Bounds(wanted, least, most, samples, aims)

@@ -1,0 +1,220 @@
+"""The gradient kernels on CUDA: tensors in, Triton kernels underneath; `reference.py` says what each does.
+
+What is bound by memory as torch operations are, and what runs once for each segment, is the reference's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from wirewise.codec.gradients.kernels import gpu_codes
+from wirewise.codec.gradients.kernels.pieces import BLOCK, peaks, slices, values_of
+from wirewise.codec.gradients.kernels.reference import add_cast, halves, sums, write_cast
+from wirewise.codec.gradients.kernels.reference_blocks import SCALED, block_peaks, orthogonalise
+from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
+from wirewise.codec.gradients.segments import Segments
+from wirewise.codec.kernels.triton_gpu import check_device
+
+__all__ = [
+    "above",
+    "add_blocks",
+    "add_cast",
+    "add_levels",
+    "add_signs",
+    "add_sparse",
+    "add_ternary",
+    "block_peaks",
+    "check_device",
+    "compensate",
+    "draw",
+    "halves",
+    "largest",
+    "orthogonalise",
+    "peaks",
+    "sums",
+    "take",
+    "write_blocks",
+    "write_cast",
+    "write_levels",
+    "write_momentum",
+    "write_plain_signs",
+    "write_signs",
+    "write_ternary",
+]
+
+_EXACT: dict[str, Any] = {"enable_fp_fusion": False}
+_LARGEST = torch.finfo(torch.float32).max
+_tables: WeakKeyDictionary[Segments, dict[Any, Tensor]] = WeakKeyDictionary()
+
+
+def _table(segments: Segments, size: int, bits: int, device: torch.device) -> Tensor:
+    """The table of blocks of so many elements that `gpu_codes` reads, [blocks, 5]; copied once."""
+    known = _tables.setdefault(segments, {})
+    if (size, bits, device) not in known:
+        firsts = segments.blocks_of(size)
+        owner = np.repeat(np.arange(len(segments)), np.diff(firsts))
+        column = (np.arange(len(owner)) - firsts[owner]) * size
+        count = np.minimum(size, segments.sizes[owner] - column)
+        byte = segments.starts_of(bits)[owner] + column * bits // 8
+        rows = np.stack([owner, segments.offsets[owner] + column, count, byte, column], axis=1)
+        known[size, bits, device] = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(device)
+    return known[size, bits, device]
+
+
+def _ids(segments: Segments, device: torch.device) -> Tensor:
+    known = _tables.setdefault(segments, {})
+    if device not in known:
+        known[device] = torch.from_numpy(segments.ids).to(device)
+    return known[device]
+
+
+def _signs(
+    gradient: Tensor,
+    memory: Tensor | None,
+    segments: Segments,
+    levels: tuple[Tensor, Tensor] | None,
+    share: float | None,
+    out: Tensor,
+) -> None:
+    table = _table(segments, BLOCK, 1, gradient.device)
+    kept = gradient if memory is None else memory
+    low, high = levels or (gradient, gradient)
+    modes = {"KEEP": levels is not None and memory is not None, "MOVE": share is not None}
+    arguments = (gradient, kept, table, low, high, share or 0.0, out)
+    gpu_codes.write_signs[(len(table),)](*arguments, **modes, BYTES=BLOCK // 8, **_EXACT)
+
+
+def write_signs(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, low: Tensor, high: Tensor, out: Tensor
+) -> None:
+    _signs(gradient, memory, segments, (low, high), None, out)
+
+
+def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
+    _signs(gradient, None, segments, None, None, out)
+    return peaks(gradient, None, segments)[1]
+
+
+def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
+    _signs(gradient, memory, segments, None, share, out)
+
+
+def write_ternary(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, tops: Tensor, key: int, out: Tensor
+) -> None:
+    table, ids = _table(segments, BLOCK, 2, gradient.device), _ids(segments, gradient.device)
+    inverse = torch.where(tops > 0, 1.0 / tops, 0.0)
+    kept = gradient if memory is None else memory
+    arguments = (gradient, kept, table, ids, tops, inverse, key, out)
+    modes = {"KEEP": memory is not None, "BYTES": BLOCK // 4}
+    gpu_codes.write_ternary[(len(table),)](*arguments, **modes, **_EXACT)
+
+
+def _codes(
+    gradient: Tensor,
+    memory: Tensor | None,
+    segments: Segments,
+    steps: Tensor,
+    inverse: Tensor,
+    most: int,
+    bits: int,
+    size: int,
+    key: int | None,
+    out: Tensor,
+) -> None:
+    table, ids = _table(segments, size, bits, gradient.device), _ids(segments, gradient.device)
+    kept = gradient if memory is None else memory
+    arguments = (gradient, kept, table, ids, inverse, steps, key or 0, most << 24, out)
+    modes = {"OWN": size == SCALED, "DRAWN": key is not None, "KEEP": memory is not None, "BITS": bits}
+    gpu_codes.write_codes[(len(table),)](*arguments, **modes, BYTES=size * bits // 8, **_EXACT)
+
+
+def write_levels(
+    gradient: Tensor,
+    memory: Tensor | None,
+    segments: Segments,
+    norms: Tensor,
+    levels: int,
+    key: int,
+    out: Tensor,
+) -> None:
+    inverse = torch.where(norms > 0, float(levels << 24) / norms, 0.0)
+    _codes(gradient, memory, segments, norms / levels, inverse, levels, 8, BLOCK, key, out)
+
+
+def write_blocks(
+    gradient: Tensor,
+    memory: Tensor | None,
+    segments: Segments,
+    steps: Tensor,
+    bits: int,
+    key: int | None,
+    out: Tensor,
+) -> None:
+    inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0)
+    most = (1 << (bits - 1)) - 1
+    _codes(gradient, memory, segments, steps, inverse, most, bits, SCALED, key, out)
+
+
+def _add_planes(
+    payloads: Tensor, segments: Segments, low: Tensor, high: Tensor, bits: int, out: Tensor
+) -> None:
+    table = _table(segments, BLOCK, bits, out.device)
+    arguments = (payloads, table, low.contiguous(), high.contiguous(), out, len(payloads), len(segments))
+    grid, modes = (len(table),), {"BITS": bits, "BYTES": BLOCK * bits // 8}
+    gpu_codes.add_planes[grid](*arguments, payloads.shape[1], **modes, **_EXACT)
+
+
+def add_signs(payloads: Tensor, segments: Segments, low: Tensor, high: Tensor, out: Tensor) -> None:
+    _add_planes(payloads, segments, low, high, 1, out)
+
+
+def add_ternary(payloads: Tensor, segments: Segments, tops: Tensor, out: Tensor) -> None:
+    _add_planes(payloads, segments, -tops, tops, 2, out)
+
+
+def _add_codes(
+    payloads: Tensor, segments: Segments, steps: Tensor, bits: int, size: int, out: Tensor
+) -> None:
+    table = _table(segments, size, bits, out.device)
+    arguments = (payloads, table, steps.contiguous(), out, len(payloads), steps.shape[1], payloads.shape[1])
+    modes = {"OWN": size == SCALED, "BITS": bits, "BYTES": size * bits // 8}
+    gpu_codes.add_codes[(len(table),)](*arguments, **modes, **_EXACT)
+
+
+def add_levels(payloads: Tensor, segments: Segments, steps: Tensor, out: Tensor) -> None:
+    _add_codes(payloads, segments, steps, 8, BLOCK, out)
+
+
+def add_blocks(payloads: Tensor, segments: Segments, steps: Tensor, bits: int, out: Tensor) -> None:
+    _add_codes(payloads, segments, steps, bits, SCALED, out)
+
+
+def compensate(gradient: Tensor, rest: Tensor, momentum: Tensor, share: float) -> None:
+    grid = (triton.cdiv(len(gradient), 1024),)
+    arguments = (gradient, rest, momentum, share, _LARGEST, len(gradient))
+    gpu_codes.compensate[grid](*arguments, BLOCK=1024, **_EXACT)
+
+
+def largest(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, counts: np.ndarray
+) -> tuple[Tensor, Tensor, int]:
+    """By the magnitude of the last one that is kept: no segment is sorted."""
+    v = values_of(gradient, memory)
+    bad, chosen = peaks(v, None, segments)[1], []
+    for part, count in zip(slices(segments), counts.tolist(), strict=True):
+        magnitudes = v[part].abs()
+        limit = magnitudes.topk(count, sorted=True).values[-1]
+        above_limit, equal = magnitudes > limit, magnitudes == limit
+        equal &= equal.cumsum(0) <= count - above_limit.sum()
+        chosen.append(torch.nonzero(above_limit | equal).flatten() + part.start)
+    indices = torch.cat(chosen).to(torch.int32)
+    if bad >= 0:
+        return indices, gradient.new_zeros(len(indices)), bad
+    return indices, take(gradient, memory, indices), bad

@@ -1,0 +1,220 @@
+"""Triton kernels that write and add codes of 1, 2, 4 and 8 bits: one program for each block of planes.
+
+A program reads its row of the table of blocks: segment, first element, elements, first byte, and place of the first
+element in the segment, int64. Arithmetic is that of the reference, to the bit: multiplications and additions are not
+fused (`enable_fp_fusion=False`).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from wirewise.codec.kernels.triton_gpu import mix32, row_key_of
+
+__all__ = ["add_codes", "add_planes", "compensate", "write_codes", "write_signs", "write_ternary"]
+
+
+@triton.jit
+def _planes(table_ptr, BITS: tl.constexpr, BYTES: tl.constexpr):
+    """Where the program's block lies, its elements [planes, bytes] by byte, and which of them there are.
+
+    Segment, first element, first byte, place in the segment, bytes, elements from the first on, mask.
+    """
+    row_ptr = table_ptr + tl.program_id(0).to(tl.int64) * 5
+    count = tl.load(row_ptr + 2)
+    size = (count * BITS + 7) // 8
+    byte = tl.arange(0, BYTES)[None, :]
+    local = tl.arange(0, 8 // BITS)[:, None] * size + byte
+    mask = (byte < size) & (local < count)
+    return (
+        tl.load(row_ptr),
+        tl.load(row_ptr + 1),
+        tl.load(row_ptr + 3),
+        tl.load(row_ptr + 4),
+        size,
+        local,
+        mask,
+    )
+
+
+@triton.jit
+def _value(gradient_ptr, memory_ptr, place, mask, KEEP: tl.constexpr):
+    v = tl.load(gradient_ptr + place, mask=mask, other=0.0)
+    if KEEP:
+        v = v + tl.load(memory_ptr + place, mask=mask, other=0.0)
+    return v
+
+
+@triton.jit
+def _draw(key, ids_ptr, segment, column):
+    """24 random bits of each element."""
+    row = row_key_of(key.to(tl.uint32), tl.load(ids_ptr + segment))
+    return (mix32(row + column.to(tl.uint32) * 0x9E3779B9) >> 8).to(tl.int32)
+
+
+@triton.jit
+def _store_bytes(out_ptr, start, size, codes, BITS: tl.constexpr, BYTES: tl.constexpr):
+    """Put the codes (int32 [planes, bytes], 0 where there is no element) of each byte together."""
+    shift = tl.arange(0, 8 // BITS)[:, None] * BITS
+    byte = tl.arange(0, BYTES)
+    packed = tl.sum(codes << shift, axis=0)
+    tl.store(out_ptr + start + byte, packed.to(tl.uint8), mask=byte < size)
+
+
+@triton.jit
+def write_signs(
+    gradient_ptr,
+    memory_ptr,
+    table_ptr,
+    low_ptr,
+    high_ptr,
+    share,
+    out_ptr,
+    KEEP: tl.constexpr,
+    MOVE: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    segment, first, start, _, size, local, mask = _planes(table_ptr, 1, BYTES)
+    place = first + local
+    v = _value(gradient_ptr, memory_ptr, place, mask, KEEP)
+    if MOVE:
+        old = tl.load(memory_ptr + place, mask=mask, other=0.0)
+        v = old + (v - old) * share
+        tl.store(memory_ptr + place, v, mask=mask)
+    minus = v.to(tl.int32, bitcast=True) < 0
+    if KEEP:
+        sent = tl.where(minus, tl.load(low_ptr + segment), tl.load(high_ptr + segment))
+        tl.store(memory_ptr + place, v - sent, mask=mask)
+    _store_bytes(out_ptr, start, size, (mask & (minus == 0)).to(tl.int32), 1, BYTES)
+
+
+@triton.jit(do_not_specialize=["key"])
+def write_ternary(
+    gradient_ptr,
+    memory_ptr,
+    table_ptr,
+    ids_ptr,
+    top_ptr,
+    inverse_ptr,
+    key,
+    out_ptr,
+    KEEP: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    segment, first, start, column, size, local, mask = _planes(table_ptr, 2, BYTES)
+    place = first + local
+    v = _value(gradient_ptr, memory_ptr, place, mask, KEEP)
+    limit = _draw(key, ids_ptr, segment, column + local).to(tl.float32) * 5.9604644775390625e-08
+    chosen = mask & (tl.abs(v) * tl.load(inverse_ptr + segment) > limit)
+    minus = v.to(tl.int32, bitcast=True) < 0
+    if KEEP:
+        top = tl.load(top_ptr + segment)
+        tl.store(memory_ptr + place, v - tl.where(chosen, tl.where(minus, -top, top), 0.0), mask=mask)
+    _store_bytes(out_ptr, start, size, tl.where(chosen, tl.where(minus, 2, 1), 0), 2, BYTES)
+
+
+@triton.jit(do_not_specialize=["key"])
+def write_codes(
+    gradient_ptr,
+    memory_ptr,
+    table_ptr,
+    ids_ptr,
+    inverse_ptr,
+    step_ptr,
+    key,
+    most,
+    out_ptr,
+    OWN: tl.constexpr,
+    DRAWN: tl.constexpr,
+    KEEP: tl.constexpr,
+    BITS: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    """Signed codes; OWN: a block has a scale of its own, else it has that of its segment."""
+    segment, first, start, column, size, local, mask = _planes(table_ptr, BITS, BYTES)
+    place = first + local
+    scale = segment
+    if OWN:
+        scale = tl.program_id(0).to(tl.int64)
+    v = _value(gradient_ptr, memory_ptr, place, mask, KEEP)
+    fixed = tl.minimum((tl.abs(v) * tl.load(inverse_ptr + scale)).to(tl.int32), most)
+    noise = tl.full((8 // BITS, BYTES), 1 << 23, tl.int32)
+    if DRAWN:
+        noise = _draw(key, ids_ptr, segment, column + local)
+    level = (fixed + noise) >> 24
+    signed = tl.where(v.to(tl.int32, bitcast=True) < 0, -level, level)
+    if KEEP:
+        tl.store(memory_ptr + place, v - signed.to(tl.float32) * tl.load(step_ptr + scale), mask=mask)
+    _store_bytes(out_ptr, start, size, tl.where(mask, signed & ((1 << BITS) - 1), 0), BITS, BYTES)
+
+
+@triton.jit
+def add_planes(
+    rows_ptr,
+    table_ptr,
+    low_ptr,
+    high_ptr,
+    out_ptr,
+    count,
+    segments,
+    row_bytes,
+    BITS: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    """Sum of low or high, by the bit, or with two bits of 0, high and low for the codes 0, 1 and 2."""
+    segment, first, start, _, size, local, mask = _planes(table_ptr, BITS, BYTES)
+    total = tl.zeros((8 // BITS, BYTES), tl.float32)
+    byte = tl.arange(0, BYTES)[None, :]
+    shift = tl.arange(0, 8 // BITS)[:, None] * BITS
+    for r in range(count):
+        place = start + tl.cast(r, tl.int64) * row_bytes
+        packed = tl.load(rows_ptr + place + byte, mask=byte < size, other=0).to(tl.int32)
+        code = (packed >> shift) & ((1 << BITS) - 1)
+        low, high = tl.load(low_ptr + r * segments + segment), tl.load(high_ptr + r * segments + segment)
+        if BITS == 1:
+            total += tl.where(code > 0, high, low)
+        else:
+            total += tl.where(code == 1, high, tl.where(code == 2, low, 0.0))
+    tl.store(out_ptr + first + local, total, mask=mask)
+
+
+@triton.jit
+def add_codes(
+    rows_ptr,
+    table_ptr,
+    step_ptr,
+    out_ptr,
+    count,
+    scales,
+    row_bytes,
+    OWN: tl.constexpr,
+    BITS: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    segment, first, start, _, size, local, mask = _planes(table_ptr, BITS, BYTES)
+    scale = segment
+    if OWN:
+        scale = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((8 // BITS, BYTES), tl.float32)
+    byte = tl.arange(0, BYTES)[None, :]
+    shift = tl.arange(0, 8 // BITS)[:, None] * BITS
+    for r in range(count):
+        place = start + tl.cast(r, tl.int64) * row_bytes
+        packed = tl.load(rows_ptr + place + byte, mask=byte < size, other=0).to(tl.int32)
+        # The highest bit of a code is its sign.
+        half = 1 << (BITS - 1)
+        code = (((packed >> shift) & (2 * half - 1)) ^ half) - half
+        total += code.to(tl.float32) * tl.load(step_ptr + r * scales + scale)
+    tl.store(out_ptr + first + local, total, mask=mask)
+
+
+@triton.jit
+def compensate(gradient_ptr, rest_ptr, momentum_ptr, share, most, size, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < size
+    u = tl.load(momentum_ptr + place, mask=mask) * share + tl.load(gradient_ptr + place, mask=mask)
+    u = tl.where(u > most, most, tl.where(u < -most, -most, u))
+    w = tl.load(rest_ptr + place, mask=mask) + u
+    tl.store(momentum_ptr + place, u, mask=mask)
+    tl.store(rest_ptr + place, tl.where(w > most, most, tl.where(w < -most, -most, w)), mask=mask)

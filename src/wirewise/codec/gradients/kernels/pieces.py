@@ -1,0 +1,109 @@
+"""What the reference kernels share: slices of segments, random words, codes in planes.
+
+Codes of b < 8 bits lie in planes: a segment is cut into blocks of `BLOCK` elements, and byte j of a block of W bytes
+holds elements j, j + W, j + 2W, ... of the block from its lowest bits upward.
+
+The draw of element c of segment id is the 32-bit word h = mix32(row_key(key, id) + c * GOLDEN) of `wirewise.rng`; its
+upper 24 bits are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise import rng
+from wirewise.codec.gradients.segments import Segments
+
+__all__ = [
+    "BLOCK",
+    "Bounds",
+    "first_bad",
+    "from_planes",
+    "peaks",
+    "slices",
+    "to_planes",
+    "values_of",
+    "words",
+    "words_of",
+]
+
+BLOCK = 4096
+"""Elements that share planes."""
+
+
+class Bounds(NamedTuple):
+    """What the threshold of each segment is searched for with; int64 [s] each."""
+
+    wanted: np.ndarray
+    """Elements to keep."""
+    least: np.ndarray
+    most: np.ndarray
+    samples: np.ndarray
+    """Elements that are drawn, with replacement; 0: the wanted ones are found exactly."""
+    aims: np.ndarray
+    """The threshold that is tried first is the `aims`-th largest sample."""
+
+
+def slices(segments: Segments) -> Iterator[slice]:
+    """Elements of each segment."""
+    for start, end in zip(segments.offsets[:-1].tolist(), segments.offsets[1:].tolist(), strict=True):
+        yield slice(start, end)
+
+
+def values_of(gradient: Tensor, memory: Tensor | None) -> Tensor:
+    """The values that are sent, v."""
+    return gradient if memory is None else gradient + memory
+
+
+def first_bad(good: list[Tensor]) -> int:
+    """Number of the first segment that is not good, or -1."""
+    wrong = torch.nonzero(~torch.stack(good))
+    return int(wrong[0]) if len(wrong) else -1
+
+
+def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
+    """Largest |v| of each segment, float32 [s]; and the first segment not finite, or -1."""
+    v = values_of(gradient, memory).abs()
+    found = torch.stack([v[part].amax() for part in slices(segments)])
+    return found, first_bad(list(found.isfinite()))
+
+
+def words(key: int, segments: Segments, s: int) -> Tensor:
+    """32 random bits of each element of a segment, int64."""
+    return torch.from_numpy(words_of(key, int(segments.ids[s]), int(segments.sizes[s])))
+
+
+def words_of(key: int, row: int, count: int) -> np.ndarray:
+    """The first words of a row, int64 [count]: its two 16-bit halves are columns of `uniform16`."""
+    both = rng.uniform16(key, np.array([row]), 2 * count)[0].astype(np.int64)
+    return both[:count] | both[count:] << 16
+
+
+def to_planes(codes: Tensor, bits: int, block: int = BLOCK) -> Tensor:
+    """Bytes of the codes (uint8) of a segment."""
+    parts = []
+    for part in codes.split(block):
+        planes = 8 // bits
+        size = -(-len(part) // planes)
+        padded = part.new_zeros(planes * size)
+        padded[: len(part)] = part
+        shifts = (torch.arange(planes, device=codes.device) * bits).to(torch.uint8)
+        parts.append((padded.view(planes, size) << shifts[:, None]).sum(dim=0, dtype=torch.uint8))
+    return torch.cat(parts)
+
+
+def from_planes(packed: Tensor, bits: int, count: int, block: int = BLOCK) -> Tensor:
+    """Inverse of `to_planes`."""
+    planes = 8 // bits
+    shifts = (torch.arange(planes, device=packed.device) * bits).to(torch.uint8)
+    size = block // planes
+    parts = [
+        ((part[None, :] >> shifts[:, None]) & ((1 << bits) - 1)).flatten()[: count - planes * start]
+        for start, part in zip(range(0, len(packed), size), packed.split(size), strict=True)
+    ]
+    return torch.cat(parts)

@@ -1,0 +1,114 @@
+"""The reference kernels of blocks with a scale of their own, and of low-rank factors."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients.kernels.pieces import (
+    first_bad,
+    from_planes,
+    slices,
+    to_planes,
+    values_of,
+    words,
+)
+from wirewise.codec.gradients.segments import Segments
+
+__all__ = ["NOISE", "SCALED", "add_blocks", "block_peaks", "orthogonalise", "write_blocks"]
+
+SCALED = 256
+"""Elements that share a scale; a segment is cut into so many at a time, the last block is shorter."""
+_HALF = 1 << 23
+NOISE = 1e-6
+"""What is left of a factor after its projections, relative to before, from which on it is rounding noise."""
+
+
+def block_peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
+    """Largest |v| of each block, float32 [blocks]; and the first segment not finite, or -1."""
+    v = values_of(gradient, memory).abs()
+    parts = [_blocks_of(v[part]).amax(dim=1) for part in slices(segments)]
+    return torch.cat(parts), first_bad([part.isfinite().all() for part in parts])
+
+
+def write_blocks(
+    gradient: Tensor,
+    memory: Tensor | None,
+    segments: Segments,
+    steps: Tensor,
+    bits: int,
+    key: int | None,
+    out: Tensor,
+) -> None:
+    """Signed codes of 8 or 4 bits, v / step rounded with u in [0, 1), or to nearest without key; memory = v - sent.
+
+    Four bits lie in planes of blocks of `SCALED`. Steps are float32 [blocks].
+    """
+    v = values_of(gradient, memory)
+    most = (1 << (bits - 1)) - 1
+    inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0)
+    starts, firsts = segments.starts_of(bits), segments.blocks_of(SCALED)
+    for s, part in enumerate(slices(segments)):
+        size, own = part.stop - part.start, slice(firsts[s], firsts[s + 1])
+        fixed = (v[part].abs() * _spread(inverse[own], size)).to(torch.int64).clamp_max(most << 24)
+        noise = _HALF if key is None else (words(key, segments, s) >> 8).to(v.device)
+        level = (fixed + noise) >> 24
+        signed = torch.where(v[part].signbit(), -level, level).to(torch.int8)
+        codes = signed.view(torch.uint8)
+        out[starts[s] : starts[s + 1]] = codes if bits == 8 else to_planes(codes & 15, 4, SCALED)
+        if memory is not None:
+            memory[part] = v[part] - signed.float() * _spread(steps[own], size)
+
+
+def add_blocks(payloads: Tensor, segments: Segments, steps: Tensor, bits: int, out: Tensor) -> None:
+    """Write the sum of signed code times step, steps [n, blocks]."""
+    out.zero_()
+    starts, firsts = segments.starts_of(bits), segments.blocks_of(SCALED)
+    for r, row in enumerate(payloads):
+        for s, part in enumerate(slices(segments)):
+            size, codes = part.stop - part.start, row[starts[s] : starts[s + 1]]
+            if bits == 4:
+                # The fourth bit is the sign.
+                codes = (from_planes(codes, 4, size, SCALED) ^ 8) - 8
+            out[part] += codes.view(torch.int8).float() * _spread(steps[r, firsts[s] : firsts[s + 1]], size)
+
+
+def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
+    """Make the rows of each factor orthonormal, in place; rows that depend on those before become 0.
+
+    Gram-Schmidt with two projections a row: sums in float64, rows in float32.
+
+    Args:
+        flat: Factors, one after another or not, float32.
+        tables: First element, rows and columns of each, int64 [factors, 3].
+    """
+    for rows, columns in np.unique(tables[:, 1:], axis=0).tolist():
+        own = tables[(tables[:, 1:] == (rows, columns)).all(axis=1), 0]
+        places = torch.from_numpy(own)[:, None] + torch.arange(rows * columns)
+        places = places.to(flat.device)
+        flat[places] = _orthonormal(flat[places].view(len(own), rows, columns)).flatten(1)
+
+
+def _orthonormal(factors: Tensor) -> Tensor:
+    """Rows [b, r, c] of factors of one shape, together."""
+    done: list[Tensor] = []
+    for row in factors.unbind(dim=1):
+        v, before = row, row.double().norm(dim=1, keepdim=True)
+        for other in 2 * done:
+            wide = other.double()
+            v = (v.double() - (wide * v.double()).sum(dim=1, keepdim=True) * wide).float()
+        after = v.double().norm(dim=1, keepdim=True)
+        kept = after > NOISE * before
+        done.append(torch.where(kept, v.double() / torch.where(kept, after, 1.0), 0.0).float())
+    return torch.stack(done, dim=1)
+
+
+def _blocks_of(values: Tensor) -> Tensor:
+    """Rows of `SCALED` elements, the last one padded with 0."""
+    return torch.nn.functional.pad(values, (0, -len(values) % SCALED)).view(-1, SCALED)
+
+
+def _spread(scales: Tensor, size: int) -> Tensor:
+    """The scale of each element."""
+    return scales.repeat_interleave(SCALED)[:size]

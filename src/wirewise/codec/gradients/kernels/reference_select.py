@@ -1,0 +1,131 @@
+"""The reference kernels that choose elements: the largest, random ones, or those above a sampled threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients.kernels.pieces import (
+    Bounds,
+    first_bad,
+    peaks,
+    slices,
+    values_of,
+    words_of,
+)
+from wirewise.codec.gradients.segments import Segments
+
+__all__ = ["TRIES", "above", "add_sparse", "compensate", "draw", "largest", "take"]
+
+TRIES = 4
+"""Times that a threshold may be adapted."""
+
+
+def largest(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, counts: np.ndarray
+) -> tuple[Tensor, Tensor, int]:
+    """Indices (int32, ascending) and values of the largest |v| of each segment; sent places of memory become 0."""
+    v = values_of(gradient, memory)
+    bad = peaks(v, None, segments)[1]
+    chosen = []
+    for part, count in zip(slices(segments), counts.tolist(), strict=True):
+        order = v[part].abs().sort(descending=True, stable=True).indices
+        chosen.append(order[:count].sort().values + part.start)
+    indices = torch.cat(chosen).to(torch.int32)
+    if bad >= 0:
+        return indices, v[indices.long()], bad
+    return indices, take(gradient, memory, indices), bad
+
+
+def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
+    """Distinct random indices of each segment, int32, in the order of their draws.
+
+    Draws floor(h * size / 2^32) that would favour an index, or that came before, are passed over. Beyond half of
+    a segment the indices that are left out are drawn instead, and the others follow in ascending order.
+    """
+    parts = []
+    for s, (size, count) in enumerate(zip(segments.sizes.tolist(), counts.tolist(), strict=True)):
+        wanted = count if count <= size // 2 else size - count
+        found = _distinct(key, int(segments.ids[s]), size, wanted)
+        if count > size // 2:
+            found = np.setdiff1d(np.arange(size), found)
+        parts.append(found + segments.offsets[s])
+    return torch.from_numpy(np.concatenate(parts).astype(np.int32))
+
+
+def _distinct(key: int, row: int, size: int, wanted: int) -> np.ndarray:
+    draws = 2 * wanted + 64
+    while True:
+        product = words_of(key, row, draws).astype(np.uint64) * np.uint64(size)
+        fair = product[(product & np.uint64(0xFFFFFFFF)) >= (1 << 32) % size] >> np.uint64(32)
+        values, first = np.unique(fair, return_index=True)
+        if len(values) >= wanted:
+            return values[np.argsort(first)][:wanted].astype(np.int64)
+        draws *= 2
+
+
+def take(gradient: Tensor, memory: Tensor | None, indices: Tensor) -> Tensor:
+    """V at the indices, float32; memory = v, and 0 at the indices."""
+    if memory is None:
+        return gradient[indices.long()]
+    memory.add_(gradient)
+    values = memory[indices.long()]
+    memory[indices.long()] = 0.0
+    return values
+
+
+def add_sparse(indices: Tensor, values: Tensor, out: Tensor) -> None:
+    """Add values at distinct indices."""
+    out.index_add_(0, indices.long(), values)
+
+
+def compensate(gradient: Tensor, rest: Tensor, momentum: Tensor, share: float) -> None:
+    """Momentum u = share * u + gradient and rest w = w + u, both at most float32's largest."""
+    most = torch.finfo(torch.float32).max
+    momentum.mul_(share).add_(gradient).clamp_(-most, most)
+    rest.add_(momentum).clamp_(-most, most)
+
+
+def above(
+    values: Tensor, memory: Sequence[Tensor] | None, segments: Segments, bounds: Bounds, key: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Elements of large magnitude of each segment, as many as the bounds allow; first segment not finite, or -1.
+
+    The threshold is an order statistic of the samples floor(h * size / 2^32); where too few or too many elements
+    reach it, another statistic in proportion is tried, and in the end the wanted ones are found exactly.
+
+    Returns:
+        Indices (int32, ascending) and values [sum of most], padded in each segment with its first index and 0;
+        how many of them count, int32 [s]; and the segment. Sent places of all of `memory` become 0.
+    """
+    bad = first_bad([values[part].isfinite().all() for part in slices(segments)])
+    indices, found, counts = [], [], []
+    for s, (part, most) in enumerate(zip(slices(segments), bounds.most.tolist(), strict=True)):
+        chosen = _chosen(values[part].abs(), segments, bounds, s, key) + part.start
+        pads = most - len(chosen)
+        indices.append(torch.nn.functional.pad(chosen, (0, pads), value=part.start))
+        found.append(torch.nn.functional.pad(values[chosen], (0, pads)))
+        counts.append(len(chosen))
+        for buffer in memory if memory is not None and bad < 0 else ():
+            buffer[chosen] = 0.0
+    count = torch.tensor(counts, dtype=torch.int32, device=values.device)
+    return torch.cat(indices).to(torch.int32), torch.cat(found), count, bad
+
+
+def _chosen(magnitudes: Tensor, segments: Segments, bounds: Bounds, s: int, key: int) -> Tensor:
+    wanted, least, most, samples, aim = (int(table[s]) for table in bounds)
+    if samples:
+        draws = words_of(key, int(segments.ids[s]), samples) * len(magnitudes) >> 32
+        ordered = magnitudes[torch.from_numpy(draws).to(magnitudes.device)].sort(descending=True).values
+    for _ in range(1 + TRIES if samples else 0):
+        reached = magnitudes >= ordered[aim - 1]
+        count = int(reached.sum())
+        if least <= count <= most:
+            return torch.nonzero(reached).flatten()
+        aim, before = min(samples, (2 * aim * wanted + count) // (2 * count)), aim
+        if aim in (0, before):
+            break
+    return magnitudes.sort(descending=True, stable=True).indices[:wanted].sort().values

@@ -1,0 +1,233 @@
+"""Matrices of gradients as products of two thin factors, which all ranks can add up."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise.codec.gradients.codec import Draw, GradientCodec, Memory, get_floats, put_floats
+from wirewise.codec.gradients.kernels.pieces import words_of
+from wirewise.codec.gradients.segments import Segments
+from wirewise.errors import InputError
+
+__all__ = ["PowerSGD"]
+
+_SMALL = 2.0**-64
+
+
+class _Matrix(NamedTuple):
+    """A tensor as a matrix [m, n], and its factors [rank, m] and [rank, n], in floats from the start of theirs."""
+
+    tensor: int
+    start: int
+    size: int
+    m: int
+    n: int
+    rank: int
+    left: int
+    right: int
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Its elements in a flat group, [m, n]: a view, or a copy padded with 0."""
+        part = flat[self.start : self.start + self.size]
+        return torch.nn.functional.pad(part, (0, self.m * self.n - self.size)).view(self.m, self.n)
+
+    def put(self, flat: Tensor, values: Tensor) -> None:
+        """Write [m, n] back."""
+        flat[self.start : self.start + self.size] = values.flatten()[: self.size]
+
+    def left_of(self, factors: Tensor) -> Tensor:
+        """View of its first factor, [rank, m]."""
+        return factors[self.left : self.left + self.rank * self.m].view(self.rank, self.m)
+
+    def right_of(self, factors: Tensor) -> Tensor:
+        """View of its second factor, [rank, n]."""
+        return factors[self.right : self.right + self.rank * self.n].view(self.rank, self.n)
+
+
+class _Layout(NamedTuple):
+    """What a group sends: first factors, then tensors that are no matrices, then second factors; in floats."""
+
+    matrices: tuple[_Matrix, ...]
+    vectors: tuple[slice, ...]
+    left: int
+    plain: int
+    right: int
+
+    @property
+    def left_tables(self) -> np.ndarray:
+        """First element, rows and columns of the first factors, int64 [matrices, 3]."""
+        return _table([(one.left, one.rank, one.m) for one in self.matrices])
+
+    @property
+    def right_tables(self) -> np.ndarray:
+        """The same of the second factors."""
+        return _table([(one.right, one.rank, one.n) for one in self.matrices])
+
+
+class PowerSGD(GradientCodec):
+    """P Q^T of each matrix M with P = orthonormal(sum M Q) and Q = sum M^T P, begun with the Q of the step before.
+
+    Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization" (NeurIPS 2019),
+    algorithms 1 and 2. Two rounds; both sums are an all-reduce. A tensor of two dimensions or more is a matrix with a
+    row for each element of the first; tensors of one dimension, and those that the factors would not make smaller,
+    are sent as they are. Where `Segments.shapes` is not known, a tensor is a matrix that is nearly square, padded
+    with zeros. Segments of blocks do not matter. The second memory keeps Q in its first elements for each tensor;
+    without a memory Q is drawn anew in each step, alike on all ranks. Products are torch's; implementations and
+    devices agree to rounding.
+
+    Args:
+        rank: Columns of the factors, at least 1; no more than sides of a matrix.
+        implementation: One of `IMPLEMENTATIONS`.
+    """
+
+    memories = ("residual", "factor")
+    wire_dtype = torch.float32
+    rounds = 2
+
+    def __init__(self, *, rank: int = 4, implementation: str = "auto") -> None:
+        super().__init__(implementation=implementation)
+        if rank < 1:
+            raise InputError(f"rank is {rank}; expected at least 1, for example 4")
+        self.rank = int(rank)
+        self._layouts: WeakKeyDictionary[Segments, _Layout] = WeakKeyDictionary()
+
+    def size_bytes(self, segments: Segments) -> int:
+        """4 rank (m + n) bytes for each matrix, 4 bytes an element for the other tensors."""
+        layout = self._layout(segments)
+        return 4 * (layout.left + layout.plain + layout.right)
+
+    def parts(self, segments: Segments) -> tuple[slice, ...]:
+        """First factors and what is sent as it is, then second factors."""
+        layout, size = self._layout(segments), self.size_bytes(segments)
+        border = 4 * (layout.left + layout.plain)
+        return slice(0, border), slice(border, size)
+
+    def _encode(
+        self, gradient: Tensor, memory: Memory | None, segments: Segments, out: Tensor, draw: Draw
+    ) -> int:
+        kernels, layout = self._kernels(gradient.device), self._layout(segments)
+        bad: int = kernels.peaks(gradient, None if memory is None else memory[0], segments)[1]
+        if bad >= 0:
+            return bad
+        values = gradient if memory is None else memory[0].add_(gradient)
+        factors = values.new_empty(layout.left)
+        for one in layout.matrices:
+            _product(_start(one, memory, draw, values.device), one.of(values).t(), one.left_of(factors))
+        # Not numbers until `advance` has been called: a payload that is decoded too early shows.
+        out[self.parts(segments)[1]] = 0xFF
+        put_floats(out, 0, factors)
+        at = 4 * layout.left
+        for part in layout.vectors:
+            put_floats(out, at, values[part])
+            at += 4 * (part.stop - part.start)
+            if memory is not None:
+                memory[0][part] = 0.0
+        return bad
+
+    def _advance(
+        self, number: int, payload: Tensor, gradient: Tensor, memory: Memory | None, segments: Segments
+    ) -> None:
+        layout = self._layout(segments)
+        if number == 0:
+            self._project(layout, payload, gradient if memory is None else memory[0], memory is not None)
+        elif memory is not None:
+            factors = self._factors(layout, payload[None])[1][0]
+            self._kernels(payload.device).orthogonalise(factors, layout.right_tables)
+            for one in layout.matrices:
+                memory[1][one.start : one.start + one.rank * one.n] = one.right_of(factors).flatten()
+
+    def _project(self, layout: _Layout, payload: Tensor, values: Tensor, feedback: bool) -> None:
+        """Write the second factors of the values, and with feedback take away from these what they say."""
+        left = get_floats(payload[None], 0, layout.left)[0]
+        self._kernels(payload.device).orthogonalise(left, layout.left_tables)
+        put_floats(payload, 0, left)
+        right = values.new_empty(layout.right)
+        for one in layout.matrices:
+            matrix = one.of(values)
+            _product(one.left_of(left), matrix, one.right_of(right))
+            if feedback:
+                matrix.addmm_(one.left_of(left).t(), one.right_of(right), alpha=-1.0)
+                if one.m * one.n != one.size:
+                    one.put(values, matrix)
+        put_floats(payload, 4 * (layout.left + layout.plain), right)
+
+    def _decode_sum(
+        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
+    ) -> None:
+        layout = self._layout(segments)
+        out.zero_()
+        for left, right in zip(*self._factors(layout, payloads), strict=True):
+            for one in layout.matrices:
+                product = torch.mm(one.left_of(left).t(), one.right_of(right)).mul_(scale)
+                out[one.start : one.start + one.size] += product.flatten()[: one.size]
+        at = 4 * layout.left
+        for part in layout.vectors:
+            for values in get_floats(payloads, at, part.stop - part.start):
+                out[part] += values * scale
+            at += 4 * (part.stop - part.start)
+
+    def _factors(self, layout: _Layout, payloads: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the first and the second factors of each payload."""
+        start = 4 * (layout.left + layout.plain)
+        return get_floats(payloads, 0, layout.left), get_floats(payloads, start, layout.right)
+
+    def _layout(self, segments: Segments) -> _Layout:
+        if segments not in self._layouts:
+            self._layouts[segments] = _layout_of(segments, self.rank)
+        return self._layouts[segments]
+
+
+def _table(rows: list[tuple[int, int, int]]) -> np.ndarray:
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def _layout_of(segments: Segments, most: int) -> _Layout:
+    matrices: list[_Matrix] = []
+    vectors: list[slice] = []
+    left = right = 0
+    for place, (start, end) in enumerate(zip(segments.tensors[:-1], segments.tensors[1:], strict=True)):
+        first, size = int(start), int(end - start)
+        m, n = _sides(size, None if segments.shapes is None else segments.shapes[place])
+        rank = min(most, m, n)
+        if rank * (m + n) >= size:
+            vectors.append(slice(first, first + size))
+            continue
+        tensor = int(segments.tensor_ids[place])
+        matrices.append(_Matrix(tensor, first, size, m, n, rank, left, right))
+        left, right = left + rank * m, right + rank * n
+    plain = sum(part.stop - part.start for part in vectors)
+    return _Layout(tuple(matrices), tuple(vectors), left, plain, right)
+
+
+def _sides(size: int, shape: tuple[int, ...] | None) -> tuple[int, int]:
+    if shape is None:
+        m = isqrt(size - 1) + 1
+        return m, -(-size // m)
+    # A vector is a matrix of one row, which factors never make smaller.
+    return (shape[0], size // shape[0]) if len(shape) > 1 else (1, size)
+
+
+def _start(one: _Matrix, memory: Memory | None, draw: Draw, device: torch.device) -> Tensor:
+    """Where the iteration begins, [rank, n]: rows of the step before, and random ones for those that are 0."""
+    kept = None if memory is None else memory[1][one.start : one.start + one.rank * one.n]
+    rows = None if kept is None else kept.view(one.rank, one.n)
+    if rows is not None and bool(rows.any(dim=1).all()):
+        return rows
+    words = torch.from_numpy(words_of(draw.shared_key, one.tensor, one.rank * one.n)).to(device)
+    drawn = (words.float() * 2.0**-31 - 1.0).view(one.rank, one.n)
+    return drawn if rows is None else torch.where(rows.any(dim=1, keepdim=True), rows, drawn)
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """A @ b, at most float32's largest."""
+    torch.mm(a, b, out=out)
+    if not bool(out.isfinite().all()):
+        most = torch.finfo(torch.float32).max * _SMALL
+        torch.mm(a, b * _SMALL, out=out)
+        out.clamp_(-most, most).div_(_SMALL)

@@ -1,0 +1,50 @@
+"""Deep gradient compression against its definition."""
+
+import pytest
+import torch
+
+from tests.codec.gradients.groups import codec_of, normal, sent
+from wirewise.codec.gradients import Residuals, Segments, resize
+
+
+@pytest.mark.parametrize("implementation", ["numba", "torch"])
+def test_momentum_and_residual_follow_the_paper(implementation):
+    codec = codec_of("dgc", implementation, ratio=0.05, momentum=0.9)
+    memory, u, w = torch.zeros(2, 400), torch.zeros(400), torch.zeros(400)
+    for step in range(20):
+        gradient = normal(400, step)
+        result = sent(codec, gradient, memory=memory, step=step)
+        u = 0.9 * u + gradient
+        w = w + u
+        chosen = w.abs() >= w.abs().topk(20).values[-1]
+        torch.testing.assert_close(result, torch.where(chosen, w, 0.0))
+        u, w = torch.where(chosen, 0.0, u), torch.where(chosen, 0.0, w)
+        torch.testing.assert_close(memory, torch.stack([w, u]))
+
+
+def test_a7_the_mask_clears_what_was_sent_and_scales_nothing():
+    codec, memory = codec_of("dgc", ratio=0.1), torch.stack([normal(50, 1), normal(50, 2)])
+    before = memory.clone()
+    places = sent(codec, torch.zeros(50), memory=memory) != 0
+    assert int(places.sum()) == 5 and not memory[:, places].any()
+    # Without momentum the new u is the gradient, 0, and w stays.
+    assert torch.equal(memory[0, ~places], before[0, ~places]) and not memory[1].any()
+
+
+def test_sums_beyond_float32_stay_finite():
+    memory = torch.full((2, 10), 3e38)
+    result = sent(codec_of("dgc", ratio=0.5, momentum=0.9), torch.full((10,), 3e38), memory=memory)
+    assert result.max() == torch.finfo(torch.float32).max and memory.isfinite().all()
+
+
+def test_several_buffers_move_and_resize_by_name():
+    sizes = {"a": 3, "b": 5}
+    pool = Residuals(sizes, buffers=2)
+    pool.flat.copy_(torch.arange(16.0).view(2, 8))
+    other = Residuals(dict(reversed(sizes.items())), buffers=2)
+    other.load_state_dict(resize([pool.state_dict()] * 2, 3))
+    assert torch.equal(other.group(["b"]), torch.arange(16.0).view(2, 8)[:, 3:])
+    segments = Segments([3])
+    # A list of buffers is a memory too.
+    sent(codec_of("dgc"), torch.ones(3), segments, list(other.group(["a"]).unbind()))
+    assert int((other.group(["a"]) == 0).sum()) == 2
