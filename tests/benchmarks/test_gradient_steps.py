@@ -1,6 +1,5 @@
 """The page about steps of compressed gradients says what was measured."""
 
-import msgspec
 import pytest
 from tests.benchmarks.test_benchmarks import load
 from tests.report.test_gradients_page import group, plan, record
@@ -54,12 +53,11 @@ def test_headline_gains_are_due_where_the_bound_allows_them(run):
     assert cells[-2:] == ["2.00 (>= 2.03: FAILS)", "1.20 (bound below)"]
 
 
-def test_bytes_of_small_groups_are_no_claim(run, page, monkeypatch, capsys):
-    small = [msgspec.structs.replace(group(0), payload_bytes=4)]
-    large = [msgspec.structs.replace(group(0), payload_bytes=10**6)]
-    found = record(a=plan(1.0, small, bytes_sent=900), b=plan(1.0, large))
-    found.plans["b"] = msgspec.structs.replace(found.plans["b"], payload_bytes=10**6, bytes_sent=1_040_000)
-    monkeypatch.setattr(run.Kept, "runs", lambda _: [found])
+def test_counted_bytes_are_held_against_payload_and_headers(run, page, monkeypatch, capsys):
+    # Four hosts: three messages of an all-gather, twelve of two all-reduces.
+    gathered = plan(1.0, [group(0)], bytes_sent=404 + 3 * 770)
+    reduced = plan(1.0, [group(0, "none"), group(1, "none")], bytes_sent=round(1.04 * (808 + 12 * 770)))
+    monkeypatch.setattr(run.Kept, "runs", lambda _: [record(a=gathered, b=reduced)])
     run.bytes_rows(page, run.Kept(None))
     assert "4.00 % | <= 0.05: holds" in capsys.readouterr().out
 
