@@ -95,6 +95,20 @@ def test_records_hold_what_the_model_says_of_each_group():
     assert only.payload_bytes == 4 * 120_015 and only.measured_s is None
 
 
+def test_nothing_is_compressed_for_a_small_gain():
+    found = Measured(TRACE, 0.01, COSTS)
+
+    def codecs(least_gain):
+        job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake",), least_gain=least_gain)
+        plan, problem = make_plans(job, found)["cupcake"]
+        assert {bucket.codec for bucket in plan.buckets} <= {option.codec for option in problem.options}
+        return {bucket.codec for bucket in plan.buckets}
+
+    assert "efsign" in codecs(0.05) and codecs(0.9) == {"none"}
+    with pytest.raises(InputError, match="least_gain is 1"):
+        codecs(1)
+
+
 def test_costs_are_kept_for_the_same_network_and_model_only(tmp_path):
     job, path = Job(trace=TRACE, hosts=2), tmp_path / "costs.json"
     for other, kept in (

@@ -33,6 +33,10 @@ def cupcake(
         str, typer.Option(help="Of plans that name none: a codec, none, or auto: fp16, topk, efsign or none.")
     ] = "auto",
     ratio: Annotated[float, typer.Option(help="Share of the values that sparse codecs keep.")] = 0.01,
+    least_gain: Annotated[
+        float,
+        typer.Option(help="Share of a step that codecs must be predicted to save; else cupcake takes none."),
+    ] = 0.05,
     steps: Annotated[int, typer.Option(help="Measured in each window of a plan.")] = 7,
     rounds: Annotated[int, typer.Option(help="Windows of each plan; plans take turns.")] = 2,
     scale: Annotated[int, typer.Option(help="Divides the elements of each gradient, for short runs.")] = 1,
@@ -58,6 +62,7 @@ def cupcake(
         plans=tuple(name.strip() for name in plans.split(",") if name.strip()),
         codec=codec,
         ratio=ratio,
+        least_gain=least_gain,
         steps=steps,
         rounds=rounds,
         forward_share=forward_share,

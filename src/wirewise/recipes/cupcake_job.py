@@ -44,6 +44,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     codec: str = "auto"
     """A codec, none, or auto; for plans that name none themselves."""
     ratio: float = 0.01
+    least_gain: float = 0.05
+    """Where the choice between codecs and none is the planner's: unless the predicted step is shorter than the best one
+    without codecs by this share, nothing is compressed."""
     forward_share: float = 0.5
     scale: int = 1
     steps: int = 7
@@ -66,6 +69,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least {value}")
+        if not 0 <= self.least_gain < 1:
+            raise InputError(f"least_gain is {self.least_gain}; expected a share from 0 to below 1")
         if not self.plans or len(set(self.plans)) != len(self.plans):
             raise InputError(f"plans are {list(self.plans)}; expected at least one, each once")
         units.parse_rate(self.link)
@@ -120,11 +125,21 @@ def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, Compres
     made = {}
     for name in job.plans:
         codecs, method = job.split(name)
-        costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
-        problem = compression_problem(found.trace, costs, GroupLinks(job.hosts), codecs)
-        problem = replace(problem, forward_s=found.forward_s)
-        made[name] = plan_groups(problem, method=method), problem
+        made[name] = _planned(job, found, codecs, method)
+        if method == "cupcake" and "none" in codecs[1:]:
+            plain = _planned(job, found, ("none",), method)
+            if made[name][0].predicted_step_s > (1 - job.least_gain) * plain[0].predicted_step_s:
+                made[name] = plain
     return made
+
+
+def _planned(
+    job: Job, found: Measured, codecs: tuple[str, ...], method: str
+) -> tuple[FusionPlan, CompressionProblem]:
+    costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
+    problem = compression_problem(found.trace, costs, GroupLinks(job.hosts), codecs)
+    problem = replace(problem, forward_s=found.forward_s)
+    return plan_groups(problem, method=method), problem
 
 
 def groups_of(
