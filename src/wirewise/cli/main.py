@@ -235,6 +235,24 @@ def sim(
     simulate(sources, what_if, json)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def advise(
+    command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the log, the plan and the advice.")
+    ] = None,
+    codecs: Annotated[str, typer.Option(help="To choose from, by comma.")] = "fp16,topk,efsign",
+    ratio: Annotated[float, typer.Option(help="Share of the values that sparse codecs keep.")] = 0.01,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps that do not count.")] = 5,
+    steps: Annotated[int, typer.Option(min=2, help="Steps that count.")] = 20,
+    json: JsonOption = None,
+) -> None:
+    """Say whether compressing a job's gradients pays, with the best plan; runs some steps of the job as it is."""
+    from wirewise.cli.advise import advise as advised
+
+    advised(command, out, codecs, ratio, warmup, steps, json)
+
+
 @_list.callback()
 def _listing() -> None:
     """Keeps `list` a group while it has one command."""

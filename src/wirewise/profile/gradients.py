@@ -23,7 +23,7 @@ from wirewise.errors import InputError
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.profile.rounds import Bench, Ranks, collective_times, concurrent_times, rising
 
-__all__ = ["gradient_trace", "measure_costs"]
+__all__ = ["GradientWatch", "gradient_trace", "measure_costs"]
 
 _SIZES = tuple(4**k for k in range(4, 11))
 
@@ -190,20 +190,53 @@ def gradient_trace(
     """
     if steps < 1:
         raise InputError(f"steps is {steps}; expected at least 1")
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    seen: list[list[tuple[float, str]]] = []
-    with ExitStack() as hooks:
-
-        def hook(handle: Any) -> None:
-            hooks.callback(handle.remove)
-
-        hook(model.register_forward_hook(lambda *_: seen.append([(time.perf_counter(), "")])))
-        for name, parameter in trained.items():
-            note = lambda _, name=name: seen[-1].append((time.perf_counter(), name))  # noqa: E731
-            hook(parameter.register_post_accumulate_grad_hook(note))
+    watch = GradientWatch(model)
+    try:
         for _ in range(2 + steps):
             step()
-    return _median(trained, seen[-steps:], transport, type(model).__name__)
+        return watch.trace(steps, transport)
+    finally:
+        watch.close()
+
+
+class GradientWatch:
+    """Notes when the gradients of a model get ready.
+
+    Args:
+        model: Called once in a step.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = type(model).__name__
+        self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._seen: list[list[tuple[float, str]]] = []
+        self._hooks = ExitStack()
+        self._hook(model.register_forward_hook(self._forward_ended))
+        for name, parameter in self._trained.items():
+            note = lambda _, name=name: self._seen[-1].append((time.perf_counter(), name))  # noqa: E731
+            self._hook(parameter.register_post_accumulate_grad_hook(note))
+
+    def _hook(self, handle: Any) -> None:
+        self._hooks.callback(handle.remove)
+
+    def _forward_ended(self, *_: Any) -> None:
+        self._seen.append([(time.perf_counter(), "")])
+
+    def forward_ends_s(self, steps: int) -> list[float]:
+        """`time.perf_counter` at the end of the last forward passes."""
+        return [own[0][0] for own in self._seen[-steps:]]
+
+    def trace(self, steps: int, transport: Ranks | None = None) -> GradientTrace:
+        """The median of the last steps; with a transport, times are those of the slowest rank.
+
+        Raises:
+            InputError: A parameter got no gradient, or more than one in a step.
+        """
+        return _median(self._trained, self._seen[-steps:], transport, self._model)
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        self._hooks.close()
 
 
 def _median(

@@ -1,0 +1,72 @@
+"""`wirewise advise`: does compressing the gradients of this command pay?"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import typer
+
+from wirewise.cli.output import print_table, write_json
+from wirewise.errors import InputError
+from wirewise.report.figures import seconds
+from wirewise.units import format_size
+
+__all__ = ["advise"]
+
+
+def advise(
+    command: Sequence[str],
+    out: Path | None,
+    codecs: str,
+    ratio: float,
+    warmup: int,
+    steps: int,
+    json: str | None,
+) -> None:
+    """Measure, plan, say.
+
+    Raises:
+        InputError: No command.
+        PeerError: It failed.
+    """
+    # Needs torch, which takes seconds to import.
+    from wirewise.recipes import advise as recipe
+
+    if not command:
+        raise InputError("no command was given; expected one after --, such as -- torchrun train.py")
+    folder = out or Path("runs") / f"advise-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    quiet = json == "-"
+    found = recipe.advise(
+        command,
+        folder,
+        lambda text: typer.echo(text, err=quiet),
+        codecs=[name.strip() for name in codecs.split(",")],
+        ratio=ratio,
+        warmup=warmup,
+        steps=steps,
+    )
+    write_json(json, msgspec.to_builtins(found))
+    if quiet:
+        return
+    even = found.break_even_bytes_per_s
+    rows = [
+        ["gradients", f"{format_size(found.gradient_bytes)} on {found.ranks} ranks"],
+        ["a step as it is, measured", seconds(found.measured_step_s)],
+        ["the same, predicted", seconds(found.predicted_ddp_s)],
+        ["best buckets without compression, predicted", seconds(found.predicted_plain_s)],
+        ["best plan, predicted", seconds(found.predicted_step_s)],
+        ["no plan takes less than", seconds(found.lower_bound_s)],
+        [
+            "all-reduces, measured",
+            f"{seconds(found.latency_s)} and {8e-6 * found.bandwidth_bytes_per_s:.0f} Mbit/s of each rank",
+        ],
+        ["compressing pays below", "no rate" if even is None else f"{8e-6 * even:.0f} Mbit/s"],
+    ]
+    print_table(["", ""], rows)
+    typer.echo(found.sentence)
+    typer.echo(f"Plan: {found.plan}. To carry it out:")
+    for line in found.lines:
+        typer.echo(f"    {line}")

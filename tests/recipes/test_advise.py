@@ -1,0 +1,125 @@
+"""Advice on a script that knows nothing of it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from wirewise import plans
+from wirewise.cli.main import app
+from wirewise.cost.gradients import V100, GradientCosts, GroupLinks
+from wirewise.errors import InputError, PeerError
+from wirewise.planners.fusion.cupcake import compression_problem, solve
+from wirewise.planners.fusion.cupcake.break_even import break_even, gain, uncompressed
+from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+from wirewise.recipes.advise import advise, advise_on
+from wirewise.recipes.advise_worker import Advised
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(nn.Sequential(nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 10)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range({steps}):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def command(tmp_path, steps):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("{steps}", str(steps)))
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+
+
+def trace(tensors=40, elements=400_000, gap_us=500.0):
+    return GradientTrace(
+        tensors=tuple(GradientTensor(name=str(i), elements=elements, gap_us=gap_us) for i in range(tensors))
+    )
+
+
+def measured(rate_bytes_per_s):
+    """As ranks would find it where all-reduces take 1 ms and their bytes."""
+    both = 2 * 3 / 4 / rate_bytes_per_s
+    knots = tuple((float(size), 1e-3 + both * size) for size in (1e3, 1e5, 1e7, 1e8))
+    gathers = tuple((float(size), 1e-3 + 3 / rate_bytes_per_s * size) for size in (1e3, 1e5, 1e7, 1e8))
+    costs: GradientCosts = msgspec.structs.replace(
+        V100, ranks=4, schemes={"all_reduce": knots, "all_gather": gathers}
+    )
+    return Advised(trace=trace(), costs=costs, ranks=4, step_s=0.1, forward_s=0.01)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_script_is_measured_and_advised(tmp_path):
+    out = tmp_path / "advice"
+    words = ["advise", "-o", out, "--steps", 6, "--warmup", 2, "--codecs", "fp16,efsign", "--json", "-", "--"]
+    result = CliRunner().invoke(app, [str(word) for word in [*words, *command(tmp_path, 10_000)]])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout[result.stdout.index("{") :])
+    assert found["ranks"] == 2
+    assert found["gradient_bytes"] == 4 * (64 * 200 + 200 + 200 * 10 + 10)
+    assert found["predicted_step_s"] <= found["predicted_plain_s"] + 1e-12
+    assert found["lower_bound_s"] <= found["predicted_step_s"] * (1 + 1e-9)
+    assert found["latency_s"] > 0 and found["bandwidth_bytes_per_s"] > 0
+    plan = plans.load(out / "plan.json")
+    assert sorted(plan.parameters) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    assert any(bucket.codec != "none" for bucket in plan.buckets) == found["compress"]
+    assert json.loads((out / "advice.json").read_text()) == found
+
+
+@pytest.mark.dist
+def test_a_script_that_ends_too_soon_is_told(tmp_path):
+    with pytest.raises(PeerError, match="ended with exit code 0 before 26 steps of a model"):
+        advise(command(tmp_path, 1), tmp_path / "advice", lambda _: None)
+
+
+def test_slow_links_are_worth_compressing_for_and_fast_ones_are_not(tmp_path):
+    slow = advise_on(measured(1e7), tmp_path, ["efsign", "dgc"])
+    assert slow.compress and slow.gain > 0.5
+    assert slow.sentence.startswith("Compress, ")
+    assert any(bucket.codec != "none" for bucket in plans.load(slow.plan).buckets)
+    fast = advise_on(measured(1e11), tmp_path, ["efsign", "dgc"])
+    assert not fast.compress
+    assert fast.sentence.startswith("Do not compress: ")
+    assert all(bucket.codec == "none" for bucket in plans.load(fast.plan).buckets)
+    assert slow.bandwidth_bytes_per_s == pytest.approx(1e7, rel=1e-3)
+    assert slow.break_even_bytes_per_s == pytest.approx(fast.break_even_bytes_per_s, rel=0.05)
+    assert 1e7 < slow.break_even_bytes_per_s < 1e11
+    assert os.path.relpath(slow.plan) in slow.lines[-1]
+
+
+def test_the_bandwidth_at_which_it_starts_to_pay():
+    def problem_of(rate):
+        return compression_problem(trace(10), V100, GroupLinks(4, rate), ["efsign", "none"])
+
+    def best(problem):
+        return solve(problem).step_s
+
+    even = break_even(problem_of, best)
+    for rate, pays in ((0.9 * even, True), (1.1 * even, False)):
+        problem = problem_of(rate)
+        assert (gain(best(problem), best(uncompressed(problem))) >= 0.05) is pays
+    assert break_even(problem_of, best, within=(1e5, 1e6)) == 1e6
+    assert break_even(problem_of, best, within=(1e10, 1e11)) is None
+    with pytest.raises(InputError, match="expected one without a codec"):
+        uncompressed(compression_problem(trace(2), V100, GroupLinks(4, 1e9), ["efsign"]))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "told"),
+    [({"codecs": ["best"]}, "unknown gradient codec 'best'"), ({"steps": 1}, "got 1 steps after 5")],
+)
+def test_knobs_that_cannot_be_used(tmp_path, knobs, told):
+    with pytest.raises(InputError, match=told):
+        advise(["torchrun", "train.py"], tmp_path, lambda _: None, **knobs)
+    assert Path(tmp_path).exists()
