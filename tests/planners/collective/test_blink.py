@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from fractions import Fraction
+from functools import cache
 
 import msgspec
 import networkx
@@ -245,9 +246,13 @@ def test_b4_chunk_sizes_come_near_the_best_within_twelve_probes(collective: str,
     made = machine_network("dgx-1v")
     program = synthesize(_problem(made, collective))
 
+    @cache
+    def takes_s(segments: int) -> float:
+        return _segmented(program, made, size_bytes, segments)
+
     def rate(chunk_bytes: int) -> float:
         segments = max(1, round(max(program.chunk_bytes(size_bytes)) / chunk_bytes))
-        return size_bytes / _segmented(program, made, size_bytes, min(segments, 1024))
+        return size_bytes / takes_s(min(segments, 1024))
 
     grid = [rate(1 << power) for power in range(14, 29)]
     control, probes = ChunkSize(), 0

@@ -14,7 +14,7 @@ from wirewise.collective import Collective, Program, Transfer
 from wirewise.errors import PlanError
 from wirewise.planners.collective.problem import CollectiveProblem
 
-__all__ = ["Tree", "spread", "summed", "summed_and_spread"]
+__all__ = ["Tree", "rooted", "spread", "summed", "summed_and_spread"]
 
 
 class Tree(NamedTuple):
@@ -37,6 +37,22 @@ class Tree(NamedTuple):
     def height(self) -> int:
         """Edges from the root to the furthest rank."""
         return max(self.steps, default=-1) + 1
+
+
+def rooted(tree: Tree, root: int) -> Tree:
+    """The same undirected tree, seen from another of its ranks."""
+    joined: dict[int, list[int]] = {}
+    for a, b in tree.edges:
+        joined.setdefault(a, []).append(b)
+        joined.setdefault(b, []).append(a)
+    edges, reached, open_ = [], {root}, [root]
+    for here in open_:
+        for there in joined.get(here, []):
+            if there not in reached:
+                reached.add(there)
+                open_.append(there)
+                edges.append((here, there))
+    return tree._replace(root=root, edges=tuple(edges))
 
 
 def spread(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Program:

@@ -26,7 +26,7 @@ from wirewise.planners.collective.blink.servers import three_phases
 from wirewise.planners.collective.blink.strength import strength
 from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.trees import Tree, spread, summed, summed_and_spread
+from wirewise.planners.collective.trees import Tree, rooted, spread, summed, summed_and_spread
 
 __all__ = [
     "Channel",
@@ -174,18 +174,7 @@ def _outwards(parent: Sequence[int], root: int) -> tuple[tuple[int, int], ...]:
 def _centred(tree: Tree) -> Tree:
     """The same undirected tree from the root from which it is lowest."""
     ranks = sorted({tree.root, *(target for _, target in tree.edges)})
-    found = []
-    for root in ranks:
-        parent = {root: -1}
-        open_ = [root]
-        for here in open_:
-            for a, b in (*tree.edges, *((b, a) for a, b in tree.edges)):
-                if a == here and b not in parent:
-                    parent[b] = here
-                    open_.append(b)
-        edges = tuple((parent[rank], rank) for rank in open_[1:])
-        found.append(tree._replace(root=root, edges=edges))
-    return min(found, key=lambda one: one.height)
+    return min((rooted(tree, rank) for rank in ranks), key=lambda one: one.height)
 
 
 def _both_ways(

@@ -15,6 +15,11 @@ from wirewise.errors import PlanError
 
 __all__ = ["fewest"]
 
+_EACH = 4
+"""Trees by which the number of those that are looked at grows."""
+_LATE = 1
+"""Status of scipy's `milp` where a limit ended it."""
+
 
 def fewest(
     uses: NDArray[np.float64],
@@ -40,17 +45,23 @@ def fewest(
     most = np.array([capacity[row > 0].min() for row in uses])
     if np.floor(optimum + 1e-9) >= least:
         total = _largest_whole(uses, capacity, most, float(np.floor(optimum + 1e-9)), time_limit_s)
-        if total >= least:
-            return _fewest(uses, capacity, most, total, True, time_limit_s)
+        found = _fewest(uses, capacity, most, total, True, time_limit_s) if total >= least else None
+        if found is not None:
+            return found
     some = _enough(uses, capacity, most, (1 - tolerance / 2) * optimum)
     chosen = np.zeros(trees, bool)
-    chosen[some] = _fewest(uses[some], capacity, most[some], least, False, time_limit_s) > 1e-9
-    best = milp(
-        -np.ones(trees),
-        bounds=Bounds(0, np.where(chosen, most, 0.0)),
-        constraints=LinearConstraint(uses.T, -np.inf, capacity),
-    )
-    return np.asarray(best.x)
+    found = _fewest(uses[some], capacity, most[some], least, False, time_limit_s)
+    # Without an answer in time, all of them: more trees than need be.
+    chosen[some] = True if found is None else found > 1e-9
+    return _largest(uses, capacity, np.where(chosen, most, 0.0))
+
+
+def _largest(
+    uses: NDArray[np.float64], capacity: NDArray[np.float64], most: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Weights of the largest sum."""
+    fits = LinearConstraint(uses.T, -np.inf, capacity)
+    return np.asarray(milp(-np.ones(len(uses)), bounds=Bounds(0, most), constraints=fits).x)
 
 
 def _largest_whole(
@@ -76,14 +87,14 @@ def _largest_whole(
 def _enough(
     uses: NDArray[np.float64], capacity: NDArray[np.float64], most: NDArray[np.float64], least: float
 ) -> NDArray[np.int64]:
-    """The first trees, so many that some of them carry the least rate: with fewer the integer program is quick."""
-    count = 4
-    while count < len(uses):
-        fits = LinearConstraint(uses[:count].T, -np.inf, capacity)
-        if milp(-np.ones(count), bounds=Bounds(0, most[:count]), constraints=fits).fun <= -least:
-            break
-        count += 4
-    return np.arange(min(count, len(uses)))
+    """The first trees, so few that some of them still carry the least rate: with few the integer program is quick."""
+    low, high = 1, -(-len(uses) // _EACH)
+    while low < high:
+        middle = (low + high) // 2
+        first = slice(middle * _EACH)
+        reached = _largest(uses[first], capacity, most[first]).sum() >= least
+        low, high = (low, middle) if reached else (middle + 1, high)
+    return np.arange(min(high * _EACH, len(uses)))
 
 
 def _fewest(
@@ -93,8 +104,8 @@ def _fewest(
     least: float,
     whole: bool,
     time_limit_s: float,
-) -> NDArray[np.float64]:
-    """Weights and whether each tree is used, the fewest trees first."""
+) -> NDArray[np.float64] | None:
+    """Weights of the fewest trees that carry the least rate; None: not found in time."""
     trees = len(uses)
     none, each = np.zeros((len(capacity), trees)), np.eye(trees)
     rows = [
@@ -109,10 +120,11 @@ def _fewest(
         constraints=rows,
         options={"time_limit": time_limit_s},
     )
+    if found.x is None and found.status == _LATE:
+        return None
     if found.x is None:
         raise PlanError(
-            f"{trees} trees do not carry {least:g} in {time_limit_s:g} s ({found.message}); allow a larger tolerance, "
-            "a smaller epsilon or more time"
+            f"{trees} trees do not carry {least:g} ({found.message}); allow a larger tolerance or a smaller epsilon"
         )
     weights = np.asarray(found.x[:trees])
     return np.round(weights) if whole else weights

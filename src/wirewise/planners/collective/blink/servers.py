@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from wirewise.collective import Network, Program, Transfer
 from wirewise.errors import PlanError
-from wirewise.planners.collective.trees import Tree
+from wirewise.planners.collective.trees import Tree, rooted
 
 __all__ = ["three_phases"]
 
@@ -42,8 +42,8 @@ def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Pa
         for owner in range(len(servers)):
             for start, end in zip([Fraction(0), *cuts], cuts, strict=False):
                 trees = [_at(found, start) for found in local]
-                rooted = [_rooted(tree, root) for tree, root in zip(trees, roots, strict=True)]
-                chunks.append((end - start, rooted, owner))
+                turned = [rooted(tree, root) for tree, root in zip(trees, roots, strict=True)]
+                chunks.append((end - start, turned, owner))
     height = max(tree.height for _, trees, _ in chunks for tree in trees)
     transfers = [
         t for number, (_, trees, owner) in enumerate(chunks) for t in _phases(number, trees, owner, height)
@@ -83,22 +83,6 @@ def _heads(network: Network, servers: Sequence[Sequence[int]]) -> list[list[int]
             "ranks of the servers so that those with ports stand at the same place"
         )
     return places
-
-
-def _rooted(tree: Tree, root: int) -> Tree:
-    """The same edges, seen from another root."""
-    joined: dict[int, list[int]] = {}
-    for a, b in tree.edges:
-        joined.setdefault(a, []).append(b)
-        joined.setdefault(b, []).append(a)
-    edges, reached, open_ = [], {root}, [root]
-    for here in open_:
-        for there in joined.get(here, []):
-            if there not in reached:
-                reached.add(there)
-                open_.append(there)
-                edges.append((here, there))
-    return tree._replace(root=root, edges=tuple(edges))
 
 
 def _ends(trees: Sequence[Tree]) -> list[Fraction]:

@@ -9,9 +9,10 @@ the objective; among the best forests that are tried, the quickest in simulation
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -22,8 +23,10 @@ from wirewise.collective.bounds import bound, busiest_edge_s
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError, WirewiseError
 from wirewise.planners.collective.combine import reversed_network
+from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest.joint import Division, divided
 from wirewise.planners.collective.forest.packing import Batch, grow
+from wirewise.planners.collective.forest.quickest import loads_of, quickest_trees
 from wirewise.planners.collective.forest.rates import exact, with_trees
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
 from wirewise.planners.collective.problem import CollectiveProblem
@@ -40,6 +43,8 @@ _SMALL = 16
 _SEGMENTS = 16
 """Of the simulations that compare them."""
 _ALL = 1 << 40
+_LEAST_S = 1.0
+"""What a packing may take even with less time: the forests of most machines do not."""
 
 
 class Forest(NamedTuple):
@@ -69,7 +74,7 @@ def synthesize(
 
     Args:
         problem: What to plan.
-        time_limit_s: For trying numbers of trees, where the exact number is above `most_trees`.
+        time_limit_s: For the packing. Where it ends before there is one, each root gets one tree of quickest ways.
         seed: Without effect, nothing is random.
         most_trees: Trees a root; where rates have no common measure, fewer trees come near the best rate.
 
@@ -88,7 +93,7 @@ def synthesize(
             f"got {collective}, which trees do not serve; expected broadcast, reduce, all_gather, reduce_scatter or "
             "all_reduce"
         )
-    return _all_reduce(problem, time_limit_s / 3, most_trees)
+    return _all_reduce(problem, time_limit_s / 4, most_trees)
 
 
 def forest(
@@ -126,25 +131,41 @@ def forests(
         time_limit_s: See `synthesize`.
         fixed_routes: Use the network's routes only, as programs do; otherwise any path past switches.
     """
+    deadline, made = Deadline(max(time_limit_s, _LEAST_S)), list[Forest]()
+    try:
+        for one in _packed(network, roots, group, most_trees, deadline, fixed_routes):
+            made.append(one)
+    except Late:
+        pass
+    return made or [_quickest(network, roots, group)]
+
+
+def _packed(
+    network: Network,
+    roots: Mapping[int, int],
+    group: tuple[int, ...],
+    most_trees: int,
+    deadline: Deadline,
+    fixed_routes: bool,
+) -> Iterator[Forest]:
+    """Forests one by one; arguments as of `forests`."""
     supply = np.zeros(len(network.vertices), np.int64)
     supply[list(roots)] = list(roots.values())
     sinks = [rank for rank in group if set(roots) != {rank}]
     found = capacities(network)
-    scaled = with_trees(found, supply, sinks, most_trees, time_limit_s)
-    made: list[Forest] = []
+    scaled = with_trees(found, supply, sinks, most_trees, deadline)
+    split = partial(direct_paths, fixed_routes=fixed_routes, deadline=deadline)
+    some = False
     for factor, useful in _splits(network, len(group), scaled.trees):
-        larger = scaled.times(factor)
-        paths = direct_paths(
-            network, larger, supply, sinks, group, fixed_routes=fixed_routes, only_even=True, useful=useful
-        )
+        paths = split(network, scaled.times(factor), supply, sinks, group, only_even=True, useful=useful)
         if paths is not None:
-            made.append(_grown(network, paths, roots, group))
-        if made and len(group) > _SMALL:
-            break
-    if not made:
-        rest = direct_paths(network, scaled, supply, sinks, group, fixed_routes=fixed_routes)
-        made = [_grown(network, rest or {}, roots, group)]
-    return made
+            some = True
+            yield _grown(network, paths, roots, group, deadline)
+        if some and len(group) > _SMALL:
+            return
+    if not some:
+        rest = split(network, scaled, supply, sinks, group)
+        yield _grown(network, rest or {}, roots, group, deadline)
 
 
 def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Program:
@@ -163,36 +184,46 @@ def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int
     if division is None:
         return phases
     try:
-        joint = _joint(problem, division, most_trees)
+        joint = _joint(problem, division, most_trees, time_limit_s / 2)
     except WirewiseError:
         # An edge that gets no part can leave ranks without a route of their own.
         return phases
     return joint if busiest_edge_s(joint, network, size_bytes) < needs_s * (1 - _WORTH) else phases
 
 
-def _joint(problem: CollectiveProblem, division: Division, most_trees: int) -> Program:
+def _joint(problem: CollectiveProblem, division: Division, most_trees: int, time_limit_s: float) -> Program:
     group = tuple(problem.group)
     up, down = (
         [
             tree._replace(weight=tree.weight * division.roots[tree.root])
-            for tree in forest(part, division.roots, group, most_trees=most_trees).trees
+            for tree in forest(
+                part, division.roots, group, most_trees=most_trees, time_limit_s=time_limit_s
+            ).trees
         ]
         for part in (division.summing, division.spreading)
     )
     return summed_and_spread(problem, f"forest-joint-{len(down)}", up, down)
 
 
-def _grown(network: Network, paths: Paths, roots: Mapping[int, int], group: tuple[int, ...]) -> Forest:
+def _grown(
+    network: Network, paths: Paths, roots: Mapping[int, int], group: tuple[int, ...], deadline: Deadline
+) -> Forest:
     """Trees on paths between ranks, at the best rate that these carry."""
     supply = np.zeros(len(network.vertices), np.int64)
     supply[list(roots)] = list(roots.values())
     sinks = [rank for rank in group if set(roots) != {rank}]
     final = exact(as_capacities(network, paths), supply, sinks)
-    batches = grow(final.found, {root: final.trees * rate for root, rate in roots.items()}, group)
+    counts = {root: final.trees * rate for root, rate in roots.items()}
+    batches = grow(final.found, counts, group, deadline)
     return Forest(
         _trees(network, paths, batches, dict(roots), final.trees),
         _loads(network, paths, batches, final.trees),
     )
+
+
+def _quickest(network: Network, roots: Mapping[int, int], group: tuple[int, ...]) -> Forest:
+    trees = quickest_trees(network, tuple(roots), group)
+    return Forest(trees, loads_of(network, trees, roots))
 
 
 def _splits(network: Network, group: int, trees: int) -> list[tuple[int, int]]:

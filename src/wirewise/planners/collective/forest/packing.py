@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
 from wirewise.errors import PlanError
+from wirewise.planners.collective.deadline import Deadline
 
 __all__ = ["Batch", "grow"]
 
@@ -37,20 +38,25 @@ class Batch:
         return Batch(self.root, self.trees - trees, list(self.arcs), dict(self.depth))
 
 
-def grow(found: Capacities, trees: Mapping[int, int], group: Sequence[int]) -> list[Batch]:
+def grow(
+    found: Capacities, trees: Mapping[int, int], group: Sequence[int], deadline: Deadline | None = None
+) -> list[Batch]:
     """Spanning trees of the group, so many for each root, that fit into the capacities.
 
     Lower trees are preferred: arcs near the root are tried first.
 
     Raises:
         PlanError: So many do not fit.
+        Late: The deadline has passed.
     """
+    deadline = deadline or Deadline()
     left = found.amounts.copy()
     open_ = [Batch(root, count, [], {root: 0}) for root, count in reversed(list(trees.items()))]
     done = []
     while open_:
         batch = open_.pop()
         while len(batch.depth) < len(group):
+            deadline.check()
             arc, amount = _next(found, left, batch, open_)
             if amount < batch.trees:
                 open_.append(batch.without(amount))

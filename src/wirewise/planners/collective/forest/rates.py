@@ -8,7 +8,6 @@ and U is the smallest with which the trees still fit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from wirewise.collective.bounds import tightest_cut
 from wirewise.collective.maxflow import Capacities, FlowGraph
 from wirewise.errors import PlanError
+from wirewise.planners.collective.deadline import Deadline
 
 __all__ = ["Scaled", "carries", "exact", "with_trees"]
 
@@ -48,7 +48,7 @@ def exact(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) ->
 
 
 def with_trees(
-    found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], most: int, time_limit_s: float
+    found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], most: int, deadline: Deadline
 ) -> Scaled:
     """Fewest trees a root, at most `most`, that are within half a percent of the rate of the best number tried.
 
@@ -60,9 +60,9 @@ def with_trees(
     ratio = tightest_cut(found, supply, sinks).ratio
     if ratio.denominator <= most:
         return exact(found, supply, sinks)
-    best, ends = _fixed(found, supply, sinks, 1, float(ratio)), time.monotonic() + time_limit_s
+    best = _fixed(found, supply, sinks, 1, float(ratio))
     for trees in (*(count for count in _COUNTS[1:] if count < most), most):
-        if time.monotonic() > ends:
+        if deadline.left_s <= 0:
             break
         # Rounding down loses, so that no number of trees can be quicker than the exact rate.
         if float(ratio) < best.scale / best.trees * _WORTH:

@@ -22,6 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from wirewise.collective import Network
 from wirewise.collective.bounds import tightest_cut
 from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
+from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.forest.rates import Scaled, carries
 
 __all__ = ["Paths", "as_capacities", "direct_paths"]
@@ -42,6 +43,7 @@ def direct_paths(
     fixed_routes: bool = True,
     only_even: bool = False,
     useful: int = 0,
+    deadline: Deadline | None = None,
 ) -> Paths | None:
     """Paths between ranks of the group that carry as many trees, or as many as routes allow.
 
@@ -54,10 +56,15 @@ def direct_paths(
         fixed_routes: Only paths that programs can use; otherwise all.
         only_even: Give up where the even split loses.
         useful: No path past a switch needs less capacity than this.
+        deadline: Of the search.
 
     Returns:
         Paths with their capacities; None: an even split loses.
+
+    Raises:
+        Late: The deadline has passed.
     """
+    deadline = deadline or Deadline()
     pieces = _pieces(network) if fixed_routes else None
     paths: Paths = {
         (e,): a
@@ -69,12 +76,13 @@ def direct_paths(
     for vertex in sorted(
         set(range(len(network.vertices))) - set(group), key=lambda v: (v < network.ranks, v)
     ):
+        deadline.check()
         pairs = _pairs(network, paths, vertex, pieces)
         split = _without(network, vertex, _evenly(paths, _across(network, paths, pairs, vertex), useful))
         if not carries(as_capacities(network, split), supply, sinks, trees):
             if only_even:
                 return None
-            exact = _evenly(_exactly(network, paths, pairs, vertex, supply, sinks, trees), pairs)
+            exact = _evenly(_exactly(network, paths, pairs, vertex, supply, sinks, trees, deadline), pairs)
             choice = (split, _without(network, vertex, exact))
             split, trees = _best(choice, network, supply, sinks, trees)
         paths = split
@@ -219,11 +227,13 @@ def _exactly(
     supply: NDArray[np.int64],
     sinks: Sequence[int],
     trees: int,
+    deadline: Deadline,
 ) -> Paths:
     """Pair by pair, as much as leaves every cut wide enough."""
     split = {**paths, **{one + two: paths.get(one + two, 0) for one, two in pairs}}
     slack = _Slack(network, split, supply, sinks, trees)
     for one, two in pairs:
+        deadline.check()
         most = min(split[one], split[two])
         if most:
             (start, _), (_, end) = _ends(network, one), _ends(network, two)

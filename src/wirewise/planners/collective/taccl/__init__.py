@@ -9,7 +9,7 @@ are tried, and the replay on the network decides.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +17,8 @@ from wirewise.collective import REDUCING, Collective, Network, Program
 from wirewise.collective.relations import blocks
 from wirewise.errors import InputError
 from wirewise.planners.collective.combine import MIRRORS, refined, reversed_network, summed_then_spread
+from wirewise.planners.collective.deadline import Deadline, Late
+from wirewise.planners.collective.greedy import synthesize as matched
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl.derive import derived
 from wirewise.planners.collective.taccl.instance import instance
@@ -42,6 +44,8 @@ __all__ = [
 ]
 
 _CHUNKUPS = (4, 1, 16, 2, 8)
+_LEAST_S = 1.0
+"""What the first matching may take even with less time: that of most machines does not."""
 _MOST_SENDS = 1024
 """Sends of an algorithm, above which blocks are not divided further."""
 
@@ -65,7 +69,8 @@ def synthesize(
         sketch: What the algorithm should look like; None: derived from the network.
         profile: Costs of links for the sketch. One with the size of its chunk is brought to the problem's; another
             one is taken as it is. None: those of the network.
-        time_limit_s: For the whole search.
+        time_limit_s: For the whole search. Where, without a sketch, it ends before the first matching does, the
+            program is that of the planner greedy.
         seed: Of matchings and solver.
         heuristic: Rule of order; None: all are tried.
 
@@ -73,9 +78,13 @@ def synthesize(
         InputError: A profile without a sketch, or a sketch that does not fit the network.
         PlanError: The sketch leaves targets out of reach.
     """
-    found = results(
-        problem, sketch=sketch, profile=profile, time_limit_s=time_limit_s, seed=seed, heuristic=heuristic
-    )
+    try:
+        found = results(
+            problem, sketch=sketch, profile=profile, time_limit_s=time_limit_s, seed=seed, heuristic=heuristic
+        )
+    except Late:
+        # It matches links with chunks too, compiled.
+        return matched(problem, time_limit_s=time_limit_s / 10, seed=seed)
     if problem.collective != "all_reduce":
         return found[0].program
     return _joined([result.program for result in found])
@@ -93,6 +102,9 @@ def results(
     """What the stages found: one result, or of an all-reduce those of its two halves.
 
     Args and errors are those of `synthesize`.
+
+    Raises:
+        Late: Without a sketch, the time limit ended before the first matching did.
     """
     if sketch is None and profile is not None:
         raise InputError("got a profile without a sketch; expected both, or a network alone")
@@ -117,22 +129,30 @@ def results(
     found, stop = list[Result](), time.perf_counter() + time_limit_s
     for number, (topology, chunkup) in enumerate(choices):
         left_s = stop - time.perf_counter()
-        if found and left_s <= 0:
+        if number and left_s <= 0:
             break
-        asked = instance(topology, moving, chunkup, problem.root, problem.members)
-        found.append(
-            solve(
-                asked,
-                problem.collective,
-                partial(_replay, problem),
-                root=problem.root,
-                members=problem.members,
-                time_limit_s=left_s / (len(choices) - number),
-                seed=seed,
-                heuristic=heuristic,
-                upwards=upwards,
+        share_s = left_s / (len(choices) - number)
+        # Only with a sketch the first matching may take its time: no other planner knows the sketch.
+        deadline = Deadline(max(share_s, _LEAST_S)) if sketch is None else None
+        asked = instance(topology(), moving, chunkup, problem.root, problem.members, deadline)
+        try:
+            found.append(
+                solve(
+                    asked,
+                    problem.collective,
+                    partial(_replay, problem),
+                    root=problem.root,
+                    members=problem.members,
+                    time_limit_s=share_s,
+                    seed=seed,
+                    heuristic=heuristic,
+                    upwards=upwards,
+                )
             )
-        )
+        except Late:
+            continue  # fewer chunks may be quicker
+    if not found:
+        raise Late
     return [min(found, key=lambda result: result.predicted_s)]
 
 
@@ -142,21 +162,19 @@ def _choices(
     upwards: bool,
     sketch: Sketch | None,
     profile: Profile | Measured | None,
-) -> Iterator[tuple[Logical, int]]:
-    """Logical topologies and divisions of blocks to try."""
+) -> Iterator[tuple[Callable[[], Logical], int]]:
+    """Logical topologies, made when they are asked for, and divisions of blocks to try."""
     network = reversed_network(problem.network) if upwards else problem.network
     if sketch is not None:
-        yield _sketched(problem, network, sketch, profile), sketch.chunkup
+        yield partial(_sketched, problem, network, sketch, profile), sketch.chunkup
         return
     one = _chunk_bytes(problem, 1)
-    for direct in (False, True):
-        coarse = derived(network, one, direct=direct)
-        if direct and coarse.hops == derived(network, one).hops:
-            return
+    relayed, straight = (derived(network, one, direct=direct).hops for direct in (False, True))
+    for direct in (False, True) if straight != relayed else (False,):
         for chunkup in _CHUNKUPS:
             sends = blocks(moving, len(problem.group)) * chunkup * _reach(moving, problem)
             if chunkup == 1 or sends <= _MOST_SENDS:
-                yield derived(network, one / chunkup, direct=direct), chunkup
+                yield partial(derived, network, one / chunkup, direct=direct), chunkup
 
 
 def _reach(moving: Collective, problem: CollectiveProblem) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.taccl.instance import Instance
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
@@ -12,12 +13,13 @@ __all__ = ["lower_bound"]
 _ALL_SUBSETS_UP_TO = 8
 
 
-def lower_bound(instance: Instance) -> int:
+def lower_bound(instance: Instance, deadline: Deadline | None = None) -> int:
     """Least time in which every set of ranks looked at can send what must leave it; also the longest way.
 
     A link that takes a chunk for time b carries no more than floor(T / b) chunks in time T. Sets: single ranks,
-    hosts, all subsets of a host of up to eight ranks, and the complements.
+    hosts, all subsets of a host of up to eight ranks, and the complements; as many as the deadline allows.
     """
+    deadline = deadline or Deadline()
     top = instance.topology
     ways = (
         d[demand.origin, t]
@@ -26,6 +28,8 @@ def lower_bound(instance: Instance) -> int:
     )
     bound = max(ways, default=0)
     for inside in _sets(top):
+        if deadline.left_s <= 0:
+            break
         crossing = sum(d.origin in inside and not d.targets <= inside for d in instance.demands)
         if crossing:
             bound = max(bound, _least_time(top, inside, crossing))

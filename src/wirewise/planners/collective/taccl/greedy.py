@@ -44,6 +44,7 @@ def match(instance: Instance, seed: int = 0, *, first_come: bool = False) -> Mat
 
     Raises:
         PlanError: Links run idle before the targets have all chunks.
+        Late: The instance's deadline has passed.
     """
     return _Matching(instance, seed, first_come).run()
 
@@ -70,6 +71,7 @@ class _Matching:
 
     def run(self) -> Matched:
         while self._events:
+            self._instance.deadline.check()
             now = heapq.heappop(self._events)
             while self._events and self._events[0] == now:
                 heapq.heappop(self._events)

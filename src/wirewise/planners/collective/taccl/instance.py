@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from wirewise.collective import Collective, Program
 from wirewise.collective.relations import blocks
 from wirewise.errors import InputError
+from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
 __all__ = ["Demand", "Instance", "Send", "Tree", "instance"]
@@ -41,6 +44,8 @@ class Instance:
 
     topology: Logical
     demands: tuple[Demand, ...]
+    deadline: Deadline = field(default_factory=Deadline, compare=False)
+    """Of the first matching: `allowed` and `distances` raise `Late` after it."""
 
     @cached_property
     def allowed(self) -> tuple[frozenset[Pair], ...]:
@@ -48,41 +53,56 @@ class Instance:
 
         A chunk leaves its host only towards hosts with targets, only once, and only through its senders.
         """
-        found = {demand: self._allowed(demand) for demand in dict.fromkeys(self.demands)}
+        found: dict[Demand, frozenset[Pair]] = {}
+        for demand in self.demands:
+            self.deadline.check()
+            if demand not in found:
+                found[demand] = self._allowed(demand)
         return tuple(found[demand] for demand in self.demands)
 
     def _allowed(self, demand: Demand) -> frozenset[Pair]:
-        top, home = self.topology, self.topology.node(demand.origin)
-        away = {top.node(t) for t in demand.targets} - {home}
-        senders = set(top.senders[demand.origin]) if top.senders else set(range(top.ranks))
-        usable = {
-            (s, t)
-            for (s, t), hop in top.hops.items()
-            if t != demand.origin
-            and (not hop.remote or (top.node(s) == home and top.node(t) in away and s in senders))
-        }
-        forward = _distances(usable, demand.origin)
-        kept = {demand.origin}
-        for target in demand.targets:
-            if target not in forward:
-                raise InputError(
-                    f"{top.name}: rank {demand.origin} cannot reach rank {target}; the sketch must leave a path "
-                    "from each rank, through a sender of its host, to each other host"
-                )
-            back = _distances({(t, s) for s, t in usable}, target)
-            length = forward[target]
-            kept |= {r for r in forward if r in back and forward[r] + back[r] == length}
+        top = self.topology
+        away = frozenset(top.node(t) for t in demand.targets) - {top.node(demand.origin)}
+        usable, hops, times = self._usable(demand.origin, away)
+        missing = [t for t in demand.targets if (demand.origin, t) not in hops]
+        if missing:
+            raise InputError(
+                f"{top.name}: rank {demand.origin} cannot reach rank {missing[0]}; the sketch must leave a path "
+                "from each rank, through a sender of its host, to each other host"
+            )
+        kept = {demand.origin} | _between(hops, demand)
         if top.detours:
-            kept |= _between(_times(top, frozenset(usable)), demand)
+            kept |= _between(times, demand)
         return frozenset((s, t) for s, t in usable if s in kept and t in kept)
+
+    def _usable(
+        self, origin: int, away: frozenset[int]
+    ) -> tuple[frozenset[Pair], dict[Pair, int], dict[Pair, int]]:
+        """Pairs for chunks of a rank with targets on some hosts, and hops and times between ranks over these."""
+        if (origin, away) not in self._usable_pairs:
+            top, home = self.topology, self.topology.node(origin)
+            senders = set(top.senders[origin]) if top.senders else set(range(top.ranks))
+            usable = frozenset(
+                (s, t)
+                for (s, t), hop in top.hops.items()
+                if t != origin
+                and (not hop.remote or (top.node(s) == home and top.node(t) in away and s in senders))
+            )
+            hops = _least(dict.fromkeys(usable, 1))
+            self._usable_pairs[origin, away] = usable, hops, self._times(usable)
+        return self._usable_pairs[origin, away]
+
+    def _times(self, pairs: frozenset[Pair]) -> dict[Pair, int]:
+        return _least({pair: self.topology.hops[pair].cost for pair in pairs})
 
     @cached_property
     def distances(self) -> tuple[dict[Pair, int], ...]:
         """Least time between ranks for each chunk, over the pairs that it may use."""
         cache: dict[frozenset[Pair], dict[Pair, int]] = {}
         for pairs in self.allowed:
+            self.deadline.check()
             if pairs not in cache:
-                cache[pairs] = _times(self.topology, pairs)
+                cache[pairs] = self._times(pairs)
         return tuple(cache[pairs] for pairs in self.allowed)
 
     @cached_property
@@ -133,6 +153,12 @@ class Instance:
             )
             self._kinds[key] = found
         return found
+
+    @cached_property
+    def _usable_pairs(
+        self,
+    ) -> dict[tuple[int, frozenset[int]], tuple[frozenset[Pair], dict[Pair, int], dict[Pair, int]]]:
+        return {}
 
     @cached_property
     def _images(self) -> dict[Send, list[Send]]:
@@ -207,7 +233,12 @@ def is_symmetry(topology: Logical, ranks: tuple[int, ...]) -> bool:
 
 
 def instance(
-    topology: Logical, collective: Collective, chunkup: int, root: int = 0, members: tuple[int, ...] = ()
+    topology: Logical,
+    collective: Collective,
+    chunkup: int,
+    root: int = 0,
+    members: tuple[int, ...] = (),
+    deadline: Deadline | None = None,
 ) -> Instance:
     """Chunks of a collective that only moves data.
 
@@ -217,6 +248,7 @@ def instance(
         chunkup: Chunks in each block.
         root: Rank of a rooted collective.
         members: Ranks of the group; none: all.
+        deadline: Of the first matching; None: it may take its time.
     """
     group = members or tuple(range(topology.ranks))
     made = Program(
@@ -228,7 +260,8 @@ def instance(
         members=members,
         root=root,
     )
-    return Instance(topology, tuple(_demand(made, chunk) for chunk in range(made.chunks)))
+    found = tuple(_demand(made, chunk) for chunk in range(made.chunks))
+    return Instance(topology, found, deadline or Deadline())
 
 
 def _demand(program: Program, chunk: int) -> Demand:
@@ -243,43 +276,33 @@ def _root(parent: dict[_Key, _Key], key: _Key) -> _Key:
     return key
 
 
-def _distances(pairs: set[Pair], start: int) -> dict[int, int]:
-    """Hops from a rank to each that it reaches."""
-    targets: dict[int, list[int]] = {}
-    for s, t in pairs:
-        targets.setdefault(s, []).append(t)
-    found, open_ = {start: 0}, deque([start])
-    while open_:
-        here = open_.popleft()
-        for there in targets.get(here, ()):
-            if there not in found:
-                found[there] = found[here] + 1
-                open_.append(there)
-    return found
-
-
-def _between(times: dict[Pair, int], demand: Demand) -> set[int]:
-    """Ranks on a quickest way from the origin to a target."""
+def _between(least: dict[Pair, int], demand: Demand) -> set[int]:
+    """Ranks on a least way from the origin to a target."""
     start, far = demand.origin, 1 << 60
+    from_start = {r: cost for (s, r), cost in least.items() if s == start}
     return {
         r
-        for s, r in times
-        if s == start
-        and any(times[start, r] + times.get((r, t), far) == times[start, t] for t in demand.targets)
+        for r, cost in from_start.items()
+        if any(cost + least.get((r, t), far) == from_start[t] for t in demand.targets)
     }
 
 
-def _times(topology: Logical, pairs: frozenset[Pair]) -> dict[Pair, int]:
-    """Least time between every two ranks (Floyd and Warshall); unreachable pairs are missing."""
-    ranks = sorted({r for pair in pairs for r in pair})
-    found = {(r, r): 0 for r in ranks} | {pair: topology.hops[pair].cost for pair in pairs}
-    for k in ranks:
-        for s in ranks:
-            head = found.get((s, k))
-            if head is None:
-                continue
-            for t in ranks:
-                tail = found.get((k, t))
-                if tail is not None and head + tail < found.get((s, t), 1 << 60):
-                    found[s, t] = head + tail
-    return found
+def _least(costs: dict[Pair, int]) -> dict[Pair, int]:
+    """Least cost between every two ranks (Floyd and Warshall); unreachable pairs are missing."""
+    ranks = sorted({r for pair in costs for r in pair})
+    place = {r: number for number, r in enumerate(ranks)}
+    far = 1 << 60
+    found = np.full((len(ranks), len(ranks)), far, np.int64)
+    np.fill_diagonal(found, 0)
+    for (s, t), cost in costs.items():
+        found[place[s], place[t]] = cost
+    for k in range(len(ranks)):
+        # Twice the sentinel still fits into 64 bits.
+        np.minimum(found, found[:, k, None] + found[k], out=found)
+    rows = found.tolist()
+    return {
+        (s, t): cost
+        for s, row in zip(ranks, rows, strict=True)
+        for t, cost in zip(ranks, row, strict=True)
+        if cost < far
+    }

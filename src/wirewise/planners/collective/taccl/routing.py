@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wirewise.errors import PlanError
+from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.taccl.cuts import lower_bound
 from wirewise.planners.collective.taccl.greedy import Matched, pruned
 from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
@@ -107,14 +108,14 @@ def route(
         warm: Whether the solver begins with `matched`, and is left out where a cut proves that best.
 
     Raises:
-        PlanError: The solver found nothing within the limit.
+        PlanError: Without `warm`, the solver found nothing within the limit.
     """
-    started = time.perf_counter()
-    bound, most = lower_bound(instance), relaxed_time(instance, matched.trees)
+    started, deadline = time.perf_counter(), Deadline(time_limit_s)
+    bound, most = lower_bound(instance, deadline), relaxed_time(instance, matched.trees)
     best = Routing(matched.trees, most, bound, 0.0)
-    if most > bound or not warm:
-        program = _Program(instance, bound, most)
-        found = program.solve(time_limit_s, seed, matched.trees if warm else None)
+    program = _stated(instance, bound, most, deadline) if most > bound or not warm else None
+    if program is not None:
+        found = program.solve(deadline.left_s, seed, matched.trees if warm else None)
         if found is None and not warm:
             raise PlanError(
                 f"{instance.topology.name}: HiGHS found no routing within {time_limit_s:.0f} s; raise the limit or "
@@ -131,12 +132,22 @@ def preferred(instance: Instance, found: Routing, *, time_limit_s: float = 10.0,
 
     The publication prices connections in the same objective, at 0.01 of a unit of time. Arguments as in `route`.
     """
-    started = time.perf_counter()
-    program = _Program(instance, found.bound, found.time)
+    started, deadline = time.perf_counter(), Deadline(time_limit_s)
+    program = _stated(instance, found.bound, found.time, deadline)
+    if program is None:
+        return found
     program.prefer()
-    made = program.solve(time_limit_s, seed, found.trees)
+    made = program.solve(deadline.left_s, seed, found.trees)
     trees = found.trees if made is None else made[0]
     return found._replace(trees=trees, seconds=time.perf_counter() - started, size=program.model.size)
+
+
+def _stated(instance: Instance, bound: int, most: int, deadline: Deadline) -> _Program | None:
+    """The program; None: it is so large that time ends before it is written down."""
+    try:
+        return _Program(instance, bound, most, deadline)
+    except Late:
+        return None
 
 
 def _leaves(instance: Instance, port: int, rank: int) -> bool:
@@ -155,6 +166,7 @@ class _Program:
     instance: Instance
     bound: int
     most: int
+    deadline: Deadline
 
     def __post_init__(self) -> None:
         self.model = Model()
@@ -173,8 +185,10 @@ class _Program:
             self._into[send.chunk, send.target].append(send)
             self._out[send.chunk, send.source].append(send)
         for cell in self._there:
+            self.deadline.check()
             self._arrives(*cell)
         for send in self._sent:
+            self.deadline.check()
             self._follows(send)
         self._loads(keys)
 

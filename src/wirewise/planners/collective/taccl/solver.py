@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from wirewise.collective import Collective, Program
+from wirewise.planners.collective.deadline import Late
 from wirewise.planners.collective.taccl.compose import program
 from wirewise.planners.collective.taccl.contiguity import Grouped, group, least_finish
 from wirewise.planners.collective.taccl.greedy import Matched, match
@@ -52,12 +53,17 @@ class Result:
 
 
 def matchings(instance: Instance, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Matched]:
-    """Matched algorithms by both preferences and several seeds, the quickest first; at least one."""
+    """Matched algorithms by both preferences and several seeds, the quickest first; at least one, or `Late`."""
     stop, found = time.perf_counter() + time_limit_s, list[Matched]()
     for number in range(_MATCHINGS):
         if found and time.perf_counter() > stop:
             break
-        found.append(match(instance, seed + number // 2, first_come=number % 2 == 0))
+        try:
+            found.append(match(instance, seed + number // 2, first_come=number % 2 == 0))
+        except Late:
+            if not found:
+                raise
+            break
     return sorted(found, key=lambda m: m.finish)
 
 
@@ -89,10 +95,12 @@ def solve(
 
     Raises:
         PlanError: The sketch leaves targets out of reach.
+        Late: The instance's deadline passed before there was a matching.
     """
     started = time.perf_counter()
     matched = matchings(instance, seed, time_limit_s=0.2 * time_limit_s)
-    routing = route(instance, matched[0], time_limit_s=0.4 * time_limit_s, seed=seed)
+    left_s = time_limit_s - (time.perf_counter() - started)
+    routing = route(instance, matched[0], time_limit_s=min(0.4 * time_limit_s, left_s), seed=seed)
     ways = dict(_ways(instance, matched, routing, 0.1 * time_limit_s, seed))
     left_s = time_limit_s - (time.perf_counter() - started)
     candidates = _candidates(instance, matched, ways, heuristic, upwards, left_s)
@@ -163,7 +171,8 @@ def _candidates(
     plain = list[tuple[Grouped, str, dict[Send, tuple[int, ...]], int]]()
     for name, (trees, routed) in ways.items():
         for rule in _rules(name, heuristic):
-            if plain and time.perf_counter() > enough:
+            # Matchings have an order of their own.
+            if (plain or heuristic is None) and time.perf_counter() > enough:
                 break
             places = order(instance, trees, routed, rule, upwards)
             found = group(instance, places, time_limit_s=0.0, most=1, upwards=upwards)
