@@ -78,7 +78,7 @@ class Capture:
         return [
             *(named[name].detach() for name in self.parameters),
             *(buffers[name] for name in self.buffers),
-            *leaves,
+            *(leaf.detach() for leaf in leaves),
         ]
 
 

@@ -107,8 +107,13 @@ class _Flat:
     """The mean of gradients of one bucket and one type, one behind the other."""
 
     bucket: int
-    node: fx.Node
+    nodes: tuple[fx.Node, ...]
+    """Operators that make it, the last one gives it."""
     parameters: tuple[str, ...]
+
+    @property
+    def node(self) -> fx.Node:
+        return self.nodes[-1]
 
 
 @dataclass(frozen=True)
@@ -145,21 +150,20 @@ class CompiledStep:
         self._mode = model.training
         self._broadcast_buffers = broadcast_buffers
         self._named = dict(model.named_parameters())
-        (end,) = captured.module.graph.find_nodes(op="output")
-        results = list(end.args[0])
-        first = len(captured.changed)
-        # A shared parameter goes by its first name in the graph, and by any in the plan.
-        first_name = {p: name for name, p in self._named.items()}
-        buckets = [[first_name[p] for p in bucket.values()] for bucket in parameters_of(model, plan)]
-        self._flats = _flatten(captured, buckets, end, transport.world_size)
-        parts = cut(captured.module, plan.regions, [flat.node for flat in self._flats])
+        self._flats = _flatten(captured, self._buckets(), transport.world_size)
+        parts = cut(captured.module, plan.regions, [flat.nodes for flat in self._flats])
         functions = self._functions(parts, compiler, rest)
         self._number: dict[fx.Node, int] = {}
         self._constants: dict[int, Tensor] = {}
         self._number_values(parts)
         self._calls = self._program(parts, functions)
-        self._changed = [self._number[node] for node in results[:first]]
-        self._loss = self._number[results[first]]
+        (end,) = captured.module.graph.find_nodes(op="output")
+        *self._changed, self._loss = [self._number[node] for node in end.args[0][: len(captured.changed) + 1]]
+
+    def _buckets(self) -> list[list[str]]:
+        """A shared parameter goes by its first name in the graph, and by any in the plan."""
+        name = {p: name for name, p in self._named.items()}
+        return [[name[p] for p in bucket.values()] for bucket in parameters_of(self.model, self.plan)]
 
     def __call__(self, batch: Any) -> Tensor:
         """Run the step; returns the loss of this rank's batch, detached.
@@ -291,8 +295,9 @@ class CompiledStep:
         return places
 
 
-def _flatten(captured: Capture, buckets: Sequence[Sequence[str]], end: fx.Node, ranks: int) -> list[_Flat]:
+def _flatten(captured: Capture, buckets: Sequence[Sequence[str]], ranks: int) -> list[_Flat]:
     """Let the graph return flat buffers of each bucket, divided by the number of ranks, instead of gradients."""
+    (end,) = captured.module.graph.find_nodes(op="output")
     results = list(end.args[0])  # type: ignore[arg-type]
     first = len(results) - len(captured.trained)
     gradient = dict(zip(captured.trained, results[first:], strict=True))
@@ -307,10 +312,13 @@ def _flatten(captured: Capture, buckets: Sequence[Sequence[str]], end: fx.Node, 
     return flats
 
 
-def _flat(gradients: Sequence[fx.Node], ranks: int) -> fx.Node:
-    pieces = [_call(_ATEN.reshape.default, node, [-1]) for node in gradients]
-    whole = _call(_ATEN.cat.default, pieces)
-    return _call(_ATEN.div.Tensor, whole, ranks) if ranks > 1 else whole
+def _flat(gradients: Sequence[fx.Node], ranks: int) -> tuple[fx.Node, ...]:
+    nodes = [_call(_ATEN.reshape.default, node, [-1]) for node in gradients]
+    if len(gradients) > 1:
+        nodes.append(_call(_ATEN.cat.default, list(nodes)))
+    if ranks > 1:
+        nodes.append(_call(_ATEN.div.Tensor, nodes[-1], ranks))
+    return tuple(nodes)
 
 
 def _call(function: Any, *args: Any) -> fx.Node:

@@ -36,7 +36,9 @@ class Part:
         return is_opaque(self.nodes[0])
 
 
-def cut(module: fx.GraphModule, regions: Sequence[Sequence[str]], ends: Iterable[fx.Node] = ()) -> list[Part]:
+def cut(
+    module: fx.GraphModule, regions: Sequence[Sequence[str]], urgent: Iterable[Sequence[fx.Node]] = ()
+) -> list[Part]:
     """The parts of a step in the order in which they run.
 
     An operator in several regions is in each of their parts, and those outside read the first one's. Operators in
@@ -45,7 +47,8 @@ def cut(module: fx.GraphModule, regions: Sequence[Sequence[str]], ends: Iterable
     Args:
         module: A functional graph (`capture`), with operators that no region names where some were added.
         regions: Names of operators.
-        ends: Nodes after which a part has to end, so that their values leave as soon as they are there.
+        urgent: Chains of added operators that run as soon as they can; a part ends with each, so that its value
+            leaves at once.
 
     Raises:
         PlanError: Unknown operators, or regions that wait for each other; the message names them.
@@ -54,18 +57,27 @@ def cut(module: fx.GraphModule, regions: Sequence[Sequence[str]], ends: Iterable
     units = [*_named(nodes, regions)]
     within = {node for unit in units for node in unit}
     units += [(node,) for node in nodes if node not in within]
-    stops = set(ends)
-    order = _order(units, {node: i for i, node in enumerate(nodes)}, stops)
-    groups: list[tuple[list[int], bool]] = []
-    # Whether the next unit may join the last group, and with what.
-    joins: bool | None = None
+    chains = [tuple(chain) for chain in urgent]
+    first = {node for chain in chains for node in chain}
+    order = _order(units, {node: i for i, node in enumerate(nodes)}, first)
+    groups = _groups(units, order, {chain[-1] for chain in chains})
+    return _parts(module, units, groups)
+
+
+def _groups(
+    units: Sequence[tuple[fx.Node, ...]], order: Sequence[int], ends: Collection[fx.Node]
+) -> list[list[int]]:
+    """Units that run as one part, the parts in order."""
+    groups: list[list[int]] = []
+    # Whether the last group takes opaque units or others; None: it takes no more.
+    takes: bool | None = None
     for unit in order:
-        named, opaque = len(units[unit]) > 1, any(map(is_opaque, units[unit]))
-        if named or joins is not opaque:
-            groups.append(([], named))
-        groups[-1][0].append(unit)
-        joins = None if named or stops & set(units[unit]) else opaque
-    return _parts(module, [([node for u in group for node in units[u]], named) for group, named in groups])
+        alone, opaque = len(units[unit]) > 1, any(map(is_opaque, units[unit]))
+        if alone or takes is not opaque:
+            groups.append([])
+        groups[-1].append(unit)
+        takes = None if alone or units[unit][0] in ends else opaque
+    return groups
 
 
 def is_opaque(node: fx.Node) -> bool:
@@ -129,16 +141,21 @@ def _providers(units: Sequence[tuple[fx.Node, ...]]) -> dict[fx.Node, int]:
     return found
 
 
-def _parts(module: fx.GraphModule, groups: Sequence[tuple[list[fx.Node], bool]]) -> list[Part]:
-    provider = _providers([tuple(nodes) for nodes, _ in groups])
+def _parts(
+    module: fx.GraphModule, units: Sequence[tuple[fx.Node, ...]], groups: Sequence[Sequence[int]]
+) -> list[Part]:
+    place = {unit: number for number, group in enumerate(groups) for unit in group}
+    provider = {node: place[unit] for node, unit in _providers(units).items()}
     (end,) = module.graph.find_nodes(op="output")
-    parts = []
-    reads = [_reads(nodes) for nodes, _ in groups]
+    own = [[node for unit in group for node in units[unit]] for group in groups]
+    reads = [_reads(nodes) for nodes in own]
     wanted = {node for inputs in reads for node in inputs} | set(end.all_input_nodes)
-    for number, (nodes, named) in enumerate(groups):
+    parts = []
+    for number, (group, nodes) in enumerate(zip(groups, own, strict=True)):
         whole = [part for node in nodes for part in (node, *parts_of_result(node))]
         given = [node for node in whole if node in wanted and provider[produces(node)] == number]
-        parts.append(Part(tuple(whole), tuple(reads[number]), tuple(given), named))
+        region = len(units[group[0]]) > 1
+        parts.append(Part(tuple(whole), tuple(reads[number]), tuple(given), region))
     return parts
 
 
