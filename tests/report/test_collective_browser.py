@@ -224,13 +224,11 @@ def built(ranks: int) -> list[Program]:
     return programs
 
 
-def test_the_same_state_gives_the_same_picture(tmp_path, ring):
+def test_the_same_state_gives_the_same_picture(browser, tmp_path, ring):
     """H2: in two runs of the browser; each state has its own."""
     states = [("show=0+1&at=3", False), ("mode=time&at=0.0006", True), ("show=0&at=5", False)]
-    hashes = []
-    for run in range(2):
-        with Browser(tmp_path / str(run)) as browser:
-            hashes.append([_hash(browser, ring, fragment, dark) for fragment, dark in states])
+    with Browser(tmp_path) as other:
+        hashes = [[_hash(one, ring, fragment, dark) for fragment, dark in states] for one in (browser, other)]
     assert hashes[0] == hashes[1]
     assert len(set(hashes[0])) == len(states)
 
@@ -298,3 +296,55 @@ def test_ranks_outside_the_group_relay(browser):
     with browser.open(page_of(program)) as tab:
         told = tab.run('by("last").click(); return [by("said0").textContent, by("where").textContent];')
     assert told == [DONE, "step 2 of 2"]
+
+
+def uneven(segments: int = 1) -> Program:
+    """Five, two and one eighth of the data as chunks of their own."""
+    hops = tuple(Transfer(chunk, 0, 1, chunk) for chunk in range(3))
+    return Program(
+        name="uneven",
+        collective="broadcast",
+        ranks=2,
+        chunks=3,
+        shares=(5.0, 2.0, 1.0),
+        transfers=hops,
+        segments=segments,
+    )
+
+
+def test_cells_are_as_wide_as_their_shares(browser):
+    # Along the upper edge of the first row the cells have their colour, and there is none between them.
+    body = """
+    const canvas = by("stage0"), scale = canvas.width / canvas.clientWidth;
+    const line = canvas.getContext("2d").getImageData(0, Math.round(27 * scale), canvas.width, 1).data;
+    const colour = (x) => line.slice(4 * x, 4 * x + 4).join();
+    const own = colour(Math.round(90 * scale));
+    const runs = [];
+    for (let x = Math.round(72 * scale); x < canvas.width; x++) {
+      if (colour(x) !== own) continue;
+      if (x && colour(x - 1) === own) runs[runs.length - 1] += 1 / scale;
+      else runs.push(1 / scale);
+    }
+    return runs;
+    """
+    with browser.open(page_of(uneven()), fragment="at=3") as tab:
+        runs = tab.run(body)
+    assert len(runs) == 3
+    # Frames and gaps take the same of each.
+    first, second, third = runs
+    assert (first - second) / (second - third) == pytest.approx(3, abs=0.05)
+    assert first > 4 * third
+
+
+def test_the_pointer_knows_cells_of_unequal_width(browser):
+    shown = 'return by("tip").textContent;'
+    width = 'return by("stage0").clientWidth;'
+    with browser.open(page_of(uneven(segments=2)), fragment="at=3") as tab:
+        wide = tab.run(width)
+        grid = wide - 72 - min(150, 0.2 * wide)
+        told = []
+        for part in (0.3, 0.33, 0.61, 0.64, 0.74, 0.77, 0.86, 0.89, 0.93, 0.95, 0.99):
+            tab.point("stage0", (72 + part * grid) / wide, 0.3)
+            told.append(re.search(r"chunk (\d), segment (\d)", tab.run(shown)).groups())
+    cells = [(0, 0), (0, 1), (0, 1), (1, 0), (1, 0), (1, 1), (1, 1), (2, 0), (2, 0), (2, 1), (2, 1)]
+    assert told == [(str(chunk), str(segment)) for chunk, segment in cells]

@@ -28,6 +28,8 @@ def program_object(found: Analysis, title: str) -> dict[str, Any]:
         "ranks": program.ranks,
         "group": list(program.group),
         "chunks": program.chunks,
+        # Parts of a row; none: equal.
+        "shares": _short(program.fractions()) if program.shares else [],
         "blocks": program.blocks,
         "segments": program.segments,
         "steps": program.steps,
@@ -164,6 +166,7 @@ def trace_objects(
         "ranks": trace.world_size,
         "group": list(range(trace.world_size)),
         "chunks": 0,
+        "shares": [],
         "blocks": 1,
         "segments": 1,
         "steps": 0,

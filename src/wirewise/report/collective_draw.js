@@ -35,8 +35,31 @@ const layout = (view, width, small) => {
   const arcs = Math.min(small ? 44 : 150, width * (view.chunks ? 0.2 : 0.5));
   const top = small ? 2 : 20;
   const grid = width - label - arcs;
-  const columns = view.chunks * view.segments;
-  return { row, label, arcs, top, grid, cell: columns ? grid / columns : 0, height: top + row * view.ranks + 4, small };
+  const edges = chunkEdges(view).map((part) => label + grid * part);
+  return { row, label, arcs, top, grid, edges, height: top + row * view.ranks + 4, small };
+};
+
+/* Where chunks begin and the last one ends, as parts of a row: each is as wide as its part of the bytes. */
+const chunkEdges = (view) => {
+  const sizes = view.shares.length ? view.shares : Array(view.chunks).fill(1);
+  const whole = sizes.reduce((sum, size) => sum + size, 0);
+  let sum = 0;
+  return [0, ...sizes.map((size) => (sum += size) / whole)];
+};
+
+/* Left end and width of a cell: one segment of a chunk. */
+const cellAt = (view, place, column) => {
+  const chunk = Math.floor(column / view.segments);
+  const wide = (place.edges[chunk + 1] - place.edges[chunk]) / view.segments;
+  return { x: place.edges[chunk] + wide * (column % view.segments), wide };
+};
+
+/* The cell under a point of a row; -1: none. */
+const columnUnder = (view, place, x) => {
+  const chunk = place.edges.findLastIndex((edge) => edge <= x);
+  if (chunk < 0 || chunk >= view.chunks) return -1;
+  const part = (x - place.edges[chunk]) / (place.edges[chunk + 1] - place.edges[chunk]);
+  return chunk * view.segments + Math.min(Math.floor(part * view.segments), view.segments - 1);
 };
 
 const drawStage = (canvas, width, replay, held, moving, options = {}) => {
@@ -77,30 +100,31 @@ const drawLabels = (pen, view, place, ink, moving) => {
 /* Numbers of chunks above the grid, where there is room. */
 const drawHeads = (pen, replay, place, ink) => {
   const { view } = replay;
-  const wide = place.cell * view.segments;
   pen.fillStyle = ink.soft;
   pen.textAlign = "center";
   for (let chunk = 0; chunk < view.chunks; chunk++) {
     const name = chunkName(view, chunk);
+    const wide = place.edges[chunk + 1] - place.edges[chunk];
     const size = fitted(pen, name, 11, wide - 3);
     if (!size) continue;
     pen.font = `${size}px ${FONT}`;
-    pen.fillText(name, place.label + wide * (chunk + 0.5), 9);
+    pen.fillText(name, place.edges[chunk] + wide / 2, 9);
   }
   pen.textAlign = "start";
 };
 
 const drawCells = (pen, replay, held, place, ink) => {
   const { view } = replay;
-  const gap = place.cell > 7 ? Math.min(3, place.cell / 7) : 0;
   const lane = place.row > 8 ? Math.min(5, place.row / 6) : 0.6;
   for (let rank = 0; rank < view.ranks; rank++) {
     const y = place.top + place.row * rank + lane / 2;
     for (let column = 0; column < replay.columns; column++) {
       const chunk = Math.floor(column / view.segments);
+      const { x, wide } = cellAt(view, place, column);
+      const gap = wide > 7 ? Math.min(3, wide / 7) : 0;
       // Where segments are too narrow for gaps, chunks still have them.
-      const last = (column + 1) % view.segments === 0 && place.cell * view.segments > 7;
-      const box = { x: place.label + place.cell * column, y, w: place.cell - (gap || (last ? 1.5 : 0)), h: place.row - lane };
+      const last = (column + 1) % view.segments === 0 && wide * view.segments > 7;
+      const box = { x, y, w: wide - (gap || (last ? 1.5 : 0)), h: place.row - lane };
       const set = held[rank * replay.columns + column];
       pen.fillStyle = ink.panel;
       pen.fillRect(box.x, box.y, box.w, box.h);
@@ -190,9 +214,9 @@ const drawTokens = (pen, replay, moving, place, ink) => {
     replay.each(number, (transfer, chunk) => {
       for (let s = 0; s < view.segments; s++) {
         if (segment !== -1 && segment !== s) continue;
-        const x = place.label + place.cell * (chunk * view.segments + s);
-        const inset = Math.min(3, place.cell * 0.12);
-        const box = { x: x + inset, y: y - high / 2, w: Math.max(place.cell - 2 * inset - 1, 1), h: high };
+        const { x, wide } = cellAt(view, place, chunk * view.segments + s);
+        const inset = Math.min(3, wide * 0.12);
+        const box = { x: x + inset, y: y - high / 2, w: Math.max(wide - 2 * inset - 1, 1), h: high };
         pen.fillStyle = ink.paper;
         pen.fillRect(box.x, box.y, box.w, box.h);
         drawSet(pen, replay, replay.values[transfer], box);

@@ -403,9 +403,9 @@ const point = (event, side) => {
   const canvas = event.target;
   const place = layout(view, canvas.clientWidth, false);
   const rank = Math.floor((event.offsetY - place.top) / place.row);
-  const column = Math.floor((event.offsetX - place.label) / place.cell);
+  const column = columnUnder(view, place, event.offsetX);
   if (rank < 0 || rank >= view.ranks) delete canvas.dataset.tip;
-  else if (!view.chunks || !(column >= 0 && column < replay.columns)) canvas.dataset.tip = `rank ${rank}`;
+  else if (!view.chunks || column < 0) canvas.dataset.tip = `rank ${rank}`;
   else {
     const chunk = Math.floor(column / view.segments);
     const ranks = replay.sets.members[moment(replay).held[rank * replay.columns + column]];
