@@ -23,7 +23,7 @@ def algorithms(page: Page, preset: dict) -> None:
     rate = preset["algorithms_rate"]
     page.add(
         f"## R7: algorithms\n\nVirtual accelerators (compute is slept: emulated), real gradients, 4 ranks, {rate}. A "
-        "thread of each rank sums every bucket by messages between two ranks each (`runtime.data_parallel.Program`), "
+        "thread of each rank sums every bucket by messages between two ranks each (`runtime.data_parallel.AllReduce`), "
         "or by an all-gather of codes (top-k with 1 % of the elements, int8 with a scale for 256). Links are fitted "
         "from the messages of the same trace. `a step`: mean absolute error of single steps."
     )

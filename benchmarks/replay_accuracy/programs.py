@@ -13,9 +13,9 @@ from workloads import MB, Work
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile import Tracer
 from wirewise.runtime.data_parallel import (
+    AllReduce,
     DataParallel,
     Observer,
-    Program,
     int8_sum,
     parallel,
     top_k_sum,
@@ -58,4 +58,4 @@ def _collective(work: Work, observers: list[Observer]) -> Callable[[Tensor], Non
         return compressed
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     hosts = [rank // per_host for rank in range(dist.get_world_size())]
-    return Program(transport, work.algorithm, hosts=hosts, servers=work.servers)
+    return AllReduce(transport, work.algorithm, hosts=hosts, servers=work.servers)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from torch import nn
 from wirewise.cost import Links
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile import Tracer
-from wirewise.runtime.data_parallel import Program, int8_sum, parallel, transport_of
-from wirewise.runtime.data_parallel.programs import moves
+from wirewise.runtime.data_parallel import AllReduce, int8_sum, parallel, transport_of
+from wirewise.runtime.data_parallel.programs import program_of, span
 from wirewise.sim import replay_trace
 from wirewise.trace import COLLECTIVES, KINDS, Trace, align, build, match, read, whole
 from wirewise.trace.flows import ALGORITHMS
@@ -55,7 +56,7 @@ def trained(rank: int, folder: str, algorithm: str, servers: int, until: str, re
         int8_sum(transport, flat, observer=heard[0].observe if heard else None)
 
     program = (
-        compressed if algorithm == "int8" else Program(transport, algorithm, hosts=HOSTS, servers=servers)
+        compressed if algorithm == "int8" else AllReduce(transport, algorithm, hosts=HOSTS, servers=servers)
     )
     if tracer:
         heard.append(tracer.collective(program, algorithm=algorithm))
@@ -73,12 +74,30 @@ def trained(rank: int, folder: str, algorithm: str, servers: int, until: str, re
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-def recorded(
-    folder: Path, algorithm: str, servers: int = 1, until: str = "backward"
-) -> tuple[Trace, torch.Tensor]:
-    weights = run_ranks_as_processes(RANKS, trained, str(folder), algorithm, servers, until, True)
+def twice(rank: int, folder: str, algorithm: str, servers: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights after training without and with a tracer."""
+    plain = trained(rank, "", algorithm, servers, "backward", False)
+    return plain, trained(rank, folder, algorithm, servers, "backward", True)
+
+
+def recorded(folder: Path, algorithm: str, until: str = "backward") -> Trace:
+    weights = run_ranks_as_processes(RANKS, trained, str(folder), algorithm, 1, until, True)
     assert all(torch.equal(one, weights[0]) for one in weights)
-    return align(read(folder)), weights[0]
+    return align(read(folder))
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory) -> Callable[..., Trace]:
+    """Traces by algorithm and servers, each recorded once; recording leaves the weights as they are."""
+
+    @cache
+    def made(algorithm: str, servers: int = 1) -> Trace:
+        folder = tmp_path_factory.mktemp(algorithm) / "run"
+        pairs = run_ranks_as_processes(RANKS, twice, str(folder), algorithm, servers)
+        assert all(torch.equal(one, pairs[0][0]) for pair in pairs for one in pair)
+        return align(read(folder))
+
+    return made
 
 
 def ancestors(flow, op: int) -> set[int]:
@@ -115,17 +134,17 @@ def sound(trace: Trace, step: int):
 
 @pytest.mark.dist
 @pytest.mark.parametrize(("algorithm", "servers"), CASES)
-def test_every_hop_is_a_transfer(tmp_path, algorithm, servers):
-    trace, weights = recorded(tmp_path / "run", algorithm, servers)
-    plain = run_ranks_as_processes(RANKS, trained, "", algorithm, servers, "backward", False)
-    assert torch.equal(weights, plain[0])
+def test_every_hop_is_a_transfer(traced, algorithm, servers):
+    trace = traced(algorithm, servers)
     sizes = [
         p for bucket in plan().buckets for p in [bucket.size_bytes // 4 // bucket.chunks] * bucket.chunks
     ]
     expected = Counter()
+    program = program_of(algorithm, HOSTS, servers)
     for numel in sizes:
-        for move in moves(algorithm, HOSTS, numel, servers):
-            expected[move.source, move.target] += 4 * (move.end - move.begin)
+        for message in program.messages():
+            begin, end = span(message, program.chunks, numel)
+            expected[message.source, message.target] += 4 * (end - begin)
     assert trace.steps() == list(range(1, 1 + STEPS))
     for step in trace.steps():
         own = [one for one in match(trace) if one.step == step and one.collective == "send"]
@@ -140,8 +159,8 @@ def test_every_hop_is_a_transfer(tmp_path, algorithm, servers):
 
 
 @pytest.mark.dist
-def test_a_thread_waits_for_its_messages_and_the_step_for_the_thread(tmp_path):
-    trace, _ = recorded(tmp_path, "ring")
+def test_a_thread_waits_for_its_messages_and_the_step_for_the_thread(traced):
+    trace = traced("ring")
     ops = trace.of(0, 2)
     sums = [op for op in ops if op.algorithm]
     assert [op.name for op in sums] == [f"bucket {i}" for i in range(LAYERS + 1)]
@@ -160,14 +179,14 @@ def test_a_thread_waits_for_its_messages_and_the_step_for_the_thread(tmp_path):
 
 @pytest.mark.dist
 def test_a_step_that_waits_in_the_optimizer(tmp_path):
-    trace, _ = recorded(tmp_path, "tree", until="step")
+    trace = recorded(tmp_path, "tree", until="step")
     for step in trace.steps():
         sound(trace, step)
 
 
 @pytest.mark.dist
 def test_compressed_sums(tmp_path):
-    trace, _ = recorded(tmp_path, "int8")
+    trace = recorded(tmp_path, "int8")
     flow = sound(trace, 2)
     count = Counter(KINDS[kind] for kind in flow.kind.tolist())
     assert count["encode"] >= RANKS * (LAYERS + 1)
@@ -178,8 +197,8 @@ def test_compressed_sums(tmp_path):
 
 
 @pytest.mark.dist
-def test_another_algorithm_is_predicted_from_the_whole_sums(tmp_path):
-    trace, _ = recorded(tmp_path, "ring")
+def test_another_algorithm_is_predicted_from_the_whole_sums(traced):
+    trace = traced("ring")
     plain = whole(trace)
     assert not [op for rank in plain.ranks for op in rank.ops if op.collective in ("send", "recv")]
     assert {op.thread for rank in plain.ranks for op in rank.ops} == {"main", "comm"}

@@ -10,9 +10,10 @@ from torch import nn
 
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.data_parallel.examples import Branching, batch, made, mean_gradients, random_plan
+from wirewise.collective import Program, check
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.data_parallel import Program, Reducer, int8_sum, top_k_sum, transport_of
-from wirewise.runtime.data_parallel.programs import moves
+from wirewise.runtime.data_parallel import AllReduce, Reducer, int8_sum, top_k_sum, transport_of
+from wirewise.runtime.data_parallel.programs import program_of, span
 from wirewise.trace.flows import ALGORITHMS
 from wirewise.trace.hops import hops
 
@@ -35,7 +36,7 @@ def test_all_ranks_get_the_sum_of_the_library(ranks):
         found = [tensor_of(rank)]
         group.allreduce([found[0]]).wait()
         for algorithm, servers in CASES:
-            program = Program(transport, algorithm, hosts=hosts_of(ranks), servers=servers)
+            program = AllReduce(transport, algorithm, hosts=hosts_of(ranks), servers=servers)
             for _ in range(2):
                 found.append(tensor_of(rank))
                 program(found[-1])
@@ -55,13 +56,26 @@ def test_all_ranks_get_the_sum_of_the_library(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize(("algorithm", "servers"), CASES)
-def test_moves_carry_the_bytes_of_the_hops(ranks, algorithm, servers):
+def test_programs_are_right_and_have_the_messages_of_the_hops(ranks, algorithm, servers):
     numel = 8 * 3 * 5 * 7
-    found = moves(algorithm, hosts_of(ranks), numel, servers)
-    expected = hops("all_reduce", hosts_of(ranks), float(numel), algorithm, servers=servers)
-    for move, hop in zip(found, expected, strict=True):
-        assert (move.source, move.target, move.round) == (hop.source, hop.target, hop.round)
-        assert move.end - move.begin == pytest.approx(hop.size_bytes, abs=1e-6)
+    program = program_of(algorithm, hosts_of(ranks), servers)
+    check(program)
+    assert sent(program, numel) == pytest.approx(
+        {
+            (hop.source, hop.target, hop.round): hop.size_bytes
+            for hop in hops("all_reduce", hosts_of(ranks), float(numel), algorithm, servers=servers)
+        },
+        abs=1e-6,
+    )
+
+
+def sent(program: Program, numel: int) -> dict[tuple[int, int, int], int]:
+    """Elements by source, target and step."""
+    found = {}
+    for message in program.messages():
+        begin, end = span(message, program.chunks, numel)
+        found[message.source, message.target, message.step] = end - begin
+    return found
 
 
 @pytest.mark.parametrize("numel", [1, 3])
@@ -71,7 +85,7 @@ def test_tensors_of_fewer_elements_than_ranks(numel):
         sums = []
         for algorithm, servers in CASES:
             flat = torch.full((numel,), float(rank + 1))
-            Program(transport, algorithm, servers=servers)(flat)
+            AllReduce(transport, algorithm, servers=servers)(flat)
             sums += flat.tolist()
         transport.close()
         return sums
@@ -90,13 +104,12 @@ def test_every_hop_is_seen_by_both_ends():
             seen.append((kind, source, target, size_bytes))
 
         transport = transport_of(group, timeout_s=20, store=store)
-        Program(transport, "hierarchical", hosts=hosts_of(4), observer=observe)(torch.ones(100))
+        AllReduce(transport, "hierarchical", hosts=hosts_of(4), observer=observe)(torch.ones(100))
         transport.close()
 
     run_ranks_as_threads(4, body)
-    expected = sorted(
-        (m.source, m.target, 4 * (m.end - m.begin)) for m in moves("hierarchical", hosts_of(4), 100)
-    )
+    program = program_of("hierarchical", hosts_of(4))
+    expected = sorted((s, t, 4 * numel) for (s, t, _), numel in sent(program, 100).items())
     for kind in ("send", "recv"):
         assert sorted(s[1:] for s in seen if s[0] == kind) == expected
 
@@ -108,7 +121,7 @@ def test_a_reducer_may_use_a_program(algorithm, servers):
     def body(rank: int, group: Any, store: Any) -> dict[str, torch.Tensor]:
         model = made(Branching)
         transport = transport_of(group, timeout_s=20, store=store)
-        program = Program(transport, algorithm, hosts=[0, 0, 1], servers=servers)
+        program = AllReduce(transport, algorithm, hosts=[0, 0, 1], servers=servers)
         reducer = Reducer(model, plan, transport, collective=program)
         for step in range(2):
             model.zero_grad()
@@ -127,7 +140,7 @@ def test_a_reducer_may_use_a_program(algorithm, servers):
 def test_a_silent_rank_is_named():
     def body(rank: int, group: Any, store: Any) -> str:
         transport = transport_of(group, timeout_s=1.0, store=store)
-        program = Program(transport)
+        program = AllReduce(transport)
         if rank == 1:
             return ""
         with pytest.raises(PeerError) as caught:
@@ -143,13 +156,13 @@ def test_what_does_not_fit_is_refused():
     def body(rank: int, group: Any, store: Any) -> None:
         transport = transport_of(group, store=store)
         with pytest.raises(InputError, match="butterfly"):
-            Program(transport, "butterfly")
+            AllReduce(transport, "butterfly")
         with pytest.raises(InputError, match="1 to 1 servers"):
-            Program(transport, "ps", servers=2)
+            AllReduce(transport, "ps", servers=2)
         with pytest.raises(InputError, match="one for each of 1 ranks"):
-            Program(transport, hosts=[0, 1])
+            AllReduce(transport, hosts=[0, 1])
         with pytest.raises(InputError, match="one dimension"):
-            Program(transport)(torch.ones(2, 2))
+            AllReduce(transport)(torch.ones(2, 2))
         for wrong in (torch.ones(2, 2), torch.ones(3, dtype=torch.float64), torch.ones(0)):
             with pytest.raises(InputError, match="float32"):
                 int8_sum(transport, wrong)

@@ -1,4 +1,4 @@
-"""Collective algorithms as messages between two ranks each: every hop can be seen, as no library's can."""
+"""All-reduces carried out by messages between two ranks each: every hop can be seen, as no library's can."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from wirewise.collective import Message, Program, Transfer
+from wirewise.collective.builders import build
 from wirewise.errors import InputError
 from wirewise.runtime.full_graph.transport import Transport
 from wirewise.trace.flows import ALGORITHMS
-from wirewise.trace.hops import Hop, hops
+from wirewise.trace.hops import hops
 
-__all__ = ["Move", "Observer", "Program", "moves"]
+__all__ = ["AllReduce", "Observer", "program_of", "span"]
 
 
 class Observer(Protocol):
@@ -35,27 +37,12 @@ class Observer(Protocol):
         """
 
 
-class Move(NamedTuple):
-    """A hop, with the part of the tensor that it carries."""
-
-    source: int
-    target: int
-    begin: int
-    """First element."""
-    end: int
-    """One behind the last element."""
-    adds: bool
-    """Whether the target adds it to its own, or takes it instead."""
-    round: int
-
-
-def moves(algorithm: str, hosts: Sequence[int], numel: int, servers: int = 1) -> list[Move]:
-    """An all-reduce of `numel` elements as moves, in the order and with the bytes of `trace.hops.hops`.
+def program_of(algorithm: str, hosts: Sequence[int], servers: int = 1) -> Program:
+    """The program of an all-reduce, with the messages of `trace.hops.hops`, which replays of traces count on.
 
     Args:
         algorithm: One of `trace.flows.ALGORITHMS`.
         hosts: Host of each rank.
-        numel: Elements.
         servers: Of "ps": the first ranks, with a part of the tensor each.
 
     Raises:
@@ -66,56 +53,64 @@ def moves(algorithm: str, hosts: Sequence[int], numel: int, servers: int = 1) ->
             f"got the algorithm {algorithm!r} with {servers} servers; expected one of {', '.join(ALGORITHMS)} and "
             f"1 to {len(hosts)} servers"
         )
-    found = hops("all_reduce", hosts, float(numel), algorithm, servers=servers)
-    part = {"ring": _in_ring, "ps": _by_servers, "hierarchical": _in_hierarchy}.get(algorithm, _in_tree)
-    result = []
-    for hop in found:
-        number, parts, adds = part(hop, hosts, servers)
-        begin, end = numel * number // parts, numel * (number + 1) // parts
-        result.append(Move(hop.source, hop.target, begin, end, adds, hop.round))
-    return result
+    if algorithm == "ring":
+        return build("all_reduce", "ring", len(hosts))
+    if algorithm == "hierarchical":
+        chunks, transfers = _by_leaders(hosts)
+    else:
+        found = hops("all_reduce", hosts, 1.0, algorithm, servers=servers)
+        chunks = servers if algorithm == "ps" else 1
+        up = [hop.round == 0 if algorithm == "ps" else hop.target < hop.source for hop in found]
+        transfers = [
+            # A server sums up the part of its number; a tree has one part.
+            Transfer((h.target if adds else h.source) % chunks, h.source, h.target, h.round, adds)
+            for h, adds in zip(found, up, strict=True)
+        ]
+    return Program(
+        name=algorithm,
+        collective="all_reduce",
+        ranks=len(hosts),
+        chunks=chunks,
+        transfers=tuple(transfers),
+    )
 
 
-_Part = tuple[int, int, bool]
-"""Which of how many parts a hop carries, and whether it is added."""
+def _by_leaders(hosts: Sequence[int]) -> tuple[int, list[Transfer]]:
+    """To the first rank of each host, round a ring of these, and back; how many chunks, and the transfers."""
+    leaders = {host: list(hosts).index(host) for host in hosts}
+    order = sorted(leaders.values())
+    ring = build("all_reduce", "ring", len(order))
+    pairs = [(rank, leaders[host]) for rank, host in enumerate(hosts) if leaders[host] != rank]
+    chunks = range(ring.chunks)
+    up = [Transfer(c, rank, leader, 0, True) for rank, leader in pairs for c in chunks]
+    between = [
+        Transfer(t.chunk, order[t.source], order[t.target], 1 + t.step, t.reduces) for t in ring.transfers
+    ]
+    down = [Transfer(c, leader, rank, 1 + ring.steps) for rank, leader in pairs for c in chunks]
+    return ring.chunks, up + between + down
 
 
-def _in_tree(hop: Hop, hosts: Sequence[int], servers: int) -> _Part:
-    """Sums go up to a lower rank, then the whole sum down."""
-    return 0, 1, hop.target < hop.source
+def span(message: Message, chunks: int, numel: int) -> tuple[int, int]:
+    """First element of the chunks that a message carries, and the one behind the last."""
+    first, last = message.transfers[0].chunk, message.transfers[-1].chunk
+    return numel * first // chunks, numel * (last + 1) // chunks
 
 
-def _by_servers(hop: Hop, hosts: Sequence[int], servers: int) -> _Part:
-    return (hop.target, servers, True) if hop.round == 0 else (hop.source, servers, False)
+class _Move(NamedTuple):
+    """A message with the part of the tensor that it carries."""
+
+    source: int
+    target: int
+    adds: bool
+    part: Tensor
 
 
-def _in_ring(hop: Hop, hosts: Sequence[int], servers: int) -> _Part:
-    return _of_ring(hop.source, hop.round, len(hosts))
-
-
-def _in_hierarchy(hop: Hop, hosts: Sequence[int], servers: int) -> _Part:
-    """To the first rank of each host, a ring of these, and back."""
-    leaders = sorted({list(hosts).index(host) for host in hosts})
-    if hop.round == 0:
-        return 0, 1, True
-    if hop.round > 2 * (len(leaders) - 1):
-        return 0, 1, False
-    return _of_ring(leaders.index(hop.source), hop.round - 1, len(leaders))
-
-
-def _of_ring(place: int, step: int, ranks: int) -> _Part:
-    """What a place of the ring passes on: first sums that grow, then whole ones."""
-    if step < ranks - 1:
-        return (place - step) % ranks, ranks, True
-    return (place + ranks - step) % ranks, ranks, False
-
-
-class Program:
-    """Sums a flat tensor over all ranks in place, by messages between two ranks each.
+class AllReduce:
+    """Sums a flat tensor over all ranks in place, by the messages of a program.
 
     All ranks get the same sum bit by bit, since each element is added up in one place and in a fixed order.
-    A message of a rank is sent once those of the round before have come. Programs of one transport run one
-    after the other and in the same order on all ranks; `Reducer(collective=program)` sees to that.
+    A message of a rank is sent once those of the step before have come. All-reduces of one transport run one
+    after the other and in the same order on all ranks; `Reducer(collective=all_reduce)` sees to that.
 
     Args:
         transport: The ranks.
@@ -137,12 +132,15 @@ class Program:
         servers: int = 1,
         observer: Observer | None = None,
     ) -> None:
-        self.transport, self.algorithm, self.servers, self.observer = transport, algorithm, servers, observer
-        self.hosts = list(range(transport.world_size)) if hosts is None else list(hosts)
-        if len(self.hosts) != transport.world_size:
-            raise InputError(f"got hosts {self.hosts}; expected one for each of {transport.world_size} ranks")
-        moves(algorithm, self.hosts, 1, servers)
-        self._rounds: dict[int, list[list[Move]]] = {}
+        self.transport, self.observer = transport, observer
+        hosts = list(range(transport.world_size)) if hosts is None else list(hosts)
+        if len(hosts) != transport.world_size:
+            raise InputError(f"got hosts {hosts}; expected one for each of {transport.world_size} ranks")
+        self.program = program_of(algorithm, hosts, servers)
+        self._steps: list[list[Message]] = [[] for _ in range(self.program.steps)]
+        for message in self.program.messages():
+            if transport.rank in (message.source, message.target):
+                self._steps[message.step].append(message)
 
     def __call__(self, flat: Tensor) -> None:
         """Sum `flat`, 1-D and contiguous, over the ranks.
@@ -153,48 +151,36 @@ class Program:
         """
         if flat.dim() != 1 or not flat.is_contiguous():
             raise InputError(f"got shape {tuple(flat.shape)}; expected one dimension, contiguous")
-        if flat.numel() not in self._rounds:
-            self._rounds[flat.numel()] = self._own_rounds(flat.numel())
-        # A message comes before the next call begins on its ranks, so the rounds of each call can have the same tags.
-        for number, own in enumerate(self._rounds[flat.numel()]):
-            self._round(flat, own, number)
+        # A message comes before the next call begins on its ranks, so the steps of each call can have the same tags.
+        for step, own in enumerate(self._steps):
+            self._carry_out([self._move(flat, message) for message in own], step)
 
-    def _own_rounds(self, numel: int) -> list[list[Move]]:
-        found = moves(self.algorithm, self.hosts, numel, self.servers)
-        rounds: list[list[Move]] = [[] for _ in range(max((m.round for m in found), default=-1) + 1)]
-        for move in found:
-            if self.transport.rank in (move.source, move.target):
-                rounds[move.round].append(move)
-        return rounds
+    def _move(self, flat: Tensor, message: Message) -> _Move:
+        begin, end = span(message, self.program.chunks, flat.numel())
+        return _Move(message.source, message.target, message.transfers[0].reduces, flat[begin:end])
 
-    def _round(self, flat: Tensor, own: list[Move], tag: int) -> None:
+    def _carry_out(self, moves: list[_Move], step: int) -> None:
         rank = self.transport.rank
-        out = [m for m in own if m.source == rank]
-        into = sorted(m for m in own if m.target == rank)
-        buffers = {
-            m.source: torch.empty_like(flat[m.begin : m.end]) if m.adds else flat[m.begin : m.end]
-            for m in into
-        }
-        pending = self.transport.open(f"round {tag} of the {self.algorithm} all-reduce", tag, buffers)
+        out = [m for m in moves if m.source == rank]
+        into = [m for m in moves if m.target == rank]
+        buffers = {m.source: torch.empty_like(m.part) if m.adds else m.part for m in into}
+        pending = self.transport.open(f"step {step} of the {self.program.name} all-reduce", step, buffers)
         sent_s = time.perf_counter()
         for move in out:
-            pending.send(move.target, flat[move.begin : move.end])
+            pending.send(move.target, move.part)
         pending.launch()
         for _ in pending.arrivals():
             pass
         for move in into:
             if move.adds:
-                flat[move.begin : move.end] += buffers[move.source]
+                move.part.add_(buffers[move.source])
         pending.wait_sends()
-        if self.observer is not None:
-            width = flat.element_size()
-            for move in into:
-                end_s = pending.opened_s + pending.arrival_s.get(move.source, 0.0)
-                self._tell("recv", move, width, pending.opened_s, end_s)
-            for move in out:
-                self._tell("send", move, width, sent_s, pending.sent_s.get(move.target, time.perf_counter()))
+        for move in into:
+            end_s = pending.opened_s + pending.arrival_s.get(move.source, 0.0)
+            self._tell("recv", move, pending.opened_s, end_s)
+        for move in out:
+            self._tell("send", move, sent_s, pending.sent_s.get(move.target, time.perf_counter()))
 
-    def _tell(self, kind: str, move: Move, width: int, start_s: float, end_s: float) -> None:
-        size = (move.end - move.begin) * width
-        if self.observer is not None and size:
-            self.observer(kind, move.source, move.target, size, start_s, end_s)
+    def _tell(self, kind: str, move: _Move, start_s: float, end_s: float) -> None:
+        if self.observer is not None and move.part.numel():
+            self.observer(kind, move.source, move.target, move.part.nbytes, start_s, end_s)
