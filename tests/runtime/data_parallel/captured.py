@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
@@ -104,6 +105,13 @@ def example(name: str, rank: int = 0, step: int = 0) -> tuple[Tensor, Tensor]:
 def loss_of(model: nn.Module, batch: Any) -> Tensor:
     x, y = batch
     return functional.cross_entropy(model(x), y)
+
+
+def alone() -> dist.ProcessGroup:
+    """A group of this process only."""
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    return dist.ProcessGroupGloo(dist.HashStore(), 0, 1, options)
 
 
 def in_regions(

@@ -56,8 +56,8 @@ def compile_step(
         plan: The same on all ranks. Its regions name operators of `capture` of the same arguments.
         process_group: gloo or NCCL; none: the default group.
         compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
-        rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, opaque operator or
-            all-reduce.
+        rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, all-reduce or
+            operator that no compiler takes, such as those that draw random numbers.
         broadcast_buffers: Whether buffers follow rank 0 at every step, as in DistributedDataParallel.
         timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
         store: As of `Reducer`.
@@ -232,7 +232,7 @@ class CompiledStep:
         reason = why_no_compiler(device) if compiler == "inductor" else ""
         functions: list[Callable[..., Any]] = []
         for part in parts:
-            module, wanted = module_of(part), part.region or (rest == "compiled" and not part.opaque)
+            module, wanted = module_of(part), part.region or (rest == "compiled" and not part.eager)
             if compiler == "none" or not wanted or len(part.nodes) == 1:
                 functions.append(module.forward)
             else:

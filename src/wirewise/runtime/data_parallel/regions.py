@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from torch import fx
+from torch import Tag, fx
 
 from wirewise.errors import PlanError
 from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces
-from wirewise.runtime.data_parallel.categories import category_of
 
 __all__ = ["Part", "cut", "module_of"]
 
@@ -31,9 +31,9 @@ class Part:
     """Whether the plan made them one kernel."""
 
     @property
-    def opaque(self) -> bool:
+    def eager(self) -> bool:
         """Whether a compiler should leave them alone."""
-        return is_opaque(self.nodes[0])
+        return stays_eager(self.nodes[0])
 
 
 def cut(
@@ -42,7 +42,8 @@ def cut(
     """The parts of a step in the order in which they run.
 
     An operator in several regions is in each of their parts, and those outside read the first one's. Operators in
-    no region, or alone in one, make parts as long as the order allows, opaque operators parts of their own.
+    no region, or alone in one, make parts as long as the order allows, those that no compiler takes parts of their
+    own.
 
     Args:
         module: A functional graph (`capture`), with operators that no region names where some were added.
@@ -69,20 +70,21 @@ def _groups(
 ) -> list[list[int]]:
     """Units that run as one part, the parts in order."""
     groups: list[list[int]] = []
-    # Whether the last group takes opaque units or others; None: it takes no more.
+    # Whether the last group takes units that stay eager or others; None: it takes no more.
     takes: bool | None = None
     for unit in order:
-        alone, opaque = len(units[unit]) > 1, any(map(is_opaque, units[unit]))
-        if alone or takes is not opaque:
+        alone, eager = len(units[unit]) > 1, any(map(stays_eager, units[unit]))
+        if alone or takes is not eager:
             groups.append([])
         groups[-1].append(unit)
-        takes = None if alone or units[unit][0] in ends else opaque
+        takes = None if alone or units[unit][0] in ends else eager
     return groups
 
 
-def is_opaque(node: fx.Node) -> bool:
-    """Whether an operator draws random numbers, scatters, or is not known."""
-    return category_of(node) == "opaque"
+def stays_eager(node: fx.Node) -> bool:
+    """Whether no compiler should take an operator: it draws random numbers, or has a workspace of oneDNN."""
+    target: Any = node.target
+    return Tag.nondeterministic_seeded in target.tags or "mkldnn" in target._schema.name
 
 
 def _named(nodes: Sequence[fx.Node], regions: Sequence[Sequence[str]]) -> Iterator[tuple[fx.Node, ...]]:
