@@ -16,6 +16,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
 from wirewise.planners.fusion.cupcake.labels import search
 from wirewise.planners.fusion.cupcake.linear import linear, lines
+from wirewise.planners.fusion.cupcake.plane import applies, plane
 from wirewise.planners.fusion.cupcake.problem import (
     CompressionProblem,
     Group,
@@ -47,6 +48,8 @@ _CLOSE = 1e-10
 """Relative gain that is not worth another plan."""
 _ROOMS = (8, 32)
 """Labels a tensor of the first searches, which make the last one fast."""
+_PLANE_ROOMS = (16, 64, 256, 1024, 4096)
+"""The same where all is decoded inline."""
 _WORK = 1e9
 """Comparisons of labels that the default room leads to at most, by orders of magnitude: a few seconds."""
 
@@ -96,24 +99,43 @@ def cupcake(problem: CompressionProblem, *, seed: int = 0, room: int | None = No
 def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
     """Minimise the step over all cuts into groups and all options of each group.
 
-    Exact: the dynamic programme where one option's costs are straight lines, else label setting. The result is never
-    worse than that of a rule.
+    Exact: the dynamic programme where one option's costs are straight lines, walks from both sides where everything is
+    decoded inline, else label setting. The result is never worse than that of a rule.
 
     Args:
         problem: What is decided on.
         room: Labels a tensor; if a problem needs more, the result may not be the best, and says so. None: as many as
             take a few seconds.
     """
+    straight = lines(problem)
+    if straight is not None:
+        starts = _starts(problem)
+        limit = min(step_s(problem, groups) for groups in starts) - problem.forward_s
+        best = min([linear(problem, straight, limit), *starts], key=lambda groups: step_s(problem, groups))
+        return Solution(best, step_s(problem, best), lower_bound_s(problem), True, 0)
+    return _by_plane(problem, room) if applies(problem) else _by_labels(problem, room)
+
+
+def _by_plane(problem: CompressionProblem, room: int | None) -> Solution:
+    n, options = len(problem.elements), range(len(problem.options))
+    if room is None:
+        room = int(min(max(1.1 * _WORK / n**2, 64), _PLANE_ROOMS[-1]))
+    few = [even(problem, option, min(count, n)) for option in options for count in (1, 8, n)]
+    best = min(few, key=lambda groups: step_s(problem, groups))
+    found = plane(problem, best, _CLOSE, [*(few for few in _PLANE_ROOMS if few < room), room])
+    best, bound = found.groups, max(found.bound_s, lower_bound_s(problem))
+    optimal = bound >= step_s(problem, best) * (1 - 2 * _CLOSE)
+    if not optimal:
+        best = min([best, *_starts(problem)], key=lambda groups: step_s(problem, groups))
+    return Solution(best, step_s(problem, best), min(bound, step_s(problem, best)), optimal, found.labels)
+
+
+def _by_labels(problem: CompressionProblem, room: int | None) -> Solution:
     if room is None:
         pairs = len(problem.elements) ** 2 * len(problem.options) / 2
         room = int(min(max((_WORK / pairs) ** 0.5, 16), 512))
     bound, best = lower_bound_s(problem), min(_starts(problem), key=lambda groups: step_s(problem, groups))
-    straight, labels, optimal = lines(problem), 0, True
-    if straight is not None:
-        limit = step_s(problem, best) - problem.forward_s
-        best = min(linear(problem, straight, limit), best, key=lambda groups: step_s(problem, groups))
-        return Solution(best, step_s(problem, best), bound, True, labels)
-    below = cuts(problem)
+    below, labels, optimal = cuts(problem), 0, True
     for width in (*(few for few in _ROOMS if few < room), room):
         limit = step_s(problem, best) * (1 - _CLOSE)
         if limit <= bound:
