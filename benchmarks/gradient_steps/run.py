@@ -235,17 +235,9 @@ def models_rows(page: Page, chosen: list[str], hosts: int, kept: Kept) -> None:
         "model", "link", "scale", "none ms", "layer-wise ms", "fused ms", "chosen ms", "predicted ms", "error %",
         "ways", "groups", "bound ms", "over none", "over layer-wise",
     ) as row:  # fmt: skip
-        for name, rate, scale in preset["models"]:
+        for name, rate, scale in (RECORDED[one] for one in chosen):
             trace = recorded(name, scale)
-            job = Job(
-                trace=trace,
-                link=rate,
-                hosts=preset["hosts"],
-                scale=scale,
-                plans=MODELS,
-                trace_steps=7,
-                **TIMES,
-            )
+            job = Job(trace=trace, link=rate, hosts=hosts, scale=scale, plans=MODELS, trace_steps=7, steps=4)
             row(name, rate, scale, *models_cells(kept.job(name, job)))
 
 

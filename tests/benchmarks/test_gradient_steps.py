@@ -53,6 +53,15 @@ def test_headline_gains_are_due_where_the_bound_allows_them(run):
     assert cells[-2:] == ["2.00 (>= 2.03: FAILS)", "1.20 (bound below)"]
 
 
+def test_a_row_of_a_model_has_its_rate_and_scale(run, page, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(run, "recorded", lambda name, scale: asked.append((name, scale)) or run.uniform())
+    monkeypatch.setattr(run.Kept, "job", lambda _, name, job: asked.append(job) or measured(run, run.MODELS))
+    run.models_rows(page, ["bert-100mbit"], 4, run.Kept(None))
+    assert asked[0] == ("bert", 16) and (asked[1].link, asked[1].scale, asked[1].hosts) == ("100mbit", 16, 4)
+    assert "| bert | 100mbit | 16 | 300.0 |" in capsys.readouterr().out
+
+
 def test_counted_bytes_are_held_against_payload_and_headers(run, page, monkeypatch, capsys):
     # Four hosts: three messages of an all-gather, twelve of two all-reduces.
     gathered = plan(1.0, [group(0)], bytes_sent=404 + 3 * 770)
