@@ -1,0 +1,104 @@
+"""A plan for links that are faster or slower than when costs were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from wirewise.cost.curve import Curve
+from wirewise.cost.gradients import GradientCosts, GroupLinks, Knots
+from wirewise.errors import InputError, PlanError
+from wirewise.planners.fusion.cupcake import CompressionProblem, Group, compression_problem, cupcake, step_s
+from wirewise.planners.fusion.gradients import GradientTrace
+from wirewise.plans.fusion import FusionPlan
+
+__all__ = ["groups_of", "replanner", "slower"]
+
+
+def slower(costs: GradientCosts, slowdown: float, size_bytes: int) -> GradientCosts:
+    """Costs of collectives whose bytes take longer, so that one all-reduce does by a factor.
+
+    What a collective costs beside its bytes stays as it was.
+
+    Args:
+        costs: With measured collectives.
+        slowdown: How many times longer an all-reduce takes; below 1: it got faster.
+        size_bytes: Of that all-reduce.
+
+    Raises:
+        InputError: A factor that is not above 0, or costs without an all-reduce.
+    """
+    if not 0 < slowdown < float("inf") or "all_reduce" not in costs.schemes:
+        raise InputError(
+            f"got a slowdown of {slowdown} and times of {', '.join(costs.schemes) or 'no collective'}; expected a "
+            "factor above 0 and measured all-reduces"
+        )
+    base = costs.schemes["all_reduce"][0][1]
+    before = _at(costs.schemes["all_reduce"], size_bytes)
+    bytes_s = max(before - base, 1e-12)
+    factor = max((before * slowdown - base) / bytes_s, 1e-3)
+    schemes = {name: _stretched(knots, factor) for name, knots in costs.schemes.items()}
+    return msgspec.structs.replace(costs, schemes=schemes, concurrent=_stretched(costs.concurrent, factor))
+
+
+def _at(knots: Knots, size: float) -> float:
+    return float(Curve(knots)(size))
+
+
+def _stretched(knots: Knots, factor: float) -> Knots:
+    return tuple((size, knots[0][1] + (seconds - knots[0][1]) * factor) for size, seconds in knots)
+
+
+def groups_of(problem: CompressionProblem, plan: FusionPlan) -> list[Group]:
+    """The groups of a plan, as the problem numbers its ways.
+
+    Raises:
+        PlanError: The plan sends a bucket in a way that the problem does not have, or holds other tensors.
+    """
+    ways = {(o.codec, o.scheme): number for number, o in reversed(list(enumerate(problem.options)))}
+    found, first = [], 0
+    for number, bucket in enumerate(plan.buckets):
+        last = first + len(bucket.parameters) - 1
+        if (bucket.codec, bucket.scheme) not in ways or bucket.parameters != tuple(
+            problem.names[first : last + 1]
+        ):
+            raise PlanError(
+                f"bucket {number} of the plan by {plan.planner!r} is {bucket.way} of {len(bucket.parameters)} tensors, "
+                "which the problem does not have there; plan for the model and the codecs that run"
+            )
+        found.append(Group(first, last, ways[bucket.codec, bucket.scheme]))
+        first = last + 1
+    return found
+
+
+def replanner(
+    trace: GradientTrace,
+    costs: GradientCosts,
+    codecs: Sequence[str],
+    *,
+    forward_s: float | None = None,
+    probe_bytes: int = 1 << 18,
+) -> Callable[[float, FusionPlan], FusionPlan]:
+    """What `Replanner` of `runtime.data_parallel` asks for a plan: (slowdown, present plan) -> the best plan.
+
+    The result's `baseline_step_s` is the step of the present plan at the new speed.
+
+    Args:
+        trace: Gradients of the model.
+        costs: Measured before.
+        codecs: That groups may choose from; without a codec they always may.
+        forward_s: Forward pass and optimizer; None: half of back-propagation.
+        probe_bytes: Of the all-reduce by which the slowdown is found.
+    """
+
+    def plan(slowdown: float, present: FusionPlan) -> FusionPlan:
+        now = slower(costs, slowdown, probe_bytes)
+        problem = compression_problem(trace, now, GroupLinks(costs.ranks), [*codecs, "none"])
+        if forward_s is not None:
+            problem = replace(problem, forward_s=forward_s)
+        found = cupcake(problem)
+        return msgspec.structs.replace(found, baseline_step_s=step_s(problem, groups_of(problem, present)))
+
+    return plan

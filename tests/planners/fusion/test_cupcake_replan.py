@@ -1,0 +1,66 @@
+"""Plans for links that got faster or slower."""
+
+import msgspec
+import pytest
+
+from wirewise.cost.curve import Curve
+from wirewise.cost.gradients import V100, GroupLinks
+from wirewise.errors import InputError, PlanError
+from wirewise.planners.fusion.cupcake import compression_problem, cupcake, step_s
+from wirewise.planners.fusion.cupcake.replan import groups_of, replanner, slower
+from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+
+TRACE = GradientTrace(
+    tensors=tuple(GradientTensor(name=f"t{i}", elements=300_000, gap_us=800.0) for i in range(30))
+)
+
+
+def costs(rate=1e8):
+    knots = {
+        name: tuple((float(size), 1e-3 + bytes_sent * size / rate) for size in (1e3, 1e5, 1e7))
+        for name, bytes_sent in (("all_reduce", 1.5), ("all_gather", 3.0), ("divisible", 1.5))
+    }
+    return msgspec.structs.replace(V100, ranks=4, schemes=knots)
+
+
+@pytest.mark.parametrize("slowdown", [0.4, 1.0, 5.0])
+def test_one_all_reduce_takes_so_much_longer(slowdown):
+    size = 200_000
+    before, after = costs(), slower(costs(), slowdown, size)
+    curves = [Curve(one.schemes["all_reduce"]) for one in (before, after)]
+    assert float(curves[1](size)) == pytest.approx(slowdown * float(curves[0](size)), rel=1e-3)
+    assert float(curves[1](0)) == pytest.approx(float(curves[0](0)))
+    assert after.codecs == before.codecs
+
+
+def test_the_present_plan_is_compared_at_the_new_speed():
+    plan = replanner(TRACE, costs(), ["efsign"], probe_bytes=1_000_000)
+    problem = compression_problem(TRACE, costs(), GroupLinks(4), ["efsign", "none"])
+    present = cupcake(problem)
+    assert any(bucket.codec == "efsign" for bucket in present.buckets)
+    same = plan(1.0, present)
+    assert (
+        same.predicted_step_s
+        == pytest.approx(same.baseline_step_s)
+        == pytest.approx(present.predicted_step_s)
+    )
+    fast = plan(0.07, present)
+    assert fast.predicted_step_s < 0.98 * fast.baseline_step_s
+    assert all(bucket.codec == "none" for bucket in fast.buckets)
+
+
+def test_groups_of_a_plan_are_read_back():
+    problem = compression_problem(TRACE, costs(), GroupLinks(4), ["efsign", "none"])
+    found = cupcake(problem)
+    assert step_s(problem, groups_of(problem, found)) == pytest.approx(found.predicted_step_s)
+    without = compression_problem(TRACE, costs(), GroupLinks(4), ["none"])
+    with pytest.raises(PlanError, match="bucket 0 of the plan by 'cupcake' is efsign by"):
+        groups_of(without, found)
+
+
+@pytest.mark.parametrize("slowdown", [0.0, -1.0, float("inf"), float("nan")])
+def test_slowdowns_that_cannot_be_used(slowdown):
+    with pytest.raises(InputError, match="expected a factor above 0"):
+        slower(costs(), slowdown, 1000)
+    with pytest.raises(InputError, match="no collective"):
+        slower(V100, 2.0, 1000)
