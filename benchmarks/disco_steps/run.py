@@ -2,9 +2,9 @@
 
     python benchmarks/disco_steps/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows are models. E5: two ranks in a lab; eager mode, torch.compile, and plans carried out, in windows in turn. E3: the
-simulated step against the measured one, and the order of ten plans. Measurements go next to FILE as FILE.json; what is
-there is not measured again.
+Rows: `steps-MODEL` (E5: two ranks in a lab; eager mode, torch.compile, and plans carried out, in windows in turn) and
+`simulator-MODEL` (E3: the simulated step against the measured one, and the order of ten plans). Measurements go next to
+FILE as FILE.json; what is there is not measured again.
 """
 
 from __future__ import annotations
@@ -249,17 +249,21 @@ def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
         row("least Spearman", f"{least:.2f}", verdict(least, least=E3_ORDER))
 
 
+SECTIONS = {"steps": steps_rows, "simulator": simulator_rows}
+
+
 def main() -> None:
-    options = arguments(__doc__, MODELS)
+    options = arguments(__doc__, [f"{section}-{model}" for section in SECTIONS for model in MODELS])
     possible, reason = lab.available()
     if not possible:
         raise SystemExit(f"no lab can be built here: {reason}")
     preset = PRESETS[options.preset]
-    preset = {**preset, "models": [model for model in options.only if model in preset["models"]]}
     kept = Kept(options.out and options.out.with_suffix(".json"))
     page = Page("DisCo's plans, measured", options.preset, {"Ranks": "one a host of the lab, 100 Mbit/s"})
-    steps_rows(page, preset, kept)
-    simulator_rows(page, preset, kept)
+    for section, rows in SECTIONS.items():
+        models = [model for model in preset["models"] if f"{section}-{model}" in options.only]
+        if models:
+            rows(page, {**preset, "models": models}, kept)
     page.finish(options.out)
 
 
