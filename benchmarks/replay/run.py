@@ -28,7 +28,7 @@ from wirewise.cost import Links
 from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.sim.engine import run
-from wirewise.sim.links import program
+from wirewise.sim.links import prepare
 from wirewise.sim.rings import ring_step
 
 PRESETS = {
@@ -94,7 +94,7 @@ def speed(page, preset):
     with page.table("graph", "ops", "core", "with preparation", "core, claimed") as row:
         for name, flow, links in graphs(preset["ops"]):
             replay(flow, links)
-            prepared = program(flow, links)
+            prepared = prepare(flow, links)
             n = len(flow.names)
             _, core = timed(lambda p=prepared: run(p.ops, p.uses), preset["repeats"])
             _, whole = timed(lambda f=flow, k=links: replay(f, k), preset["repeats"])

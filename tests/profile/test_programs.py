@@ -91,7 +91,7 @@ def traced(tmp_path_factory) -> Callable[..., Trace]:
     """Traces by algorithm and servers, each recorded once; recording leaves the weights as they are."""
 
     @cache
-    def made(algorithm: str, servers: int = 1) -> Trace:
+    def made(algorithm: str, servers: int) -> Trace:
         folder = tmp_path_factory.mktemp(algorithm) / "run"
         pairs = run_ranks_as_processes(RANKS, twice, str(folder), algorithm, servers)
         assert all(torch.equal(one, pairs[0][0]) for pair in pairs for one in pair)
@@ -160,7 +160,7 @@ def test_every_hop_is_a_transfer(traced, algorithm, servers):
 
 @pytest.mark.dist
 def test_a_thread_waits_for_its_messages_and_the_step_for_the_thread(traced):
-    trace = traced("ring")
+    trace = traced("ring", 1)
     ops = trace.of(0, 2)
     sums = [op for op in ops if op.algorithm]
     assert [op.name for op in sums] == [f"bucket {i}" for i in range(LAYERS + 1)]
@@ -198,7 +198,7 @@ def test_compressed_sums(tmp_path):
 
 @pytest.mark.dist
 def test_another_algorithm_is_predicted_from_the_whole_sums(traced):
-    trace = traced("ring")
+    trace = traced("ring", 1)
     plain = whole(trace)
     assert not [op for rank in plain.ranks for op in rank.ops if op.collective in ("send", "recv")]
     assert {op.thread for rank in plain.ranks for op in rank.ops} == {"main", "comm"}

@@ -141,7 +141,7 @@ class Tracer:
         Give it to `runtime.data_parallel.parallel(collective=...)` in the place of `call`.
 
         Args:
-            call: Such as a `runtime.data_parallel.Program`; called in the same order on all ranks.
+            call: Such as a `runtime.data_parallel.AllReduce`; called in the same order on all ranks.
             algorithm: How it sums: one of `trace.flows.ALGORITHMS`, or a name of your own.
             ranks: Those that take part; none: all.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wirewise.cost.interfaces import Links
-from wirewise.sim.links import program
+from wirewise.sim.links import prepare
 from wirewise.sim.replay import is_compute, replay
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
 from wirewise.trace.sketch import Sketch
@@ -36,7 +36,7 @@ def _parts(dataflow: Dataflow, links: Links) -> tuple[float, float]:
     compute = np.zeros(dataflow.ranks)
     own = is_compute(dataflow)
     np.add.at(compute, dataflow.rank[own], dataflow.duration_s[own])
-    prepared = program(dataflow, links)
+    prepared = prepare(dataflow, links)
     uses, ops = prepared.uses, prepared.ops
     slowest = np.zeros(len(dataflow.names))
     need = uses.weight * ops.work[uses.owner] / uses.capacity[uses.interface]

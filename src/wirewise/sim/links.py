@@ -13,19 +13,19 @@ from wirewise.sim.engine import Ops
 from wirewise.sim.sharing import Uses
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
 
-__all__ = ["Links", "Program", "program"]
+__all__ = ["Links", "Prepared", "prepare"]
 
 Vector = NDArray[np.float64]
 
 
-class Program(NamedTuple):
+class Prepared(NamedTuple):
     """What `engine.run` takes; transfers are ops with `work` above 0."""
 
     ops: Ops
     uses: Uses
 
 
-def program(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -> Program:
+def prepare(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -> Prepared:
     """Arrays of a graph on links.
 
     Interface h is the way out of host h, H + h the way in, 2 H + h the way inside.
@@ -63,7 +63,7 @@ def program(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -
         successors=dataflow.indices.astype(np.int64),
         slots=dataflow.slots.astype(np.int64),
     )
-    return Program(ops, uses)
+    return Prepared(ops, uses)
 
 
 def _flow_ops(dataflow: Dataflow) -> NDArray[np.int64]:

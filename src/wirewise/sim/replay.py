@@ -14,7 +14,7 @@ from wirewise.errors import InputError
 from wirewise.sim import critical
 from wirewise.sim.breakdown import Breakdown, break_down, overlap_share
 from wirewise.sim.engine import Run, run
-from wirewise.sim.links import Program, program
+from wirewise.sim.links import Prepared, prepare
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.trace.dataflow import KINDS, Dataflow
 
@@ -42,7 +42,7 @@ class Replay:
     dataflow: Dataflow
     """The graph, its durations with the interference that was found."""
     links: Links
-    program: Program
+    prepared: Prepared
     run: Run
     begin_s: Vector
     """When each rank may begin, [ranks]."""
@@ -76,7 +76,7 @@ class Replay:
 
     def critical_path(self) -> CriticalPath:
         """The ops that decide the end, and the slack of all, through the graph and the order on resources."""
-        return CriticalPath(critical.critical_path(self.run), critical.slack(self.program.ops, self.run))
+        return CriticalPath(critical.critical_path(self.run), critical.slack(self.prepared.ops, self.run))
 
     def breakdown(self) -> Breakdown:
         """Where the mean rank spends the step."""
@@ -139,7 +139,7 @@ def is_compute(dataflow: Dataflow) -> NDArray[np.bool_]:
 
 
 def _once(dataflow: Dataflow, links: Links, begin: Vector) -> Replay:
-    prepared = program(dataflow, links, begin)
+    prepared = prepare(dataflow, links, begin)
     out = run(prepared.ops, prepared.uses)
     never = np.flatnonzero(np.isnan(out.end))
     if len(never):
