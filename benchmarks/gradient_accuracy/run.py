@@ -1,0 +1,148 @@
+"""Claims about what training reaches when gradients are compressed: small models, real data, two ranks.
+
+    python benchmarks/gradient_accuracy/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+
+Rows: `transformer` (next byte of Python's help texts), `cnn` (which module of the standard library bytes are from),
+`mlp` (section of a Debian package, from the words of its description). With --out each run is kept beside the page in
+FILE.json and not made again; remove that file to start anew. Time is not measured.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+import numpy as np
+
+from common import Page, arguments, scratch, verdict
+from wirewise.files import atomic_file
+from wirewise.profile.launch import find_program
+
+WORKER = str(Path(__file__).parent / "worker.py")
+RANKS = 2
+D1_LOSS, D2_ACCURACY, D2_GAP, D3_LOSS = 0.02, 0.015, 0.6, 0.03
+CASTS = {"fp16": {}, "bf16": {}}
+LOSSY = {"efsign": {}, "topk": {}, "dgc": {}, "powersgd": {"rank": 4}}
+OTHERS = {"onebit": {}, "int8": {}, "int4": {}}
+STEPS = {"transformer": 800, "cnn": 800, "mlp": 500}
+RATES = {"transformer": 0.4, "cnn": 0.4, "mlp": 0.4}
+PRESETS = {
+    "smoke": {"seeds": [0], "share": 0.02, "models": ["mlp"]},
+    "paper": {"seeds": [0, 1, 2], "share": 1.0, "models": list(STEPS)},
+}
+
+
+class Kept:
+    """Results of runs, also in a file."""
+
+    def __init__(self, path):
+        self._path = path
+        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+
+    def all(self, jobs):
+        """Loss and accuracy of each job; those that are not known are run together."""
+        keys = [msgspec.json.encode(job).decode() for job in jobs]
+        new = [(key, job) for key, job in zip(keys, jobs, strict=True) if key not in self._found]
+        for start in range(0, len(new), 6):
+            some = new[start : start + 6]
+            for (key, _), found in zip(some, carry_out([job for _, job in some]), strict=True):
+                self._found[key] = found
+            if self._path is not None:
+                with atomic_file(self._path) as file:
+                    file.write(msgspec.json.encode(self._found))
+        return [self._found[key] for key in keys]
+
+
+def carry_out(jobs):
+    with scratch() as folder:
+        (folder / "jobs.json").write_bytes(msgspec.json.encode(jobs))
+        words = [find_program("torchrun"), "--nproc-per-node", str(RANKS), WORKER, str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"a rank failed:\n{done.stderr[-3000:]}")
+        return [msgspec.json.decode((folder / f"found-{i}.json").read_bytes()) for i in range(len(jobs))]
+
+
+def wishes(model):
+    """Name of each way to train, and its knobs."""
+    found = {"none": {"codec": "none"}}
+    found |= {
+        name: {"codec": name, "options": options} for name, options in {**CASTS, **LOSSY, **OTHERS}.items()
+    }
+    found |= {
+        f"{name}, no feedback": {"codec": name, "options": options, "feedback": False}
+        for name, options in LOSSY.items()
+    }
+    for name, options in (("qsgd", {"levels": 4}), ("terngrad", {})):
+        for groups, told in ((1, "one group"), (0, "a group for each tensor")):
+            found[f"{name}, {told}"] = {"codec": name, "options": options, "block": 512, "groups": groups}
+    return found
+
+
+def model_row(page, preset, kept, model):
+    steps, rate = max(int(STEPS[model] * preset["share"]), 10), RATES[model]
+    jobs = [
+        {"model": model, "seed": seed, "steps": steps, "rate": rate, **knobs}
+        for knobs in wishes(model).values()
+        for seed in preset["seeds"]
+    ]
+    found = np.array([[one["loss"], one["accuracy"]] for one in kept.all(jobs)])
+    by_name = dict(zip(wishes(model), found.reshape(-1, len(preset["seeds"]), 2), strict=True))
+    page.add(
+        f"## {model}\n\n{steps} steps of SGD with momentum 0.9 after a linear warm-up, {RANKS} ranks, seeds "
+        f"{preset['seeds']}: mean of the seeds, and the largest less the smallest. Loss: training loss of the last "
+        "steps. Accuracy: on data that was not trained on."
+    )
+    with page.table("codec", "loss", "spread", "accuracy %", "spread") as row:
+        for name, values in by_name.items():
+            loss, accuracy = values.mean(axis=0)
+            spreads = np.ptp(values, axis=0)
+            row(name, f"{loss:.4f}", f"{spreads[0]:.4f}", f"{100 * accuracy:.2f}", f"{100 * spreads[1]:.2f}")
+    claims(page, {name: values.mean(axis=0) for name, values in by_name.items()})
+
+
+def claims(page, means):
+    loss, accuracy = means["none"]
+    with page.table("claim", "figure", "threshold") as row:
+        for name in CASTS:
+            off = means[name][0] / loss - 1
+            row(f"D1 {name}: loss over that without codec", f"{off:+.4f}", verdict(abs(off), most=D1_LOSS))
+        for name in LOSSY:
+            lost = accuracy - means[name][1]
+            row(f"D2 {name}: accuracy lost", f"{100 * lost:.2f} points", verdict(lost, most=D2_ACCURACY))
+            gaps = [means[key][0] - loss for key in (name, f"{name}, no feedback")]
+            told = f"{gaps[0]:.4f} against {gaps[1]:.4f}"
+            # Where nothing is lost without feedback there is nothing for it to mend.
+            small = gaps[1] <= D3_LOSS * loss
+            row(
+                f"D2 {name}: loss gap with and without feedback", told,
+                "none: no gap" if small else verdict(gaps[0] / gaps[1], most=D2_GAP),
+            )  # fmt: skip
+        for name in ("qsgd", "terngrad"):
+            off = means[f"{name}, one group"][0] / means[f"{name}, a group for each tensor"][0] - 1
+            row(
+                f"D3 {name}: loss of one group over groups of one tensor",
+                f"{off:+.4f}",
+                verdict(off, most=D3_LOSS),
+            )
+
+
+ROWS = list(STEPS)
+
+
+def main():
+    options = arguments(__doc__, ROWS)
+    preset = PRESETS[options.preset]
+    facts = {"Ranks": f"{RANKS}, gloo, one thread each", "Feedback": "whatever the codec remembers"}
+    page = Page("What compressed training reaches", options.preset, facts)
+    kept = Kept(options.out.with_suffix(".json") if options.out else None)
+    for model in options.only:
+        if model in preset["models"]:
+            model_row(page, preset, kept, model)
+    page.finish(options.out)
+
+
+if __name__ == "__main__":
+    main()
