@@ -13,7 +13,7 @@ from wirewise.sim.programs import simulate
 __all__ = ["LEAST_TIME_S", "with_best_segments"]
 
 LEAST_TIME_S = 1.0
-"""What the choice of segments may take even where the time limit of a search has passed: it is worth a factor."""
+"""What the choice of segments, which is worth a factor, may take even where the time limit of a search has passed."""
 _MOST = 256
 _LEAST_BYTES = 32 * 1024
 """Smaller messages cost their handling, which the simulation leaves out, more than they gain."""

@@ -44,7 +44,7 @@ _SEGMENTS = 16
 """Of the simulations that compare them."""
 _ALL = 1 << 40
 _LEAST_S = 1.0
-"""What a packing may take even with less time: the forests of most machines do not."""
+"""What a packing may take even with less time; the forests of most machines do not."""
 
 
 class Forest(NamedTuple):

@@ -45,7 +45,7 @@ __all__ = [
 
 _CHUNKUPS = (4, 1, 16, 2, 8)
 _LEAST_S = 1.0
-"""What the first matching may take even with less time: that of most machines does not."""
+"""What the first matching may take even with less time; that of most machines does not."""
 _MOST_SENDS = 1024
 """Sends of an algorithm, above which blocks are not divided further."""
 

@@ -45,7 +45,7 @@ class Instance:
     topology: Logical
     demands: tuple[Demand, ...]
     deadline: Deadline = field(default_factory=Deadline, compare=False)
-    """Of the first matching: `allowed` and `distances` raise `Late` after it."""
+    """Of the first matching; `allowed` and `distances` raise `Late` after it."""
 
     @cached_property
     def allowed(self) -> tuple[frozenset[Pair], ...]:
