@@ -45,8 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A codec, none, or auto; for plans that name none themselves."""
     ratio: float = 0.01
     least_gain: float = 0.05
-    """Where the choice between codecs and none is the planner's: unless the predicted step is shorter than the best one
-    without codecs by this share, nothing is compressed."""
+    """Of Cupcake: unless codecs are predicted to save this share of a step, nothing is compressed."""
     forward_share: float = 0.5
     scale: int = 1
     steps: int = 7
@@ -125,21 +124,11 @@ def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, Compres
     made = {}
     for name in job.plans:
         codecs, method = job.split(name)
-        made[name] = _planned(job, found, codecs, method)
-        if method == "cupcake" and "none" in codecs[1:]:
-            plain = _planned(job, found, ("none",), method)
-            if made[name][0].predicted_step_s > (1 - job.least_gain) * plain[0].predicted_step_s:
-                made[name] = plain
+        costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
+        problem = compression_problem(found.trace, costs, GroupLinks(job.hosts), codecs)
+        problem = replace(problem, forward_s=found.forward_s)
+        made[name] = plan_groups(problem, method=method, least_gain=job.least_gain), problem
     return made
-
-
-def _planned(
-    job: Job, found: Measured, codecs: tuple[str, ...], method: str
-) -> tuple[FusionPlan, CompressionProblem]:
-    costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
-    problem = compression_problem(found.trace, costs, GroupLinks(job.hosts), codecs)
-    problem = replace(problem, forward_s=found.forward_s)
-    return plan_groups(problem, method=method), problem
 
 
 def groups_of(
