@@ -31,6 +31,14 @@ def test_a7_the_mask_clears_what_was_sent_and_scales_nothing():
     assert torch.equal(memory[0, ~places], before[0, ~places]) and not memory[1].any()
 
 
+def test_a_residual_alone_is_plain_error_feedback():
+    codecs = codec_of("dgc", momentum=0.9), codec_of("dgc", momentum=0.0)
+    memories = torch.zeros(400), torch.zeros(2, 400)
+    for step in range(5):
+        results = [sent(c, normal(400, step), memory=m) for c, m in zip(codecs, memories, strict=True)]
+        assert torch.equal(*results) and torch.equal(memories[0], memories[1][0])
+
+
 def test_sums_beyond_float32_stay_finite():
     memory = torch.full((2, 10), 3e38)
     result = sent(codec_of("dgc", ratio=0.5, momentum=0.9), torch.full((10,), 3e38), memory=memory)

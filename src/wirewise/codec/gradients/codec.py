@@ -20,15 +20,24 @@ from wirewise.codec.gradients.kernels import reference
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import CodecError, InputError
 
-__all__ = ["IMPLEMENTATIONS", "Draw", "GradientCodec", "Memory", "check_ratio", "get_floats", "put_floats"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "Draw",
+    "GradientCodec",
+    "Memory",
+    "check_ratio",
+    "get_floats",
+    "put_floats",
+    "rows_of",
+]
 
 IMPLEMENTATIONS = ("auto", "numba", "torch", "triton")
 """auto: numba on the CPU, Triton on CUDA where it is installed, else torch operations."""
 
 
 Memory = Tensor | Sequence[Tensor]
-"""What a codec keeps of a group: float32 [d], or for several `memories` one [d] for each, as a list or the rows of a
-tensor."""
+"""What a codec keeps of a group: float32 [d], the first of its `memories`, or one [d] for each of them, as a list or
+the rows of a tensor."""
 
 
 class Draw(NamedTuple):
@@ -57,7 +66,7 @@ class GradientCodec(ABC):
 
     Attributes:
         memories: What is kept between steps, a buffer of the group's size each: "residual" (what was not sent),
-            "momentum", "factor".
+            "momentum", "factor". With the first one alone, codecs of several do plain error feedback.
         wire_dtype: Type as which payloads can be added up by an all-reduce, or None: then they must be gathered.
         rounds: Parts of a payload, each of which needs the sum of the one before.
 
@@ -234,11 +243,11 @@ class GradientCodec(ABC):
     def _check_memory(self, memory: Memory, gradient: Tensor, segments: Segments) -> None:
         if not self.memories:
             raise CodecError(f"{type(self).__name__} keeps no memory between steps, got one; pass None")
-        rows = [memory] if isinstance(memory, Tensor) and memory.dim() == 1 else list(memory)
-        if len(rows) != len(self.memories):
+        rows = rows_of(memory)
+        if len(rows) not in (1, len(self.memories)):
             raise CodecError(
                 f"got {len(rows)} buffers of memory, {type(self).__name__} keeps {' and '.join(self.memories)}: "
-                f"expected {len(self.memories)} of {segments.total} elements"
+                f"expected 1 or {len(self.memories)} of {segments.total} elements"
             )
         for row in rows:
             self._check_floats("memory", row, segments)
@@ -246,6 +255,11 @@ class GradientCodec(ABC):
                 raise CodecError(
                     f"memory is on {row.device}, the gradient on {gradient.device}; expected one device"
                 )
+
+
+def rows_of(memory: Memory) -> tuple[Tensor, ...]:
+    """The buffers of a memory, [d] each."""
+    return (memory,) if isinstance(memory, Tensor) and memory.dim() == 1 else tuple(memory)
 
 
 def _triton(device: torch.device) -> ModuleType:

@@ -13,6 +13,7 @@ from wirewise.codec.gradients.codec import (
     check_ratio,
     get_floats,
     put_floats,
+    rows_of,
 )
 from wirewise.codec.gradients.kernels.pieces import Bounds
 from wirewise.codec.gradients.segments import Segments
@@ -36,8 +37,9 @@ class DGC(GradientCodec):
 
     Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training" (ICLR 2018),
     section 3: with a memory, momentum u = momentum * u + gradient and residual w = w + u; the large elements of w are
-    sent, and both are 0 there. The optimizer should then have no momentum of its own. Without a memory the elements
-    of the gradient are sent. Segments below 16 Ki elements are searched exactly, k elements of each.
+    sent, and both are 0 there. The optimizer should then have no momentum of its own. With a residual alone there is
+    no u, and w = w + gradient; without a memory the elements of the gradient are sent. Segments below 16 Ki elements
+    are searched exactly, k elements of each.
 
     Args:
         ratio: Share of the elements, above 0 and at most 1.
@@ -61,16 +63,19 @@ class DGC(GradientCodec):
         self, gradient: Tensor, memory: Memory | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
         kernels = self._kernels(gradient.device)
-        values = gradient
-        if memory is not None:
-            bad: int = kernels.peaks(gradient, None, segments)[1]
-            if bad >= 0:
-                return bad
+        rows = None if memory is None else rows_of(memory)
+        rest = None if rows is None or len(rows) > 1 else rows[0]
+        bad: int = kernels.peaks(gradient, rest, segments)[1]
+        if bad >= 0:
+            return bad
+        if rest is not None:
+            rest.add_(gradient)
+        elif rows is not None:
             # Sums stay finite, so that from here on only a memory that was not finite before can be refused.
-            kernels.compensate(gradient, *memory, self.momentum)
-            values = memory[0]
+            kernels.compensate(gradient, *rows, self.momentum)
+        values = gradient if rows is None else rows[0]
         bounds = self._bounds(segments)
-        indices, found, counts, bad = kernels.above(values, memory, segments, bounds, draw.own_key)
+        indices, found, counts, bad = kernels.above(values, rows, segments, bounds, draw.own_key)
         if bad < 0:
             for number, part in enumerate((indices, found)):
                 put_floats(out, 4 * number * len(indices), part.view(torch.float32))

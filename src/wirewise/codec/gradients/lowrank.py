@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.codec import Draw, GradientCodec, Memory, get_floats, put_floats
+from wirewise.codec.gradients.codec import Draw, GradientCodec, Memory, get_floats, put_floats, rows_of
 from wirewise.codec.gradients.kernels.pieces import words_of
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import InputError
@@ -34,12 +34,25 @@ class _Matrix(NamedTuple):
 
     def of(self, flat: Tensor) -> Tensor:
         """Its elements in a flat group, [m, n]: a view, or a copy padded with 0."""
-        part = flat[self.start : self.start + self.size]
-        return torch.nn.functional.pad(part, (0, self.m * self.n - self.size)).view(self.m, self.n)
+        part, missing = flat[self.start : self.start + self.size], self.m * self.n - self.size
+        # Padding by nothing would copy.
+        return (torch.nn.functional.pad(part, (0, missing)) if missing else part).view(self.m, self.n)
 
     def put(self, flat: Tensor, values: Tensor) -> None:
         """Write [m, n] back."""
         flat[self.start : self.start + self.size] = values.flatten()[: self.size]
+
+    def add(self, flat: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+        """Add the product of [m, rank] and [rank, n], or write it if it is the first."""
+        part = flat[self.start : self.start + self.size]
+        if first and self.size == self.m * self.n:
+            torch.mm(a, b, out=part.view(self.m, self.n))
+            return
+        product = torch.mm(a, b).flatten()[: self.size]
+        if first:
+            part.copy_(product)
+        else:
+            part.add_(product)
 
     def left_of(self, factors: Tensor) -> Tensor:
         """View of its first factor, [rank, m]."""
@@ -78,7 +91,7 @@ class PowerSGD(GradientCodec):
     row for each element of the first; tensors of one dimension, and those that the factors would not make smaller,
     are sent as they are. Where `Segments.shapes` is not known, a tensor is a matrix that is nearly square, padded
     with zeros. Segments of blocks do not matter. The second memory keeps Q in its first elements for each tensor;
-    without a memory Q is drawn anew in each step, alike on all ranks. Products are torch's; implementations and
+    without it Q is drawn anew in each step, alike on all ranks. Products are torch's; implementations and
     devices agree to rounding.
 
     Args:
@@ -112,13 +125,14 @@ class PowerSGD(GradientCodec):
         self, gradient: Tensor, memory: Memory | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
         kernels, layout = self._kernels(gradient.device), self._layout(segments)
-        bad: int = kernels.peaks(gradient, None if memory is None else memory[0], segments)[1]
+        rows = () if memory is None else rows_of(memory)
+        bad: int = kernels.peaks(gradient, rows[0] if rows else None, segments)[1]
         if bad >= 0:
             return bad
-        values = gradient if memory is None else memory[0].add_(gradient)
+        values = rows[0].add_(gradient) if rows else gradient
         factors = values.new_empty(layout.left)
         for one in layout.matrices:
-            _product(_start(one, memory, draw, values.device), one.of(values).t(), one.left_of(factors))
+            _product(_start(one, rows[1:], draw, values.device), one.of(values).t(), one.left_of(factors))
         # Not numbers until `advance` has been called: a payload that is decoded too early shows.
         out[self.parts(segments)[1]] = 0xFF
         put_floats(out, 0, factors)
@@ -126,23 +140,23 @@ class PowerSGD(GradientCodec):
         for part in layout.vectors:
             put_floats(out, at, values[part])
             at += 4 * (part.stop - part.start)
-            if memory is not None:
-                memory[0][part] = 0.0
+            if rows:
+                values[part] = 0.0
         return bad
 
     def _advance(
         self, number: int, payload: Tensor, gradient: Tensor, memory: Memory | None, segments: Segments
     ) -> None:
-        layout = self._layout(segments)
+        layout, rows = self._layout(segments), () if memory is None else rows_of(memory)
         if number == 0:
-            self._project(layout, payload, gradient if memory is None else memory[0], memory is not None)
-        elif memory is not None:
+            self._project(layout, payload, rows[0] if rows else gradient, feedback=bool(rows))
+        elif len(rows) > 1:
             factors = self._factors(layout, payload[None])[1][0]
             self._kernels(payload.device).orthogonalise(factors, layout.right_tables)
             for one in layout.matrices:
-                memory[1][one.start : one.start + one.rank * one.n] = one.right_of(factors).flatten()
+                rows[1][one.start : one.start + one.rank * one.n] = one.right_of(factors).flatten()
 
-    def _project(self, layout: _Layout, payload: Tensor, values: Tensor, feedback: bool) -> None:
+    def _project(self, layout: _Layout, payload: Tensor, values: Tensor, *, feedback: bool) -> None:
         """Write the second factors of the values, and with feedback take away from these what they say."""
         left = get_floats(payload[None], 0, layout.left)[0]
         self._kernels(payload.device).orthogonalise(left, layout.left_tables)
@@ -161,15 +175,16 @@ class PowerSGD(GradientCodec):
         self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
     ) -> None:
         layout = self._layout(segments)
-        out.zero_()
-        for left, right in zip(*self._factors(layout, payloads), strict=True):
+        for row, (left, right) in enumerate(zip(*self._factors(layout, payloads), strict=True)):
+            right *= scale
             for one in layout.matrices:
-                product = torch.mm(one.left_of(left).t(), one.right_of(right)).mul_(scale)
-                out[one.start : one.start + one.size] += product.flatten()[: one.size]
+                one.add(out, one.left_of(left).t(), one.right_of(right), first=row == 0)
         at = 4 * layout.left
         for part in layout.vectors:
-            for values in get_floats(payloads, at, part.stop - part.start):
-                out[part] += values * scale
+            values = get_floats(payloads, at, part.stop - part.start) * scale
+            out[part] = values[0]
+            for other in values[1:]:
+                out[part] += other
             at += 4 * (part.stop - part.start)
 
     def _factors(self, layout: _Layout, payloads: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,10 +228,11 @@ def _sides(size: int, shape: tuple[int, ...] | None) -> tuple[int, int]:
     return (shape[0], size // shape[0]) if len(shape) > 1 else (1, size)
 
 
-def _start(one: _Matrix, memory: Memory | None, draw: Draw, device: torch.device) -> Tensor:
+def _start(one: _Matrix, kept: tuple[Tensor, ...], draw: Draw, device: torch.device) -> Tensor:
     """Where the iteration begins, [rank, n]: rows of the step before, and random ones for those that are 0."""
-    kept = None if memory is None else memory[1][one.start : one.start + one.rank * one.n]
-    rows = None if kept is None else kept.view(one.rank, one.n)
+    rows = None
+    if kept:
+        rows = kept[0][one.start : one.start + one.rank * one.n].view(one.rank, one.n)
     if rows is not None and bool(rows.any(dim=1).all()):
         return rows
     words = torch.from_numpy(words_of(draw.shared_key, one.tensor, one.rank * one.n)).to(device)

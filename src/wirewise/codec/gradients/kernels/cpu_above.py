@@ -15,14 +15,24 @@ __all__ = ["above", "compensate"]
 _MOST = np.float32(np.finfo(np.float32).max)
 
 
+@kernel
+def _limit(values):
+    for i in range(len(values)):
+        values[i] = min(max(values[i], -_MOST), _MOST)
+
+
 @entry
 def compensate(gradient, rest, momentum, share):
-    """Momentum u = share * u + gradient, rest w = w + u, both at most float32's largest."""
+    """Momentum u = share * u + gradient, residual w = w + u; then both at most float32's largest."""
+    top = np.uint32(0)
     for i in range(len(gradient)):
         u = np.float32(np.float32(momentum[i] * share) + gradient[i])
-        u = min(max(u, -_MOST), _MOST)
-        momentum[i] = u
-        rest[i] = min(max(np.float32(rest[i] + u), -_MOST), _MOST)
+        w = np.float32(rest[i] + u)
+        momentum[i], rest[i] = u, w
+        top = max(top, np.uint32(as_bits(u) & ABS), np.uint32(as_bits(w) & ABS))
+    if top >= EXPONENT:
+        _limit(momentum)
+        _limit(rest)
 
 
 @kernel
@@ -107,7 +117,7 @@ def above(values, memory, offsets, ids, bounds, key, indices, target, numbers):
         if top >= EXPONENT:
             return s
         if memory is not None:
-            _clear(memory[0], indices[at : at + count])
-            _clear(memory[1], indices[at : at + count])
+            for buffer in memory:
+                _clear(buffer, indices[at : at + count])
         numbers[s], at = count, end
     return -1

@@ -50,7 +50,8 @@ def _typed_key_at(key, row, column):
 def _pack_halves(codes, target):
     size = len(target)
     for j in range(len(codes) - size):
-        target[j] = np.uint8((codes[j] & np.int8(15)) | (codes[j + size] << np.int8(4)))
+        low, high = np.int32(codes[j]) & np.int32(15), np.int32(codes[j + size])
+        target[j] = np.uint8(np.uint32(low | np.int32(high << np.int32(4))))
     if len(codes) < 2 * size:
         target[size - 1] = np.uint8(codes[size - 1] & np.int8(15))
 
@@ -67,10 +68,8 @@ def write_blocks(gradient, memory, tables, inverses, steps, bits, key, out):
             hi = min(lo + SCALED, offsets[s + 1])
             target = out[byte : byte + ((hi - lo) * bits + 7) // 8]
             part = target.view(np.int8) if bits == 8 else codes[: hi - lo]
-            row = _key_at(key, ids[s], lo - offsets[s])
-            levels_of(
-                gradient[lo:hi], part_of(memory, lo, hi), inverses[block], steps[block], most, row, part
-            )
+            row, kept = _key_at(key, ids[s], lo - offsets[s]), part_of(memory, lo, hi)
+            levels_of(gradient[lo:hi], kept, inverses[block], steps[block], most, row, part)
             if bits == 4:
                 _pack_halves(part, target)
             byte += len(target)
@@ -81,9 +80,11 @@ def write_blocks(gradient, memory, tables, inverses, steps, bits, key, out):
 def _add_halves(row, step, out):
     size = len(row)
     for j in range(size):
-        out[j] = np.float32(out[j] + np.float32(np.float32(np.int8(np.int32(row[j]) << 4) >> 4) * step))
+        low = np.int32(np.int32(row[j]) << np.int32(28)) >> np.int32(28)
+        out[j] = np.float32(out[j] + np.float32(np.float32(np.int32(low)) * step))
     for j in range(len(out) - size):
-        out[j + size] = np.float32(out[j + size] + np.float32(np.float32(row[j] >> 4) * step))
+        high = np.int32(row[j]) >> np.int32(4)
+        out[j + size] = np.float32(out[j + size] + np.float32(np.float32(np.int32(high)) * step))
 
 
 @entry

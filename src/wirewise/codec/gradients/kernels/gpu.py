@@ -166,9 +166,10 @@ def _add_planes(
     payloads: Tensor, segments: Segments, low: Tensor, high: Tensor, bits: int, out: Tensor
 ) -> None:
     table = _table(segments, BLOCK, bits, out.device)
-    arguments = (payloads, table, low.contiguous(), high.contiguous(), out, len(payloads), len(segments))
-    grid, modes = (len(table),), {"BITS": bits, "BYTES": BLOCK * bits // 8}
-    gpu_codes.add_planes[grid](*arguments, payloads.shape[1], **modes, **_EXACT)
+    rows, width = payloads.shape
+    arguments = (payloads, table, low.contiguous(), high.contiguous(), out, len(segments), width)
+    modes = {"ROWS": rows, "BITS": bits, "BYTES": BLOCK * bits // 8}
+    gpu_codes.add_planes[(len(table),)](*arguments, **modes, **_EXACT)
 
 
 def add_signs(payloads: Tensor, segments: Segments, low: Tensor, high: Tensor, out: Tensor) -> None:
@@ -183,8 +184,8 @@ def _add_codes(
     payloads: Tensor, segments: Segments, steps: Tensor, bits: int, size: int, out: Tensor
 ) -> None:
     table = _table(segments, size, bits, out.device)
-    arguments = (payloads, table, steps.contiguous(), out, len(payloads), steps.shape[1], payloads.shape[1])
-    modes = {"OWN": size == SCALED, "BITS": bits, "BYTES": size * bits // 8}
+    arguments = (payloads, table, steps.contiguous(), out, steps.shape[1], payloads.shape[1])
+    modes = {"ROWS": len(payloads), "OWN": size == SCALED, "BITS": bits, "BYTES": size * bits // 8}
     gpu_codes.add_codes[(len(table),)](*arguments, **modes, **_EXACT)
 
 

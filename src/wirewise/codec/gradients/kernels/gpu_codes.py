@@ -156,9 +156,9 @@ def add_planes(
     low_ptr,
     high_ptr,
     out_ptr,
-    count,
     segments,
     row_bytes,
+    ROWS: tl.constexpr,
     BITS: tl.constexpr,
     BYTES: tl.constexpr,
 ):
@@ -167,9 +167,10 @@ def add_planes(
     total = tl.zeros((8 // BITS, BYTES), tl.float32)
     byte = tl.arange(0, BYTES)[None, :]
     shift = tl.arange(0, 8 // BITS)[:, None] * BITS
-    for r in range(count):
-        place = start + tl.cast(r, tl.int64) * row_bytes
-        packed = tl.load(rows_ptr + place + byte, mask=byte < size, other=0).to(tl.int32)
+    here_ptr = rows_ptr + start
+    for r in range(ROWS):
+        packed = tl.load(here_ptr + byte, mask=byte < size, other=0).to(tl.int32)
+        here_ptr += row_bytes
         code = (packed >> shift) & ((1 << BITS) - 1)
         low, high = tl.load(low_ptr + r * segments + segment), tl.load(high_ptr + r * segments + segment)
         if BITS == 1:
@@ -185,9 +186,9 @@ def add_codes(
     table_ptr,
     step_ptr,
     out_ptr,
-    count,
     scales,
     row_bytes,
+    ROWS: tl.constexpr,
     OWN: tl.constexpr,
     BITS: tl.constexpr,
     BYTES: tl.constexpr,
@@ -199,9 +200,10 @@ def add_codes(
     total = tl.zeros((8 // BITS, BYTES), tl.float32)
     byte = tl.arange(0, BYTES)[None, :]
     shift = tl.arange(0, 8 // BITS)[:, None] * BITS
-    for r in range(count):
-        place = start + tl.cast(r, tl.int64) * row_bytes
-        packed = tl.load(rows_ptr + place + byte, mask=byte < size, other=0).to(tl.int32)
+    here_ptr = rows_ptr + start
+    for r in range(ROWS):
+        packed = tl.load(here_ptr + byte, mask=byte < size, other=0).to(tl.int32)
+        here_ptr += row_bytes
         # The highest bit of a code is its sign.
         half = 1 << (BITS - 1)
         code = (((packed >> shift) & (2 * half - 1)) ^ half) - half
@@ -214,7 +216,6 @@ def compensate(gradient_ptr, rest_ptr, momentum_ptr, share, most, size, BLOCK: t
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
     u = tl.load(momentum_ptr + place, mask=mask) * share + tl.load(gradient_ptr + place, mask=mask)
-    u = tl.where(u > most, most, tl.where(u < -most, -most, u))
     w = tl.load(rest_ptr + place, mask=mask) + u
-    tl.store(momentum_ptr + place, u, mask=mask)
+    tl.store(momentum_ptr + place, tl.where(u > most, most, tl.where(u < -most, -most, u)), mask=mask)
     tl.store(rest_ptr + place, tl.where(w > most, most, tl.where(w < -most, -most, w)), mask=mask)

@@ -83,10 +83,10 @@ def add_sparse(indices: Tensor, values: Tensor, out: Tensor) -> None:
 
 
 def compensate(gradient: Tensor, rest: Tensor, momentum: Tensor, share: float) -> None:
-    """Momentum u = share * u + gradient and rest w = w + u, both at most float32's largest."""
+    """Momentum u = share * u + gradient and rest w = w + u; then both at most float32's largest."""
     most = torch.finfo(torch.float32).max
-    momentum.mul_(share).add_(gradient).clamp_(-most, most)
-    rest.add_(momentum).clamp_(-most, most)
+    rest.add_(momentum.mul_(share).add_(gradient)).clamp_(-most, most)
+    momentum.clamp_(-most, most)
 
 
 def above(
