@@ -15,6 +15,7 @@ WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf
 ACCEPTANCE = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
 TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
 COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="utf-8")
+GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-8")
 TRACING_IDS = [
     *(f"R{i}" for i in range(1, 8)),
     *(f"W{i}" for i in range(1, 7)),
@@ -33,6 +34,13 @@ COLLECTIVE_IDS = [
     *(f"F{i}" for i in range(1, 9)),
     *(f"G{i}" for i in range(1, 6)),
     *(f"H{i}" for i in range(1, 5)),
+]
+GRADIENT_IDS = [
+    *(f"A{i}" for i in range(1, 8)),
+    *(f"B{i}" for i in range(1, 6)),
+    *(f"C{i}" for i in range(1, 7)),
+    *(f"D{i}" for i in range(1, 6)),
+    *(f"E{i}" for i in range(1, 7)),
 ]
 IDS = [
     *(f"Q{i}" for i in range(1, 7)),
@@ -59,8 +67,8 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("page", "ids"),
-    [(ACCEPTANCE, IDS), (TRACING, TRACING_IDS), (COLLECTIVES, COLLECTIVE_IDS)],
-    ids=["first", "tracing", "collectives"],
+    [(ACCEPTANCE, IDS), (TRACING, TRACING_IDS), (COLLECTIVES, COLLECTIVE_IDS), (GRADIENTS, GRADIENT_IDS)],
+    ids=["first", "tracing", "collectives", "gradients"],
 )
 def test_acceptance_has_every_id_once(page, ids):
     assert re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE) == ids
@@ -68,7 +76,11 @@ def test_acceptance_has_every_id_once(page, ids):
 
 BAD_INPUT = (ROOT / "docs" / "bad-input.md").read_text(encoding="utf-8")
 PLACES = sorted(
-    set(re.findall(r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + COLLECTIVES + BAD_INPUT))
+    set(
+        re.findall(
+            r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + COLLECTIVES + GRADIENTS + BAD_INPUT
+        )
+    )
 )
 
 
