@@ -132,7 +132,8 @@ class PowerSGD(GradientCodec):
         values = rows[0].add_(gradient) if rows else gradient
         factors = values.new_empty(layout.left)
         for one in layout.matrices:
-            _product(_start(one, rows[1:], draw, values.device), one.of(values).t(), one.left_of(factors))
+            start = _start(one, rows[1:], draw, values.device)
+            one.left_of(factors).copy_(_product(start, one.of(values).t()))
         # Not numbers until `advance` has been called: a payload that is decoded too early shows.
         out[self.parts(segments)[1]] = 0xFF
         put_floats(out, 0, factors)
@@ -164,9 +165,11 @@ class PowerSGD(GradientCodec):
         right = values.new_empty(layout.right)
         for one in layout.matrices:
             matrix = one.of(values)
-            _product(one.left_of(left), matrix, one.right_of(right))
+            factor = one.left_of(left).clone()
+            product = _product(factor, matrix)
+            one.right_of(right).copy_(product)
             if feedback:
-                matrix.addmm_(one.left_of(left).t(), one.right_of(right), alpha=-1.0)
+                matrix.addmm_(factor.t(), product, alpha=-1.0)
                 if one.m * one.n != one.size:
                     one.put(values, matrix)
         put_floats(payload, 4 * (layout.left + layout.plain), right)
@@ -178,7 +181,7 @@ class PowerSGD(GradientCodec):
         for row, (left, right) in enumerate(zip(*self._factors(layout, payloads), strict=True)):
             right *= scale
             for one in layout.matrices:
-                one.add(out, one.left_of(left).t(), one.right_of(right), first=row == 0)
+                one.add(out, one.left_of(left).clone().t(), one.right_of(right).clone(), first=row == 0)
         at = 4 * layout.left
         for part in layout.vectors:
             values = get_floats(payloads, at, part.stop - part.start) * scale
@@ -240,10 +243,13 @@ def _start(one: _Matrix, kept: tuple[Tensor, ...], draw: Draw, device: torch.dev
     return drawn if rows is None else torch.where(rows.any(dim=1, keepdim=True), rows, drawn)
 
 
-def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """A @ b, at most float32's largest."""
-    torch.mm(a, b, out=out)
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """A @ b, at most float32's largest.
+
+    Factors are copied before and after, as the last bits of a product may depend on where in a cache line they begin.
+    """
+    out = torch.mm(a.clone(), b)
     if not bool(out.isfinite().all()):
         most = torch.finfo(torch.float32).max * _SMALL
-        torch.mm(a, b * _SMALL, out=out)
-        out.clamp_(-most, most).div_(_SMALL)
+        out = torch.mm(a, b * _SMALL).clamp_(-most, most).div_(_SMALL)
+    return out
