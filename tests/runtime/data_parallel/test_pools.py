@@ -60,6 +60,15 @@ def test_a_failed_step_leaves_no_trace():
     assert pools.step == 1
 
 
+def test_another_scale_of_the_loss_is_that_of_what_waits():
+    pools = filled(residual={"a": 2.0, "b": 4.0}, owner={"a": 6.0}, factor={"c": 1.0})
+    pools.group("residual", ("a", "b"))
+    pools.rescale(0.5)
+    state = pools.state_dict()
+    assert values(state["residual"]) == {"a": 1.0, "b": 2.0}
+    assert values(state["owner"]) == {"a": 3.0} and values(state["factor"]) == {"c": 1.0}
+
+
 def test_a_state_comes_back_as_it_was():
     pools = filled(residual={"a": 1.0}, owner={"c": 2.0}, momentum={"b": 3.0})
     pools.end_step()

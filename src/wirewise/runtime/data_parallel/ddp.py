@@ -97,7 +97,8 @@ class HookState:
         named = {} if model is None else dict(model.named_parameters())
         self._names: dict[Tensor, str] = {p: name for name, p in named.items()}
         self._by_name = model is not None
-        self.pools = Pools({name: p.numel() for name, p in named.items()}, compression)
+        sizes = {name: p.numel() for name, p in named.items()}
+        self.pools = Pools(sizes, compression, shapes={name: p.shape for name, p in named.items()})
         self._planned = {name: b for b in (plan.buckets if plan else ()) for name in b.parameters}
         self._carrier: Carrier | None = None
         self._travelling: list[Travelling] = []
@@ -202,7 +203,7 @@ class HookState:
             if parameter not in self._names:
                 name = f"parameter {len(self._names)}"
                 self._names[parameter] = name
-                self.pools.add({name: parameter.numel()})
+                self.pools.add({name: parameter.numel()}, {name: parameter.shape})
         return tuple(self._names[parameter] for parameter in parameters)
 
     def _way(self, names: tuple[str, ...], start_bytes: int, size_bytes: int) -> Bucket:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wirewise.codec.gradients import GradientCodec, Segments
+from wirewise.codec.gradients.codec import Memory
 from wirewise.errors import CodecError
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.pools import Pools
@@ -51,6 +52,7 @@ class Part:
         compression: Block and seed.
         sizes: Elements of each tensor of the group, [t].
         places: Their numbers in the model, [t].
+        shapes: Their shapes, [t]; used where none of them is cut.
         begin: First element.
         end: One behind the last element.
         share: Which of the shares it is; draws of different shares of a tensor are independent.
@@ -65,6 +67,7 @@ class Part:
         compression: Compression,
         sizes: Sequence[int],
         places: Sequence[int],
+        shapes: Sequence[Sequence[int] | None],
         begin: int,
         end: int,
         share: int = 0,
@@ -72,14 +75,18 @@ class Part:
     ) -> None:
         self.codec, self.elements, self._seed = codec, end - begin, compression.seed
         found, start = [], 0
-        for size, place in zip(sizes, places, strict=True):
+        for size, place, shape in zip(sizes, places, shapes, strict=True):
             inside = min(start + size, end) - max(start, begin)
             if inside > 0:
-                found.append((inside, place))
+                found.append((inside, place, shape if inside == size else None))
             start += size
-        self._sizes, self._places = [size for size, _ in found], [place for _, place in found]
+        self._sizes, self._places = [size for size, *_ in found], [place for _, place, _ in found]
+        known = [shape for *_, shape in found if shape is not None]
         ids = [place * shares + share for place in self._places]
-        self._segments = Segments(self._sizes, ids=ids, block=compression.block) if found else None
+        self._segments: Segments | None = None
+        if found:
+            whole = known if len(known) == len(found) else None
+            self._segments = Segments(self._sizes, ids=ids, block=compression.block, shapes=whole)
         self.size_bytes = self.FLAG_BYTES
         if self._segments is not None:
             self.size_bytes += codec.size_bytes(self._segments)
@@ -89,7 +96,15 @@ class Part:
         return torch.zeros(self.size_bytes, dtype=torch.uint8, device=device)
 
     def encode(
-        self, values: Tensor, memory: Tensor | None, out: Tensor, step: int, rank: int, *, again: bool = False
+        self,
+        values: Tensor,
+        memory: list[Tensor] | None,
+        out: Tensor,
+        step: int,
+        rank: int,
+        *,
+        again: bool = False,
+        whole: bool = True,
     ) -> None:
         """Encode [elements]; what is not finite leaves `memory` as it was and sets the flag.
 
@@ -100,18 +115,49 @@ class Part:
             step: Of training.
             rank: This rank.
             again: Whether these are sums that were encoded before, so that draws are others.
+            whole: Whether all rounds follow at once, without sums over the ranks between them.
         """
         out[-self.FLAG_BYTES :].zero_()
         if self._segments is None:
             return
         codes, seed = out[: -self.FLAG_BYTES], self._seed + again
         try:
-            self.codec.encode(values, memory, self._segments, codes, seed=seed, step=step, rank=rank)
+            self.codec.encode(
+                values, self._memory(memory), self._segments, codes, seed=seed, step=step, rank=rank
+            )
         except CodecError:
-            bad = _first_bad(values if memory is None else values + memory, self._sizes)
+            bad = _first_bad(values if memory is None else values + memory[0], self._sizes)
             if bad < 0:
                 raise
             self.flag(out, Fault(rank, self._places[bad]))
+            return
+        for number in range(self.codec.rounds if whole else 0):
+            self.advance(number, out, values, memory)
+
+    def encode_again(self, values: Tensor, owed: Tensor | None, out: Tensor, step: int, rank: int) -> None:
+        """Encode sums, [elements], with what was not sent of those before, by a codec with whatever memories."""
+        if owed is None or len(self.codec.memories) == 1:
+            self.encode(values, None if owed is None else [owed], out, step, rank, again=True)
+            return
+        values += owed
+        self.encode(values, None, out, step, rank, again=True)
+        if not self.fault_of(out):
+            self.decode(self.codes(out[None]), owed, -1.0, step, again=True)
+            owed += values
+
+    def rounds(self) -> list[slice]:
+        """Bytes of a payload that each round sums up."""
+        return [] if self._segments is None else list(self.codec.parts(self._segments))
+
+    def advance(self, number: int, payload: Tensor, values: Tensor, memory: list[Tensor] | None) -> None:
+        """Go on after a round; arguments as of `encode`, and unchanged since."""
+        if self._segments is not None and self.codec.rounds > 1:
+            codes = payload[: -self.FLAG_BYTES]
+            self.codec.advance(number, codes, values, self._memory(memory), self._segments)
+
+    def _memory(self, memory: list[Tensor] | None) -> Memory | None:
+        """As `GradientCodec.encode` takes it."""
+        return memory[0] if memory is not None and len(memory) == 1 else memory
 
     def decode(self, codes: Tensor, out: Tensor, scale: float, step: int, *, again: bool = False) -> None:
         """Write the scaled sum of payloads without their flags, uint8 [n, bytes], to float32 [elements]."""

@@ -15,8 +15,9 @@ from wirewise.runtime.data_parallel.compression import Compression
 
 __all__ = ["Pools", "resize"]
 
-KINDS = ("residual", "owner", "momentum")
-"""What a rank did not send of its own gradients; of sums of which it owns a share (scheme "divisible"); Signum's."""
+KINDS = ("residual", "owner", "momentum", "factor")
+"""What a rank did not send of its own gradients, or of sums of which it owns a share (scheme "divisible"); others are
+what codecs call so (`GradientCodec.memories`)."""
 
 Names = tuple[str, ...]
 
@@ -32,6 +33,7 @@ class Pools:
             on all ranks and under all plans.
         compression: Whether there is feedback.
         device: Where buffers lie.
+        shapes: Of parameters by name, for codecs of matrices.
 
     Attributes:
         step: Steps so far; random draws depend on it.
@@ -43,8 +45,11 @@ class Pools:
         sizes: Mapping[str, int],
         compression: Compression | None = None,
         device: torch.device | str = "cpu",
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.sizes = dict(sizes)
+        self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self.compression = compression or Compression()
         self.device = torch.device(device)
         self.step = self.world_size = 0
@@ -52,8 +57,9 @@ class Pools:
         self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in KINDS}
         self._saved: dict[tuple[str, str], Tensor | None] = {}
 
-    def add(self, sizes: Mapping[str, int]) -> None:
+    def add(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] | None = None) -> None:
         """Take in parameters that were not known before; they get the next numbers."""
+        self.shapes |= {name: tuple(shape) for name, shape in (shapes or {}).items()}
         for name, size in sizes.items():
             if self.sizes.setdefault(name, size) != size:
                 raise InputError(
@@ -71,11 +77,11 @@ class Pools:
         """Number of a parameter."""
         return self._places[name]
 
-    def memory(self, codec: GradientCodec, names: Names) -> Tensor | None:
-        """What `codec.encode` reads and writes for a group, float32 [elements]; None: it keeps nothing."""
-        if codec.memory is None or (codec.memory == "residual" and not self.compression.feedback):
+    def memory(self, codec: GradientCodec, names: Names) -> list[Tensor] | None:
+        """What `codec.encode` reads and writes for a group, float32 [elements] each; None: it keeps nothing."""
+        if not codec.memories or (codec.memory == "residual" and not self.compression.feedback):
             return None
-        return self.group(codec.memory, names)
+        return [self.group(kind, names) for kind in codec.memories]
 
     def group(self, kind: str, names: Names) -> Tensor:
         """Buffer of a group, float32 [elements]; contents move along by name when groups change."""
@@ -110,6 +116,15 @@ class Pools:
         for name in names:
             del held[name]
         return taken
+
+    def rescale(self, factor: float) -> None:
+        """Multiply what waits to be sent, when the loss is scaled by another factor from now on.
+
+        With `torch.amp.GradScaler`: the scale after `update()` by that before.
+        """
+        for kind in ("residual", "owner", "momentum"):
+            for held in set(self._held[kind].values()):
+                held.pool.flat.mul_(factor)
 
     def save(self, names: Names) -> None:
         """Copy what is remembered of a group, in case the step fails."""
@@ -203,14 +218,13 @@ def resize(states: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
     if states[0]["world_size"] not in (0, len(states)):
         raise InputError(f"{len(states)} states; expected one of each of {states[0]['world_size']} ranks")
     waiting = _filled([_added(state["residual"], state["owner"]) for state in states])
-    momentum = _filled([state["momentum"] for state in states])
     return {
         "step": states[0]["step"],
         "world_size": ranks,
         "sizes": states[0]["sizes"],
         "residual": gradients.resize(waiting, ranks),
         "owner": {},
-        "momentum": gradients.resize(momentum, ranks),
+        **{kind: gradients.resize(_filled([state[kind] for state in states]), ranks) for kind in KINDS[2:]},
     }
 
 

@@ -353,4 +353,5 @@ class Reducer:
 def _pools_of(model: nn.Module, compression: Compression) -> Pools:
     named = dict(model.named_parameters())
     device = next(iter(named.values())).device
-    return Pools({name: p.numel() for name, p in named.items()}, compression, device)
+    sizes = {name: p.numel() for name, p in named.items()}
+    return Pools(sizes, compression, device, shapes={name: p.shape for name, p in named.items()})

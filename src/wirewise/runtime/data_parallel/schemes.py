@@ -45,7 +45,8 @@ class Group:
         assert self.codec is not None
         sizes = [self.pools.sizes[name] for name in self.names]
         places = [self.pools.place(name) for name in self.names]
-        return Part(self.codec, self.pools.compression, sizes, places, begin, end, share, shares)
+        shapes = [self.pools.shapes.get(name) for name in self.names]
+        return Part(self.codec, self.pools.compression, sizes, places, shapes, begin, end, share, shares)
 
     def cuts(self, shares: int) -> list[tuple[int, int]]:
         """First element and end of shares of about equal size."""
@@ -109,23 +110,26 @@ class AllReduce(Scheme):
 
     def encode(self, flat: Tensor) -> None:
         self._settle()
-        memory = self.pools.memory(self._part.codec, self.group.names)
-        self._part.encode(flat, memory, self._payload, self.pools.step, self.group.rank)
+        self._memory = self.pools.memory(self._part.codec, self.group.names)
+        self._part.encode(flat, self._memory, self._payload, self.pools.step, self.group.rank, whole=False)
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
-        fault = self._part.fault_of(self._payload)
-        assert self._part.codec.wire_dtype is not None
-        values = self._part.codes(self._payload[None])[0].view(self._part.codec.wire_dtype)
-        if fault:
-            values.fill_(torch.nan)
-        exchanges.all_reduce(values)
-        low, high = values.aminmax()
+        wire = self._part.codec.wire_dtype
+        assert wire is not None
+        if self._part.fault_of(self._payload):
+            self._part.codes(self._payload[None])[0].view(wire).fill_(torch.nan)
         self.faults = []
-        if not (low.isfinite() and high.isfinite()):
-            # All ranks see it, so all come here.
-            self.faults = self._found(
-                flat, Fault.from_rows(exchanges.all_gather(self._part.flag_of(self._payload)))
-            )
+        for number, part in enumerate(self._part.rounds()):
+            values = self._payload[part].view(wire)
+            # Small matrices have nothing left to send in the second round.
+            if values.numel():
+                exchanges.all_reduce(values)
+            if not _finite(values):
+                # All ranks see it, so all come here.
+                told = Fault.from_rows(exchanges.all_gather(self._part.flag_of(self._payload)))
+                self.faults = self._found(flat, told)
+                return
+            self._part.advance(number, self._payload, flat, self._memory)
 
     def _found(self, flat: Tensor, told: list[Fault]) -> list[Fault]:
         """What ranks have told, or what left the range of the wire's type in the sum."""
@@ -177,12 +181,12 @@ class Divisible(Scheme):
         codec, names = self._parts[0].codec, self.group.names
         memory = self.pools.memory(codec, names)
         for part, (begin, end), payload in zip(self._parts, self._cuts, self._payloads, strict=True):
-            kept = None if memory is None else memory[begin:end]
+            kept = None if memory is None else [row[begin:end] for row in memory]
             part.encode(flat[begin:end], kept, payload, self.pools.step, self.group.rank)
         if memory is not None and codec.memory == "residual":
             begin, end = self._cuts[self.group.rank]
             if not self.pools.is_group("owner", names):
-                self._hand_over(memory, begin, end)
+                self._hand_over(memory[0], begin, end)
             self._owed = self.pools.group("owner", names)[begin:end]
 
     def _hand_over(self, memory: Tensor, begin: int, end: int) -> None:
@@ -203,7 +207,7 @@ class Divisible(Scheme):
         else:
             total = flat.new_zeros(part.elements)
             part.decode(part.codes(rows), total, 1.0, self.pools.step)
-            part.encode(total, self._owed, second, self.pools.step, rank, again=True)
+            part.encode_again(total, self._owed, second, self.pools.step, rank)
         gathered = exchanges.all_gather(self._second)
         self._rows = [gathered[i : i + 1, : p.size_bytes] for i, p in enumerate(self._parts)]
         self.faults = [fault for row in self._rows for fault in Fault.from_rows(row)]
@@ -225,17 +229,17 @@ class Hierarchical(Scheme):
         self._place = group.rank - first
         self._others = list(range(self._place, group.world_size, size))
         self._cuts = group.cuts(size)
-        self._memory: Tensor | None = None
+        self._memory: list[Tensor] | None = None
         if group.codec is not None:
             self._part = group.part(*self._cuts[self._place], self._place, size)
             self._payload = self._part.buffer(self.pools.device)
 
     def encode(self, flat: Tensor) -> None:
         codec, (begin, end) = self.group.codec, self._cuts[self._place]
-        if codec is None or codec.memory == "residual":
+        if codec is None or (codec.memory == "residual" and "momentum" not in codec.memories):
             self._send_all(flat)
         memory = None if codec is None else self.pools.memory(codec, self.group.names)
-        self._memory = None if memory is None else memory[begin:end]
+        self._memory = None if memory is None else [row[begin:end] for row in memory]
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
         own = _scatter_sum(flat, self._cuts, self._host, self._place, exchanges)
@@ -279,6 +283,10 @@ class Hierarchical(Scheme):
         sizes = {r: (e - b) * own.element_size() for r, (b, e) in zip(self._others, cuts, strict=True)}
         came = exchanges.all_to_all(dict.fromkeys(self._others, part), sizes)
         own.view(torch.uint8).copy_(torch.cat(list(came.values())))
+
+
+def _finite(values: Tensor) -> bool:
+    return not values.numel() or all(bool(end.isfinite()) for end in values.aminmax())
 
 
 def _scatter_sum(
