@@ -121,26 +121,31 @@ def _stock(model: str, compiled: bool, options: dict[str, Any]) -> Step:
 def _planned(model: str, name: str, plan: Any, **options: Any) -> tuple[Step, Any]:
     module, batch = models.make(model, dist.get_rank())
     plan = msgspec.convert(plan, FusionPlan)
-    expected = _mean_gradients(model)
+    expected, changed = _mean_gradients(model), _mean_gradients(model, 1e-7)
     run = compile_step(module, models.loss_of, batch, plan, timeout_s=580, **options)
     run(batch)
-    pairs = zip(module.parameters(), expected, strict=True)
-    apart = max(float((p.grad - e).abs().max()) for p, e in pairs) / max(
-        float(e.abs().max()) for e in expected
-    )
+    apart = _apart([p.grad for p in module.parameters()], expected)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
 
     def step() -> None:
         run(batch)
         optimizer.step()
 
-    return step, {"parts": len(run._calls), "fallbacks": run.fallbacks, "apart": apart}
+    told = {"parts": len(run._calls), "fallbacks": run.fallbacks}
+    return step, {**told, "apart": apart, "rounding": _apart(changed, expected)}
 
 
-def _mean_gradients(model: str) -> list[torch.Tensor]:
-    """Of eager mode, all ranks' mean."""
-    module, batch = models.make(model, dist.get_rank())
-    models.loss_of(module, batch).backward()
+def _apart(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """Largest difference of two elements over the largest element."""
+    apart = [float((f - e).abs().max()) for f, e in zip(found, expected, strict=True)]
+    return max(apart) / max(float(e.abs().max()) for e in expected)
+
+
+def _mean_gradients(model: str, change: float = 0.0) -> list[torch.Tensor]:
+    """Of eager mode, all ranks' mean; inputs changed by about so much of themselves."""
+    module, (x, y) = models.make(model, dist.get_rank())
+    x = x * (1 + change * torch.randn(x.shape, generator=torch.Generator().manual_seed(5)))
+    models.loss_of(module, (x, y)).backward()
     gradients = [p.grad / dist.get_world_size() for p in module.parameters()]
     for gradient in gradients:
         dist.all_reduce(gradient)

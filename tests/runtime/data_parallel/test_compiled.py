@@ -132,14 +132,18 @@ def test_buckets_leave_in_the_order_of_the_plan_and_before_the_graph_ends(graphs
 
 def test_a_shared_parameter_by_either_name(graphs):
     class Tied(nn.Module):
+        """A module in two places, and a weight in two modules."""
+
         def __init__(self):
             super().__init__()
             self.first = nn.Linear(4, 4)
             self.again = self.first
+            self.last = nn.Linear(4, 4, bias=False)
+            self.last.weight = self.first.weight
             self.out = nn.Linear(4, 3)
 
         def forward(self, x):
-            return self.out(self.again(torch.tanh(self.first(x))))
+            return self.out(self.last(self.again(torch.tanh(self.first(x)))))
 
     model = made(Tied)
     reference = copy.deepcopy(model)

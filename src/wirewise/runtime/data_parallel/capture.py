@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +88,12 @@ class _Step(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss, structure: Any) -> None:
         super().__init__()
         self._call = (model, loss, structure)
-        self._names = [name for name, _ in model.named_parameters()]
-        self._buffer_names = [name for name, _ in model.named_buffers()]
+        self._places = _places(
+            model, dict(model.named_parameters()), model.named_parameters(remove_duplicate=False)
+        )
+        self._buffer_places = _places(
+            model, dict(model.named_buffers()), model.named_buffers(remove_duplicate=False)
+        )
         self.parameters_ = nn.ParameterList(p for _, p in model.named_parameters())
         for number, (_, buffer) in enumerate(model.named_buffers()):
             self.register_buffer(f"buffer{number}", buffer)
@@ -97,11 +101,26 @@ class _Step(nn.Module):
     def forward(self, *leaves: Any) -> tuple[Tensor]:
         model, loss, structure = self._call
         # A view: gradients of two parameters that are equal stay two results of the graph.
-        state = {n: p.view_as(p) for n, p in zip(self._names, self.parameters_, strict=True)}
-        state |= {name: getattr(self, f"buffer{i}") for i, name in enumerate(self._buffer_names)}
-        runner = _Loss(model, loss)
+        views = [p.view_as(p) for p in self.parameters_]
+        state = {f"model.{name}": views[number] for name, number in self._places.items()}
+        state |= {f"model.{n}": getattr(self, f"buffer{number}") for n, number in self._buffer_places.items()}
         batch = pytree.tree_unflatten(list(leaves), structure)
-        return (functional_call(runner, {f"model.{n}": t for n, t in state.items()}, (batch,)),)
+        return (functional_call(_Loss(model, loss), state, (batch,), tie_weights=False),)
+
+
+def _places(
+    model: nn.Module, named: dict[str, Tensor], every: Iterable[tuple[str, Tensor]]
+) -> dict[str, int]:
+    """Number of the tensor at each place that holds one; a module that stands in two places of the model counts once.
+
+    torch, asked to replace shared tensors by itself, would replace those of such a module twice and not put them back.
+    """
+    number = {tensor: i for i, tensor in enumerate(named.values())}
+    found: dict[tuple[int, str], tuple[str, int]] = {}
+    for name, tensor in every:
+        owner, _, attribute = name.rpartition(".")
+        found.setdefault((id(model.get_submodule(owner)), attribute), (name, number[tensor]))
+    return dict(found.values())
 
 
 class _Loss(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tag, Tensor, fx, ops
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
@@ -72,12 +74,12 @@ def flops_of(node: fx.Node) -> float:
     if category != "matmul":
         return float(max([*read, _elements(node)]))
     packet = getattr(node.target, "overloadpacket", None)
-    args = fx.map_arg(node.args, lambda one: one.meta["val"])
+    args: Any = fx.map_arg(node.args, lambda one: one.meta["val"])
     if packet in flop_registry:
-        kwargs = fx.map_arg(node.kwargs, lambda one: one.meta["val"])
+        kwargs: Any = fx.map_arg(node.kwargs, lambda one: one.meta["val"])
         return float(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     # Attention on the CPU, which the registry lacks; else a product with a vector.
-    attention = {
+    attention: dict[Any, tuple[Any, int]] = {
         ops.aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
         ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
     }
