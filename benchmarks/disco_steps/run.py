@@ -159,7 +159,7 @@ def steps_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
             row(
                 model,
                 megabytes,
-                len(plan.buckets),
+                done["told"][REGIONS]["buckets"],
                 parts,
                 *times,
                 f"{apart:.1e}",

@@ -131,7 +131,7 @@ def _planned(model: str, name: str, plan: Any, **options: Any) -> tuple[Step, An
         run(batch)
         optimizer.step()
 
-    told = {"parts": len(run._calls), "fallbacks": run.fallbacks}
+    told = {"buckets": len(plan.buckets), "parts": len(run._calls), "fallbacks": run.fallbacks}
     return step, {**told, "apart": apart, "rounding": _apart(changed, expected)}
 
 

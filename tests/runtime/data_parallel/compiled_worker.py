@@ -17,7 +17,7 @@ from wirewise.runtime.data_parallel.capture import capture
 from wirewise.runtime.data_parallel.compiled import compile_step
 
 
-def compared(name: str, most: int = 4) -> dict[str, object]:
+def compared(name: str, most: int = 3) -> dict[str, object]:
     """One step of a model with so many regions of several operators, some of them copied."""
     model = made(BUILDS[name])
     reference = copy.deepcopy(model)
