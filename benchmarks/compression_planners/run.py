@@ -96,7 +96,7 @@ def time_row(page, preset):
             for name, codecs in choices.items():
                 problem = compression_problem(of_tensors(count), V100, GroupLinks(RANKS, 10e9 / 8), codecs)
                 found, seconds = planned(problem)
-                limit = LIMITS_S.get(count) if len(codecs) == 1 else None
+                limit = LIMITS_S.get(count)
                 row(
                     count, name, len(problem.options), len(found.groups), found.labels, f"{100 * found.gap:.3f}",
                     "yes" if found.optimal else "no", f"{seconds:.2f}",

@@ -70,6 +70,10 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """The same without the plan."""
     lower_bound_s: float = 0.0
     """Seconds that no step of the planner's model beats; 0: not known."""
+    compressed_step_s: float = 0.0
+    """Simulated time of the best step with codecs, if compressing had to gain enough; 0: nothing was compared."""
+    uncompressed_step_s: float = 0.0
+    """The same without codecs."""
     predicted_memory_bytes: int = 0
     """Estimated peak of a rank under the plan; 0: not estimated."""
 
@@ -142,7 +146,14 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             yield f"precision is {self.precision!r} - at `$.precision`; expected one of {known}"
         if self.accumulation < 1:
             yield f"accumulation is {self.accumulation} - at `$.accumulation`; expected at least 1"
-        for name in ("predicted_step_s", "baseline_step_s", "lower_bound_s", "predicted_memory_bytes"):
+        for name in (
+            "predicted_step_s",
+            "baseline_step_s",
+            "lower_bound_s",
+            "compressed_step_s",
+            "uncompressed_step_s",
+            "predicted_memory_bytes",
+        ):
             value = getattr(self, name)
             if not isfinite(value) or value < 0:
                 yield f"{name} is {value} - at `$.{name}`; expected a finite figure of at least 0"
@@ -168,6 +179,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
         if self.accumulation > 1:
             rows.append(["accumulation", str(self.accumulation), "micro-steps", "-", "-", "-"])
         figures = {"predicted": self.predicted_step_s, "without plan": self.baseline_step_s}
+        figures |= {"best with codecs": self.compressed_step_s, "best without": self.uncompressed_step_s}
         for label, seconds in {**figures, "lower bound": self.lower_bound_s}.items():
             if seconds > 0:
                 rows.append([label, "-", f"{seconds * 1e3:.3f} ms a step", "-", "-", "-"])

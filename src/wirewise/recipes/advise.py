@@ -127,7 +127,7 @@ def advise_on(found: Advised, folder: Path, codecs: Sequence[str]) -> Advice:
     """Plan for what was measured; writes `plan.json` and `advice.json`."""
     problem = _problem(found, found.costs, GroupLinks(found.ranks), codecs)
     plain = uncompressed(_problem(found, found.costs.without_codecs(), GroupLinks(found.ranks), ()))
-    best, without = cupcake(problem), cupcake(plain)
+    best, without = cupcake(problem, least_gain=0.0), cupcake(plain)
     saved = gain(best.predicted_step_s, without.predicted_step_s)
     compress = saved >= LEAST_GAIN
     path = folder / "plan.json"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.planners.fusion.brute import best_of_all
 from wirewise.cost.curve import ZERO, Curve
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import (
@@ -22,6 +23,7 @@ from wirewise.planners.fusion.cupcake import (
     times,
 )
 from wirewise.planners.fusion.cupcake.linear import lines
+from wirewise.planners.fusion.cupcake.plane import plane
 
 LEAST = 1e-9
 PLACES = ("inline", "lazy", "queue")
@@ -32,9 +34,10 @@ def flat_then_linear(seconds, elements):
 
 
 def random_problem(seed, kind):
-    """Sizes, times and options by kind: linear, flat, decode, codecs or beside (encoding beside back-propagation)."""
+    """Sizes, times and options by kind: linear, flat, decode, codecs, inline, beside (encoding beside the rest)."""
     random = np.random.default_rng([seed, sum(map(ord, kind))])
-    n = int(random.integers(1, 8 if kind in ("codecs", "beside") else 11))
+    count = int(random.integers(2, 4)) if kind in ("codecs", "beside", "inline") else 1
+    n = int(random.integers(1, 13 if count < 3 else 11))
     elements = np.maximum(1, 1e6 * random.random(n) ** 3).astype(int)
     busy = random.uniform(0.1, 2.0) / n
 
@@ -48,10 +51,9 @@ def random_problem(seed, kind):
             else flat_then_linear(random.uniform(0, busy), random.uniform(1e4, 1e6))
         )
 
-    count = int(random.integers(2, 4)) if kind in ("codecs", "beside") else 1
     options = []
     for i in range(count):
-        place = "inline" if kind in ("linear", "flat") else str(random.choice(PLACES))
+        place = "inline" if kind in ("linear", "flat", "inline") else str(random.choice(PLACES))
         decode = ZERO if kind == "linear" and random.random() < 0.5 else curve()
         options.append(Option("none" if i else "codec", "all_reduce", place, curve(), line(), decode))
     return CompressionProblem(
@@ -63,81 +65,66 @@ def random_problem(seed, kind):
     )
 
 
-def group_costs(problem):
-    """Seconds to encode, send and decode tensors first to last with each option."""
-    n, found = len(problem.elements), {}
-    for first in range(n):
-        for last in range(first, n):
-            size = float(sum(problem.elements[first : last + 1]))
-            parts = [(o.encode_s, o.communicate_s, o.decode_s) for o in problem.options]
-            found[first, last] = [tuple(float(part(size)) for part in each) for each in parts]
-    return found
-
-
-def all_steps(problem):
-    """The step of every plan, by walking the tree of cuts and options."""
-    n, share = len(problem.elements), problem.encode_contention
-    found, costs = [], group_costs(problem)
-
-    def walk(first, computed, encoder, sent, queue, lazy):
-        if first == n:
-            end = computed
-            for arrived, seconds in lazy:
-                end = max(end, arrived) + seconds
-            found.append(problem.forward_s + max(end, sent, queue, encoder))
-        for last in range(first, n):
-            start = computed + sum(problem.gaps_s[first : last + 1])
-            for option, (h, g, d) in zip(problem.options, costs[first, last], strict=True):
-                done = start + h if share is None else max(encoder, start) + h
-                after = start + (h if share is None else share * h)
-                wire = max(sent, done) + g
-                if option.decode == "inline":
-                    walk(last + 1, after, done, wire + d, queue, lazy)
-                elif option.decode == "queue":
-                    walk(last + 1, after, done, wire, max(queue, wire) + d, lazy)
-                else:
-                    walk(last + 1, after, done, wire, queue, [*lazy, (wire, d)])
-
-    walk(0, 0.0, 0.0, 0.0, 0.0, [])
-    return found
-
-
-KINDS = {"linear": 300, "flat": 300, "decode": 250, "codecs": 150, "beside": 100}
+KINDS = {"linear": 250, "flat": 250, "inline": 250, "decode": 100, "codecs": 100, "beside": 50}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_step_is_that_of_the_best_of_all_plans(kind):
     """B1: within 1e-9, and no plan is below the bound."""
     for seed in range(KINDS[kind] // 10):
-        problem = random_problem(seed, kind)
-        compare(problem)
+        compare(random_problem(seed, kind))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_step_is_that_of_the_best_of_all_plans_of_many_problems(kind):
-    """B1 on 1100 instances in all."""
+    """B1 on 1000 instances in all, up to 12 tensors."""
     for seed in range(KINDS[kind]):
         compare(random_problem(seed + 1000, kind))
 
 
 def compare(problem):
-    found, best = solve(problem), min(all_steps(problem))
+    found, (best, _) = solve(problem), best_of_all(problem)
     assert found.optimal and found.step_s == pytest.approx(best, rel=LEAST)
     assert found.lower_bound_s <= best * (1 + 1e-12)
     assert [group.first for group in found.groups] == [0, *(g.last + 1 for g in found.groups[:-1])]
     assert found.groups[-1].last == len(problem.elements) - 1
 
 
-def test_the_two_solvers_agree(monkeypatch):
-    """Label setting is as good as the dynamic programme on straight lines, which has its own code."""
+def test_all_plans_are_tried():
+    """There are o (o + 1)^(n - 1) of them."""
+    for seed in range(20):
+        problem = random_problem(seed, "codecs")
+        n, options = len(problem.elements), len(problem.options)
+        assert best_of_all(problem)[1] == options * (options + 1) ** (n - 1)
+
+
+@pytest.mark.parametrize("room", [1, 2, 8])
+def test_walks_with_little_room_bound_from_below_and_prove_only_the_best(room):
+    """Labels that stand for several never make a plan look slower than it is."""
+    proved = 0
+    for seed in range(40):
+        problem = random_problem(seed, "inline")
+        found = plane(problem, [Group(0, len(problem.elements) - 1, 0)], 1e-10, [room])
+        best = best_of_all(problem)[0]
+        assert found.bound_s <= best * (1 + 1e-12) <= step_s(problem, found.groups) * (1 + 2e-12)
+        if found.bound_s >= step_s(problem, found.groups) * (1 - 2e-10):
+            proved += 1
+            assert step_s(problem, found.groups) == pytest.approx(best, rel=LEAST)
+    assert proved > 0
+
+
+def test_the_three_solvers_agree(monkeypatch):
+    """Walks and label setting are as good as the dynamic programme on straight lines, which has its own code."""
     for seed in range(30):
         problem = random_problem(seed, "linear")
         assert lines(problem) is not None
         monkeypatch.undo()
         straight = solve(problem).step_s
         monkeypatch.setattr("wirewise.planners.fusion.cupcake.lines", lambda problem: None)
+        assert solve(problem).step_s == pytest.approx(straight, rel=LEAST)
+        monkeypatch.setattr("wirewise.planners.fusion.cupcake.applies", lambda problem: False)
         assert solve(problem).step_s == pytest.approx(straight, rel=LEAST)
 
 
@@ -199,12 +186,41 @@ def test_ends_of_a_small_example():
 
 def test_plans_are_equal_whatever_the_seed_says():
     problem = random_problem(7, "codecs")
-    plan, again = cupcake(problem, seed=4), cupcake(random_problem(7, "codecs"), seed=4)
+    plan, again = (cupcake(random_problem(7, "codecs"), seed=4, least_gain=0.0) for _ in range(2))
     assert plan.to_json() == again.to_json() and plan.seed == 4
-    assert cupcake(problem, seed=5).buckets == plan.buckets
+    assert cupcake(problem, seed=5, least_gain=0.0).buckets == plan.buckets
     plan.check_itself()
     assert plan.size_bytes == 4 * sum(problem.elements)
     assert plan.predicted_step_s == solve(problem).step_s <= plan.baseline_step_s
+
+
+def paying(share):
+    """Compressing costs so much of the uncompressed step, by the collective of one tensor."""
+    options = (
+        Option("none", "all_reduce", "inline", ZERO, Curve.line(1.0, 0.0), ZERO),
+        Option("sign", "all_gather", "inline", ZERO, Curve.line(share, 0.0), ZERO),
+    )
+    return CompressionProblem(elements=[10], gaps_s=[0.0], options=options)
+
+
+@pytest.mark.parametrize(("share", "codec"), [(0.90, "sign"), (0.94, "sign"), (0.96, "none"), (0.99, "none")])
+def test_compressing_has_to_gain_enough(share, codec):
+    plan = cupcake(paying(share))
+    assert plan.buckets[0].codec == codec
+    assert plan.predicted_step_s == pytest.approx(share if codec == "sign" else 1.0)
+    assert (plan.compressed_step_s, plan.uncompressed_step_s) == (pytest.approx(share), 1.0)
+    assert plan.lower_bound_s <= plan.compressed_step_s
+    assert cupcake(paying(share), least_gain=0.0).buckets[0].codec == "sign"
+    assert plan_groups(paying(share)).buckets[0].codec == "sign"
+    plan.check_itself()
+    assert any(row[0] == "best without" for row in plan.table()[1])
+
+
+def test_nothing_is_compared_where_there_is_no_choice():
+    plan = cupcake(plain((1e-4, 1e-9), (2e-4, 3e-9)))
+    assert plan.compressed_step_s == plan.uncompressed_step_s == 0
+    with pytest.raises(InputError, match="least_gain is 2"):
+        cupcake(paying(0.5), least_gain=2)
 
 
 def test_little_room_is_said_and_still_no_worse_than_a_rule():
@@ -214,7 +230,7 @@ def test_little_room_is_said_and_still_no_worse_than_a_rule():
         assert found.lower_bound_s <= found.step_s * (1 + 1e-12)
         assert found.step_s <= step_s(problem, by_rule(problem, "layer-wise"))
         if found.optimal:
-            assert found.step_s == pytest.approx(min(all_steps(problem)), rel=LEAST)
+            assert found.step_s == pytest.approx(best_of_all(problem)[0], rel=LEAST)
 
 
 class TestRules:

@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
-from wirewise.errors import PlanError
+from wirewise.errors import InputError, PlanError
+from wirewise.planners.fusion.cupcake.break_even import gain, uncompressed
 from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
 from wirewise.planners.fusion.cupcake.labels import search
 from wirewise.planners.fusion.cupcake.linear import linear, lines
@@ -71,29 +73,55 @@ class Solution(NamedTuple):
         return max(self.step_s / self.lower_bound_s - 1.0, 0.0) if self.lower_bound_s > 0 else 0.0
 
 
-def plan_groups(problem: CompressionProblem, *, method: str = "cupcake", seed: int = 0) -> FusionPlan:
+def plan_groups(
+    problem: CompressionProblem, *, method: str = "cupcake", seed: int = 0, least_gain: float = 0.0
+) -> FusionPlan:
     """Plan with `cupcake`, or by a rule such as "layer-wise", "even:4", "bucket:25", "mg-wfbp", "mergecomp".
 
+    Args:
+        problem: What is decided on.
+        method: The planner.
+        seed: Recorded in the plan.
+        least_gain: Of `cupcake`; by default its plan is the best of the model, however little it gains.
+
     Raises:
+        InputError: A gain that is not from 0 to 1.
         PlanError: No planner or rule has the name.
     """
     if method == "cupcake":
-        return cupcake(problem, seed=seed)
+        return cupcake(problem, seed=seed, least_gain=least_gain)
     if method.partition(":")[0] not in RULES:
         raise PlanError(f"unknown planner {method!r}; expected cupcake or one of: {', '.join(RULES)}")
     return _plan(problem, by_rule(problem, method), method, seed, lower_bound_s(problem))
 
 
-def cupcake(problem: CompressionProblem, *, seed: int = 0, room: int | None = None) -> FusionPlan:
-    """The groups whose step is shortest, as a plan.
+def cupcake(
+    problem: CompressionProblem, *, seed: int = 0, room: int | None = None, least_gain: float = 0.05
+) -> FusionPlan:
+    """The groups whose step is shortest, as a plan; without codecs if they gain little.
 
     Args:
         problem: What is decided on.
         seed: Recorded in the plan; the search draws nothing.
         room: As of `solve`.
+        least_gain: Share of the step with the best uncompressed groups that compressing has to save, where the problem
+            has options without a codec. Both steps are recorded in the plan.
+
+    Raises:
+        InputError: A gain that is not from 0 to 1.
     """
+    if not 0 <= least_gain <= 1:
+        raise InputError(f"least_gain is {least_gain}; expected a share of the step from 0 to 1")
     found = solve(problem, room=room)
-    return _plan(problem, found.groups, "cupcake", seed, found.lower_bound_s)
+    plan = _plan(problem, found.groups, "cupcake", seed, found.lower_bound_s)
+    plain = [number for number, option in enumerate(problem.options) if option.codec == "none"]
+    if not plain or all(bucket.codec == "none" for bucket in plan.buckets):
+        return plan
+    without = solve(uncompressed(problem), room=room)
+    if gain(found.step_s, without.step_s) < least_gain:
+        groups = [group._replace(option=plain[group.option]) for group in without.groups]
+        plan = _plan(problem, groups, "cupcake", seed, found.lower_bound_s)
+    return replace(plan, compressed_step_s=found.step_s, uncompressed_step_s=without.step_s)
 
 
 def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
@@ -122,12 +150,13 @@ def _by_plane(problem: CompressionProblem, room: int | None) -> Solution:
         room = int(min(max(1.1 * _WORK / n**2, 64), _PLANE_ROOMS[-1]))
     few = [even(problem, option, min(count, n)) for option in options for count in (1, 8, n)]
     best = min(few, key=lambda groups: step_s(problem, groups))
-    found = plane(problem, best, _CLOSE, [*(few for few in _PLANE_ROOMS if few < room), room])
-    best, bound = found.groups, max(found.bound_s, lower_bound_s(problem))
+    rooms = [*(width for width in _PLANE_ROOMS if width < room), room]
+    best, bound, labels = plane(problem, best, _CLOSE, rooms)
     optimal = bound >= step_s(problem, best) * (1 - 2 * _CLOSE)
     if not optimal:
         best = min([best, *_starts(problem)], key=lambda groups: step_s(problem, groups))
-    return Solution(best, step_s(problem, best), min(bound, step_s(problem, best)), optimal, found.labels)
+        bound = max(bound, lower_bound_s(problem))
+    return Solution(best, step_s(problem, best), min(bound, step_s(problem, best)), optimal, labels)
 
 
 def _by_labels(problem: CompressionProblem, room: int | None) -> Solution:

@@ -47,7 +47,7 @@ def extend(
     Returns:
         u, v, parent * options + option of each label, and whether there were more than there is room for.
     """
-    options, count, thinned, most = len(knots), 0, False, max(16 * room, 2048)
+    options, count, thinned, most = len(knots), 0, False, max(4 * room, 1024)
     at = np.zeros((options, 2), dtype=np.int64)
     front_u, front_v, front_code, slack = (
         np.empty(most),
@@ -76,7 +76,7 @@ def extend(
             if count + end - begin > most:
                 count = _below(front_u, front_v, front_code, slack, count, other_u, other_v, bound, limit)
                 if count > most // 2:
-                    count, thinned = _thin(front_u, front_v, front_code, slack, count, room, real), True
+                    count, thinned = _thin(front_u, front_v, front_code, slack, count, most // 2, real), True
             first = np.searchsorted(front_u[:count], low_u, side="right")
             if first > 0 and front_v[first - 1] <= low_v:
                 continue
