@@ -183,8 +183,9 @@ def test_nothing_is_lost_when_plans_change():
         assert float((found - total).norm() / total.norm()) <= 1e-5
 
 
-@pytest.mark.parametrize("scheme", ["all_gather", "divisible"])
-@pytest.mark.parametrize("codec", ["efsign", "topk"])
+@pytest.mark.parametrize(
+    ("codec", "scheme"), [("efsign", "all_gather"), ("topk", "all_gather"), ("efsign", "divisible")]
+)
 def test_residuals_do_not_grow(codec, scheme):
     """A5: over 1000 steps they stay within what the share that is sent allows."""
 
@@ -326,19 +327,21 @@ def test_a_slow_rank_holds_nobody_up_for_good():
 def test_a_silent_rank_is_named_and_what_follows_does_not_wait_again():
     def body(carrier, rank):
         if rank == 1:
-            time.sleep(4)
-            return 0.0, ""
-        started = time.monotonic()
+            time.sleep(2.5)
+            return ""
         travelling = [
             carrier.begin((n,), in_order(gradient(rank, 0), (n,)), codec="efsign", scheme="all_gather")
             for n in NAMES
         ]
         with pytest.raises(PeerError) as caught:
             carrier.finish(travelling)
-        return time.monotonic() - started, str(caught.value)
+        # One group waited for its second; the others were given up at once.
+        assert sum("communicate" in one.spans for one in travelling) == 0
+        assert all(one.future.exception() is caught.value for one in travelling)
+        return str(caught.value)
 
     results = carried(2, body, Compression(), timeout_s=1.0)
-    assert "rank 0 waited in the all-gather of the gradients from 'a' on: rank 1" in results[0][1]
+    assert "rank 0 waited in the all-gather of the gradients from 'a' on: rank 1" in results[0]
 
 
 def test_a_codec_must_fit_the_scheme():

@@ -194,7 +194,8 @@ class Reducer:
         """Reduce gradients that have not been yet, as in a step with fewer micro-steps, and wait for all.
 
         Raises:
-            InputError: A parameter has no gradient.
+            InputError: A parameter has no gradient, or one that a codec is to encode is not finite.
+            PlanError: Parameters were frozen or added since the plan.
             PeerError: A peer is gone.
         """
         if self._used and self._launched < len(self.buckets):
@@ -205,6 +206,7 @@ class Reducer:
         """Wait for all buckets that travel.
 
         Raises:
+            InputError: A gradient that was encoded is not finite (`Compression.nonfinite`).
             PeerError: A peer is gone.
         """
         if not self._launched:
@@ -265,7 +267,6 @@ class Reducer:
                 "between them or use until='backward'"
             )
         self._in_pass, self._reduces = True, self.synchronizes
-        check_unchanged(self.model, self._bucket_of)
         for bucket in self.buckets:
             bucket.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
@@ -287,8 +288,12 @@ class Reducer:
         self._passes += 1
         if self._reduces:
             self._launch_rest()
-            if self.until == "backward":
-                self.wait()
+            try:
+                # While gradients travel: it takes half a millisecond for 300 parameters.
+                check_unchanged(self.model, self._bucket_of)
+            finally:
+                if self.until == "backward":
+                    self.wait()
 
     def _launch_ready(self) -> None:
         while self._launched < len(self.buckets) and not self.buckets[self._launched].missing:
@@ -297,6 +302,8 @@ class Reducer:
     def _launch_rest(self) -> None:
         """Launch the buckets that a parameter without gradient, or an early step, held back."""
         unused = [p for p in self._bucket_of if p not in self._used]
+        if unused:
+            check_unchanged(self.model, self._bucket_of)
         if unused and self.unused == "error":
             names = ", ".join(self._name(p) for p in unused[:20])
             raise InputError(
