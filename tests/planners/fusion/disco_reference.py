@@ -60,39 +60,37 @@ class Reference:
         return found
 
     def order(self, regions):
-        """First ready first; None: a cycle."""
+        """First ready first, by number among those ready at the same time; None: a cycle."""
         home = {one: r for r, (own, _) in enumerate(regions) for one in own}
         needs = [
             {home[i] for one in own for i in self.operators[one].inputs if i not in own | copies}
             | {home[c] for c in copies}
             for own, copies in regions
         ]
-        ready = sorted((min(regions[r][0]), r) for r in range(len(regions)) if not needs[r])
-        queue, found = [r for _, r in ready], []
-        while queue:
-            done = queue.pop(0)
-            found.append(done)
-            for r in self._woken(regions, home, done):
-                if needs[r] and needs[r] <= set(found) and r not in queue:
-                    queue.append(r)
-        return found if len(found) == len(regions) else None
+        queue, found = [], []
+        while True:
+            ready = [r for r in range(len(regions)) if r not in queue + found and needs[r] <= set(found)]
+            queue += sorted(ready, key=lambda r: min(regions[r][0]))
+            if not queue:
+                return found if len(found) == len(regions) else None
+            found.append(queue.pop(0))
 
-    def _woken(self, regions, home, done):
-        """Regions in the order in which the ended one's operators tell them."""
-        for one in sorted(regions[done][0]):
-            yield from (home[j] for j in self.readers[one] if home[j] != done)
-            yield from (r for r, (_, copies) in enumerate(regions) if one in copies)
+    def computed(self, regions):
+        """Seconds of each region."""
+        return [
+            self.costs(tuple(sorted(own | copies)), tuple(sorted(self.outputs(regions, r))))
+            for r, (own, copies) in enumerate(regions)
+        ]
 
     def step_s(self, regions, buckets):
         """Seconds of the step, buckets as lists of operators; None: a cycle."""
-        order = self.order(regions)
+        order, seconds = self.order(regions), self.computed(regions)
         if order is None:
             return None
         now, ready = 0.0, {}
         for r in order:
-            own, copies = regions[r]
-            now += self.costs(tuple(sorted(own | copies)), tuple(sorted(self.outputs(regions, r))))
-            ready |= dict.fromkeys(own, now)
+            now += seconds[r]
+            ready |= dict.fromkeys(regions[r][0], now)
         return max(now, self.communication_s(ready, buckets))
 
     def communication_s(self, ready, buckets):
@@ -103,12 +101,15 @@ class Reference:
             sent = max(sent, issued) + latency + per_byte * size
         return sent
 
-    def best_s(self):
-        """The least step of all legal states without regions that fall apart."""
-        groups = list(partitions(self.gradients))
-        return min(
-            step for regions in self.states() for b in groups if (step := self.step_s(regions, b)) is not None
-        )
+    def best_s(self, known_s):
+        """The least step of all legal states without regions that fall apart; a step that is known saves some."""
+        groups, best = list(partitions(self.gradients)), known_s
+        for regions in self.states():
+            # No step is shorter than its computing.
+            if sum(self.computed(regions)) < best:
+                steps = [self.step_s(regions, b) for b in groups]
+                best = min([best, *(step for step in steps if step is not None)])
+        return best
 
     def states(self):
         for groups in partitions(list(range(len(self.operators)))):

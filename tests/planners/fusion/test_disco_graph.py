@@ -137,7 +137,8 @@ def test_random_states_step_as_the_plain_simulator_says(seed):
         found = model.times(state)
         assert found.step_s == pytest.approx(reference.step_s(regions, buckets), rel=1e-12)
         assert all(reference.legal(own | held) for own, held in regions)
-        assert found.full_overlap_s <= found.step_s <= found.compute_s + found.communicate_s
+        assert found.full_overlap_s <= found.step_s
+        assert found.step_s <= (found.compute_s + found.communicate_s) * (1 + 1e-12)
         assert [set(one.outputs) for one in model.regions(state)] == [
             reference.outputs(regions, r) for r in range(len(regions))
         ]
@@ -150,9 +151,10 @@ def test_seconds_are_kept_up_to_date_and_nothing_is_lost(seed):
     """What changes say that they changed is all that changed; every operator still runs."""
     model = model_of(random_step(seed, 4))
     state = random_state(model, np.random.default_rng(seed))
-    fresh = model.timed(state, range(len(model.graph.operators)))
-    np.testing.assert_allclose(state.seconds, fresh.seconds, rtol=1e-12)
     regions = model.regions(state)
+    for one in regions:
+        assert state.seconds[one.number] == pytest.approx(model.costs(one.operators, one.outputs), rel=1e-12)
+    assert state.seconds.sum() == pytest.approx(sum(one.end_s - one.start_s for one in regions))
     assert {i for one in regions for i in one.operators} == set(range(len(model.graph.operators)))
     assert all(int(state.fusion.home[region.number]) == region.number for region in regions)
     assert [one.start_s for one in regions[1:]] == [one.end_s for one in regions[:-1]]

@@ -7,7 +7,7 @@ decide on the two one after the other; here one search decides on both by the si
 
 from __future__ import annotations
 
-from wirewise.planners.fusion.disco.costs import AnalyticCosts, CachedCosts, RegionCosts, Roofline, fit
+from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts, Roofline, fit
 from wirewise.planners.fusion.disco.graph import CATEGORIES, Operator, OperatorGraph, read_operator_graph
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
 from wirewise.planners.fusion.disco.plan import METHODS, Planned, disco, line_of, plan_of, plan_operators
@@ -18,7 +18,6 @@ __all__ = [
     "CATEGORIES",
     "METHODS",
     "AnalyticCosts",
-    "CachedCosts",
     "Found",
     "Knobs",
     "Linear",

@@ -13,9 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.planners.fusion.disco.graph import OperatorGraph
-from wirewise.sim.compiled import outer
+from wirewise.sim.compiled import inner, outer
 
-__all__ = ["Arrays", "Fusion", "arrays", "cone", "crossing", "describe", "launch_order", "merged"]
+__all__ = [
+    "Arrays",
+    "Fusion",
+    "arrays",
+    "crossing",
+    "describe",
+    "gradients_ready",
+    "launch_order",
+    "merged",
+    "signatures",
+]
 
 Vector = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -77,7 +87,7 @@ def _rows(lists: list[tuple[int, ...]] | list[list[int]]) -> tuple[Numbers, Numb
     return start, np.array([i for one in lists for i in one], dtype=np.int64)
 
 
-@outer
+@inner
 def _holds(fusion: Fusion, region: int, operator: int) -> bool:
     if fusion.home[operator] == region:
         return True
@@ -97,11 +107,13 @@ def describe(graph: Arrays, fusion: Fusion, region: int) -> tuple[Numbers, Flags
     for c in range(len(fusion.copied)):
         if fusion.holder[c] == region:
             inside[fusion.copied[c]] = True
+    has_copy = np.zeros(len(inside), dtype=np.bool_)
+    has_copy[fusion.copied] = True
     members = np.flatnonzero(inside)
     leaves, legal, matmuls = np.zeros(len(members), dtype=np.bool_), True, 0
     for m in range(len(members)):
         one = members[m]
-        leaves[m] = fusion.home[one] == region and _is_read(graph, fusion, region, one)
+        leaves[m] = fusion.home[one] == region and _leaves(graph, fusion, has_copy, one)
         if graph.kind[one] == _OPAQUE:
             legal = legal and len(members) == 1
         elif graph.kind[one] == _MATMUL:
@@ -111,16 +123,19 @@ def describe(graph: Arrays, fusion: Fusion, region: int) -> tuple[Numbers, Flags
     return members, leaves, legal and matmuls < 2
 
 
-@outer
-def _is_read(graph: Arrays, fusion: Fusion, region: int, operator: int) -> bool:
-    """Whether another region reads the operator's result from its home."""
+@inner
+def _leaves(graph: Arrays, fusion: Fusion, has_copy: Flags, operator: int) -> bool:
+    """Whether the operator's result leaves its home: another region computes something that reads it."""
     if graph.kept[operator]:
         return True
+    region = fusion.home[operator]
     for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
         reader = graph.readers[e]
         own = fusion.home[reader]
-        if own != region and not _holds(fusion, own, operator):
+        if own != region and not (has_copy[operator] and _holds(fusion, own, operator)):
             return True
+        if not has_copy[reader]:
+            continue
         for c in range(len(fusion.copied)):
             other = fusion.holder[c]
             if fusion.copied[c] == reader and other != region and not _holds(fusion, other, operator):
@@ -129,21 +144,33 @@ def _is_read(graph: Arrays, fusion: Fusion, region: int, operator: int) -> bool:
 
 
 @outer
-def crossing(graph: Arrays, fusion: Fusion) -> tuple[Numbers, Numbers]:
-    """Operators, and regions that read each of them from its home."""
+def crossing(graph: Arrays, fusion: Fusion, copies: bool) -> tuple[Numbers, Numbers]:
+    """Operators, and regions that read each of them from its home and may be fused with it as far as the two go.
+
+    With `copies` those that hold copies as well.
+    """
     n, m = len(fusion.home), len(fusion.copied)
-    most = len(graph.inputs)
+    most = len(graph.inputs) + m
     for c in range(m):
         most += graph.input_start[fusion.copied[c] + 1] - graph.input_start[fusion.copied[c]]
     found, reading, count = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), 0
+    has_copy = np.zeros(n, dtype=np.bool_)
+    has_copy[fusion.copied] = True
     for k in range(n + m):
         one = k if k < n else fusion.copied[k - n]
         region = fusion.home[k] if k < n else fusion.holder[k - n]
+        if graph.kind[one] != _FREE:
+            continue
         for e in range(graph.input_start[one], graph.input_start[one + 1]):
             source = graph.inputs[e]
-            if not _holds(fusion, region, source):
+            if graph.kind[source] == _OPAQUE:
+                continue
+            if fusion.home[source] != region and not (has_copy[source] and _holds(fusion, region, source)):
                 found[count], reading[count] = source, region
                 count += 1
+    if copies:
+        found[count : count + m], reading[count : count + m] = fusion.copied, fusion.holder
+        count += m
     return found[:count], reading[:count]
 
 
@@ -155,7 +182,7 @@ def merged(fusion: Fusion, kept: int, gone: int) -> tuple[Numbers, Numbers, Numb
     for c in range(len(copied)):
         one, region = fusion.copied[c], kept if fusion.holder[c] == gone else fusion.holder[c]
         twice = home[one] == region
-        for other in range(count):
+        for other in range(count if region == kept and not twice else 0):
             twice = twice or (copied[other] == one and holder[other] == region)
         if not twice:
             copied[count], holder[count] = one, region
@@ -164,18 +191,24 @@ def merged(fusion: Fusion, kept: int, gone: int) -> tuple[Numbers, Numbers, Numb
 
 
 @outer
-def cone(graph: Arrays, fusion: Fusion, operator: int, reader: int) -> Numbers:
-    """The operator and what its home computes for it, less what the reading region holds; in descending order."""
-    region, wanted = fusion.home[operator], np.zeros(len(fusion.home), dtype=np.bool_)
-    wanted[operator] = True
-    for one in range(operator, -1, -1):
-        if wanted[one]:
-            for e in range(graph.input_start[one], graph.input_start[one + 1]):
-                if _holds(fusion, region, graph.inputs[e]):
-                    wanted[graph.inputs[e]] = True
-    for one in range(operator + 1):
-        wanted[one] = wanted[one] and not _holds(fusion, reader, one)
-    return np.flatnonzero(wanted)[::-1]
+def signatures(graph: Arrays, fusion: Fusion, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A number for each region, made of what it computes and of what leaves it; 0 where there is no region.
+
+    Args:
+        graph: Of the operators.
+        fusion: Of them.
+        words: Random numbers of an operator that is computed, and of one whose result leaves, [n, 2].
+    """
+    found, has_copy = np.zeros(len(fusion.home), dtype=np.uint64), np.zeros(len(fusion.home), dtype=np.bool_)
+    for c in range(len(fusion.copied)):
+        has_copy[fusion.copied[c]] = True
+        found[fusion.holder[c]] += words[fusion.copied[c], 0]
+    for one in range(len(fusion.home)):
+        region = fusion.home[one]
+        found[region] += words[one, 0]
+        if _leaves(graph, fusion, has_copy, one):
+            found[region] += words[one, 1]
+    return found
 
 
 @outer
@@ -202,7 +235,7 @@ def launch_order(graph: Arrays, fusion: Fusion) -> Numbers:
             count += 1
     done = 0
     while done < count:
-        region = order[done]
+        region, before = order[done], count
         done += 1
         one = member[region]
         while one >= 0:
@@ -222,10 +255,12 @@ def launch_order(graph: Arrays, fusion: Fusion) -> Numbers:
                     count += 1
                 c = further[c]
             one = following[one]
+        # What is ready at the same time goes by number.
+        order[before:count].sort()
     return order[:count]
 
 
-@outer
+@inner
 def _waits(fusion: Fusion, copy: Numbers, further: Numbers, operator: int, region: int) -> bool:
     """Whether an operator in the region reads the other one from its home."""
     if fusion.home[operator] == region:
@@ -236,3 +271,13 @@ def _waits(fusion: Fusion, copy: Numbers, further: Numbers, operator: int, regio
             return False
         c = further[c]
     return True
+
+
+@outer
+def gradients_ready(graph: Arrays, fusion: Fusion, seconds: Vector) -> Vector:
+    """When each gradient is there, given the seconds of the regions by number, [g]."""
+    ends, now = np.zeros(len(seconds)), 0.0
+    for region in launch_order(graph, fusion):
+        now += seconds[region]
+        ends[region] = now
+    return ends[fusion.home[graph.gradients]]

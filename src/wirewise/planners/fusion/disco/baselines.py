@@ -37,16 +37,15 @@ def greedy(model: StepModel, state: State, *, shared: bool) -> State:
         state: Without copies.
         shared: Also producers whose result is read elsewhere too.
     """
-    fusion, changed = state.fusion, set[int]()
+    fusion = state.fusion
     for number in range(len(model.graph.operators) - 1, -1, -1):
         for source in reversed(model.graph.operators[number].inputs):
             producer, reader = int(fusion.home[source]), int(fusion.home[number])
             if producer == reader or not (shared or _only_reader(model, fusion, source)):
                 continue
             found = fuse(model, fusion, producer, reader)
-            if found is not None:
-                fusion, changed = found[0], changed | found[1]
-    return model.timed(State(fusion, state.bucket, state.seconds), changed)
+            fusion = found or fusion
+    return model.fused(state, fusion)
 
 
 def _only_reader(model: StepModel, fusion: Fusion, source: int) -> bool:

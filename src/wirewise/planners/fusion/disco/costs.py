@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
 
-__all__ = ["AnalyticCosts", "CachedCosts", "RegionCosts", "Roofline", "fit"]
+__all__ = ["AnalyticCosts", "RegionCosts", "Roofline", "fit"]
 
 Vector = NDArray[np.float64]
 
@@ -34,31 +34,6 @@ class RegionCosts(Protocol):
             outputs: Those whose results leave it.
         """
         ...
-
-
-class CachedCosts:
-    """Costs that ask the others only once for each region."""
-
-    def __init__(self, costs: RegionCosts) -> None:
-        self._costs, self._known = costs, dict[tuple[tuple[int, ...], tuple[int, ...]], float]()
-
-    def __call__(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
-        """As `RegionCosts`.
-
-        Raises:
-            InputError: The costs are not a finite time.
-        """
-        key = (operators, outputs)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = float(self._costs(operators, outputs))
-            if not 0 <= found < np.inf:
-                raise InputError(f"operators {operators} cost {found} s together; expected a finite time")
-        return found
-
-    def __len__(self) -> int:
-        """Regions that were asked for."""
-        return len(self._known)
 
 
 class Roofline(NamedTuple):

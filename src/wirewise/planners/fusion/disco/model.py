@@ -17,8 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco.arrays import Arrays, Fusion, arrays, describe, launch_order
-from wirewise.planners.fusion.disco.costs import CachedCosts, RegionCosts
+from wirewise.planners.fusion.disco.arrays import (
+    Fusion,
+    arrays,
+    describe,
+    gradients_ready,
+    launch_order,
+    signatures,
+)
+from wirewise.planners.fusion.disco.costs import RegionCosts
 from wirewise.planners.fusion.disco.graph import OperatorGraph
 from wirewise.planners.fusion.problem import Linear
 from wirewise.sim.compiled import outer
@@ -38,6 +45,8 @@ class State:
     """Number of the bucket of each gradient, the least of its gradients' numbers, [gradients]."""
     seconds: Vector
     """Of each region by its number, 0 for numbers without a region, [operators]."""
+    signatures: NDArray[np.uint64]
+    """Of each region by its number, equal for equal regions, [operators]."""
 
     @property
     def key(self) -> bytes:
@@ -90,23 +99,42 @@ class StepModel:
             raise InputError(f"the all-reduce takes {all_reduce}; expected finite figures of at least 0")
         self.graph, self.arrays, self.all_reduce = graph, arrays(graph), all_reduce
         self.related = _related(graph)
-        self.costs, self.evaluations = CachedCosts(costs), 0
+        self.costs, self.evaluations = costs, 0
+        self._known = {0: 0.0}
+        words = np.random.default_rng(0).integers(2**64, size=(len(graph.operators), 2), dtype=np.uint64)
+        self._words = words
 
     def alone(self) -> State:
         """Each operator and each gradient by itself."""
-        none = np.empty(0, dtype=np.int64)
-        fusion = Fusion(np.arange(len(self.arrays.kept)), none, none)
-        bucket, seconds = np.arange(len(self.arrays.gradients)), np.zeros(len(self.arrays.kept))
-        return self.timed(State(fusion, bucket, seconds), fusion.home)
+        count, none = len(self.arrays.kept), np.empty(0, dtype=np.int64)
+        nothing = State(
+            fusion=Fusion(np.arange(count), none, none),
+            bucket=np.arange(len(self.arrays.gradients)),
+            seconds=np.zeros(count),
+            signatures=np.zeros(count, dtype=np.uint64),
+        )
+        return self.fused(nothing, nothing.fusion)
 
-    def timed(self, state: State, changed: Iterable[int]) -> State:
-        """The state with the seconds of the regions that changed."""
-        seconds = state.seconds.copy()
-        for region in changed:
-            members, leaves, _ = describe(self.arrays, state.fusion, region)
-            found = (tuple(members.tolist()), tuple(members[leaves].tolist()))
-            seconds[region] = self.costs(*found) if found[0] else 0.0
-        return State(state.fusion, state.bucket, seconds)
+    def fused(self, state: State, fusion: Fusion) -> State:
+        """The state with other regions, and with the seconds of those that changed.
+
+        Raises:
+            InputError: The costs are no time.
+        """
+        found, seconds = signatures(self.arrays, fusion, self._words), state.seconds.copy()
+        for region in np.flatnonzero(found != state.signatures).tolist():
+            seconds[region] = self._seconds(fusion, region, int(found[region]))
+        return State(fusion, state.bucket, seconds, found)
+
+    def _seconds(self, fusion: Fusion, region: int, signature: int) -> float:
+        found = self._known.get(signature)
+        if found is None:
+            members, leaves, _ = describe(self.arrays, fusion, region)
+            operators = tuple(members.tolist())
+            found = self._known[signature] = float(self.costs(operators, tuple(members[leaves].tolist())))
+            if not 0 <= found < np.inf:
+                raise InputError(f"operators {operators} cost {found} s together; expected a finite time")
+        return found
 
     def times(self, state: State) -> Times:
         """Simulate the step."""
@@ -116,7 +144,7 @@ class StepModel:
 
     def ready_s(self, state: State) -> Vector:
         """When each gradient is there, [gradients]."""
-        return _ready(self.arrays, state.fusion, state.seconds)
+        return gradients_ready(self.arrays, state.fusion, state.seconds)
 
     def regions(self, state: State) -> list[Region]:
         """In the order of launch."""
@@ -140,7 +168,7 @@ class StepModel:
         bucket = np.empty_like(state.bucket)
         for group in groups:
             bucket[list(group)] = min(group)
-        return State(state.fusion, bucket, state.seconds)
+        return State(state.fusion, bucket, state.seconds, state.signatures)
 
 
 def _related(graph: OperatorGraph) -> list[list[int]]:
@@ -151,16 +179,6 @@ def _related(graph: OperatorGraph) -> list[list[int]]:
         for i in found[-1]:
             found[i].append(len(found) - 1)
     return found
-
-
-@outer
-def _ready(graph: Arrays, fusion: Fusion, seconds: Vector) -> Vector:
-    """When the gradients are there."""
-    ends, now = np.zeros(len(seconds)), 0.0
-    for region in launch_order(graph, fusion):
-        now += seconds[region]
-        ends[region] = now
-    return ends[fusion.home[graph.gradients]]
 
 
 @outer

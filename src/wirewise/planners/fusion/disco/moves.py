@@ -12,26 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wirewise.cost.curve import ZERO, Curve
 from wirewise.planners.fusion.cupcake.linear import Lines, linear
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Option
-from wirewise.planners.fusion.disco.arrays import Fusion, cone, crossing, describe, launch_order, merged
+from wirewise.planners.fusion.disco.arrays import Fusion, crossing, describe, launch_order, merged
 from wirewise.planners.fusion.disco.model import State, StepModel
 from wirewise.planners.fusion.disco.tidy import split_home, tidied
 
 __all__ = ["METHODS", "all_reduces", "duplicate", "fuse", "grouped", "operators", "split"]
 
 Random = np.random.Generator
-Change = tuple[Fusion, set[int]]
-"""A fusion and the regions whose seconds changed."""
 
 _TRIES = 4
 """Places that are tried for one change before it is left out."""
 
 
-def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Change | None:
+def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Fusion | None:
     """Two regions as one.
 
     Args:
@@ -45,37 +42,30 @@ def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Change
     """
     kept, gone = min(producer, reader), max(producer, reader)
     found = Fusion(*merged(fusion, kept, gone))
-    members, _, legal = describe(model.arrays, found, kept)
-    if not legal or len(launch_order(model.arrays, found)) < _count(found):
+    if not describe(model.arrays, found, kept)[2]:
         return None
-    # Homes of copies that became one may be read less.
-    return found, {kept, gone, *_homes(found, members)}
+    # Each region is at home in itself; in a cycle some are never launched.
+    regions = int((found.home == np.arange(len(found.home))).sum())
+    return found if len(launch_order(model.arrays, found)) == regions else None
 
 
-def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> Change | None:
-    """An operator, with what its region computes for it, in the region that reads it too.
-
-    What nobody reads at its home any more is not computed there.
+def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> Fusion | None:
+    """An operator, computed again in a region that reads it; no longer at home if nobody else reads it there.
 
     Args:
         model: Of the step.
         fusion: To change.
         operator: Number of an operator.
-        reader: Number of a region that reads it.
+        reader: Number of the region, which reads the operator from its home.
 
     Returns:
         None if the operators may not be fused.
     """
-    copies = cone(model.arrays, fusion, operator, reader)
-    copied = np.concatenate([fusion.copied, copies])
-    holder = np.concatenate([fusion.holder, np.full(len(copies), reader)])
-    found = Fusion(fusion.home, copied, holder)
-    if not describe(model.arrays, found, reader)[2]:
-        return None
-    return _tidied(model, found, {reader, *_homes(found, copied)})
+    found = Fusion(fusion.home, np.append(fusion.copied, operator), np.append(fusion.holder, reader))
+    return _tidied(model, found) if describe(model.arrays, found, reader)[2] else None
 
 
-def split(model: StepModel, fusion: Fusion, operator: int) -> Change | None:
+def split(model: StepModel, fusion: Fusion, operator: int) -> Fusion | None:
     """An operator, with what its region computes for it, as a region of its own.
 
     Args:
@@ -87,54 +77,40 @@ def split(model: StepModel, fusion: Fusion, operator: int) -> Change | None:
         None if nothing else is in the region.
     """
     found = Fusion(*split_home(model.arrays, fusion, operator))
-    region = int(fusion.home[operator])
-    parts = {int(found.home[operator]), region}
-    if len(parts) == 1 and (found.home == region).sum() == (fusion.home == region).sum():
-        return None
-    members = np.flatnonzero(fusion.home == region)
-    return _tidied(model, found, {*found.home[members].tolist(), *_homes(found, found.copied)})
+    return None if (found.home == fusion.home).all() else _tidied(model, found)
 
 
-def _tidied(model: StepModel, fusion: Fusion, changed: set[int]) -> Change:
-    *tidy, touched = tidied(model.arrays, fusion, launch_order(model.arrays, fusion))
-    found = Fusion(*tidy)
-    return found, {*changed, *np.flatnonzero(touched).tolist(), *_homes(found, found.copied)}
-
-
-def _count(fusion: Fusion) -> int:
-    return len(np.unique(fusion.home))
-
-
-def _homes(fusion: Fusion, operators: NDArray[np.int64]) -> list[int]:
-    """Homes of those that have copies."""
-    return fusion.home[np.intersect1d(operators, fusion.copied)].tolist() if len(fusion.copied) else []
+def _tidied(model: StepModel, fusion: Fusion) -> Fusion:
+    return Fusion(*tidied(model.arrays, fusion, launch_order(model.arrays, fusion)))
 
 
 def operators(model: StepModel, state: State, count: int, random: Random, *, copy: bool) -> State:
     """The state after so many fusions of operators at random edges, by copies or not."""
-    fusion, changed = state.fusion, set[int]()
+    fusion = state.fusion
     for _ in range(count):
-        sources, readers = crossing(model.arrays, fusion)
-        for _ in range(_TRIES if len(sources) else 0):
-            edge = int(random.integers(len(sources)))
-            source, reader = int(sources[edge]), int(readers[edge])
-            if copy:
-                found = duplicate(model, fusion, source, reader)
-            else:
-                found = fuse(model, fusion, int(fusion.home[source]), reader)
-            if found is not None:
-                fusion, changed = found[0], changed | found[1]
-                break
-    return model.timed(State(fusion, state.bucket, state.seconds), changed) if changed else state
+        fusion = _at_an_edge(model, fusion, random, copy=copy)
+    return model.fused(state, fusion)
+
+
+def _at_an_edge(model: StepModel, fusion: Fusion, random: Random, *, copy: bool) -> Fusion:
+    sources, readers = crossing(model.arrays, fusion, not copy)
+    for _ in range(_TRIES if len(sources) else 0):
+        edge = int(random.integers(len(sources)))
+        source, reader = int(sources[edge]), int(readers[edge])
+        if copy:
+            found = duplicate(model, fusion, source, reader)
+        else:
+            found = fuse(model, fusion, int(fusion.home[source]), reader)
+        if found is not None:
+            return found
+    return fusion
 
 
 def _split(model: StepModel, state: State, count: int, random: Random) -> State:
-    fusion, changed = state.fusion, set[int]()
+    fusion = state.fusion
     for _ in range(count):
-        found = split(model, fusion, int(random.integers(len(fusion.home))))
-        if found is not None:
-            fusion, changed = found[0], changed | found[1]
-    return model.timed(State(fusion, state.bucket, state.seconds), changed) if changed else state
+        fusion = split(model, fusion, int(random.integers(len(fusion.home)))) or fusion
+    return model.fused(state, fusion)
 
 
 def all_reduces(model: StepModel, state: State, count: int, random: Random) -> State:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.planners.fusion.disco.arrays import Arrays, Fusion
-from wirewise.sim.compiled import outer
+from wirewise.sim.compiled import inner, outer
 
 __all__ = ["split_home", "tidied"]
 
@@ -15,8 +15,8 @@ Flags = NDArray[np.bool_]
 
 
 @outer
-def tidied(graph: Arrays, fusion: Fusion, order: Numbers) -> tuple[Numbers, Numbers, Numbers, Flags]:
-    """Home, copied and holder without them, and the regions that changed or may export less.
+def tidied(graph: Arrays, fusion: Fusion, order: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Home, copied and holder without them.
 
     An operator whose readers all have copies is at home where the first copy is launched, so that homes still come
     before the other copies.
@@ -27,17 +27,16 @@ def tidied(graph: Arrays, fusion: Fusion, order: Numbers) -> tuple[Numbers, Numb
         order: Its launch order.
     """
     n = len(fusion.home)
-    place, touched = np.full(n, n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+    place = np.full(n, n, dtype=np.int64)
     for p in range(len(order)):
         place[order[p]] = p
     home, copied, holder = fusion.home.copy(), fusion.copied.copy(), fusion.holder.copy()
     # From readers to what they read: what goes may free what it read.
     for one in np.unique(copied)[::-1]:
         for c in range(len(copied)):
-            if copied[c] == one and holder[c] >= 0:
-                touched[holder[c]] = touched[home[one]] = True
-                if not _serves(graph, home, copied, holder, one, holder[c]):
-                    holder[c] = -1
+            own = copied[c] == one and holder[c] >= 0
+            if own and not _serves(graph, home, copied, holder, one, holder[c]):
+                holder[c] = -1
         if graph.kept[one] or _serves(graph, home, copied, holder, one, home[one]):
             continue
         if _is_read(graph, home, copied, holder, one):
@@ -53,11 +52,8 @@ def tidied(graph: Arrays, fusion: Fusion, order: Numbers) -> tuple[Numbers, Numb
     for one in range(n):
         if number[home[one]] < 0:
             number[home[one]] = one
-    for region in range(n):
-        # A region without its least operator has another number now.
-        if number[region] >= 0 and number[region] != region:
-            touched[region] = touched[number[region]] = True
-    return number[home], copied, number[holder], touched
+    # A region without its least operator has another number now.
+    return number[home], copied, number[holder]
 
 
 @outer
@@ -90,7 +86,7 @@ def split_home(graph: Arrays, fusion: Fusion, operator: int) -> tuple[Numbers, N
     return home, copied, np.concatenate((fusion.holder, np.full(own.sum(), other)))
 
 
-@outer
+@inner
 def _serves(
     graph: Arrays, home: Numbers, copied: Numbers, holder: Numbers, operator: int, region: int
 ) -> bool:
@@ -101,7 +97,7 @@ def _serves(
     return False
 
 
-@outer
+@inner
 def _is_read(graph: Arrays, home: Numbers, copied: Numbers, holder: Numbers, operator: int) -> bool:
     """Whether a region without the operator computes something that reads it."""
     for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
@@ -114,7 +110,7 @@ def _is_read(graph: Arrays, home: Numbers, copied: Numbers, holder: Numbers, ope
     return False
 
 
-@outer
+@inner
 def _has(home: Numbers, copied: Numbers, holder: Numbers, operator: int, region: int) -> bool:
     if home[operator] == region:
         return True

@@ -1,0 +1,81 @@
+"""`wirewise plan fusion --graph`."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from wirewise.cli.main import app
+from wirewise.planners.fusion.disco import AnalyticCosts
+from wirewise.planners.fusion.disco.synthetic import DEVICE, random_step
+from wirewise.plans import load
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    """A step whose operators were measured."""
+    path = tmp_path_factory.mktemp("graph") / "graph.json"
+    found = random_step(1, 2)
+    costs = AnalyticCosts(found, DEVICE)
+    timed = [msgspec.structs.replace(o, time_s=costs((i,), (i,))) for i, o in enumerate(found.operators)]
+    msgspec.structs.replace(found, operators=tuple(timed)).save(path)
+    return path
+
+
+WORDS = ("--ranks", 4, "--bandwidth", "1gbit")
+
+
+@pytest.mark.parametrize("method", ["disco", "none+default", "maximal+1MiB"])
+def test_a_plan_is_told_to_scripts(graph, method):
+    result = call("plan", "fusion", "--graph", graph, "--with", method, *WORDS, "--json", "-")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["planner"] == found["plan"]["planner"] == method
+    assert found["plan"]["world_size"] == 4 and found["plan"]["regions"] and found["plan"]["buckets"]
+    assert max(found["full_overlap_s"], found["lower_bound_s"]) <= found["predicted_step_s"] * (1 + 1e-12)
+    best = min(found["baselines_s"].values())
+    if method == "disco":
+        assert found["predicted_step_s"] <= best
+    else:
+        assert found["predicted_step_s"] == found["baselines_s"][method]
+    assert found["planning_s"] > 0 and found["evaluations"] >= 9
+
+
+def test_a_plan_is_written_and_told(graph, tmp_path):
+    words = ("plan", "fusion", "--graph", graph, *WORDS, "--seed", 3)
+    result = call(*words, "-o", tmp_path / "plan.json")
+    assert result.exit_code == 0, result.output
+    plan = load(tmp_path / "plan.json")
+    assert (plan.planner, plan.seed) == ("disco", 3)
+    assert result.stdout.startswith("A step of 4 ranks takes ") and "The search simulated" in result.stdout
+    assert "bucket 0" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--with", "dpro"], "unknown planner 'dpro'; expected one of: disco"),
+        (["--codec", "dgc"], "--codec does not go with --graph"),
+        (["--ranks", "1"], "expected at least 2"),
+        (["--trace", "t.json"], "give one of them"),
+        (["--memory-budget", "1GiB"], "give one of them"),
+    ],
+)
+def test_wrong_words_are_named(graph, words, message):
+    result = call("plan", "fusion", "--graph", graph, *WORDS, *words)
+    assert result.exit_code == 2 and message in result.output.replace("\n", " ")
+
+
+def test_files_that_cannot_be_used_are_named(graph, tmp_path):
+    result = call("plan", "fusion", "--graph", tmp_path / "absent.json", *WORDS)
+    assert result.exit_code == 2 and "absent.json" in result.output.replace("\n", "")
+    random_step(1, 2).save(tmp_path / "bare.json")
+    result = call("plan", "fusion", "--graph", tmp_path / "bare.json", *WORDS)
+    assert result.exit_code == 2 and "measured time_s" in result.output.replace("\n", " ")

@@ -1,0 +1,201 @@
+"""DisCo's search: against all decisions, its knobs, its stop rule (E4, E6)."""
+
+import numpy as np
+import pytest
+
+from tests.planners.fusion.disco_reference import Reference
+from tests.planners.fusion.disco_states import model_of
+from wirewise.cost.curve import Curve
+from wirewise.errors import PlanError
+from wirewise.planners.fusion.disco import (
+    METHODS,
+    Knobs,
+    Linear,
+    Operator,
+    OperatorGraph,
+    StepModel,
+    disco,
+    line_of,
+    plan_operators,
+    search,
+)
+from wirewise.planners.fusion.disco.moves import duplicate, fuse, split
+from wirewise.planners.fusion.disco.synthetic import random_graph, random_step
+
+
+def small(seed):
+    """At most 7 operators and 3 gradients; links from fast to slow."""
+    random = np.random.default_rng(seed)
+    graph = random_graph(seed, int(random.integers(5, 8)), int(random.integers(1, 4)))
+    return model_of(graph, share=random.uniform(0.2, 1.2), latency=random.uniform(0.0, 0.5))
+
+
+def test_small_graphs_are_solved_within_two_percent_of_all_decisions():
+    """E4: in at least 95 % of the graphs."""
+    over = []
+    for seed in range(20):
+        model = small(seed)
+        found = search(model, Knobs(seed=seed)).times.step_s
+        best = Reference(model.graph, model.costs, model.all_reduce).best_s(found)
+        over.append(found / best - 1.0)
+    assert np.mean(np.array(over) <= 0.02) >= 0.95, over
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_lies_between_full_overlap_and_all_baselines(seed):
+    """E4."""
+    model = model_of(random_step(seed, 3 + seed), share=0.2 * (seed + 1))
+    found = search(model, Knobs(seed=seed, stop=100))
+    assert found.times.full_overlap_s <= found.times.step_s <= found.baseline_s
+    assert len(found.baselines) == 9
+    assert found.times == model.times(found.state)
+
+
+def test_a_larger_alpha_is_never_worse():
+    """E6: the order in the mean over 20 seeds, here even seed by seed."""
+    steps = []
+    for seed in range(20):
+        model = model_of(random_step(seed, 3))
+        found = [search(model, Knobs(alpha=alpha, seed=seed, stop=300)) for alpha in (1.0, 1.05, 1.1)]
+        steps.append([one.times.step_s for one in found])
+        assert steps[-1] == sorted(steps[-1], reverse=True)
+    means = np.mean(steps, axis=0)
+    assert means[0] >= means[1] >= means[2]
+    assert means[0] > means[1]
+
+
+@pytest.mark.parametrize("stop", [1, 7, 200])
+def test_the_search_stops_after_so_many_changes_in_vain(stop):
+    """E6."""
+    model = model_of(random_step(1, 3))
+    found = search(model, Knobs(stop=stop, alpha=1.5))
+    assert found.since_best == stop
+    assert found.evaluations <= 9 + stop or found.times.step_s < found.baseline_s
+
+
+def test_the_paper_s_stop_rule_is_the_default():
+    """E6: alpha 1.05, beta 10, 1000."""
+    assert (Knobs().alpha, Knobs().beta, Knobs().stop) == (1.05, 10, 1000)
+
+
+def test_evaluations_are_bounded():
+    found = search(model_of(random_step(1, 3)), Knobs(evaluations=30, alpha=1.5))
+    assert 30 <= found.evaluations < 30 + len(Knobs().methods)
+
+
+def test_a_seed_gives_the_same_plan_again():
+    """E6."""
+    plans = []
+    for _ in range(2):
+        model = model_of(random_step(7, 3))
+        plans.append(
+            disco(model.graph, model.costs, all_reduce=model.all_reduce, knobs=Knobs(seed=3, stop=200))
+        )
+    assert plans[0] == plans[1]
+    assert plans[0].seed == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_planner_names_all_operators_and_parameters(method):
+    model = model_of(random_step(2, 3))
+    found = plan_operators(model, method=method, ranks=4, other_s=1.0, knobs=Knobs(stop=50))
+    assert (found.plan.planner, found.plan.world_size) == (method, 4)
+    assert {name for region in found.plan.regions for name in region} == {
+        one.name for one in model.graph.operators
+    }
+    assert found.plan.predicted_step_s == pytest.approx(found.times.step_s + 1.0)
+    assert found.plan.baseline_step_s == pytest.approx(found.baselines["none", "default"].step_s + 1.0)
+    if method.startswith("none"):
+        assert all(len(region) == 1 for region in found.plan.regions)
+
+
+def test_all_costs_are_asked_of_what_is_given():
+    """A planner for which fusion never pays leaves all operators alone."""
+    model = model_of(random_step(4, 3))
+    against = StepModel(model.graph, lambda operators, outputs: float(len(operators)) ** 2, Linear(0.0, 0.0))
+    assert all(len(region) == 1 for region in plan_operators(against, knobs=Knobs(stop=100)).plan.regions)
+
+
+def chain(*categories, **edges):
+    own = []
+    for i, category in enumerate(categories):
+        inputs = edges.get(f"i{i}", (i - 1,) if i else ())
+        gradient = "w" if i == len(categories) - 1 else ""
+        own.append(
+            Operator(
+                name=f"o{i}", kind="k", category=category, inputs=inputs, output_bytes=4000, elements=1000,
+                gradient=gradient,
+            )
+        )  # fmt: skip
+    return model_of(OperatorGraph(operators=tuple(own)))
+
+
+@pytest.mark.parametrize(
+    ("categories", "legal"),
+    [
+        (("pointwise", "pointwise"), True),
+        (("reduction", "view"), True),
+        (("matmul", "pointwise"), True),
+        (("pointwise", "matmul"), False),
+        (("matmul", "matmul"), False),
+        (("opaque", "pointwise"), False),
+        (("view", "opaque"), False),
+    ],
+)
+def test_only_some_operators_are_fused(categories, legal):
+    model = chain(*categories)
+    start = model.alone().fusion
+    assert (fuse(model, start, 0, 1) is not None) == legal
+    assert (duplicate(model, start, 0, 1) is not None) == legal
+
+
+def test_a_path_through_a_third_region_forbids_a_fusion_but_not_a_copy():
+    model = chain("pointwise", "opaque", "pointwise", i2=(0, 1))
+    start = model.alone().fusion
+    assert fuse(model, start, 0, 2) is None
+    found = duplicate(model, start, 0, 2)
+    assert (found.copied.tolist(), found.holder.tolist()) == ([0], [2])
+
+
+def test_a_copy_for_the_only_reader_leaves_nothing_behind():
+    model = chain("pointwise", "pointwise", "pointwise")
+    start = fuse(model, model.alone().fusion, 0, 1)
+    found = duplicate(model, start, 1, 2)
+    assert found.home.tolist() == [0, 1, 1] and not len(found.copied)
+
+
+def test_a_region_is_cut_behind_an_operator():
+    model = chain("pointwise", "pointwise", "pointwise")
+    whole = fuse(model, fuse(model, model.alone().fusion, 0, 1), 0, 2)
+    assert split(model, whole, 1).home.tolist() == [0, 0, 2]
+    assert split(model, whole, 2) is None
+
+
+def test_gradients_go_out_as_cupcake_says():
+    """One cut of two gradients: apart where a latency is short, together where it is long."""
+    own = (
+        Operator(name="a", kind="k", category="opaque", output_bytes=1000, gradient="a"),
+        Operator(name="b", kind="k", category="opaque", inputs=(0,), output_bytes=1000, gradient="b"),
+    )
+    for latency, buckets in ((0.1, [("a",), ("b",)]), (5.0, [("a", "b")])):
+        model = StepModel(OperatorGraph(operators=own), lambda *_: 1.0, Linear(latency, 1e-3))
+        found = plan_operators(model, knobs=Knobs(stop=20)).plan
+        assert [bucket.parameters for bucket in found.buckets] == buckets
+
+
+def test_a_line_is_laid_through_measured_times():
+    found = line_of(Curve(((0.0, 1.0), (10.0, 3.0), (20.0, 5.0))), 20.0)
+    assert tuple(found) == pytest.approx((1.0, 0.2))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"alpha": 0.9}, {"beta": 0}, {"stop": 0}, {"evaluations": 0}, {"methods": ("no",)}]
+)
+def test_knobs_out_of_range_are_refused(wrong):
+    with pytest.raises(PlanError, match="expected"):
+        Knobs(**wrong)
+
+
+def test_an_unknown_planner_is_refused():
+    with pytest.raises(PlanError, match="unknown planner 'xla'; expected one of: disco, none\\+none"):
+        plan_operators(model_of(random_step(1, 2)), method="xla")
