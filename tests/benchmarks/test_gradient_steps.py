@@ -57,9 +57,9 @@ def test_a_row_of_a_model_has_its_rate_and_scale(run, page, monkeypatch, capsys)
     asked = []
     monkeypatch.setattr(run, "recorded", lambda name, scale: asked.append((name, scale)) or run.uniform())
     monkeypatch.setattr(run.Kept, "job", lambda _, name, job: asked.append(job) or measured(run, run.MODELS))
-    run.models_rows(page, ["bert-100mbit"], 4, run.Kept(None))
-    assert asked[0] == ("bert", 16) and (asked[1].link, asked[1].scale, asked[1].hosts) == ("100mbit", 16, 4)
-    assert "| bert | 100mbit | 16 | 300.0 |" in capsys.readouterr().out
+    run.models_rows(page, ["bert-200mbit"], 4, run.Kept(None))
+    assert asked[0] == ("bert", 16) and (asked[1].link, asked[1].scale, asked[1].hosts) == ("200mbit", 16, 4)
+    assert "| bert | 200mbit | 16 | 300.0 |" in capsys.readouterr().out
 
 
 def test_counted_bytes_are_held_against_payload_and_headers(run, page, monkeypatch, capsys):
@@ -80,4 +80,4 @@ def test_jobs_that_were_measured_are_not_measured_again(run, monkeypatch, tmp_pa
         assert kept.job("uniform", run.small("50mbit", 2, ("cupcake",))) == found
     kept.job("uniform", run.small("50mbit", 4, ("cupcake",)))
     assert [job.hosts for job in asked] == [2, 4]
-    assert kept.runs() == [found, found] and kept.seconds < 60
+    assert kept.runs() == [found, found] and kept.seconds > 0
