@@ -147,10 +147,10 @@ def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
 def _by_plane(problem: CompressionProblem, room: int | None) -> Solution:
     n, options = len(problem.elements), range(len(problem.options))
     if room is None:
-        room = int(min(max(1.1 * _WORK / n**2, 64), _PLANE_ROOMS[-1]))
+        room = int(min(max(0.4 * _WORK / n**2, 64), _PLANE_ROOMS[-1]))
     few = [even(problem, option, min(count, n)) for option in options for count in (1, 8, n)]
     best = min(few, key=lambda groups: step_s(problem, groups))
-    rooms = [*(width for width in _PLANE_ROOMS if width < room), room]
+    rooms = [width for width in _PLANE_ROOMS if width <= room] or [room]
     best, bound, labels = plane(problem, best, _CLOSE, rooms)
     optimal = bound >= step_s(problem, best) * (1 - 2 * _CLOSE)
     if not optimal:

@@ -112,12 +112,8 @@ class _Walks:
     """What all walks through a problem share."""
 
     def __init__(self, problem: CompressionProblem) -> None:
-        self.forward_s, self.knots, ready, sums = (
-            problem.forward_s,
-            _knots(problem),
-            problem.ready_s,
-            problem.element_sums,
-        )
+        self.forward_s, self.knots = problem.forward_s, _knots(problem)
+        ready, sums = problem.ready_s, problem.element_sums
         self.ways = (ready, sums), ((ready[-1] - ready)[::-1].copy(), (sums[-1] - sums)[::-1].copy())
 
     def walk(

@@ -49,12 +49,8 @@ def extend(
     """
     options, count, thinned, most = len(knots), 0, False, max(4 * room, 1024)
     at = np.zeros((options, 2), dtype=np.int64)
-    front_u, front_v, front_code, slack = (
-        np.empty(most),
-        np.empty(most),
-        np.empty(most, np.int64),
-        np.empty(most),
-    )
+    front_u, front_v, front_code = np.empty(most), np.empty(most), np.empty(most, np.int64)
+    slack = np.empty(most)
     rest_u, rest_v, rest_code = np.empty(most), np.empty(most), np.empty(most, np.int64)
     new_u, new_v, new_code = np.empty(room + 1), np.empty(room + 1), np.empty(room + 1, np.int64)
     last_u = limit - (other_v[-1] if len(other_v) else 0.0)
