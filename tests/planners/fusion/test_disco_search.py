@@ -24,9 +24,9 @@ from wirewise.planners.fusion.disco.synthetic import random_graph, random_step
 
 
 def small(seed):
-    """At most 7 operators and 3 gradients; links from fast to slow."""
+    """At most 6 operators and 3 gradients; links from fast to slow."""
     random = np.random.default_rng(seed)
-    graph = random_graph(seed, int(random.integers(5, 8)), int(random.integers(1, 4)))
+    graph = random_graph(seed, int(random.integers(4, 7)), int(random.integers(1, 4)))
     return model_of(graph, share=random.uniform(0.2, 1.2), latency=random.uniform(0.0, 0.5))
 
 
