@@ -80,7 +80,7 @@ def test_too_few_sizes_and_unknown_codecs_are_named():
 
 def replayed(*gaps_us):
     tensors = tuple(GradientTensor(name=f"t{i}", elements=i + 1, gap_us=g) for i, g in enumerate(gaps_us))
-    return ReplayedModel(GradientTrace(tensors=tensors))
+    return ReplayedModel(GradientTrace(tensors=tensors), forward_share=0)
 
 
 def train(model):
@@ -97,10 +97,9 @@ def test_the_trace_of_a_replayed_model_is_the_one_it_was_made_from():
     model = replayed(0, 20_000, 5_000, 10_000)
     found = gradient_trace(model, train(model), steps=5)
     assert [(t.name, t.elements) for t in found.tensors] == [(f"t{i}", i + 1) for i in range(4)]
-    # A busy machine only ever adds time, so only the lower ends are certain.
-    assert [t.gap_us > least for t, least in zip(found.tensors[1:], (15_000, 4_000, 8_000), strict=True)] == [
-        True
-    ] * 3
+    # A busy machine adds time, which the model takes off the gaps that follow: the first and the sum are certain.
+    gaps_us = [t.gap_us for t in found.tensors]
+    assert gaps_us[1] > 18_000 and sum(gaps_us) > 33_000
     found.check_itself()
 
 
