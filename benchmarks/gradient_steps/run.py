@@ -266,8 +266,9 @@ def bytes_rows(page: Page, kept: Kept) -> None:
         "## C5: bytes\n\nOf a rank in a step, of the plans of all jobs on this page: the payload by the plan, and what "
         "the kernel counted at the interface of a host. Predicted: the payload, "
         f"{MESSAGE_BYTES} bytes for each message (gloo announces each one; packets and what acknowledges them have "
-        f"headers), and {100 * PER_BYTE:.0f} % (headers in and acknowledgements of long messages). Both are the same "
-        "for all plans. Messages of a group: one to each other rank in an all-gather, two in the other schemes."
+        f"headers), and {100 * PER_BYTE:.0f} % (headers in and acknowledgements of long messages). Both were "
+        "fitted to the plans of C1, and are the same for all plans. Messages of a "
+        "group: one to each other rank in an all-gather, two in the other schemes."
     )
     runs = [found for found in kept.runs() if all(p.bytes_sent is not None for p in found.plans.values())]
     plans = [(found.hosts, plan) for found in runs for plan in found.plans.values()]
