@@ -30,6 +30,7 @@ def small(seed):
     return model_of(graph, share=random.uniform(0.2, 1.2), latency=random.uniform(0.0, 0.5))
 
 
+@pytest.mark.slow
 def test_small_graphs_are_solved_within_two_percent_of_all_decisions():
     """E4: in at least 95 % of the graphs."""
     over = []
@@ -51,6 +52,7 @@ def test_the_best_lies_between_full_overlap_and_all_baselines(seed):
     assert found.times == model.times(found.state)
 
 
+@pytest.mark.slow
 def test_a_larger_alpha_is_never_worse():
     """E6: the order in the mean over 20 seeds, here even seed by seed."""
     steps = []
