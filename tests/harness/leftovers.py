@@ -16,8 +16,13 @@ _GRACE_S = 3.0
 _OWNED = re.compile(r"ww-(\d+)-")
 # Kept for the whole session: servers of multiprocessing, the codec's pool; waiters end with their group.
 _LASTING_PROCESSES = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
-# What pytest, torch and Triton set by themselves.
-_LASTING_VARIABLES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+# What pytest, torch, Triton and Lightning set by themselves.
+_LASTING_VARIABLES = (
+    "PYTEST_CURRENT_TEST",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+)
 _LASTING_THREADS = ("wirewise-codec", "wirewise-wait", "rank-", "tqdm_monitor")
 
 
