@@ -38,7 +38,8 @@ _HEAT = '<li><i class="heat"></i>part of the time that a link is busy, from none
 _CUT = '<li><i class="red"></i>the tight cut: no program gets its bytes through it faster</li>'
 
 _MEMORY = (
-    "A row is the memory of a rank and a column a chunk, as wide as its part of the data. The colour of a cell is the rank that its value comes from; "
+    "A row is the memory of a rank and a column a chunk, as wide as its part of the data. The colour of a cell is the "
+    "rank that its value comes from; "
     "where values are added, a cell has one stripe for each rank whose value is in, and their number. Dashed: has to "
     "be here complete at the end; solid frame: is. "
 )
