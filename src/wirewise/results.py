@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["CompressionRun", "EpochRecord", "GroupRecord", "ModeResult", "PlanRecord", "RunResult"]
+__all__ = [
+    "CompressionRun",
+    "EpochRecord",
+    "GroupRecord",
+    "MiniBatchRecord",
+    "MiniBatchRun",
+    "ModeResult",
+    "PlanRecord",
+    "RunResult",
+]
 
 
 class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,3 +144,39 @@ class CompressionRun(msgspec.Struct, frozen=True, kw_only=True):
     plans: dict[str, PlanRecord]
     fastest: str
     """Name of the plan with the shortest measured step."""
+
+
+class MiniBatchRecord(msgspec.Struct, kw_only=True):
+    """A mode of mini-batch training, measured."""
+
+    epoch_s: float
+    """Median."""
+    epochs_s: tuple[float, ...]
+    remote_rows: int
+    """Fetched by all machines in an epoch."""
+    bytes_sent: int
+    """Ids and rows of all machines in an epoch, without headers."""
+    accuracy: float
+    """Of the test nodes."""
+    loss: float
+    """Of training, in the last epoch."""
+    stage_s: dict[str, float]
+    """Median of a batch on rank 0, by stage."""
+    speedup: float = 1.0
+    """Over the first mode."""
+
+
+class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Modes of mini-batch training over partitioned features, one after another."""
+
+    dataset: str
+    workers: int
+    link: str
+    alpha: float
+    policy: str
+    batches: int
+    """Of an epoch."""
+    predicted_remaining: float
+    """Share of the remote rows that the cache plan expects to be fetched."""
+    sampler_edges_per_s: float
+    modes: dict[str, MiniBatchRecord]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from wirewise.cli import collectives, run_gradients
+from wirewise.cli import collectives, run_gradients, run_mini_batch
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError, PeerError, WirewiseError
 
@@ -24,6 +24,7 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, help="Run a published system end to end and report what it gained.")
 app.command()(collectives.collective)
 app.command()(run_gradients.cupcake)
+app.command()(run_mini_batch.salientpp)
 
 
 @app.callback()

@@ -1,0 +1,173 @@
+"""SALIENT++: mini-batch training over partitioned features, with a cache by inclusion probability and a pipeline.
+
+T. Kaler, A.-S. Iliopoulos, P. Murzynowski, T. B. Schardl, C. E. Leiserson, J. Chen: Communication-Efficient Graph
+Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023. Every machine has the graph
+and a part of the features; modes train one after another on the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from wirewise import lab, plans, units
+from wirewise.errors import InputError, LabError, PeerError
+from wirewise.files import atomic_file, make_folder
+from wirewise.graph import GraphData, load, partition, write_graph
+from wirewise.graph.ranges import Ranges, ranges_of
+from wirewise.planners.cache import POLICIES, CacheProblem, plan
+from wirewise.planners.cache.inclusion import inclusion
+from wirewise.recipes.launch import last_words
+from wirewise.results import MiniBatchRun
+
+__all__ = ["MODES", "Job", "Mode", "run"]
+
+_LIMIT_S = 3600.0
+
+
+class Mode(NamedTuple):
+    """What a mode does."""
+
+    depth: int
+    """Batches that are made ahead."""
+    cached: bool
+    bits: int
+    """Of a value of a fetched row."""
+
+
+MODES = {
+    "base": Mode(0, False, 32),
+    "pipeline": Mode(4, False, 32),
+    "cache": Mode(4, True, 32),
+    "bf16": Mode(4, True, 16),
+    "int8": Mode(4, True, 8),
+}
+"""From fetching what each batch lacks, when it is asked for, to quantized rows beside a cache in a pipeline."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the workers of one run must know."""
+
+    dataset: str = "debian"
+    workers: int = 4
+    link: str = "100mbit"
+    modes: tuple[str, ...] = ("base", "pipeline", "cache", "int8")
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    batch_size: int = 64
+    alpha: float = 0.5
+    policy: str = "vip"
+    train_share: float = 0.13
+    """Of the training nodes."""
+    epochs: int = 3
+    hidden: int = 64
+    learning_rate: float = 0.003
+    threads: int = 1
+    seed: int = 0
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Check what nothing below checks, before workers are started.
+
+        Raises:
+            InputError: A value that cannot be used.
+        """
+        for name in ("workers", "batch_size", "epochs", "hidden", "threads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not self.modes or (unknown := [name for name in self.modes if name not in MODES]):
+            named = repr(unknown[0]) if self.modes else "none"
+            raise InputError(f"mode {named} is unknown; expected some of: {', '.join(MODES)}")
+        if self.policy not in POLICIES:
+            raise InputError(
+                f"cache policy {self.policy!r} is unknown; expected one of: {', '.join(POLICIES)}"
+            )
+        if not 0 < self.train_share <= 1:
+            raise InputError(f"train_share is {self.train_share}; expected a share above 0 and at most 1")
+        units.parse_rate(self.link)
+
+
+def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
+    """Cut the graph, plan the cache, and train every mode, a machine on each host of a lab.
+
+    Args:
+        job: What.
+        folder: Takes the graph, the plan, logs and the result.
+        say: Hears what goes on.
+
+    Raises:
+        LabError: No lab can be built here.
+        InputError: The graph or a setting cannot be used.
+        PeerError: A machine failed; the message holds its last words.
+    """
+    possible, reason = lab.available()
+    if not possible:
+        raise LabError(f"no lab here: {reason}; `wirewise doctor` says more")
+    make_folder(folder)
+    say(f"cutting {job.dataset} into {job.workers} parts and planning the cache")
+    prepare(job, folder)
+    (folder / "outcome.json").unlink(missing_ok=True)
+
+    def heard(host: int, line: str) -> None:
+        if line.startswith("salientpp: "):
+            say(line.removeprefix("salientpp: "))
+
+    with lab.Lab(job.workers, job.link) as network:
+        done = network.run(
+            ["-m", "wirewise.recipes.salientpp_worker", str(folder)],
+            launcher="direct",
+            folder=folder / "logs",
+            listener=heard,
+            timeout_s=_LIMIT_S,
+        )
+    if not done.ok:
+        raise PeerError(last_words(done, folder / "logs"))
+    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=MiniBatchRun)
+
+
+def prepare(job: Job, folder: Path) -> None:
+    """Write the renumbered graph, the training nodes and the cache plan."""
+    graph = load(job.dataset, seed=job.seed)
+    graph = graph.undirected() if graph.directed else graph
+    owner = np.zeros(graph.num_nodes, np.int64)
+    if job.workers > 1:
+        owner = partition(graph, job.workers, method="metis", seed=job.seed).astype(np.int64)
+    graph, ranges, train = _ordered(job, graph, owner)
+    problem = _problem(job, graph, ranges.owner, train)
+    plans.save(plan(problem, policy=job.policy, alpha=job.alpha), folder / "plan.json")
+    write_graph(graph, folder / "graph.npz")
+    with atomic_file(folder / "nodes.npz") as file:
+        np.savez(file, offsets=ranges.offsets, train=train)
+    with atomic_file(folder / "job.json") as file:
+        file.write(msgspec.json.encode(job))
+
+
+def _ordered(job: Job, graph: GraphData, owner: np.ndarray) -> tuple[GraphData, Ranges, np.ndarray]:
+    """The graph with each machine's nodes in a range, those first that its batches need most; training nodes."""
+    pool = np.flatnonzero(graph.split == 0)
+    if not len(pool):
+        raise InputError(f"{graph.name} has no training nodes; expected some with split 0")
+    chosen = np.random.default_rng(job.seed).choice(
+        pool, max(int(job.train_share * len(pool)), 1), replace=False
+    )
+    before = _problem(job, graph, owner, chosen)
+    scores = [
+        inclusion(before.drawers, before.drawn[machine], job.fanouts, hop_zero=True)
+        for machine in range(job.workers)
+    ]
+    ranges = ranges_of(owner, scores)
+    return ranges.renumber(graph), ranges, np.sort(ranges.new[chosen])
+
+
+def _problem(job: Job, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> CacheProblem:
+    return CacheProblem(
+        edges=graph.in_edges,
+        owner=owner,
+        train=tuple(train[owner[train] == machine] for machine in range(job.workers)),
+        batch_size=job.batch_size,
+        fanouts=job.fanouts,
+        seed=job.seed,
+    )
