@@ -17,11 +17,12 @@ help: ## Show this list
 run: $(VENV)/.stamp-run ## Train with AdaQP on four ranks and report what it gained
 	@$(BIN)/wirewise run adaqp
 
-# Tests that stay in one process share the processors; the others start ranks, which need them all.
+# Tests that stay in one process share the processors; the others start ranks, which need them all. With one hash seed all
+# workers list the cases of a test in the same order.
 TOGETHER := dist or lab or browser
 
 test: $(VENV)/.stamp-dev ## Run all tests but those that need a GPU
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not (gpu or $(TOGETHER))"; alone=$$?; \
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (gpu or $(TOGETHER))"; alone=$$?; \
 	$(BIN)/python -m pytest -m "($(TOGETHER)) and not gpu" && exit $$alone
 
 check: $(VENV)/.stamp-dev ## Lint, format, types, import contracts, docs
