@@ -146,7 +146,7 @@ class CompressionRun(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the plan with the shortest measured step."""
 
 
-class MiniBatchRecord(msgspec.Struct, kw_only=True):
+class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A mode of mini-batch training, measured."""
 
     epoch_s: float
@@ -157,7 +157,7 @@ class MiniBatchRecord(msgspec.Struct, kw_only=True):
     bytes_sent: int
     """Ids and rows of all machines in an epoch, without headers."""
     accuracy: float
-    """Of the test nodes."""
+    """Of at most 2,000 test nodes, drawn evenly."""
     loss: float
     """Of training, in the last epoch."""
     stage_s: dict[str, float]

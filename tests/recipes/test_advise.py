@@ -98,6 +98,15 @@ def test_slow_links_are_worth_compressing_for_and_fast_ones_are_not(tmp_path):
     assert os.path.relpath(slow.plan) in slow.lines[-1]
 
 
+def test_all_reduces_that_overlap_only_without_compression(tmp_path):
+    found = measured(1e11)
+    costs = msgspec.structs.replace(found.costs, concurrent=((1e3, 1e-4), (1e8, 1e-3)))
+    advice = advise_on(msgspec.structs.replace(found, costs=costs), tmp_path, ["efsign"])
+    assert advice.gain == 0.0 and not advice.compress
+    assert advice.lower_bound_s <= advice.predicted_step_s == advice.predicted_plain_s
+    assert plans.load(advice.plan).predicted_step_s == advice.predicted_step_s
+
+
 def test_the_bandwidth_at_which_it_starts_to_pay():
     def problem_of(rate):
         return compression_problem(trace(10), V100, GroupLinks(4, rate), ["efsign", "none"])

@@ -13,18 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from wirewise import lab
-from wirewise.errors import LabError, PeerError
 from wirewise.files import atomic_file, make_folder
 from wirewise.planners.fusion.gradients import read_gradient_trace
 from wirewise.recipes.cupcake_job import Job
-from wirewise.recipes.cupcake_worker import SAYS
-from wirewise.recipes.launch import last_words
+from wirewise.recipes.launch import in_lab
 from wirewise.results import CompressionRun
 
 __all__ = ["Job", "make_job", "run"]
-
-_LIMIT_S = 3600.0
 
 
 def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: object) -> Job:
@@ -60,30 +55,12 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
         LabError: No lab can be built here.
         PeerError: A rank failed; the message holds its last words.
     """
-    possible, reason = lab.available()
-    if not possible:
-        raise LabError(f"no lab here: {reason}; `wirewise doctor` says more")
     make_folder(folder)
     _keep_costs(job, folder)
-    (folder / "outcome.json").unlink(missing_ok=True)
     with atomic_file(folder / "job.json") as file:
         file.write(msgspec.json.encode(job))
-
-    def heard(host: int, line: str) -> None:
-        if line.startswith(SAYS):
-            say(line.removeprefix(SAYS))
-
-    with lab.Lab(job.hosts, job.link) as network:
-        done = network.run(
-            ["-m", "wirewise.recipes.cupcake_worker", str(folder)],
-            launcher="direct",
-            folder=folder / "logs",
-            listener=heard,
-            timeout_s=_LIMIT_S,
-        )
-    if not done.ok:
-        raise PeerError(last_words(done, folder / "logs"))
-    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=CompressionRun)
+    outcome = in_lab("wirewise.recipes.cupcake_worker", folder, job.hosts, job.link, say)
+    return msgspec.json.decode(outcome, type=CompressionRun)
 
 
 def _keep_costs(job: Job, folder: Path) -> None:

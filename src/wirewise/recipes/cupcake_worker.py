@@ -25,16 +25,15 @@ from wirewise.lab.replayed import ReplayedModel
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile.gradients import gradient_trace, measure_costs
 from wirewise.recipes.cupcake_job import Job, Measured, groups_of, make_plans, options_of
+from wirewise.recipes.launch import SAYS
 from wirewise.results import CompressionRun, PlanRecord
 from wirewise.runtime import full_graph
 from wirewise.runtime.data_parallel import DataParallel, parallel, transport_of
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.full_graph.transport import Transport
 
-__all__ = ["SAYS", "main"]
+__all__ = ["main"]
 
-SAYS = "cupcake: "
-"""Start of a line for the user."""
 _KNOTS = 8
 """Sizes at which codecs are measured."""
 _SMALLEST = 64

@@ -15,9 +15,11 @@ from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job, Outcome
 from wirewise.results import EpochRecord
 
-__all__ = ["choose_network", "last_words", "train"]
+__all__ = ["SAYS", "choose_network", "in_lab", "last_words", "train"]
 
 _WORKER = ["-m", "wirewise.recipes.full_graph_worker"]
+SAYS = "for the user: "
+"""Start of a line of a worker that the user shall read."""
 _ERROR = re.compile(r"^(?:\[rank\d+\]: )?(?:wirewise\.errors\.\w+Error: |(?=[\w.]+Error\b))")
 """Start of a line that ends a traceback: all before the message, or before the name of an error of others."""
 
@@ -37,6 +39,46 @@ def choose_network(job: Job) -> tuple[Job, list[str]]:
         raise LabError(f"no lab here: {reason}. Use --network loopback, or mend what is missing")
     note = f"No lab here ({reason}): the workers talked over loopback, which no link shapes."
     return msgspec.structs.replace(job, network="loopback"), [note]
+
+
+def in_lab(
+    module: str, folder: Path, hosts: int, link: str, say: Callable[[str], None], *, timeout_s: float = 3600.0
+) -> bytes:
+    """Run `-m MODULE FOLDER` as a rank on each host of a lab; returns what rank 0 wrote to FOLDER/outcome.json.
+
+    Args:
+        module: Of the worker; lines that it prints with `SAYS` before them are for the user.
+        folder: Holds what workers read; takes logs.
+        hosts: How many.
+        link: Rate of each host.
+        say: Hears the lines for the user.
+        timeout_s: Of the whole job.
+
+    Raises:
+        LabError: No lab can be built here.
+        PeerError: A rank failed; the message holds its last words.
+    """
+    possible, reason = lab.available()
+    if not possible:
+        raise LabError(f"no lab here: {reason}; `wirewise doctor` says more")
+    outcome = folder / "outcome.json"
+    outcome.unlink(missing_ok=True)
+
+    def heard(host: int, line: str) -> None:
+        if line.startswith(SAYS):
+            say(line.removeprefix(SAYS))
+
+    with lab.Lab(hosts, link) as network:
+        done = network.run(
+            ["-m", module, str(folder)],
+            launcher="direct",
+            folder=folder / "logs",
+            listener=heard,
+            timeout_s=timeout_s,
+        )
+    if not done.ok:
+        raise PeerError(last_words(done, folder / "logs"))
+    return outcome.read_bytes()
 
 
 def train(

@@ -14,19 +14,17 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from wirewise import lab, plans, units
-from wirewise.errors import InputError, LabError, PeerError
+from wirewise import plans, units
+from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder
 from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
 from wirewise.planners.cache import POLICIES, CacheProblem, plan
 from wirewise.planners.cache.inclusion import inclusion
-from wirewise.recipes.launch import last_words
+from wirewise.recipes.launch import in_lab
 from wirewise.results import MiniBatchRun
 
 __all__ = ["MODES", "Job", "Mode", "run"]
-
-_LIMIT_S = 3600.0
 
 
 class Mode(NamedTuple):
@@ -103,29 +101,11 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
         InputError: The graph or a setting cannot be used.
         PeerError: A machine failed; the message holds its last words.
     """
-    possible, reason = lab.available()
-    if not possible:
-        raise LabError(f"no lab here: {reason}; `wirewise doctor` says more")
     make_folder(folder)
     say(f"cutting {job.dataset} into {job.workers} parts and planning the cache")
     prepare(job, folder)
-    (folder / "outcome.json").unlink(missing_ok=True)
-
-    def heard(host: int, line: str) -> None:
-        if line.startswith("salientpp: "):
-            say(line.removeprefix("salientpp: "))
-
-    with lab.Lab(job.workers, job.link) as network:
-        done = network.run(
-            ["-m", "wirewise.recipes.salientpp_worker", str(folder)],
-            launcher="direct",
-            folder=folder / "logs",
-            listener=heard,
-            timeout_s=_LIMIT_S,
-        )
-    if not done.ok:
-        raise PeerError(last_words(done, folder / "logs"))
-    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=MiniBatchRun)
+    outcome = in_lab("wirewise.recipes.salientpp_worker", folder, job.workers, job.link, say)
+    return msgspec.json.decode(outcome, type=MiniBatchRun)
 
 
 def prepare(job: Job, folder: Path) -> None:

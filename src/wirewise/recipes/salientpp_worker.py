@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import SAGEConv
 
 from wirewise import plans
@@ -26,6 +27,7 @@ from wirewise.files import atomic_file
 from wirewise.graph import SparseRows, read_graph
 from wirewise.graph.sampling import NeighborSampler
 from wirewise.plans import CachePlan
+from wirewise.recipes.launch import SAYS
 from wirewise.recipes.salientpp import MODES, Job
 from wirewise.results import MiniBatchRecord, MiniBatchRun
 from wirewise.runtime import full_graph
@@ -36,6 +38,8 @@ __all__ = ["main"]
 
 _EVALUATED = 20
 """Neighbours in each hop of evaluation."""
+_TESTED = 2000
+"""Test nodes that are evaluated at most: their rows travel over the same links."""
 
 
 def main(path: str) -> None:
@@ -82,7 +86,7 @@ class _Machine:
         assert isinstance(plan, CachePlan)
         self.plan = plan
         store = dist.distributed_c10d._get_default_store()
-        # Rows travel in a group of their own, so that they never wait for gradients.
+        # Rows travel in groups of their own, so that they never wait for gradients.
         groups = [dist.group.WORLD, dist.new_group(), dist.new_group()]
         self.gradients, self.rows, self.evaluation = (
             Transport(group, timeout_s=job.timeout_s, store=store)  # type: ignore[arg-type]
@@ -98,8 +102,10 @@ class _Machine:
         if self.rank:
             return
         base = next(iter(records.values())).epoch_s
-        for record in records.values():
-            record.speedup = base / record.epoch_s
+        records = {
+            name: msgspec.structs.replace(record, speedup=base / record.epoch_s)
+            for name, record in records.items()
+        }
         run = MiniBatchRun(
             dataset=self.graph.name,
             workers=self.job.workers,
@@ -120,6 +126,7 @@ class _Machine:
         net = _Network(
             self.graph.num_features, self.job.hidden, self.graph.num_classes, len(self.job.fanouts)
         )
+        wrapped = DistributedDataParallel(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=self.job.learning_rate)
         cached = self.plan.machines[self.rank].ids if mode.cached else None
         loader = self._loader(self.rows, self.job.fanouts, mode.bits, cached, self.train, mode.depth)
@@ -132,7 +139,7 @@ class _Machine:
             for batch in loader.epoch(epoch):
                 rows += batch.remote_rows
                 begin_s = time.perf_counter()
-                losses.append(self._step(net, optimizer, batch))
+                losses.append(self._step(wrapped, optimizer, batch))
                 batch.stage_s["train"] = time.perf_counter() - begin_s
                 for stage, spent in batch.stage_s.items():
                     stages[stage].append(spent)
@@ -146,7 +153,7 @@ class _Machine:
             remote_rows=int(statistics.mean(remote)),
             bytes_sent=int(sent),
             accuracy=self._accuracy(net),
-            loss=statistics.mean(losses[-len(loader) :]),
+            loss=self._reduced(statistics.mean(losses[-len(loader) :])) / self.job.workers,
             stage_s={stage: statistics.median(spent) for stage, spent in stages.items()},
         )
 
@@ -174,21 +181,13 @@ class _Machine:
             fetcher, sampler, self.labels, by_machine, size, depth=depth, threads=self.job.threads
         )
 
-    def _step(self, net: _Network, optimizer: torch.optim.Optimizer, batch: MiniBatch) -> float:
+    def _step(self, net: nn.Module, optimizer: torch.optim.Optimizer, batch: MiniBatch) -> float:
         """Train on a batch; gradients are the mean over all seeds of all machines."""
         loss = cross_entropy(net(batch), batch.y, reduction="sum") * batch.scale
         loss.backward()
-        gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
-        flat = torch.cat([loss.detach().view(1), *(gradient.view(-1) for gradient in gradients)])
-        self.gradients.all_reduce(flat, "the all-reduce of gradients")
-        flat /= self.job.workers
-        start = 1
-        for gradient in gradients:
-            gradient.copy_(flat[start : start + gradient.numel()].view(gradient.shape))
-            start += gradient.numel()
         optimizer.step()
         optimizer.zero_grad()
-        return float(flat[0])
+        return float(loss.detach())
 
     @torch.no_grad()
     def _accuracy(self, net: _Network) -> float:
@@ -196,6 +195,8 @@ class _Machine:
         test = np.flatnonzero(self.graph.split == 2)
         if not len(test):
             return float("nan")
+        few = min(len(test), _TESTED)
+        test = np.sort(np.random.default_rng(self.job.seed).choice(test, few, replace=False))
         net.eval()
         fanouts = (_EVALUATED,) * len(self.job.fanouts)
         loader = self._loader(self.evaluation, fanouts, 32, None, test, 0)
@@ -223,7 +224,7 @@ class _Machine:
 
     def _say(self, text: str) -> None:
         if self.rank == 0:
-            sys.stdout.write(f"salientpp: {text}\n")
+            sys.stdout.write(f"{SAYS}{text}\n")
             sys.stdout.flush()
 
 

@@ -9,15 +9,10 @@ from wirewise.cost.interfaces import Links
 from wirewise.plans.cache import CachePlan
 from wirewise.sim.timeline import Span, Timeline
 
-__all__ = ["ID_BYTES", "fetch_batch", "fetch_s"]
+__all__ = ["ID_BYTES", "fetch_batch"]
 
 ID_BYTES = 4
 """Of a row's number on the wire."""
-
-
-def fetch_s(plan: CachePlan, row_bytes: int, links: Links) -> float:
-    """Seconds that all machines together take to fetch the rows of one batch each."""
-    return fetch_batch(plan, row_bytes, links).seconds
 
 
 def fetch_batch(plan: CachePlan, row_bytes: int, links: Links) -> Timeline:

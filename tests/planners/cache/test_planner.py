@@ -20,7 +20,7 @@ from wirewise.planners.cache import (
     remote_rows,
     share_budget,
 )
-from wirewise.sim.mini_batch import fetch_batch, fetch_s
+from wirewise.sim.mini_batch import fetch_batch
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_links_decide_what_a_batch_takes(problem):
     links = Links.uniform(3, 1e7, 1e-3)
     rows = found.fetched
     busiest = max(rows.sum(axis=1).max(), rows.sum(axis=0).max())
-    assert fetch_s(found, 100, links) == pytest.approx(2e-3 + busiest * 104 / 1e7)
+    assert fetch_batch(found, 100, links).seconds == pytest.approx(2e-3 + busiest * 104 / 1e7)
     assert {span.phase for span in fetch_batch(found, 100, links).spans} == {"ids", "rows"}
 
 

@@ -9,11 +9,12 @@ from scipy import stats
 
 from wirewise.errors import InputError
 from wirewise.graph import BlockModel, block_model, load
-from wirewise.planners.cache import POLICIES, CacheProblem, keep, missed, seed_batches
+from wirewise.graph.sampling import seed_batches
+from wirewise.planners.cache import POLICIES, CacheProblem, keep, missed
 
 MACHINES = 4
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-# Shares that were counted once, of one partition; with another only the relations hold.
+# Shares that were counted once, of one partition.
 SIZES = [16199, 18897, 17720, 10850]
 KNOWN = {
     "vip": (0.922, 0.767, 0.650, 0.499, 0.267, 0.106),
@@ -118,8 +119,8 @@ def test_near_the_oracle_and_no_worse_than_any_other(left):
 
 
 def test_shares_as_known(problem, left):
-    if np.bincount(problem.owner).tolist() != SIZES:
-        pytest.skip("another version of METIS cuts the graph differently")
+    # Another version of METIS may cut the graph differently; then these shares have to be counted anew.
+    assert np.bincount(problem.owner).tolist() == SIZES
     for name, known in KNOWN.items():
         assert left[name] == pytest.approx(known, abs=0.012)
 

@@ -9,7 +9,7 @@ from torch_geometric.nn import SAGEConv
 from tests.runtime.mini_batch.machines import FANOUTS, Job, problem_of
 from wirewise.codec.layout import row_bytes
 from wirewise.errors import InputError, PeerError
-from wirewise.graph.sampling import NeighborSampler
+from wirewise.graph.sampling import NeighborSampler, seed_batches
 from wirewise.runtime.mini_batch import STAGES, RowStore
 
 
@@ -156,7 +156,6 @@ class Union:
         self.job, self.loader = job, loader
 
     def epoch(self, number):
-        from wirewise.planners.cache import seed_batches
         from wirewise.runtime.mini_batch import MiniBatch
 
         graph, sampler = self.job.graph, NeighborSampler(self.job.graph.in_edges, FANOUTS, seed=3)

@@ -1,5 +1,6 @@
 """Neighbour sampling for mini-batch training: the same batches for any number of threads. Needs no torch."""
 
 from wirewise.graph.sampling.sampler import SEMANTICS, Batch, Layer, NeighborSampler
+from wirewise.graph.sampling.seeds import seed_batches
 
-__all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler"]
+__all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler", "seed_batches"]

@@ -4,7 +4,7 @@ from wirewise.planners.cache.inclusion import Drawers, inclusion, one_hop, seed_
 from wirewise.planners.cache.lookahead import best_split, fetched_rows, remote_rows
 from wirewise.planners.cache.planner import budgets_of, plan, plans, share_budget
 from wirewise.planners.cache.policies import POLICIES, CacheProblem, keep
-from wirewise.planners.cache.volume import access_counts, missed, seed_batches
+from wirewise.planners.cache.volume import access_counts, missed
 
 __all__ = [
     "POLICIES",
@@ -21,7 +21,6 @@ __all__ = [
     "plan",
     "plans",
     "remote_rows",
-    "seed_batches",
     "seed_probability",
     "share_budget",
 ]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache.inclusion import Vector
 from wirewise.planners.cache.policies import CacheProblem, keep
-from wirewise.planners.cache.volume import seed_batches
 
 __all__ = ["best_split", "fetched_rows", "remote_rows"]
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.graph.sampling import NeighborSampler
+from wirewise.graph.sampling import NeighborSampler, seed_batches
 from wirewise.graph.structure import InEdges
 from wirewise.planners.cache.inclusion import Drawers, Vector, inclusion, seed_probability
-from wirewise.planners.cache.volume import access_counts, seed_batches
+from wirewise.planners.cache.volume import access_counts
 
 __all__ = ["POLICIES", "CacheProblem", "keep"]
 

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.graph.sampling import Batch, NeighborSampler
-from wirewise.planners.cache import seed_batches
+from wirewise.graph.sampling import Batch, NeighborSampler, seed_batches
 from wirewise.runtime.mini_batch.fetching import Fetcher, Wanted
 
 __all__ = ["STAGES", "BatchLoader", "MiniBatch"]
