@@ -13,7 +13,7 @@ from wirewise.planners.fusion.cupcake import compression_problem, plan_groups
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.profile.gradients import gradient_trace, measure_costs
 from wirewise.profile.rounds import rising
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 SIZES = (64, 512, 4096, 20_000, 100_000)
 

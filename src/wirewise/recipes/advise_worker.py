@@ -25,7 +25,7 @@ from wirewise.files import atomic_file
 from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.profile.ending import end_process
 from wirewise.profile.gradients import GradientWatch, measure_costs
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["ENTRY", "VARIABLE", "AdviceWish", "Advised", "install", "read"]
 

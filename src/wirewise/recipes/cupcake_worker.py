@@ -30,7 +30,7 @@ from wirewise.results import CompressionRun, PlanRecord
 from wirewise.runtime import full_graph
 from wirewise.runtime.data_parallel import DataParallel, parallel, transport_of
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["main"]
 

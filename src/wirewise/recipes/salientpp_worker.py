@@ -31,8 +31,8 @@ from wirewise.recipes.launch import SAYS
 from wirewise.recipes.salientpp import MODES, Job
 from wirewise.results import MiniBatchRecord, MiniBatchRun
 from wirewise.runtime import full_graph
-from wirewise.runtime.full_graph.transport import Transport
 from wirewise.runtime.mini_batch import STAGES, BatchLoader, Fetcher, MiniBatch, RowStore
+from wirewise.runtime.transport import Transport
 
 __all__ = ["main"]
 

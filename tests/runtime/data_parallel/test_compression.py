@@ -15,7 +15,7 @@ from tests.harness.threads import run_ranks_as_threads
 from wirewise.codec.gradients import CODECS, Segments, make
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.data_parallel import Carrier, Compression, Pools, resize
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 SIZES = {"a": 37, "b": 1, "c": 130, "d": 24}
 NAMES = tuple(SIZES)

@@ -13,7 +13,7 @@ from wirewise.errors import InputError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel import parallel
 from wirewise.runtime.data_parallel.replanning import Replanner, probe_all_reduce
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 RANKS = 2
 KNOBS = {"patience": 20, "every": 5}

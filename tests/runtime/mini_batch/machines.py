@@ -8,8 +8,8 @@ from wirewise.graph import BlockModel, block_model
 from wirewise.graph.ranges import ranges_of
 from wirewise.graph.sampling import NeighborSampler
 from wirewise.planners.cache import CacheProblem, plan
-from wirewise.runtime.full_graph.transport import Transport
 from wirewise.runtime.mini_batch import BatchLoader, Fetcher, RowStore
+from wirewise.runtime.transport import Transport
 
 FANOUTS = (6, 4)
 

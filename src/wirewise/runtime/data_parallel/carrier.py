@@ -15,7 +15,7 @@ from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.schemes import SCHEMES, Group, Scheme
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["Carrier", "Travelling"]
 

@@ -22,7 +22,7 @@ from wirewise.runtime.data_parallel.matching import check_agreement, parameters_
 from wirewise.runtime.data_parallel.parallel import _broadcast
 from wirewise.runtime.data_parallel.reducer import transport_of
 from wirewise.runtime.data_parallel.regions import Part, cut, module_of
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["CompiledStep", "Compiler", "Rest", "compile_step"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.programs import Observer
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["int8_sum", "top_k_sum"]
 

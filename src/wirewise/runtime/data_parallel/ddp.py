@@ -17,7 +17,7 @@ from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
 from wirewise.runtime.data_parallel.pools import Pools
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["HookState", "bucket_caps", "hook"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["Exchanges"]
 

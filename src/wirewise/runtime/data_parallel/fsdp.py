@@ -13,7 +13,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.errors import InputError
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["ShardedCompression", "compress_fsdp"]
 

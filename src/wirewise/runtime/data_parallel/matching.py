@@ -11,7 +11,7 @@ from torch import nn
 from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["check_agreement", "check_unchanged", "check_uncompressed", "modules_of", "parameters_of"]
 

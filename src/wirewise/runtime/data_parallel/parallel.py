@@ -16,7 +16,7 @@ from wirewise.runtime.data_parallel import changes
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.reducer import Reducer, Until, Unused, transport_of
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["DataParallel", "parallel"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from wirewise.collective import Message, Program, Transfer
 from wirewise.collective.builders import build
 from wirewise.errors import InputError
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 from wirewise.trace.flows import ALGORITHMS
 from wirewise.trace.hops import hops
 

@@ -22,7 +22,7 @@ from wirewise.runtime.data_parallel.flat import FlatBucket
 from wirewise.runtime.data_parallel.matching import check_agreement, check_unchanged, parameters_of
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.starting import AllReduces
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["Reducer", "transport_of"]
 

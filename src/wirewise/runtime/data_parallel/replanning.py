@@ -17,7 +17,7 @@ from wirewise.errors import InputError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.parallel import DataParallel
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["Replanner", "probe_all_reduce"]
 

@@ -19,9 +19,9 @@ from wirewise.runtime.full_graph.modes import MODES, Mode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
 from wirewise.runtime.full_graph.reduce import GradientReducer
 from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions
-from wirewise.runtime.full_graph.transport import Transport
 from wirewise.runtime.full_graph.turns import Trained, train_in_turns
 from wirewise.runtime.full_graph.warm import warm
+from wirewise.runtime.transport import Transport
 
 __all__ = [
     "ALL_KEPT",

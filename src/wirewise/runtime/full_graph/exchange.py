@@ -25,7 +25,7 @@ from wirewise.runtime.full_graph.clock import Clock
 from wirewise.runtime.full_graph.lane import Lane
 from wirewise.runtime.full_graph.modes import Mode
 from wirewise.runtime.full_graph.route import Route
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 if TYPE_CHECKING:
     from wirewise.graph import Part

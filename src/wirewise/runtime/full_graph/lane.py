@@ -19,7 +19,7 @@ from wirewise.runtime.full_graph.received import Received
 from wirewise.runtime.full_graph.route import Route
 from wirewise.runtime.full_graph.sampling import BoundarySampler
 from wirewise.runtime.full_graph.skipping import BlockSkipper
-from wirewise.runtime.full_graph.transport import Pending, Transport
+from wirewise.runtime.transport import Pending, Transport
 
 __all__ = ["Lane", "check_tables"]
 

@@ -13,7 +13,7 @@ import torch
 
 from wirewise import codec
 from wirewise.cost import CodecCost, LinkCost, LinkTable, fit_codec, fit_link
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["hosts_of", "measure_codec", "measure_contention", "measure_links"]
 

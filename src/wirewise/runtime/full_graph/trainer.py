@@ -19,7 +19,7 @@ from wirewise.runtime.full_graph.exchange import HaloExchange
 from wirewise.runtime.full_graph.local import SPLITS, LocalGraph, PartTensors
 from wirewise.runtime.full_graph.modes import Mode
 from wirewise.runtime.full_graph.reduce import GradientReducer
-from wirewise.runtime.full_graph.transport import Transport
+from wirewise.runtime.transport import Transport
 
 __all__ = ["Trainer", "TrainerOptions"]
 

@@ -19,8 +19,8 @@ from wirewise.codec.layout import MessageLayout
 from wirewise.codec.quantize import pack, unpack
 from wirewise.errors import InputError
 from wirewise.rng import stream_key
-from wirewise.runtime.full_graph.transport import Transport
 from wirewise.runtime.mini_batch.store import RowStore
+from wirewise.runtime.transport import Transport
 
 __all__ = ["WIRE_BITS", "Fetcher", "Wanted"]
 
