@@ -42,13 +42,13 @@ LAYER_WISE, UNCOMPRESSED = 1.79, 2.03
 LEAST_GAIN = 0.05
 RECORDED = {
     f"{name}-{rate}": (name, rate, scale)
-    for rate in ("1gbit", "200mbit")
+    for rate in ("1gbit", "100mbit")
     for name, scale in (
-        ("resnet50", 4),
-        ("vgg16", 16),
-        ("bert", 16),
-        ("gpt2", 16),
-        ("resnet101", 8),
+        ("resnet50", 16),
+        ("resnet101", 16),
+        ("vgg16", 64),
+        ("bert", 64),
+        ("gpt2", 64),
         ("lstm", 100),
     )
 }
@@ -236,7 +236,8 @@ def models_rows(page: Page, chosen: list[str], hosts: int, kept: Kept) -> None:
     )
     with page.table(
         "model", "link", "scale", "none ms", "layer-wise ms", "fused ms", "chosen ms", "predicted ms", "error %",
-        "ways", "groups", "bound ms", "over none", "over layer-wise",
+        "ways", "groups", "bound ms", "over none", "over layer-wise", "beyond the best %, within 5 %",
+        "at least 0.97 of none",
     ) as row:  # fmt: skip
         for name, rate, scale in (RECORDED[one] for one in chosen):
             trace = recorded(name, scale)
@@ -255,9 +256,11 @@ def models_cells(found: CompressionRun) -> list[object]:
         due = own.lower_bound_s > 0 and step_s / own.lower_bound_s >= least
         gain = step_s / own.step_s
         gains.append(f"{gain:.2f} ({verdict(gain, least=least) if due else 'bound below'})")
+    over = own.step_s / min(plan.step_s for plan in found.plans.values()) - 1
     return [
         *map(ms, (none, layer, fused, own.step_s, own.predicted_step_s)), f"{100 * own.error:+.1f}", ways(own),
-        len(own.groups), ms(own.lower_bound_s), *gains,
+        len(own.groups), ms(own.lower_bound_s), *gains, f"{100 * over:+.1f}, {verdict(over, most=0.05)}",
+        verdict(none / own.step_s, least=0.97),
     ]  # fmt: skip
 
 

@@ -57,9 +57,9 @@ def test_a_row_of_a_model_has_its_rate_and_scale(run, page, monkeypatch, capsys)
     asked = []
     monkeypatch.setattr(run, "recorded", lambda name, scale: asked.append((name, scale)) or run.uniform())
     monkeypatch.setattr(run.Kept, "job", lambda _, name, job: asked.append(job) or measured(run, run.MODELS))
-    run.models_rows(page, ["bert-200mbit"], 4, run.Kept(None))
-    assert asked[0] == ("bert", 16) and (asked[1].link, asked[1].scale, asked[1].hosts) == ("200mbit", 16, 4)
-    assert "| bert | 200mbit | 16 | 300.0 |" in capsys.readouterr().out
+    run.models_rows(page, ["bert-100mbit"], 4, run.Kept(None))
+    assert asked[0] == ("bert", 64) and (asked[1].link, asked[1].scale, asked[1].hosts) == ("100mbit", 64, 4)
+    assert "| bert | 100mbit | 64 | 300.0 |" in capsys.readouterr().out
 
 
 def test_counted_bytes_are_held_against_payload_and_headers(run, page, monkeypatch, capsys):

@@ -17,16 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco.arrays import (
-    Fusion,
-    arrays,
-    describe,
-    gradients_ready,
-    launch_order,
-    signatures,
-)
+from wirewise.planners.fusion.disco.arrays import Fusion, arrays, describe, signatures
 from wirewise.planners.fusion.disco.costs import RegionCosts
 from wirewise.planners.fusion.disco.graph import OperatorGraph
+from wirewise.planners.fusion.disco.order import gradients_ready, launch_order
 from wirewise.planners.fusion.problem import Linear
 from wirewise.sim.compiled import outer
 
@@ -129,9 +123,8 @@ class StepModel:
     def _seconds(self, fusion: Fusion, region: int, signature: int) -> float:
         found = self._known.get(signature)
         if found is None:
-            members, leaves, _ = describe(self.arrays, fusion, region)
-            operators = tuple(members.tolist())
-            found = self._known[signature] = float(self.costs(operators, tuple(members[leaves].tolist())))
+            operators, leaving = (tuple(one.tolist()) for one in describe(self.arrays, fusion, region))
+            found = self._known[signature] = float(self.costs(operators, leaving))
             if not 0 <= found < np.inf:
                 raise InputError(f"operators {operators} cost {found} s together; expected a finite time")
         return found
@@ -150,9 +143,9 @@ class StepModel:
         """In the order of launch."""
         found, now = [], 0.0
         for region in launch_order(self.arrays, state.fusion).tolist():
-            members, leaves, _ = describe(self.arrays, state.fusion, region)
+            operators, leaving = (tuple(one.tolist()) for one in describe(self.arrays, state.fusion, region))
             end = now + float(state.seconds[region])
-            found.append(Region(region, tuple(members.tolist()), tuple(members[leaves].tolist()), now, end))
+            found.append(Region(region, operators, leaving, now, end))
             now = end
         return found
 

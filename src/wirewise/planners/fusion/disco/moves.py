@@ -9,24 +9,21 @@ what is followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import numpy as np
 
 from wirewise.cost.curve import ZERO, Curve
 from wirewise.planners.fusion.cupcake.linear import Lines, linear
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Option
-from wirewise.planners.fusion.disco.arrays import Fusion, crossing, describe, launch_order, merged
+from wirewise.planners.fusion.disco.arrays import Fusion
+from wirewise.planners.fusion.disco.edges import COPY, CUT, FUSE, changed, cut, duplicated, fused
 from wirewise.planners.fusion.disco.model import State, StepModel
-from wirewise.planners.fusion.disco.tidy import split_home, tidied
 
 __all__ = ["METHODS", "all_reduces", "duplicate", "fuse", "grouped", "operators", "split"]
 
 Random = np.random.Generator
-
-_TRIES = 4
-"""Places that are tried for one change before it is left out."""
-
 
 def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Fusion | None:
     """Two regions as one.
@@ -40,13 +37,8 @@ def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Fusion
     Returns:
         None if the operators may not be fused, or a path from one region to the other leads through a third.
     """
-    kept, gone = min(producer, reader), max(producer, reader)
-    found = Fusion(*merged(fusion, kept, gone))
-    if not describe(model.arrays, found, kept)[2]:
-        return None
-    # Each region is at home in itself; in a cycle some are never launched.
-    regions = int((found.home == np.arange(len(found.home))).sum())
-    return found if len(launch_order(model.arrays, found)) == regions else None
+    done, found = fused(model.arrays, fusion, producer, reader)
+    return found if done else None
 
 
 def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> Fusion | None:
@@ -61,8 +53,8 @@ def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> F
     Returns:
         None if the operators may not be fused.
     """
-    found = Fusion(fusion.home, np.append(fusion.copied, operator), np.append(fusion.holder, reader))
-    return _tidied(model, found) if describe(model.arrays, found, reader)[2] else None
+    done, found = duplicated(model.arrays, fusion, operator, reader)
+    return found if done else None
 
 
 def split(model: StepModel, fusion: Fusion, operator: int) -> Fusion | None:
@@ -76,41 +68,13 @@ def split(model: StepModel, fusion: Fusion, operator: int) -> Fusion | None:
     Returns:
         None if nothing else is in the region.
     """
-    found = Fusion(*split_home(model.arrays, fusion, operator))
-    return None if (found.home == fusion.home).all() else _tidied(model, found)
+    done, found = cut(model.arrays, fusion, operator)
+    return found if done else None
 
 
-def _tidied(model: StepModel, fusion: Fusion) -> Fusion:
-    return Fusion(*tidied(model.arrays, fusion, launch_order(model.arrays, fusion)))
-
-
-def operators(model: StepModel, state: State, count: int, random: Random, *, copy: bool) -> State:
-    """The state after so many fusions of operators at random edges, by copies or not."""
-    fusion = state.fusion
-    for _ in range(count):
-        fusion = _at_an_edge(model, fusion, random, copy=copy)
-    return model.fused(state, fusion)
-
-
-def _at_an_edge(model: StepModel, fusion: Fusion, random: Random, *, copy: bool) -> Fusion:
-    sources, readers = crossing(model.arrays, fusion, not copy)
-    for _ in range(_TRIES if len(sources) else 0):
-        edge = int(random.integers(len(sources)))
-        source, reader = int(sources[edge]), int(readers[edge])
-        if copy:
-            found = duplicate(model, fusion, source, reader)
-        else:
-            found = fuse(model, fusion, int(fusion.home[source]), reader)
-        if found is not None:
-            return found
-    return fusion
-
-
-def _split(model: StepModel, state: State, count: int, random: Random) -> State:
-    fusion = state.fusion
-    for _ in range(count):
-        fusion = split(model, fusion, int(random.integers(len(fusion.home)))) or fusion
-    return model.fused(state, fusion)
+def operators(model: StepModel, state: State, kinds: Sequence[int], random: Random) -> State:
+    """The state after changes of its regions at random places, of the kinds of `edges`."""
+    return model.fused(state, changed(model.arrays, state.fusion, np.array(kinds, dtype=np.int64), random))
 
 
 def all_reduces(model: StepModel, state: State, count: int, random: Random) -> State:
@@ -154,24 +118,32 @@ _UNCOMPRESSED = Option("none", "all_reduce", "inline", ZERO, Curve.line(0.0, 0.0
 
 
 def _fused(model: StepModel, state: State, count: int, random: Random) -> State:
-    return operators(model, state, count, random, copy=False)
+    return operators(model, state, [FUSE] * count, random)
 
 
 def _duplicated(model: StepModel, state: State, count: int, random: Random) -> State:
-    return operators(model, state, count, random, copy=True)
+    return operators(model, state, [COPY] * count, random)
+
+
+def _split(model: StepModel, state: State, count: int, random: Random) -> State:
+    return operators(model, state, [CUT] * count, random)
 
 
 def _grouped(model: StepModel, state: State, count: int, random: Random) -> State:
     return grouped(model, state) if count else state
 
 
-_SINGLE = (_fused, _duplicated, all_reduces, _split)
+_KINDS = (FUSE, COPY, None, CUT)
+"""None: an all-reduce is fused."""
 
 
 def _mixed(model: StepModel, state: State, count: int, random: Random) -> State:
-    """So many changes of any kind, one after the other."""
-    for kind in random.integers(len(_SINGLE), size=count).tolist():
-        state = _SINGLE[kind](model, state, 1, random)
+    """So many changes of any kind, one after the other; those of regions in a row need no times in between."""
+    drawn = [_KINDS[kind] for kind in random.integers(len(_KINDS), size=count).tolist()]
+    for _, run in groupby(drawn, lambda kind: kind is None):
+        own = list(run)
+        kinds = [kind for kind in own if kind is not None]
+        state = operators(model, state, kinds, random) if kinds else all_reduces(model, state, len(own), random)
     return grouped(model, state) if count and random.random() < 0.5 else state
 
 

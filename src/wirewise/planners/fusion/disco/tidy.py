@@ -5,116 +5,104 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.arrays import Arrays, Fusion
+from wirewise.planners.fusion.disco.arrays import Arrays, Chains, Fusion, chains, holds, is_read
+from wirewise.planners.fusion.disco.order import launch_order
 from wirewise.sim.compiled import inner, outer
 
 __all__ = ["split_home", "tidied"]
 
 Numbers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @outer
-def tidied(graph: Arrays, fusion: Fusion, order: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Home, copied and holder without them.
+def tidied(graph: Arrays, fusion: Fusion) -> Fusion:
+    """The fusion without them.
 
     An operator whose readers all have copies is at home where the first copy is launched, so that homes still come
     before the other copies.
-
-    Args:
-        graph: Of the operators.
-        fusion: With copies.
-        order: Its launch order.
     """
-    n = len(fusion.home)
-    place = np.full(n, n, dtype=np.int64)
+    n, copies = len(fusion.home), chains(fusion)
+    order, place = launch_order(graph, fusion), np.full(n, n)
     for p in range(len(order)):
         place[order[p]] = p
-    home, copied, holder = fusion.home.copy(), fusion.copied.copy(), fusion.holder.copy()
+    found = Fusion(fusion.home.copy(), fusion.copied, fusion.holder.copy())
     # From readers to what they read: what goes may free what it read.
-    for one in np.unique(copied)[::-1]:
-        for c in range(len(copied)):
-            own = copied[c] == one and holder[c] >= 0
-            if own and not _serves(graph, home, copied, holder, one, holder[c]):
-                holder[c] = -1
-        if graph.kept[one] or _serves(graph, home, copied, holder, one, home[one]):
-            continue
-        if _is_read(graph, home, copied, holder, one):
-            continue
-        first = -1
-        for c in range(len(copied)):
-            if copied[c] == one and holder[c] >= 0 and (first < 0 or place[holder[c]] < place[holder[first]]):
-                first = c
-        if first >= 0:
-            home[one], holder[first] = holder[first], -1
-    left = holder >= 0
-    copied, holder, number = copied[left], holder[left], np.full(n, -1, dtype=np.int64)
-    for one in range(n):
-        if number[home[one]] < 0:
-            number[home[one]] = one
-    # A region without its least operator has another number now.
-    return number[home], copied, number[holder]
+    for one in range(n - 1, -1, -1):
+        if copies.first[one] >= 0:
+            _drop_idle(graph, found, copies, one)
+            if not graph.kept[one] and not _serves(graph, found, copies, found.home[one], one):
+                if not is_read(graph, found, copies, one):
+                    _move_home(found, copies, place, one)
+    return _renumbered(found)
+
+
+@inner
+def _drop_idle(graph: Arrays, fusion: Fusion, copies: Chains, operator: int) -> None:
+    """Take out the operator's copies that serve nothing."""
+    c = copies.first[operator]
+    while c >= 0:
+        if fusion.holder[c] >= 0 and not _serves(graph, fusion, copies, fusion.holder[c], operator):
+            fusion.holder[c] = -1
+        c = copies.following[c]
+
+
+@inner
+def _move_home(fusion: Fusion, copies: Chains, place: Numbers, operator: int) -> None:
+    """The copy that is launched first becomes the home."""
+    first, c = -1, copies.first[operator]
+    while c >= 0:
+        if fusion.holder[c] >= 0 and (first < 0 or place[fusion.holder[c]] < place[fusion.holder[first]]):
+            first = c
+        c = copies.following[c]
+    if first >= 0:
+        fusion.home[operator], fusion.holder[first] = fusion.holder[first], -1
 
 
 @outer
-def split_home(graph: Arrays, fusion: Fusion, operator: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Home, copied and holder with the operator, and what its region computes for it, as a region of its own.
+def _renumbered(fusion: Fusion) -> Fusion:
+    """Regions by their least operators, and the copies that are left."""
+    left, number = fusion.holder >= 0, np.full(len(fusion.home), -1)
+    for one in range(len(fusion.home)):
+        if number[fusion.home[one]] < 0:
+            number[fusion.home[one]] = one
+    return Fusion(number[fusion.home], fusion.copied[left], number[fusion.holder[left]])
+
+
+@outer
+def split_home(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusion]:
+    """Whether its region holds more, and the fusion with the operator and what is computed for it by themselves.
 
     Both parts get all copies. The numbers are those of the least operators; that of the whole stays in use.
     """
-    region, home = fusion.home[operator], fusion.home.copy()
-    early = np.zeros(len(home), dtype=np.bool_)
+    n, region, copies = len(fusion.home), fusion.home[operator], chains(fusion)
+    early = np.zeros(n, dtype=np.bool_)
     early[operator] = True
-    least_early = least_late = len(home)
-    for one in range(len(home) - 1, -1, -1):
+    least_early = least_late = n
+    for one in range(n - 1, -1, -1):
         if early[one]:
             for e in range(graph.input_start[one], graph.input_start[one + 1]):
-                if _has(home, fusion.copied, fusion.holder, graph.inputs[e], region):
+                if holds(fusion, copies, region, graph.inputs[e]):
                     early[graph.inputs[e]] = True
-        if home[one] == region and early[one]:
+        if fusion.home[one] == region and early[one]:
             least_early = one
-        elif home[one] == region:
+        elif fusion.home[one] == region:
             least_late = one
-    if least_late == len(home):
-        return home, fusion.copied, fusion.holder
-    for one in range(len(home)):
+    if least_late == n:
+        return False, fusion
+    home = fusion.home.copy()
+    for one in range(n):
         if home[one] == region:
             home[one] = least_early if early[one] else least_late
-    other = max(least_early, least_late)
     own = fusion.holder == region
     copied = np.concatenate((fusion.copied, fusion.copied[own]))
-    return home, copied, np.concatenate((fusion.holder, np.full(own.sum(), other)))
+    other = np.full(own.sum(), max(least_early, least_late))
+    return True, Fusion(home, copied, np.concatenate((fusion.holder, other)))
 
 
 @inner
-def _serves(
-    graph: Arrays, home: Numbers, copied: Numbers, holder: Numbers, operator: int, region: int
-) -> bool:
+def _serves(graph: Arrays, fusion: Fusion, copies: Chains, region: int, operator: int) -> bool:
     """Whether the region computes something that reads the operator."""
     for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
-        if _has(home, copied, holder, graph.readers[e], region):
-            return True
-    return False
-
-
-@inner
-def _is_read(graph: Arrays, home: Numbers, copied: Numbers, holder: Numbers, operator: int) -> bool:
-    """Whether a region without the operator computes something that reads it."""
-    for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
-        reader = graph.readers[e]
-        if not _has(home, copied, holder, operator, home[reader]):
-            return True
-        for c in range(len(copied)):
-            if copied[c] == reader and holder[c] >= 0 and not _has(home, copied, holder, operator, holder[c]):
-                return True
-    return False
-
-
-@inner
-def _has(home: Numbers, copied: Numbers, holder: Numbers, operator: int, region: int) -> bool:
-    if home[operator] == region:
-        return True
-    for c in range(len(copied)):
-        if copied[c] == operator and holder[c] == region:
+        if holds(fusion, copies, region, graph.readers[e]):
             return True
     return False
