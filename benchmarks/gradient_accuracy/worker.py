@@ -125,6 +125,12 @@ def plan_of(net, codec, groups):
     return FusionPlan(world_size=dist.get_world_size(), planner="given", buckets=buckets)
 
 
+def share_of_rate(step, steps):
+    """Up in a tenth of the steps, then down to nothing."""
+    rise = steps // 10
+    return min((step + 1) / rise, (steps - step) / (steps - rise))
+
+
 def train(data, model, codec, *, seed, steps, feedback=True, options=None, block=None, groups=1, rate=1.0):
     """Mean training loss of the last steps, and accuracy on what was not trained on."""
     make, _, learning_rate, batch = MODELS[model]
@@ -132,8 +138,10 @@ def train(data, model, codec, *, seed, steps, feedback=True, options=None, block
     torch.manual_seed(seed)
     net = make()
     net(test_x[:2])
-    optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate * rate, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=steps // 10)
+    # Deep gradient compression keeps the momentum itself, where it has a memory.
+    momentum = 0.0 if codec == "dgc" and feedback else 0.9
+    optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate * rate, momentum=momentum)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
     compression = Compression(
         options={codec: options} if options else {}, feedback=feedback, block=block, seed=seed
     )

@@ -6,6 +6,7 @@ from wirewise.plans.cache import CachePlan, MachineCache
 from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
+from wirewise.plans.placement import PlacedTask, PlacementPlan
 
 __all__ = [
     "BITS",
@@ -22,6 +23,8 @@ __all__ = [
     "CollectivePlan",
     "FusionPlan",
     "MachineCache",
+    "PlacedTask",
+    "PlacementPlan",
     "Plan",
     "TopologyLike",
     "load",

@@ -15,6 +15,7 @@ from wirewise.plans.bitwidth import BitWidthPlan
 from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
 from wirewise.plans.fusion import FusionPlan
+from wirewise.plans.placement import PlacementPlan
 
 __all__ = ["PLANS", "load", "loads", "save"]
 
@@ -23,6 +24,7 @@ PLANS: dict[str, type[Plan]] = {
     "cache": CachePlan,
     "collective": CollectivePlan,
     "fusion": FusionPlan,
+    "placement": PlacementPlan,
 }
 """Plan families by tag."""
 

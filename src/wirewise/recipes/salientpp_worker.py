@@ -10,17 +10,15 @@ import datetime
 import statistics
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch_geometric.nn import SAGEConv
 
 from wirewise import plans
 from wirewise.files import atomic_file
@@ -32,6 +30,7 @@ from wirewise.recipes.salientpp import MODES, Job
 from wirewise.results import MiniBatchRecord, MiniBatchRun
 from wirewise.runtime import full_graph
 from wirewise.runtime.mini_batch import STAGES, BatchLoader, Fetcher, MiniBatch, RowStore
+from wirewise.runtime.mini_batch.sage import Sage
 from wirewise.runtime.transport import Transport
 
 __all__ = ["main"]
@@ -45,7 +44,7 @@ _TESTED = 2000
 def main(path: str) -> None:
     """Be the machine that the environment names."""
     torch.set_num_threads(1)
-    full_graph.keep_freed_memory()
+    full_graph.keep_freed_memory(full_graph.ALL_KEPT)
     folder = Path(path)
     job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=job.timeout_s))
@@ -53,27 +52,6 @@ def main(path: str) -> None:
         _Machine(job, folder).work()
     finally:
         dist.destroy_process_group()
-
-
-class _Network(nn.Module):
-    """GraphSAGE with a convolution for each hop."""
-
-    def __init__(self, features: int, hidden: int, classes: int, hops: int) -> None:
-        super().__init__()
-        widths = [features, *[hidden] * (hops - 1), classes]
-        self.convolutions = nn.ModuleList(SAGEConv(a, b) for a, b in pairwise(widths))
-
-    def forward(self, batch: MiniBatch) -> Tensor:
-        """Scores of the seeds, [seeds, classes]."""
-        x = batch.x
-        last = len(self.convolutions) - 1
-        for place, (convolution, (edges, size)) in enumerate(
-            zip(self.convolutions, batch.layers, strict=True)
-        ):
-            x = convolution((x, x[: size[1]]), edges)
-            if place < last:
-                x = nn.functional.dropout(x.relu(), 0.5, self.training)
-        return x
 
 
 class _Machine:
@@ -94,6 +72,10 @@ class _Machine:
         )
         self.rank = self.gradients.rank
         self.labels = torch.from_numpy(self.graph.y).long()
+        first, end = self.offsets[self.rank : self.rank + 2]
+        x = self.graph.x
+        own = x.rows(np.arange(first, end)).to_dense() if isinstance(x, SparseRows) else x[first:end]
+        self.own = torch.from_numpy(np.ascontiguousarray(own))
 
     def work(self) -> None:
         """Train every mode, write."""
@@ -123,9 +105,8 @@ class _Machine:
     def _train(self, name: str) -> MiniBatchRecord:
         mode = MODES[name]
         torch.manual_seed(self.job.seed)
-        net = _Network(
-            self.graph.num_features, self.job.hidden, self.graph.num_classes, len(self.job.fanouts)
-        )
+        hidden = [self.job.hidden] * (len(self.job.fanouts) - 1)
+        net = Sage([self.graph.num_features, *hidden, self.graph.num_classes])
         wrapped = DistributedDataParallel(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=self.job.learning_rate)
         cached = self.plan.machines[self.rank].ids if mode.cached else None
@@ -166,10 +147,7 @@ class _Machine:
         seeds: np.ndarray,
         depth: int,
     ) -> BatchLoader:
-        first, end = self.offsets[self.rank : self.rank + 2]
-        x = self.graph.x
-        own = x.rows(np.arange(first, end)).to_dense() if isinstance(x, SparseRows) else x[first:end]
-        store = RowStore(torch.from_numpy(np.ascontiguousarray(own)), self.offsets, self.rank, cached)
+        store = RowStore(self.own, self.offsets, self.rank, cached)
         fetcher = Fetcher(store, transport, bits=bits, seed=self.job.seed)
         if cached is not None:
             fetcher.fill_cache()
@@ -183,14 +161,14 @@ class _Machine:
 
     def _step(self, net: nn.Module, optimizer: torch.optim.Optimizer, batch: MiniBatch) -> float:
         """Train on a batch; gradients are the mean over all seeds of all machines."""
-        loss = cross_entropy(net(batch), batch.y, reduction="sum") * batch.scale
+        loss = cross_entropy(net(batch.x, batch.batch.layers), batch.y, reduction="sum") * batch.scale
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return float(loss.detach())
 
     @torch.no_grad()
-    def _accuracy(self, net: _Network) -> float:
+    def _accuracy(self, net: Sage) -> float:
         """Share of the test nodes that are right, each machine looking at its own."""
         test = np.flatnonzero(self.graph.split == 2)
         if not len(test):
@@ -200,7 +178,10 @@ class _Machine:
         net.eval()
         fanouts = (_EVALUATED,) * len(self.job.fanouts)
         loader = self._loader(self.evaluation, fanouts, 32, None, test, 0)
-        right = sum(int((net(batch).argmax(dim=1) == batch.y).sum()) for batch in loader.epoch(0))
+        right = sum(
+            int((net(batch.x, batch.batch.layers).argmax(dim=1) == batch.y).sum())
+            for batch in loader.epoch(0)
+        )
         net.train()
         return self._reduced(float(right)) / len(test)
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.codec.layout import MessageLayout
-from wirewise.codec.quantize import pack, unpack
+from wirewise.codec.quantize import pack, unpack_add
 from wirewise.errors import InputError
 from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.store import RowStore
 from wirewise.runtime.transport import Transport
 
-__all__ = ["WIRE_BITS", "Fetcher", "Wanted"]
+__all__ = ["WIRE_BITS", "Answer", "Fetcher", "Wanted"]
 
 WIRE_BITS = (8, 16, 32)
 """Of a value on the wire: 8 quantized by row, 16 bfloat16, 32 float32."""
@@ -37,6 +37,14 @@ class Wanted(NamedTuple):
     """Number of each in its owner's rows, [w]."""
     counts: NDArray[np.int64]
     """Of each machine, [K]."""
+
+
+class Answer(NamedTuple):
+    """Encoded rows for all machines."""
+
+    message: UInt8[Tensor, " bytes"]
+    sizes: NDArray[np.int64]
+    """Bytes for each machine, [K]."""
 
 
 class Fetcher:
@@ -97,39 +105,34 @@ class Fetcher:
         self._announced = np.array([part[0] for part in parts], np.int64)
         return [part[1:] for part in parts]
 
-    def answer(
-        self, asked: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0
-    ) -> list[UInt8[Tensor, " bytes"]]:
+    def answer(self, asked: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0) -> Answer:
         """Encode the rows that each machine asked for; rounding differs between epochs and batches."""
-        own, first = self.store.own, self.store.first
-        found = []
-        for rows in asked:
-            layout = self._layout(len(rows))
-            out = torch.empty(layout.size_bytes, dtype=torch.uint8)
+        layouts = [self._layout(len(rows)) for rows in asked]
+        sizes = np.array([layout.size_bytes for layout in layouts])
+        out = torch.empty(int(sizes.sum()), dtype=torch.uint8)
+        key = stream_key(self._seed, epoch, batch)
+        for part, layout, rows in zip(out.split(sizes.tolist()), layouts, asked, strict=True):
             if len(rows):
-                index = torch.from_numpy(rows.astype(np.int64))
-                key = stream_key(self._seed, epoch, batch)
-                pack(own, index, layout, out, key=key, rows=rows.astype(np.int64) + first)
-            found.append(out)
-        return found
+                places = rows.astype(np.int64)
+                index = torch.from_numpy(places)
+                pack(self.store.own, index, layout, part, key=key, rows=places + self.store.first)
+        return Answer(out, sizes)
 
-    def fetch(self, wanted: Wanted, answers: list[Tensor]) -> UInt8[Tensor, " bytes"]:
+    def fetch(self, wanted: Wanted, answer: Answer) -> UInt8[Tensor, " bytes"]:
         """Send the encoded rows that others asked for, and receive those that this machine asked for."""
-        sends = np.array([len(answer) for answer in answers])
         receives = np.array([self._layout(int(count)).size_bytes for count in wanted.counts])
         came = torch.empty(int(receives.sum()), dtype=torch.uint8)
-        self._exchange("the exchange of rows", torch.cat(answers), came, sends, receives)
+        self._exchange("the exchange of rows", answer.message, came, answer.sizes, receives)
         return came
 
     def place(self, wanted: Wanted, came: UInt8[Tensor, " bytes"], out: Float[Tensor, "n f"]) -> None:
-        """Decode the rows that came and write them to their places in `out`."""
+        """Decode the rows that came and add them to their places in `out`, which are zero."""
         start = begin = 0
         for count in wanted.counts.tolist():
             if count:
                 layout = self._layout(count)
-                rows = torch.empty(count, self.store.num_features)
-                unpack(came[start : start + layout.size_bytes], layout, rows)
-                out[torch.from_numpy(wanted.places[begin : begin + count])] = rows
+                places = torch.from_numpy(wanted.places[begin : begin + count])
+                unpack_add(came[start : start + layout.size_bytes], layout, places, out)
                 start, begin = start + layout.size_bytes, begin + count
 
     def fill_cache(self) -> None:
@@ -142,7 +145,7 @@ class Fetcher:
         wanted = Wanted(order, rows, np.bincount(owner, minlength=self.transport.world_size))
         self.announce(wanted)
         came = self.fetch(wanted, self.answer(self.ask(wanted, None)))
-        found = torch.empty(len(ids), self.store.num_features)
+        found = torch.zeros(len(ids), self.store.num_features)
         self.place(wanted, came, found)
         self.store.fill(found)
         self.bits = bits

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.graph.sampling import Batch, NeighborSampler, seed_batches
-from wirewise.runtime.mini_batch.fetching import Fetcher, Wanted
+from wirewise.runtime.mini_batch.fetching import Answer, Fetcher, Wanted
 
 __all__ = ["STAGES", "BatchLoader", "MiniBatch"]
 
@@ -70,7 +70,7 @@ class _Making:
     batch: Batch
     wanted: Wanted
     stage_s: dict[str, float]
-    answers: Future[list[Tensor]] | None = None
+    answer: Future[Answer] | None = None
 
 
 class BatchLoader:
@@ -231,19 +231,19 @@ class _Epoch:
         begin = time.perf_counter()
         asked = self.fetcher.ask(made.wanted, None if following is None else following.wanted)
         made.stage_s["ids"] = time.perf_counter() - begin
-        made.answers = slicer.submit(self._answer, made, asked)
+        made.answer = slicer.submit(self._answer, made, asked)
 
-    def _answer(self, made: _Making, asked: list[NDArray[np.int32]]) -> list[Tensor]:
+    def _answer(self, made: _Making, asked: list[NDArray[np.int32]]) -> Answer:
         begin = time.perf_counter()
-        answers = self.fetcher.answer(asked, self.number, made.number)
+        answer = self.fetcher.answer(asked, self.number, made.number)
         made.stage_s["slice"] = time.perf_counter() - begin
-        return answers
+        return answer
 
     def _fetch(self, made: _Making) -> Tensor:
-        assert made.answers is not None
-        answers = made.answers.result()
+        assert made.answer is not None
+        answer = made.answer.result()
         begin = time.perf_counter()
-        came = self.fetcher.fetch(made.wanted, answers)
+        came = self.fetcher.fetch(made.wanted, answer)
         made.stage_s["rows"] = time.perf_counter() - begin
         return came
 

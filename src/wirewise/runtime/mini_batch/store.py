@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.errors import InputError
+from wirewise.runtime.mini_batch.kernels import copy_held
 
 __all__ = ["RowStore"]
 
@@ -84,14 +83,5 @@ class RowStore:
         return places[np.argsort(owner, kind="stable")]
 
     def gather(self, ids: NDArray[np.int64], out: Float[Tensor, "n f"]) -> None:
-        """Write the rows that are held to their places in `out`; others are left as they are."""
-        slots = self._slots[ids]
-        held = np.flatnonzero(slots >= 0)
-        if len(held) == len(ids):
-            torch.index_select(self.rows, 0, _index(slots), out=out)
-        else:
-            out[_index(held)] = self.rows[_index(slots[held])]
-
-
-def _index(places: NDArray[Any]) -> Int[Tensor, " n"]:
-    return torch.from_numpy(places.astype(np.int64, copy=False))
+        """Write the rows that are held to their places in `out`; others become zero."""
+        copy_held(self._slots[ids], self.rows.numpy(), out.numpy())

@@ -103,10 +103,15 @@ def _rows(lists: list[tuple[int, ...]] | list[list[int]]) -> tuple[Numbers, Numb
 @outer
 def chains(fusion: Fusion) -> Chains:
     """The copies by operator, in their order."""
-    first, following = np.full(len(fusion.home), -1), np.empty(len(fusion.copied), dtype=np.int64)
+    found = Chains(np.full(len(fusion.home), -1), np.empty(len(fusion.copied), dtype=np.int64))
+    _chain(fusion, found)
+    return found
+
+
+@inner
+def _chain(fusion: Fusion, found: Chains) -> None:
     for c in range(len(fusion.copied) - 1, -1, -1):
-        following[c], first[fusion.copied[c]] = first[fusion.copied[c]], c
-    return Chains(first, following)
+        found.following[c], found.first[fusion.copied[c]] = found.first[fusion.copied[c]], c
 
 
 @inner
@@ -181,7 +186,15 @@ def signatures(graph: Arrays, fusion: Fusion, words: NDArray[np.uint64]) -> NDAr
         fusion: Of them.
         words: Random numbers of an operator that is computed, and of one whose result leaves, [n, 2].
     """
-    found, copies = np.zeros(len(fusion.home), dtype=np.uint64), chains(fusion)
+    found = np.zeros(len(fusion.home), dtype=np.uint64)
+    _sign(graph, fusion, chains(fusion), words, found)
+    return found
+
+
+@inner
+def _sign(
+    graph: Arrays, fusion: Fusion, copies: Chains, words: NDArray[np.uint64], found: NDArray[np.uint64]
+) -> None:
     for c in range(len(fusion.copied)):
         found[fusion.holder[c]] += words[fusion.copied[c], 0]
     for one in range(len(fusion.home)):
@@ -189,4 +202,3 @@ def signatures(graph: Arrays, fusion: Fusion, words: NDArray[np.uint64]) -> NDAr
         found[region] += words[one, 0]
         if graph.kept[one] or is_read(graph, fusion, copies, one):
             found[region] += words[one, 1]
-    return found

@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from wirewise.errors import InputError
+from wirewise.planners.fusion.disco.arrays import arrays
 from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
+from wirewise.sim.compiled import inner, outer
 
 __all__ = ["AnalyticCosts", "RegionCosts", "Roofline", "fit"]
 
 Vector = NDArray[np.float64]
+Numbers = NDArray[np.int64]
 
 _ROUNDS = 20
 
@@ -103,31 +106,81 @@ class AnalyticCosts:
 
     def __init__(self, graph: OperatorGraph, constants: Roofline | None = None) -> None:
         self.constants = constants or fit(graph)
-        self._operators = graph.operators
-        self._alone = [self._seconds((i,), (i,)) for i in range(len(graph.operators))]
+        self._work = _work(graph)
+        for i in range(len(graph.operators)):
+            flops, moved, _, _ = _summed(self._work, np.array([i]), np.array([i]))
+            self._work.alone_s[i] = self.constants(flops, moved)
 
     def __call__(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
         """As `RegionCosts`; an operator alone takes what was measured."""
-        if len(operators) == 1 and self._operators[operators[0]].time_s > 0:
-            return self._operators[operators[0]].time_s
-        measured = [i for i in operators if self._operators[i].time_s > 0 and not self._is_view(i)]
-        formula = sum(self._alone[i] for i in measured)
-        factor = sum(self._operators[i].time_s for i in measured) / formula if formula > 0 else 1.0
-        return factor * self._seconds(operators, outputs)
+        own = np.array(operators)
+        if len(operators) == 1 and self._work.time_s[own[0]] > 0:
+            return float(self._work.time_s[own[0]])
+        leaving = np.array(outputs, dtype=np.int64)
+        flops, moved, measured, formula = _summed(self._work, own, leaving)
+        factor = measured / formula if formula > 0 else 1.0
+        return factor * self.constants(flops, moved)
 
-    def _seconds(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
-        own, inside = self._operators, set(operators)
-        working = [i for i in operators if not self._is_view(i)]
-        read = {i for one in working for i in own[one].inputs if self._base(i, inside) < 0}
-        written = {self._base(i, inside) for i in outputs} - {-1}
-        moved = sum(own[i].outside_bytes for i in working) + sum(own[i].output_bytes for i in read | written)
-        return self.constants(sum(own[i].flops for i in working), moved)
 
-    def _is_view(self, operator: int) -> bool:
-        return self._operators[operator].category == "view"
+class _Work(NamedTuple):
+    """What operators compute and move, [n] each but the inputs."""
 
-    def _base(self, operator: int, inside: set[int]) -> int:
-        """The operator of the region that an operator is a view of, or is; -1: none."""
-        while operator in inside and self._is_view(operator) and self._operators[operator].inputs:
-            operator = self._operators[operator].inputs[0]
-        return operator if operator in inside and not self._is_view(operator) else -1
+    input_start: Numbers
+    inputs: Numbers
+    is_view: NDArray[np.bool_]
+    flops: Vector
+    outside_bytes: Vector
+    output_bytes: Vector
+    time_s: Vector
+    """Measured."""
+    alone_s: Vector
+    """By the formula."""
+
+
+def _work(graph: OperatorGraph) -> _Work:
+    own, of = graph.operators, arrays(graph)
+    names = ("flops", "outside_bytes", "output_bytes", "time_s")
+    return _Work(
+        of.input_start,
+        of.inputs,
+        np.array([one.category == "view" for one in own]),
+        *(np.array([getattr(one, name) for one in own], dtype=np.float64) for name in names),
+        np.zeros(len(own)),
+    )
+
+
+@outer
+def _summed(work: _Work, operators: Numbers, outputs: Numbers) -> tuple[float, float, float, float]:
+    """Operations and bytes of a region, and seconds of its operators alone: measured, and by the formula.
+
+    It reads everything from outside once; views move nothing.
+    """
+    inside, moved = np.zeros(len(work.is_view), dtype=np.bool_), np.zeros(len(work.is_view), dtype=np.bool_)
+    inside[operators] = True
+    flops = from_outside = measured = formula = 0.0
+    for one in operators:
+        if work.is_view[one]:
+            continue
+        flops, from_outside = flops + work.flops[one], from_outside + work.outside_bytes[one]
+        if work.time_s[one] > 0.0:
+            measured, formula = measured + work.time_s[one], formula + work.alone_s[one]
+        for e in range(work.input_start[one], work.input_start[one + 1]):
+            if _base(work, inside, work.inputs[e]) < 0:
+                moved[work.inputs[e]] = True
+    for one in outputs:
+        base = _base(work, inside, one)
+        if base >= 0:
+            moved[base] = True
+    return flops, from_outside + work.output_bytes[moved].sum(), measured, formula
+
+
+@inner
+def _base(work: _Work, inside: NDArray[np.bool_], operator: int) -> int:
+    """The operator of the region that an operator is a view of, or is; -1: none."""
+    while (
+        inside[operator]
+        and work.is_view[operator]
+        and work.input_start[operator] < work.input_start[operator + 1]
+    ):
+        operator = work.inputs[work.input_start[operator]]
+    return operator if inside[operator] and not work.is_view[operator] else -1

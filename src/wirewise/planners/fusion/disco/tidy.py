@@ -21,19 +21,23 @@ def tidied(graph: Arrays, fusion: Fusion) -> Fusion:
     An operator whose readers all have copies is at home where the first copy is launched, so that homes still come
     before the other copies.
     """
-    n, copies = len(fusion.home), chains(fusion)
-    order, place = launch_order(graph, fusion), np.full(n, n)
-    for p in range(len(order)):
-        place[order[p]] = p
+    order, place = launch_order(graph, fusion), np.full(len(fusion.home), len(fusion.home))
+    place[order] = np.arange(len(order))
     found = Fusion(fusion.home.copy(), fusion.copied, fusion.holder.copy())
-    # From readers to what they read: what goes may free what it read.
-    for one in range(n - 1, -1, -1):
-        if copies.first[one] >= 0:
-            _drop_idle(graph, found, copies, one)
-            if not graph.kept[one] and not _serves(graph, found, copies, found.home[one], one):
-                if not is_read(graph, found, copies, one):
-                    _move_home(found, copies, place, one)
+    _tidy(graph, found, chains(fusion), place)
     return _renumbered(found)
+
+
+@inner
+def _tidy(graph: Arrays, fusion: Fusion, copies: Chains, place: Numbers) -> None:
+    # From readers to what they read: what goes may free what it read.
+    for one in range(len(fusion.home) - 1, -1, -1):
+        if copies.first[one] < 0:
+            continue
+        _drop_idle(graph, fusion, copies, one)
+        needed = graph.kept[one] or _serves(graph, fusion, copies, fusion.home[one], one)
+        if not needed and not is_read(graph, fusion, copies, one):
+            _move_home(fusion, copies, place, one)
 
 
 @inner
