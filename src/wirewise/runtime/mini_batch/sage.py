@@ -1,0 +1,108 @@
+"""GraphSAGE on sampled layers: means over neighbours by the compiled kernels, one pass over the rows.
+
+W. Hamilton, R. Ying, J. Leskovec: Inductive Representation Learning on Large Graphs, NeurIPS 2017, with the mean of the
+neighbours. The parameters are those of PyG's `SAGEConv` under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from wirewise.errors import InputError
+from wirewise.graph.ops.sparse_kernels import gather_rows, scatter_rows
+from wirewise.graph.sampling import Layer
+
+__all__ = ["Sage", "SageConvolution", "mean_of_neighbours"]
+
+_NO_SCALE, _NO_BASE = np.empty(0, np.float32), np.empty((0, 0), np.float32)
+
+
+def mean_of_neighbours(x: Float[Tensor, "sources d"], layer: Layer) -> Float[Tensor, "targets d"]:
+    """Mean of the rows that each target aggregates, or zero where there are none; differentiable in x.
+
+    Args:
+        x: float32, a row for each source of the layer.
+        layer: Of a sampled batch.
+
+    Raises:
+        InputError: Rows that do not fit the layer.
+    """
+    if len(x) != layer.num_sources or x.dtype != torch.float32:
+        raise InputError(
+            f"got rows {x.dtype} {tuple(x.shape)}; expected float32 of the layer's {layer.num_sources} sources"
+        )
+    mean: Tensor = _Mean.apply(x, layer)
+    return mean
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Layer) -> Tensor:
+        ctx.layer, ctx.device = layer, x.device
+        source = x.detach().cpu().contiguous().numpy()
+        out = np.empty((layer.num_targets, source.shape[1]), np.float32)
+        gather_rows(*_shares(layer), 0, source, _NO_SCALE, _NO_BASE, 1, False, out)
+        return torch.from_numpy(out).to(x.device)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
+        layer = ctx.layer
+        out = np.zeros((layer.num_sources, grad.shape[1]), np.float32)
+        scatter_rows(*_shares(layer), grad.detach().cpu().contiguous().numpy(), out)
+        return torch.from_numpy(out).to(ctx.device), None
+
+
+def _shares(layer: Layer) -> tuple[Any, ...]:
+    """Begin and end of each target's edges, their sources, and one over the number of edges of the target."""
+    degrees = np.diff(layer.indptr)
+    share = np.repeat((1 / np.maximum(degrees, 1)).astype(np.float32), degrees)
+    return layer.indptr[:-1], layer.indptr[1:], layer.sources, share
+
+
+class SageConvolution(nn.Module):
+    """One convolution: a linear map of the neighbours' mean, plus one of the node itself.
+
+    Args:
+        features: Width of the rows that come in.
+        width: Of those that go out.
+    """
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.lin_l, self.lin_r = nn.Linear(features, width), nn.Linear(features, width, bias=False)
+
+    def forward(self, x: Float[Tensor, "sources d"], layer: Layer) -> Float[Tensor, "targets w"]:
+        """Rows of the layer's targets."""
+        mean = self.lin_l(mean_of_neighbours(x, layer))
+        return torch.addmm(mean, x[: layer.num_targets], self.lin_r.weight.t())
+
+
+class Sage(nn.Module):
+    """GraphSAGE with a convolution for each hop.
+
+    Args:
+        widths: Of the features, the hidden rows and the classes; [hops + 1].
+        dropout: Probability of dropping a hidden value.
+    """
+
+    def __init__(self, widths: Sequence[int], dropout: float = 0.5) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(SageConvolution(a, b) for a, b in pairwise(widths))
+        self.dropout = dropout
+
+    def forward(self, x: Float[Tensor, "n f"], layers: Sequence[Layer]) -> Float[Tensor, "seeds classes"]:
+        """Scores of the seeds of a batch, from its rows and layers."""
+        last = len(self.convolutions) - 1
+        for place, (convolution, layer) in enumerate(zip(self.convolutions, layers, strict=True)):
+            x = convolution(x, layer)
+            if place < last:
+                x = nn.functional.dropout(x.relu_(), self.dropout, self.training)
+        return x
