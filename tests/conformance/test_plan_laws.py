@@ -14,7 +14,9 @@ from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
 from wirewise.cost.interfaces import Links
 from wirewise.errors import PlanError
 from wirewise.plans.cache import owner_digest, packed
+from wirewise.sim import flows
 from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.flows import Flow, Task, TaskSet
 from wirewise.sim.mini_batch import fetch_batch
 from wirewise.sim.programs import simulate
 from wirewise.topology import lab_hosts
@@ -138,18 +140,65 @@ def broken_collective():
     return msgspec.structs.replace(plan, program=wrong), "$.program"
 
 
-EXAMPLES = {"bitwidth": bitwidth, "cache": cache, "collective": collective, "fusion": fusion}
+def placement() -> plans.PlacementPlan:
+    return plans.PlacementPlan(
+        world_size=2,
+        planner="gnn-tasks",
+        hosts=("host0", "host1"),
+        tasks=(
+            plans.PlacedTask(name="store", kind="store", host=0),
+            plans.PlacedTask(name="sampler", kind="sampler", host=1, demand={"cpu": 2.0}),
+            plans.PlacedTask(name="worker", kind="worker", host=1, demand={"gpu": 1.0}),
+        ),
+        policy="iter",
+        iterations=3,
+        prefetch=2,
+        predicted_s=0.4,
+        colocated_s=0.5,
+        lower_bound_s=0.3,
+        competitive_ratio=2.0,
+    )
+
+
+def simulate_placement(plan):
+    tasks = TaskSet(
+        iterations=plan.iterations,
+        tasks=(
+            Task(name="store", kind="store"),
+            Task(name="sampler", kind="sampler", worker="worker"),
+            Task(name="worker", kind="worker", execution_s=0.1),
+        ),
+        flows=(Flow(source="store", target="sampler", size_bytes=1e6),),
+    )
+    return flows.simulate_placement(plan, tasks, Links.uniform(plan.world_size, 1e8))
+
+
+def broken_placement():
+    plan = placement()
+    wrong = msgspec.structs.replace(plan.tasks[1], host=2)
+    return msgspec.structs.replace(plan, tasks=(plan.tasks[0], wrong, plan.tasks[2])), "$.tasks[1]"
+
+
+EXAMPLES = {
+    "bitwidth": bitwidth,
+    "cache": cache,
+    "collective": collective,
+    "fusion": fusion,
+    "placement": placement,
+}
 BROKEN = {
     "bitwidth": broken_bitwidth,
     "cache": broken_cache,
     "collective": broken_collective,
     "fusion": broken_fusion,
+    "placement": broken_placement,
 }
 SIMULATORS = {
     "bitwidth": simulate_bitwidth,
     "cache": simulate_cache,
     "collective": simulate_collective,
     "fusion": simulate_fusion,
+    "placement": simulate_placement,
 }
 
 FAMILIES = pytest.mark.parametrize("family", sorted(plans.PLANS))

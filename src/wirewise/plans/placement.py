@@ -1,0 +1,112 @@
+"""On which host each task of distributed GNN training runs, and who goes first on the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import ClassVar, Literal
+
+import msgspec
+
+from wirewise.errors import PlanError
+from wirewise.plans.base import Plan, TopologyLike
+
+__all__ = ["KINDS", "FlowPolicy", "PlacedTask", "PlacementPlan", "TaskKind"]
+
+TaskKind = Literal["store", "sampler", "worker", "server"]
+KINDS: tuple[TaskKind, ...] = ("store", "sampler", "worker", "server")
+"""Graph stores, samplers, workers and parameter servers."""
+
+FlowPolicy = Literal["iter", "maxmin", "oes", "fifo", "mrtf", "omcoflow"]
+"""How flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""
+
+
+class PlacedTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task and its host."""
+
+    name: str
+    kind: TaskKind
+    host: int
+    """Number of the host."""
+    demand: dict[str, float] = {}
+    """What the task takes of its host's resources, by name."""
+
+
+class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
+    """Places of all tasks; the world size is the number of hosts."""
+
+    family: ClassVar[str] = "placement"
+
+    tasks: tuple[PlacedTask, ...]
+    hosts: tuple[str, ...]
+    """Names of the hosts, [world size]."""
+    policy: FlowPolicy
+    iterations: int
+    """That were simulated."""
+    prefetch: int
+    """Iterations that samplers may run ahead of their worker."""
+    predicted_s: float
+    """Simulated time of all iterations."""
+    colocated_s: float
+    """The same with samplers beside their workers, workers dealt out evenly; 0: that does not fit."""
+    lower_bound_s: float
+    """Seconds that no order of flows beats with these places."""
+    competitive_ratio: float
+    """Flows that can share one direction of an interface at most: under `oes` no run takes longer than so many times
+    the shortest possible one (Luo, Bao, Wu, INFOCOM 2022)."""
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Host of each task, by name."""
+        return {task.name: task.host for task in self.tasks}
+
+    def check(self, topology: TopologyLike) -> None:
+        """Raise if the plan is inconsistent or was made for another number of hosts; see `Plan.check`."""
+        if len(topology.hosts) != self.world_size:
+            raise PlanError(
+                f"plan {self.planner!r} was made for world size {self.world_size}, the topology has "
+                f"{len(topology.hosts)} hosts; make the plan again for these hosts"
+            )
+        self.check_itself()
+
+    def check_itself(self) -> None:
+        """Raise if a value is out of range or a name stands twice; see `Plan.check_itself`."""
+        Plan.check_itself(self)
+        for fault in (*self._task_faults(), *self._value_faults()):
+            raise PlanError(fault)
+
+    def _task_faults(self) -> Iterator[str]:
+        seen: dict[str, int] = {}
+        for number, task in enumerate(self.tasks):
+            where = f"task {number} - at `$.tasks[{number}]`"
+            if not task.name or task.name in seen:
+                yield f"{where}: name {task.name!r} is empty or that of task {seen.get(task.name)}; give each its own"
+            seen[task.name] = number
+            if not 0 <= task.host < self.world_size:
+                yield f"{where}: host is {task.host}; expected 0 to {self.world_size - 1}"
+            for resource, amount in task.demand.items():
+                if not isfinite(amount) or amount < 0:
+                    yield f"{where}: demands {amount} of {resource!r}; expected a finite amount of at least 0"
+
+    def _value_faults(self) -> Iterator[str]:
+        if len(self.hosts) != self.world_size or len(set(self.hosts)) != self.world_size:
+            yield f"hosts are {list(self.hosts)} - at `$.hosts`; expected {self.world_size} different names"
+        for name in ("iterations", "prefetch"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)} - at `$.{name}`; expected at least 1"
+        for name in ("predicted_s", "colocated_s", "lower_bound_s", "competitive_ratio"):
+            value = getattr(self, name)
+            if not isfinite(value) or value < 0:
+                yield f"{name} is {value} - at `$.{name}`; expected a finite figure of at least 0"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """A row for each host: what runs there."""
+        rows = []
+        for number, name in enumerate(self.hosts):
+            here = [task for task in self.tasks if task.host == number]
+            rows.append([name, *(_names(here, kind) for kind in KINDS)])
+        return ["host", "stores", "samplers", "workers", "servers"], rows
+
+
+def _names(tasks: list[PlacedTask], kind: TaskKind) -> str:
+    return " ".join(task.name for task in tasks if task.kind == kind) or "-"

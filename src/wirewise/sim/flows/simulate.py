@@ -1,0 +1,153 @@
+"""Iterations of mini-batch training under a placement, simulated, and the times that none can beat."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.interfaces import Links
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.placement import FlowPolicy, PlacementPlan
+from wirewise.sim.flows.core import FlowRun, longest_path_s, run
+from wirewise.sim.flows.graph import expand
+from wirewise.sim.flows.rates import POLICIES
+from wirewise.sim.flows.tasks import TaskSet
+from wirewise.sim.timeline import Span, Timeline
+
+__all__ = ["Bounds", "FlowSimulator", "simulate_placement"]
+
+Ints = NDArray[np.int64]
+
+
+class Bounds(NamedTuple):
+    """Seconds that no order of flows beats under a placement; the largest counts."""
+
+    interface_s: float
+    """Bytes of the busiest direction of an interface over its rate."""
+    execution_s: float
+    """Executions of the busiest task."""
+    path_s: float
+    """The longest chain, every flow at the full rate of its interfaces."""
+
+    @property
+    def seconds(self) -> float:
+        """All three hold at once."""
+        return max(self)
+
+
+class FlowSimulator:
+    """Simulates placements of the same tasks on the same hosts.
+
+    Fluid: a flow has a rate, interfaces alone limit it, latencies are left out; tasks of one host do not slow each
+    other down (their resources are what placements must respect).
+
+    Args:
+        tasks: With times and bytes of every iteration, which all placements share.
+        links: Of the hosts.
+    """
+
+    def __init__(self, tasks: TaskSet, links: Links) -> None:
+        self.tasks, self.links = tasks, links
+        self.graph = expand(tasks)
+        self.capacity = np.concatenate([links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s])
+        self._steps = tasks.iterations
+
+    def run(self, places: Ints, policy: FlowPolicy = "iter", *, record: bool = False) -> FlowRun:
+        """Simulate.
+
+        Args:
+            places: Host of each task, [T].
+            policy: How flows share interfaces.
+            record: Keep the rates.
+
+        Raises:
+            InputError: Unknown policy, a wrong number of places, or a host that does not exist.
+        """
+        if policy not in POLICIES:
+            raise InputError(f"unknown flow policy {policy!r}; expected one of: {', '.join(POLICIES)}")
+        found: FlowRun = run(self.graph, self._checked(places), self.capacity, POLICIES.index(policy), record)
+        return found
+
+    def seconds(self, places: Ints, policy: FlowPolicy = "iter") -> float:
+        """Time of all iterations."""
+        return float(self.run(places, policy).end_s.max())
+
+    def bounds(self, places: Ints) -> Bounds:
+        """Times that hold for any order of the flows."""
+        places, graph = self._checked(places), self.graph
+        crossing = places[graph.source] != places[graph.target]
+        hosts = self.links.hosts
+        loads = [
+            np.bincount(places[ends][crossing], weights=graph.size[crossing], minlength=hosts)
+            for ends in (graph.source, graph.target)
+        ]
+        busy = np.bincount(graph.source, weights=graph.duration, minlength=len(places))
+        return Bounds(
+            float((np.concatenate(loads) / self.capacity).max()),
+            float(busy.max()),
+            float(longest_path_s(graph, places, self.capacity)),
+        )
+
+    def competitive_ratio(self, places: Ints) -> float:
+        """Flows that can share one direction of an interface at most, at least 1.
+
+        An iteration's flows of a sampler can be under way together with those of `prefetch` - 1 others; gradients
+        and parameters cannot.
+        """
+        places, graph, steps = self._checked(places), self.graph, self._steps
+        first = slice(len(places) * steps, None, steps)
+        source, target = graph.source[first], graph.target[first]
+        ahead = np.array([self.tasks.tasks[task].kind in ("store", "sampler") for task in source], bool)
+        most = np.where(ahead, min(self.tasks.prefetch, steps), 1.0)
+        used = (places[source] != places[target]) & (graph.size.reshape(-1, steps)[len(places) :] > 0).any(
+            axis=1
+        )
+        loads = [np.bincount(places[end][used], weights=most[used], minlength=1) for end in (source, target)]
+        return float(max(1.0, *(load.max(initial=0.0) for load in loads)))
+
+    def timeline(self, places: Ints, found: FlowRun) -> Timeline:
+        """What ran on which host: executions by kind of task, flows on the host that sends."""
+        lines: list[tuple[str, str]] = [(task.kind, task.name) for task in self.tasks.tasks]
+        lines += [("flow", f"{flow.source} to {flow.target}") for flow in self.tasks.flows]
+        spans = []
+        for op in np.flatnonzero(found.end_s > found.start_s):
+            phase, name = lines[op // self._steps]
+            span = Span(
+                rank=int(places[self.graph.source[op]]),
+                phase=phase,
+                exchange=f"{name}, iteration {op % self._steps}",
+                start_s=float(found.start_s[op]),
+                end_s=float(found.end_s[op]),
+            )
+            spans.append(span)
+        return Timeline(spans=tuple(spans), world_size=self.links.hosts)
+
+    def _checked(self, places: Ints) -> Ints:
+        places = np.asarray(places, np.int64)
+        hosts = self.links.hosts
+        if places.shape != (len(self.tasks.tasks),) or places.min() < 0 or places.max() >= hosts:
+            raise InputError(
+                f"got places {places.tolist()[:8]} of shape {list(places.shape)}; expected a host from 0 to "
+                f"{hosts - 1} for each of {len(self.tasks.tasks)} tasks"
+            )
+        return places
+
+
+def simulate_placement(plan: PlacementPlan, tasks: TaskSet, links: Links) -> Timeline:
+    """Run a plan's iterations.
+
+    Raises:
+        PlanError: The plan was made for other tasks or another number of hosts.
+    """
+    names = {task.name for task in tasks.tasks}
+    if names != set(plan.places) or links.hosts != plan.world_size:
+        different = sorted(names ^ set(plan.places))
+        raise PlanError(
+            f"plan {plan.planner!r} places {len(plan.tasks)} tasks on {plan.world_size} hosts; got {len(names)} tasks "
+            f"on {links.hosts} hosts, different: {', '.join(different[:4]) or 'none'}; make the plan again for these"
+        )
+    simulator = FlowSimulator(tasks, links)
+    places = np.array([plan.places[task.name] for task in tasks.tasks], np.int64)
+    return simulator.timeline(places, simulator.run(places, plan.policy))
