@@ -156,14 +156,35 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Fetched by all machines in an epoch."""
     bytes_sent: int
     """Ids and rows of all machines in an epoch, without headers."""
+    bytes_predicted: int
+    """The same from the cache plan, before training."""
+    gradient_bytes: int
+    """Of all machines in an epoch; without a codec those of a ring."""
+    hit_rate: float
+    """Of the rows of other machines that batches needed, the share that was cached."""
     accuracy: float
-    """Of at most 2,000 test nodes, drawn evenly."""
+    """Of test nodes, drawn evenly."""
     loss: float
     """Of training, in the last epoch."""
     stage_s: dict[str, float]
     """Median of a batch on rank 0, by stage."""
+    link_s: float
+    """In which the busiest link carries an epoch's ids, rows and gradients with the headers of TCP over Ethernet."""
+    cpu_s: float
+    """Of all processors that the machines have here, computing an epoch."""
+    pipelined: bool = False
     speedup: float = 1.0
     """Over the first mode."""
+
+    @property
+    def predicted_s(self) -> float:
+        """Epoch by the model: in a pipeline the longer of link and processors, otherwise one after the other."""
+        return max(self.link_s, self.cpu_s) if self.pipelined else self.link_s + self.cpu_s
+
+    @property
+    def binding(self) -> str:
+        """What an epoch cannot be faster than: "link" or "processors"."""
+        return "link" if self.link_s >= self.cpu_s else "processors"
 
 
 class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,4 +200,10 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     predicted_remaining: float
     """Share of the remote rows that the cache plan expects to be fetched."""
     sampler_edges_per_s: float
+    """On one thread."""
     modes: dict[str, MiniBatchRecord]
+    hosts: int = 0
+    policies: dict[str, dict[str, float]] = {}
+    """Share of the remote rows that each policy leaves to fetch, by alpha."""
+    codec: str = ""
+    """Of gradients, in modes that compress them."""

@@ -42,9 +42,16 @@ def choose_network(job: Job) -> tuple[Job, list[str]]:
 
 
 def in_lab(
-    module: str, folder: Path, hosts: int, link: str, say: Callable[[str], None], *, timeout_s: float = 3600.0
+    module: str,
+    folder: Path,
+    hosts: int,
+    link: str,
+    say: Callable[[str], None],
+    *,
+    per_host: int = 1,
+    timeout_s: float = 3600.0,
 ) -> bytes:
-    """Run `-m MODULE FOLDER` as a rank on each host of a lab; returns what rank 0 wrote to FOLDER/outcome.json.
+    """Run `-m MODULE FOLDER` as ranks on each host of a lab; returns what rank 0 wrote to FOLDER/outcome.json.
 
     Args:
         module: Of the worker; lines that it prints with `SAYS` before them are for the user.
@@ -52,6 +59,7 @@ def in_lab(
         hosts: How many.
         link: Rate of each host.
         say: Hears the lines for the user.
+        per_host: Ranks of a host.
         timeout_s: Of the whole job.
 
     Raises:
@@ -71,6 +79,7 @@ def in_lab(
     with lab.Lab(hosts, link) as network:
         done = network.run(
             ["-m", module, str(folder)],
+            processes_per_host=per_host,
             launcher="direct",
             folder=folder / "logs",
             listener=heard,

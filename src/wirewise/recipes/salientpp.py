@@ -15,16 +15,18 @@ import msgspec
 import numpy as np
 
 from wirewise import plans, units
+from wirewise.codec.gradients import make
 from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder
 from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
-from wirewise.planners.cache import POLICIES, CacheProblem, plan
+from wirewise.planners import cache
+from wirewise.planners.cache import POLICIES, CacheProblem
 from wirewise.planners.cache.inclusion import inclusion
 from wirewise.recipes.launch import in_lab
 from wirewise.results import MiniBatchRun
 
-__all__ = ["MODES", "Job", "Mode", "run"]
+__all__ = ["ALPHAS", "MODES", "Job", "Mode", "run"]
 
 
 class Mode(NamedTuple):
@@ -35,6 +37,8 @@ class Mode(NamedTuple):
     cached: bool
     bits: int
     """Of a value of a fetched row."""
+    compressed: bool = False
+    """Whether gradients travel by a codec."""
 
 
 MODES = {
@@ -43,8 +47,12 @@ MODES = {
     "cache": Mode(4, True, 32),
     "bf16": Mode(4, True, 16),
     "int8": Mode(4, True, 8),
+    "gradients": Mode(4, True, 8, compressed=True),
 }
-"""From fetching what each batch lacks, when it is asked for, to quantized rows beside a cache in a pipeline."""
+"""From fetching what each batch lacks, when it is asked for, to quantized rows beside a cache in a pipeline, with
+compressed gradients at last."""
+ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""At which policies are compared."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,18 +60,26 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     dataset: str = "debian"
     workers: int = 4
+    hosts: int = 0
+    """Of the lab; 0: one for each worker."""
     link: str = "100mbit"
-    modes: tuple[str, ...] = ("base", "pipeline", "cache", "int8")
+    modes: tuple[str, ...] = ("base", "pipeline", "cache", "int8", "gradients")
     fanouts: tuple[int, ...] = (15, 10, 5)
     batch_size: int = 64
     alpha: float = 0.5
     policy: str = "vip"
+    others: tuple[str, ...] = ()
+    """Policies that `policy` is compared with, by the rows that they leave."""
+    codec: str = "powersgd"
+    """Of gradients, in the mode that compresses them."""
     train_share: float = 0.13
     """Of the training nodes."""
     epochs: int = 3
     hidden: int = 64
     learning_rate: float = 0.003
     threads: int = 1
+    tested: int = 2000
+    """Test nodes that are evaluated at most: their rows travel over the same links."""
     seed: int = 0
     timeout_s: float = 120.0
 
@@ -73,16 +89,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Raises:
             InputError: A value that cannot be used.
         """
-        for name in ("workers", "batch_size", "epochs", "hidden", "threads"):
+        for name in ("workers", "batch_size", "epochs", "hidden", "threads", "tested"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
         if not self.modes or (unknown := [name for name in self.modes if name not in MODES]):
             named = repr(unknown[0]) if self.modes else "none"
             raise InputError(f"mode {named} is unknown; expected some of: {', '.join(MODES)}")
-        if self.policy not in POLICIES:
+        if unknown := [name for name in (self.policy, *self.others) if name not in POLICIES]:
             raise InputError(
-                f"cache policy {self.policy!r} is unknown; expected one of: {', '.join(POLICIES)}"
+                f"cache policy {unknown[0]!r} is unknown; expected some of: {', '.join(POLICIES)}"
             )
+        if self.hosts < 0 or self.workers % (self.hosts or self.workers):
+            raise InputError(
+                f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; choose a number of workers "
+                "that is a multiple of the hosts"
+            )
+        make(self.codec)
         if not 0 < self.train_share <= 1:
             raise InputError(f"train_share is {self.train_share}; expected a share above 0 and at most 1")
         units.parse_rate(self.link)
@@ -104,7 +126,9 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
     make_folder(folder)
     say(f"cutting {job.dataset} into {job.workers} parts and planning the cache")
     prepare(job, folder)
-    outcome = in_lab("wirewise.recipes.salientpp_worker", folder, job.workers, job.link, say)
+    hosts = job.hosts or job.workers
+    worker, per_host = "wirewise.recipes.salientpp_worker", job.workers // hosts
+    outcome = in_lab(worker, folder, hosts, job.link, say, per_host=per_host)
     return msgspec.json.decode(outcome, type=MiniBatchRun)
 
 
@@ -117,12 +141,24 @@ def prepare(job: Job, folder: Path) -> None:
         owner = partition(graph, job.workers, method="metis", seed=job.seed).astype(np.int64)
     graph, ranges, train = _ordered(job, graph, owner)
     problem = _problem(job, graph, ranges.owner, train)
-    plans.save(plan(problem, policy=job.policy, alpha=job.alpha), folder / "plan.json")
+    _plan(job, problem, folder)
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "nodes.npz") as file:
         np.savez(file, offsets=ranges.offsets, train=train)
     with atomic_file(folder / "job.json") as file:
         file.write(msgspec.json.encode(job))
+
+
+def _plan(job: Job, problem: CacheProblem, folder: Path) -> None:
+    """Write the cache plan, and what other policies and alphas would leave to fetch."""
+    found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), (job.policy, *job.others))
+    plans.save(found[job.policy][job.alpha], folder / "plan.json")
+    left = {
+        name: {f"{alpha:g}": by_alpha[alpha].remaining for alpha in sorted(by_alpha)}
+        for name, by_alpha in found.items()
+    }
+    with atomic_file(folder / "policies.json") as file:
+        file.write(msgspec.json.encode(left))
 
 
 def _ordered(job: Job, graph: GraphData, owner: np.ndarray) -> tuple[GraphData, Ranges, np.ndarray]:

@@ -7,10 +7,12 @@ FOLDER/outcome.json.
 from __future__ import annotations
 
 import datetime
+import os
 import statistics
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,15 +22,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise import plans
+from wirewise import plans, units
+from wirewise.codec.layout import row_bytes
 from wirewise.files import atomic_file
 from wirewise.graph import SparseRows, read_graph
 from wirewise.graph.sampling import NeighborSampler
 from wirewise.plans import CachePlan
 from wirewise.recipes.launch import SAYS
-from wirewise.recipes.salientpp import MODES, Job
+from wirewise.recipes.salientpp import MODES, Job, Mode
 from wirewise.results import MiniBatchRecord, MiniBatchRun
 from wirewise.runtime import full_graph
+from wirewise.runtime.data_parallel import HookState, hook
 from wirewise.runtime.mini_batch import STAGES, BatchLoader, Fetcher, MiniBatch, RowStore
 from wirewise.runtime.mini_batch.sage import Sage
 from wirewise.runtime.transport import Transport
@@ -37,14 +41,14 @@ __all__ = ["main"]
 
 _EVALUATED = 20
 """Neighbours in each hop of evaluation."""
-_TESTED = 2000
-"""Test nodes that are evaluated at most: their rows travel over the same links."""
+_HEADERS = 1514 / 1448
+"""Bytes of a frame over those of its payload: Ethernet without checksum, IP and TCP with time stamps."""
 
 
 def main(path: str) -> None:
     """Be the machine that the environment names."""
     torch.set_num_threads(1)
-    full_graph.keep_freed_memory(full_graph.ALL_KEPT)
+    full_graph.keep_freed_memory(full_graph.ALL_KEPT, shared=True)
     folder = Path(path)
     job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=job.timeout_s))
@@ -52,6 +56,38 @@ def main(path: str) -> None:
         _Machine(job, folder).work()
     finally:
         dist.destroy_process_group()
+
+
+class _Net(NamedTuple):
+    """What trains."""
+
+    bare: Sage
+    wrapped: DistributedDataParallel
+    compressed: HookState | None
+    optimizer: torch.optim.Optimizer
+
+    @property
+    def ring_bytes(self) -> float:
+        """Gradients that a machine sends in a step without a codec."""
+        machines = dist.get_world_size()
+        return 8 * sum(p.numel() for p in self.bare.parameters()) * (machines - 1) / machines
+
+
+class _Seen:
+    """What happened in the epochs of a mode on this machine."""
+
+    def __init__(self) -> None:
+        self.epochs_s: list[float] = []
+        self.cpu_s: list[float] = []
+        self.losses: list[float] = []
+        self.stages: dict[str, list[float]] = {stage: [] for stage in (*STAGES, "train")}
+        self.fetched = self.foreign = 0
+
+    def note(self, batch: MiniBatch) -> None:
+        self.fetched += batch.remote_rows
+        self.foreign += batch.foreign_rows
+        for stage, spent in batch.stage_s.items():
+            self.stages[stage].append(spent)
 
 
 class _Machine:
@@ -89,75 +125,56 @@ class _Machine:
             for name, record in records.items()
         }
         run = MiniBatchRun(
-            dataset=self.graph.name,
+            dataset=self.job.dataset,
             workers=self.job.workers,
             link=self.job.link,
             alpha=self.job.alpha,
             policy=self.job.policy,
-            batches=self.plan.batches,
+            batches=len(self._loader(self.rows, self.job.fanouts, MODES["base"], self.train)),
             predicted_remaining=self.plan.remaining,
             sampler_edges_per_s=rate,
             modes=records,
+            hosts=self.job.hosts or self.job.workers,
+            policies=msgspec.json.decode((self.folder / "policies.json").read_bytes()),
+            codec=self.job.codec,
         )
         with atomic_file(self.folder / "outcome.json") as file:
             file.write(msgspec.json.encode(run))
 
     def _train(self, name: str) -> MiniBatchRecord:
-        mode = MODES[name]
+        mode, net, seen = MODES[name], self._net(MODES[name]), _Seen()
+        loader = self._loader(self.rows, self.job.fanouts, mode, self.train)
+        fetcher = loader.fetcher
+        fetcher.sent_bytes = fetcher.received_bytes = 0
+        for epoch in range(self.job.epochs):
+            self._epoch(loader, epoch, net, seen)
+            self._say(f"{name}, epoch {epoch + 1} of {self.job.epochs}: {seen.epochs_s[-1]:.2f} s")
+        record = self._record(mode, loader, net, seen)
+        if net.compressed is not None:
+            net.compressed.close()
+        return record
+
+    def _net(self, mode: Mode) -> _Net:
         torch.manual_seed(self.job.seed)
         hidden = [self.job.hidden] * (len(self.job.fanouts) - 1)
-        net = Sage([self.graph.num_features, *hidden, self.graph.num_classes])
-        wrapped = DistributedDataParallel(net)
-        optimizer = torch.optim.Adam(net.parameters(), lr=self.job.learning_rate)
-        cached = self.plan.machines[self.rank].ids if mode.cached else None
-        loader = self._loader(self.rows, self.job.fanouts, mode.bits, cached, self.train, mode.depth)
-        seconds, remote, losses = [], [], []
-        stages: dict[str, list[float]] = {stage: [] for stage in (*STAGES, "train")}
-        loader.fetcher.sent_bytes = 0
-        for epoch in range(self.job.epochs):
-            self.gradients.all_reduce(torch.zeros(1), "the start of an epoch")
-            start_s, rows = time.perf_counter(), 0
-            for batch in loader.epoch(epoch):
-                rows += batch.remote_rows
-                begin_s = time.perf_counter()
-                losses.append(self._step(wrapped, optimizer, batch))
-                batch.stage_s["train"] = time.perf_counter() - begin_s
-                for stage, spent in batch.stage_s.items():
-                    stages[stage].append(spent)
-            seconds.append(self._reduced(time.perf_counter() - start_s, dist.ReduceOp.MAX))
-            remote.append(self._reduced(float(rows)))
-            self._say(f"{name}, epoch {epoch + 1} of {self.job.epochs}: {seconds[-1]:.2f} s")
-        sent = self._reduced(float(loader.fetcher.sent_bytes)) / self.job.epochs
-        return MiniBatchRecord(
-            epoch_s=statistics.median(seconds),
-            epochs_s=tuple(seconds),
-            remote_rows=int(statistics.mean(remote)),
-            bytes_sent=int(sent),
-            accuracy=self._accuracy(net),
-            loss=self._reduced(statistics.mean(losses[-len(loader) :])) / self.job.workers,
-            stage_s={stage: statistics.median(spent) for stage, spent in stages.items()},
-        )
+        bare = Sage([self.graph.num_features, *hidden, self.graph.num_classes])
+        wrapped, compressed = DistributedDataParallel(bare), None
+        if mode.compressed:
+            compressed, function = hook(codec=self.job.codec, model=bare, timeout_s=self.job.timeout_s)
+            wrapped.register_comm_hook(compressed, function)
+        optimizer = torch.optim.Adam(bare.parameters(), lr=self.job.learning_rate)
+        return _Net(bare, wrapped, compressed, optimizer)
 
-    def _loader(
-        self,
-        transport: Transport,
-        fanouts: tuple[int, ...],
-        bits: int,
-        cached: np.ndarray | None,
-        seeds: np.ndarray,
-        depth: int,
-    ) -> BatchLoader:
-        store = RowStore(self.own, self.offsets, self.rank, cached)
-        fetcher = Fetcher(store, transport, bits=bits, seed=self.job.seed)
-        if cached is not None:
-            fetcher.fill_cache()
-        owner = np.searchsorted(self.offsets, seeds, side="right") - 1
-        by_machine = [seeds[owner == machine] for machine in range(self.job.workers)]
-        sampler = NeighborSampler(self.graph.in_edges, fanouts, seed=self.job.seed)
-        size = self.job.batch_size
-        return BatchLoader(
-            fetcher, sampler, self.labels, by_machine, size, depth=depth, threads=self.job.threads
-        )
+    def _epoch(self, loader: BatchLoader, epoch: int, net: _Net, seen: _Seen) -> None:
+        self.gradients.all_reduce(torch.zeros(1), "the start of an epoch")
+        start_s, cpu_s = time.perf_counter(), time.process_time()
+        for batch in loader.epoch(epoch):
+            begin_s = time.perf_counter()
+            seen.losses.append(self._step(net.wrapped, net.optimizer, batch))
+            batch.stage_s["train"] = time.perf_counter() - begin_s
+            seen.note(batch)
+        seen.cpu_s.append(self._reduced(time.process_time() - cpu_s))
+        seen.epochs_s.append(self._reduced(time.perf_counter() - start_s, dist.ReduceOp.MAX))
 
     def _step(self, net: nn.Module, optimizer: torch.optim.Optimizer, batch: MiniBatch) -> float:
         """Train on a batch; gradients are the mean over all seeds of all machines."""
@@ -167,17 +184,71 @@ class _Machine:
         optimizer.zero_grad()
         return float(loss.detach())
 
+    def _record(self, mode: Mode, loader: BatchLoader, net: _Net, seen: _Seen) -> MiniBatchRecord:
+        epochs, fetcher = self.job.epochs, loader.fetcher
+        gradients = net.ring_bytes * len(loader)
+        if net.compressed is not None:
+            gradients = net.compressed.bytes_sent / epochs
+        busiest = max(fetcher.sent_bytes, fetcher.received_bytes) / epochs + gradients
+        fetched, foreign = self._reduced(float(seen.fetched)), self._reduced(float(seen.foreign))
+        link_bytes_s = (
+            units.parse_rate(self.job.link) / 8 / (self.job.workers // (self.job.hosts or self.job.workers))
+        )
+        return MiniBatchRecord(
+            epoch_s=statistics.median(seen.epochs_s),
+            epochs_s=tuple(seen.epochs_s),
+            remote_rows=int(fetched / epochs),
+            bytes_sent=int(self._reduced(float(fetcher.sent_bytes)) / epochs),
+            bytes_predicted=self._predicted_bytes(mode, len(loader)),
+            gradient_bytes=int(self._reduced(gradients)),
+            hit_rate=1 - fetched / foreign if foreign else 0.0,
+            accuracy=self._accuracy(net.bare),
+            loss=self._reduced(statistics.mean(seen.losses[-len(loader) :])) / self.job.workers,
+            stage_s={stage: statistics.median(spent) for stage, spent in seen.stages.items()},
+            link_s=self._reduced(busiest, dist.ReduceOp.MAX) * _HEADERS / link_bytes_s,
+            cpu_s=statistics.median(seen.cpu_s) / min(self.job.workers, os.cpu_count() or 1),
+            pipelined=mode.depth > 0,
+        )
+
+    def _predicted_bytes(self, mode: Mode, batches: int) -> int:
+        """Of an epoch, from the rows that the plan expects of batches of the size that it was made for."""
+        owner = np.searchsorted(self.offsets, self.train, side="right") - 1
+        steps = np.bincount(owner, minlength=self.job.workers) / self.job.batch_size
+        rows = sum(
+            count * sum(machine.fetched if mode.cached else machine.needed)
+            for count, machine in zip(steps, self.plan.machines, strict=True)
+        )
+        heads = self.job.workers * (self.job.workers - 1) * (8 + 4 * batches)
+        return int(rows * (row_bytes(self.graph.num_features, mode.bits) + 4)) + heads
+
+    def _loader(
+        self, transport: Transport, fanouts: tuple[int, ...], mode: Mode, seeds: np.ndarray
+    ) -> BatchLoader:
+        cached = self.plan.machines[self.rank].ids if mode.cached else None
+        fetcher = Fetcher(
+            RowStore(self.own, self.offsets, self.rank, cached), transport, bits=mode.bits, seed=self.job.seed
+        )
+        if cached is not None:
+            fetcher.fill_cache()
+        owner = np.searchsorted(self.offsets, seeds, side="right") - 1
+        by_machine = [seeds[owner == machine] for machine in range(self.job.workers)]
+        sampler = NeighborSampler(self.graph.in_edges, fanouts, seed=self.job.seed)
+        size, depth = self.job.batch_size, mode.depth
+        return BatchLoader(
+            fetcher, sampler, self.labels, by_machine, size, depth=depth, threads=self.job.threads
+        )
+
     @torch.no_grad()
     def _accuracy(self, net: Sage) -> float:
         """Share of the test nodes that are right, each machine looking at its own."""
         test = np.flatnonzero(self.graph.split == 2)
         if not len(test):
             return float("nan")
-        few = min(len(test), _TESTED)
+        few = min(len(test), self.job.tested)
         test = np.sort(np.random.default_rng(self.job.seed).choice(test, few, replace=False))
         net.eval()
         fanouts = (_EVALUATED,) * len(self.job.fanouts)
-        loader = self._loader(self.evaluation, fanouts, 32, None, test, 0)
+        loader = self._loader(self.evaluation, fanouts, MODES["base"], test)
         right = sum(
             int((net(batch.x, batch.batch.layers).argmax(dim=1) == batch.y).sum())
             for batch in loader.epoch(0)

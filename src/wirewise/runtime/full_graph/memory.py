@@ -15,7 +15,7 @@ KEPT_BYTES = 16 << 20
 ALL_KEPT = (1 << 31) - 1
 """Largest size that glibc takes: every freed block is kept."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 def resident_bytes() -> int:
@@ -33,7 +33,7 @@ def _status(field: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def keep_freed_memory(below_bytes: int = KEPT_BYTES) -> None:
+def keep_freed_memory(below_bytes: int = KEPT_BYTES, *, shared: bool = False) -> None:
     """Let glibc keep freed blocks below a size for the next tensors; larger ones go back to the kernel.
 
     An epoch frees and allocates the same tensors again and again; giving each back costs a page fault for every
@@ -46,6 +46,7 @@ def keep_freed_memory(below_bytes: int = KEPT_BYTES) -> None:
 
     Args:
         below_bytes: Smallest block that goes back.
+        shared: What one thread freed serves the others too; otherwise threads keep memory of their own.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -57,6 +58,8 @@ def keep_freed_memory(below_bytes: int = KEPT_BYTES) -> None:
         below_bytes = ALL_KEPT
     mallopt(_M_MMAP_THRESHOLD, below_bytes)
     mallopt(_M_TRIM_THRESHOLD, ALL_KEPT)
+    if shared:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def _huge_pages() -> bool:

@@ -61,7 +61,7 @@ class Fetcher:
         if bits not in WIRE_BITS:
             raise InputError(f"rows travel with {bits} bits a value; expected one of {WIRE_BITS}")
         self.store, self.transport, self.bits, self._seed = store, transport, bits, seed
-        self.sent_bytes = 0
+        self.sent_bytes = self.received_bytes = 0
         """Of ids and rows, without their own."""
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
@@ -163,15 +163,15 @@ class Fetcher:
     ) -> None:
         """All-to-all over the group; what a machine sends to itself does not count as sent."""
         transport = self.transport
-        own = (
-            sends.numel() // transport.world_size if send_counts is None else int(send_counts[transport.rank])
-        )
-        self.sent_bytes += (sends.numel() - own) * sends.element_size()
+        counts = send_counts, receive_counts
+        out, into = ([] if one is None else [int(n) for n in one] for one in counts)
+        for buffer, parts, total in ((sends, out, "sent_bytes"), (came, into, "received_bytes")):
+            own = parts[transport.rank] if parts else buffer.numel() // transport.world_size
+            foreign = (buffer.numel() - own) * buffer.element_size()
+            setattr(self, total, getattr(self, total) + foreign)
         if transport.world_size == 1:
             came.copy_(sends)
             return
-        into = [] if receive_counts is None else [int(n) for n in receive_counts]
-        out = [] if send_counts is None else [int(n) for n in send_counts]
         works: list[dist.Work] = []
         transport.guard(lambda: works.append(transport.group.alltoall_base(came, sends, into, out)), what)
         transport.wait_for(works[0], what)

@@ -50,6 +50,8 @@ class MiniBatch:
     """Seconds that each stage took."""
     remote_rows: int = 0
     """Rows that were fetched."""
+    foreign_rows: int = 0
+    """Rows of other machines' nodes, fetched or cached."""
 
     @property
     def n_id(self) -> NDArray[np.int64]:
@@ -263,6 +265,7 @@ class _Epoch:
             scale=len(self.loader.train) / self.sizes[made.number],
             stage_s=made.stage_s,
             remote_rows=len(made.wanted.places),
+            foreign_rows=store.count_foreign(batch.n_id),
         )
 
 

@@ -82,6 +82,10 @@ class RowStore:
         owner = np.searchsorted(self.offsets, ids[places], side="right")
         return places[np.argsort(owner, kind="stable")]
 
+    def count_foreign(self, ids: NDArray[np.int64]) -> int:
+        """How many of the ids belong to other machines."""
+        return int(np.count_nonzero((ids < self.first) | (ids >= self.first + self.num_own)))
+
     def gather(self, ids: NDArray[np.int64], out: Float[Tensor, "n f"]) -> None:
         """Write the rows that are held to their places in `out`; others become zero."""
         copy_held(self._slots[ids], self.rows.numpy(), out.numpy())
