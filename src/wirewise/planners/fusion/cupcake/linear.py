@@ -5,7 +5,8 @@ are cut: C(j, k) = ready(j) + k alpha_h + beta_h S(j). Collectives end the earli
 
     M(j, k) = min over i < j of max(M(i, k - 1), C(j, k)) + alpha_g + beta_g (S(j) - S(i))
 
-and the best step is A + the least M(n, k). n^2 steps for each k; k ends where computing alone takes too long.
+and the best step is A + the least M(n, k). n^2 steps for each k; k ends where computing or sending alone takes too
+long.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ def _table(
     ends[0] = 0.0
     best, best_count = np.inf, 1
     for k in range(1, n + 1):
-        computed = ready[n] + k * alpha_h + beta_h * sums[n]
-        if computed + alpha_g + beta_g * (sums[n] - sums[n - 1]) >= min(best, limit * (1 + 1e-12)):
+        # Two bounds: all is computed and the last tensor sent, or the first is computed and all are sent.
+        computed = ready[n] + k * alpha_h + beta_h * sums[n] + alpha_g + beta_g * (sums[n] - sums[n - 1])
+        sent = ready[1] + alpha_h + beta_h * sums[1] + k * alpha_g + beta_g * sums[n]
+        if max(computed, sent * (1 - 1e-12)) >= min(best, limit * (1 + 1e-12)):
             break
         following[:] = np.inf
         for j in range(k, n + 1):

@@ -139,13 +139,15 @@ class _Work(NamedTuple):
 
 def _work(graph: OperatorGraph) -> _Work:
     own, of = graph.operators, arrays(graph)
-    names = ("flops", "outside_bytes", "output_bytes", "time_s")
     return _Work(
         of.input_start,
         of.inputs,
-        np.array([one.category == "view" for one in own]),
-        *(np.array([getattr(one, name) for one in own], dtype=np.float64) for name in names),
-        np.zeros(len(own)),
+        is_view=np.array([one.category == "view" for one in own]),
+        flops=np.array([one.flops for one in own]),
+        outside_bytes=np.array([float(one.outside_bytes) for one in own]),
+        output_bytes=np.array([float(one.output_bytes) for one in own]),
+        time_s=np.array([one.time_s for one in own]),
+        alone_s=np.zeros(len(own)),
     )
 
 

@@ -25,6 +25,7 @@ __all__ = ["METHODS", "all_reduces", "duplicate", "fuse", "grouped", "operators"
 
 Random = np.random.Generator
 
+
 def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Fusion | None:
     """Two regions as one.
 
@@ -96,8 +97,8 @@ def all_reduces(model: StepModel, state: State, count: int, random: Random) -> S
 
 
 def _related(model: StepModel, groups: list[list[int]], own: int) -> set[int]:
-    place = {gradient: number for number, group in enumerate(groups) for gradient in group}
-    return {place[other] for gradient in groups[own] for other in model.related[gradient]}
+    others = {other for gradient in groups[own] for other in model.related[gradient]}
+    return {place for place, group in enumerate(groups) if not others.isdisjoint(group)} if others else set()
 
 
 def grouped(model: StepModel, state: State) -> State:
@@ -143,7 +144,9 @@ def _mixed(model: StepModel, state: State, count: int, random: Random) -> State:
     for _, run in groupby(drawn, lambda kind: kind is None):
         own = list(run)
         kinds = [kind for kind in own if kind is not None]
-        state = operators(model, state, kinds, random) if kinds else all_reduces(model, state, len(own), random)
+        state = (
+            operators(model, state, kinds, random) if kinds else all_reduces(model, state, len(own), random)
+        )
     return grouped(model, state) if count and random.random() < 0.5 else state
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.arrays import Arrays, Chains, Fusion, chains, holds, is_read
+from wirewise.planners.fusion.disco.arrays import Arrays, Chains, Fusion, chains, holds
 from wirewise.planners.fusion.disco.order import launch_order
 from wirewise.sim.compiled import inner, outer
 
@@ -24,30 +24,50 @@ def tidied(graph: Arrays, fusion: Fusion) -> Fusion:
     order, place = launch_order(graph, fusion), np.full(len(fusion.home), len(fusion.home))
     place[order] = np.arange(len(order))
     found = Fusion(fusion.home.copy(), fusion.copied, fusion.holder.copy())
-    _tidy(graph, found, chains(fusion), place)
+    _tidy(graph, found, chains(fusion), place, np.full(len(place), -1))
     return _renumbered(found)
 
 
 @inner
-def _tidy(graph: Arrays, fusion: Fusion, copies: Chains, place: Numbers) -> None:
+def _tidy(graph: Arrays, fusion: Fusion, copies: Chains, place: Numbers, reading: Numbers) -> None:
     # From readers to what they read: what goes may free what it read.
     for one in range(len(fusion.home) - 1, -1, -1):
         if copies.first[one] < 0:
             continue
-        _drop_idle(graph, fusion, copies, one)
-        needed = graph.kept[one] or _serves(graph, fusion, copies, fusion.home[one], one)
-        if not needed and not is_read(graph, fusion, copies, one):
+        regions = _mark(graph, fusion, copies, reading, one)
+        served = _drop_idle(fusion, copies, reading, one)
+        if not graph.kept[one] and reading[fusion.home[one]] != one and served == regions:
             _move_home(fusion, copies, place, one)
 
 
 @inner
-def _drop_idle(graph: Arrays, fusion: Fusion, copies: Chains, operator: int) -> None:
-    """Take out the operator's copies that serve nothing."""
-    c = copies.first[operator]
+def _mark(graph: Arrays, fusion: Fusion, copies: Chains, reading: Numbers, operator: int) -> int:
+    """Note the operator at the regions that compute a reader of it; how many there are."""
+    count = 0
+    for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
+        reader = graph.readers[e]
+        count += reading[fusion.home[reader]] != operator
+        reading[fusion.home[reader]] = operator
+        c = copies.first[reader]
+        while c >= 0:
+            region, c = fusion.holder[c], copies.following[c]
+            if region >= 0:
+                count += reading[region] != operator
+                reading[region] = operator
+    return count
+
+
+@inner
+def _drop_idle(fusion: Fusion, copies: Chains, reading: Numbers, operator: int) -> int:
+    """Take out the operator's copies that serve nothing; how many are left."""
+    left, c = 0, copies.first[operator]
     while c >= 0:
-        if fusion.holder[c] >= 0 and not _serves(graph, fusion, copies, fusion.holder[c], operator):
+        if reading[fusion.holder[c]] == operator:
+            left += 1
+        else:
             fusion.holder[c] = -1
         c = copies.following[c]
+    return left
 
 
 @inner
@@ -101,12 +121,3 @@ def split_home(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusi
     copied = np.concatenate((fusion.copied, fusion.copied[own]))
     other = np.full(own.sum(), max(least_early, least_late))
     return True, Fusion(home, copied, np.concatenate((fusion.holder, other)))
-
-
-@inner
-def _serves(graph: Arrays, fusion: Fusion, copies: Chains, region: int, operator: int) -> bool:
-    """Whether the region computes something that reads the operator."""
-    for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
-        if holds(fusion, copies, region, graph.readers[e]):
-            return True
-    return False

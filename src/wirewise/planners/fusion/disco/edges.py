@@ -1,0 +1,144 @@
+"""Changes of a fusion at one place and at random places, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.planners.fusion.disco.arrays import (
+    FREE,
+    OPAQUE,
+    Arrays,
+    Chains,
+    Fusion,
+    chains,
+    holds,
+    is_legal,
+)
+from wirewise.planners.fusion.disco.order import is_possible
+from wirewise.planners.fusion.disco.tidy import split_home, tidied
+from wirewise.sim.compiled import inner, outer
+
+__all__ = ["COPY", "CUT", "FUSE", "changed", "crossing", "cut", "duplicated", "fused"]
+
+Numbers = NDArray[np.int64]
+
+FUSE, COPY, CUT = 0, 1, 2
+"""Kinds of changes."""
+
+_TRIES = 4
+"""Places that are tried for one change before it is left out."""
+
+
+@outer
+def crossing(graph: Arrays, fusion: Fusion, with_copies: bool) -> tuple[Numbers, Numbers]:
+    """Operators, and regions that read each of them from its home and may be fused with it as far as the two go.
+
+    With copies: those that hold copies as well.
+    """
+    most = len(graph.inputs) + len(fusion.copied)
+    for one in fusion.copied:
+        most += graph.input_start[one + 1] - graph.input_start[one]
+    found, reading = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    count = _fill(graph, fusion, chains(fusion), with_copies, found, reading)
+    return found[:count], reading[:count]
+
+
+@inner
+def _fill(
+    graph: Arrays, fusion: Fusion, copies: Chains, with_copies: bool, found: Numbers, reading: Numbers
+) -> int:
+    """Fill in what crosses; how much it is."""
+    n, m, count = len(fusion.home), len(fusion.copied), 0
+    for k in range(n + m):
+        one = k if k < n else fusion.copied[k - n]
+        region = fusion.home[k] if k < n else fusion.holder[k - n]
+        if graph.kind[one] != FREE:
+            continue
+        for e in range(graph.input_start[one], graph.input_start[one + 1]):
+            source = graph.inputs[e]
+            if graph.kind[source] != OPAQUE and not holds(fusion, copies, region, source):
+                found[count], reading[count] = source, region
+                count += 1
+    for c in range(m if with_copies else 0):
+        found[count], reading[count] = fusion.copied[c], fusion.holder[c]
+        count += 1
+    return count
+
+
+@outer
+def fused(graph: Arrays, fusion: Fusion, producer: int, reader: int) -> tuple[bool, Fusion]:
+    """Whether two regions may be one, and the fusion in which they are.
+
+    They may not where their operators may not, or where a path from one to the other leads through a third.
+    """
+    kept, gone = min(producer, reader), max(producer, reader)
+    inside = (fusion.home == kept) | (fusion.home == gone)
+    for c in range(len(fusion.copied)):
+        if fusion.holder[c] == kept or fusion.holder[c] == gone:
+            inside[fusion.copied[c]] = True
+    if not is_legal(graph, inside):
+        return False, fusion
+    found = _merged(fusion, kept, gone)
+    return is_possible(graph, found), found
+
+
+@outer
+def _merged(fusion: Fusion, kept: int, gone: int) -> Fusion:
+    """The region `gone` as part of `kept`, which holds a copy once and none of what is at home in it."""
+    home, at_kept = fusion.home.copy(), np.zeros(len(fusion.home), dtype=np.bool_)
+    for one in range(len(home)):
+        if home[one] == gone:
+            home[one] = kept
+        at_kept[one] = home[one] == kept
+    copied, holder, count = fusion.copied.copy(), fusion.holder.copy(), 0
+    for c in range(len(copied)):
+        one, region = fusion.copied[c], kept if fusion.holder[c] == gone else fusion.holder[c]
+        if region == kept:
+            if at_kept[one]:
+                continue
+            at_kept[one] = True
+        copied[count], holder[count] = one, region
+        count += 1
+    return Fusion(home, copied[:count], holder[:count])
+
+
+@outer
+def duplicated(graph: Arrays, fusion: Fusion, operator: int, reader: int) -> tuple[bool, Fusion]:
+    """Whether a region may compute an operator for itself, and the fusion in which it does."""
+    inside = fusion.home == reader
+    inside[operator] = True
+    for c in range(len(fusion.copied)):
+        if fusion.holder[c] == reader:
+            inside[fusion.copied[c]] = True
+    if not is_legal(graph, inside):
+        return False, fusion
+    found = Fusion(fusion.home, np.append(fusion.copied, operator), np.append(fusion.holder, reader))
+    return True, tidied(graph, found)
+
+
+@outer
+def cut(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusion]:
+    """Whether a region computes more than an operator and what that needs, and the fusion in which it is two."""
+    more, found = split_home(graph, fusion, operator)
+    return more, tidied(graph, found) if more else found
+
+
+@outer
+def changed(graph: Arrays, fusion: Fusion, kinds: Numbers, random: np.random.Generator) -> Fusion:
+    """The fusion after changes of these kinds, each at a random place."""
+    for kind in kinds:
+        if kind == CUT:
+            fusion = cut(graph, fusion, random.integers(0, len(fusion.home)))[1]
+            continue
+        sources, readers = crossing(graph, fusion, kind == FUSE)
+        for _ in range(_TRIES if len(sources) else 0):
+            edge = random.integers(0, len(sources))
+            if kind == COPY:
+                done, found = duplicated(graph, fusion, sources[edge], readers[edge])
+            else:
+                done, found = fused(graph, fusion, fusion.home[sources[edge]], readers[edge])
+            if done:
+                fusion = found
+                break
+    return fusion
