@@ -48,7 +48,7 @@ def test_kinds_are_not_mixed(folder, tmp_path):
     [
         ("empty.json", b"", "expected"),
         ("text.json", b"hello", "expected"),
-        ("short.json.gz", gzip.compress(b"{}" * 5000)[:20], "cannot read|expected|damaged|cut off"),
+        ("short.json.gz", gzip.compress(b"{}" * 5000, mtime=0)[:20], "cannot read|expected|damaged|cut off"),
         ("noise.json.gz", b"\x1f\x8bxxxxxxxxxxxxxx", "cannot read"),
     ],
 )

@@ -20,7 +20,6 @@ __all__ = ["ROUNDINGS", "Int4", "Int8"]
 
 ROUNDINGS = ("nearest", "stochastic")
 """To nearest loses least where a residual keeps the rest; stochastic rounding is unbiased without one."""
-_LEAST_STEP = 2.0**-100
 
 
 class _Blocks(GradientCodec):
@@ -40,11 +39,15 @@ class _Blocks(GradientCodec):
         self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
         kernels = self._kernels(gradient.device)
-        peaks, bad = kernels.block_peaks(gradient, memory, segments)
+        if memory is not None:
+            # What is written overwrites the memory, so a gradient that is not finite must be known before. Sums stay
+            # finite, so that from here on only a memory that was not finite before can be refused.
+            bad: int = kernels.peaks(gradient, None, segments)[1]
+            if bad >= 0:
+                return bad
+        key = draw.own_key if self.rounding == "stochastic" else None
+        steps, bad = kernels.write_blocks(gradient, memory, segments, self.bits, key, out)
         if bad < 0:
-            steps = _rounded_up(peaks / ((1 << (self.bits - 1)) - 1))
-            key = draw.own_key if self.rounding == "stochastic" else None
-            kernels.write_blocks(gradient, memory, segments, steps, self.bits, key, out)
             raw = (steps.view(torch.int32) >> 16).to(torch.int16)
             out[int(segments.starts_of(self.bits)[-1]) :].copy_(raw.view(torch.uint8))
         return bad
@@ -79,9 +82,3 @@ class Int4(_Blocks):
     """
 
     bits = 4
-
-
-def _rounded_up(steps: Tensor) -> Tensor:
-    """The next bfloat16, at least one whose inverse is finite with 24 binary places; 0 of 0."""
-    raised = ((steps.clamp_min(_LEAST_STEP).view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
-    return torch.where(steps > 0, raised, 0.0)

@@ -28,7 +28,6 @@ __all__ = [
     "add_signs",
     "add_sparse",
     "add_ternary",
-    "block_peaks",
     "compensate",
     "draw",
     "halves",
@@ -124,25 +123,15 @@ def write_ternary(
     cpu_codes.write_ternary(gradient.numpy(), _numpy(memory), *tables, np.uint32(key), out.numpy())
 
 
-def block_peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
-    found = torch.empty(int(segments.blocks_of(SCALED)[-1]))
-    bad = cpu_blocks.scan_blocks(gradient.numpy(), _numpy(memory), segments.offsets, found.numpy())
-    return found, bad
-
-
 def write_blocks(
-    gradient: Tensor,
-    memory: Tensor | None,
-    segments: Segments,
-    steps: Tensor,
-    bits: int,
-    key: int | None,
-    out: Tensor,
-) -> None:
-    inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0).numpy()
+    gradient: Tensor, memory: Tensor | None, segments: Segments, bits: int, key: int | None, out: Tensor
+) -> tuple[Tensor, int]:
+    steps = torch.empty(int(segments.blocks_of(SCALED)[-1]))
     tables = (segments.offsets, segments.starts_of(bits), segments.ids)
-    scales = (inverse, steps.numpy(), bits, None if key is None else np.uint32(key))
-    cpu_blocks.write_blocks(gradient.numpy(), _numpy(memory), tables, *scales, out.numpy())
+    drawn = None if key is None else np.uint32(key)
+    values, kept = gradient.numpy(), _numpy(memory)
+    bad = cpu_blocks.write_blocks(values, kept, tables, bits, drawn, out.numpy(), steps.numpy())
+    return steps, bad
 
 
 def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:

@@ -3,77 +3,111 @@
 from __future__ import annotations
 
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
 from wirewise.codec.gradients.kernels.cpu_codes import add_levels_of, levels_of
-from wirewise.codec.gradients.kernels.cpu_values import EXPONENT, part_of, peak
-from wirewise.codec.gradients.kernels.reference_blocks import SCALED
-from wirewise.codec.kernels.words import entry, kernel
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, limit, peak
+from wirewise.codec.gradients.kernels.reference_blocks import LEAST_STEP, MOST, SCALED
+from wirewise.codec.kernels.words import as_bits, as_float, entry, inline, kernel
 from wirewise.rng import GOLDEN, row_key
 
-__all__ = ["add_blocks", "scan_blocks", "write_blocks"]
+__all__ = ["add_blocks", "write_blocks"]
+
+_LEAST, _MOST = np.float32(LEAST_STEP), np.float32(MOST)
+_SIGN_BIT = np.uint32(1 << 31)
+_UNDER_HALF = np.uint32(0x3EFFFFFF)
+"""Bits of the largest float32 below one half."""
+_PLACES, _UNIT = np.float32(2.0**24), np.float32(2.0**-24)
+_LIMIT = np.float32(MOST).view(np.uint32)
+_UPPER, _ROUND_UP = np.uint32(0xFFFF0000), np.uint32(0xFFFF)
 
 
-@entry
-def scan_blocks(gradient, memory, offsets, found):
-    """Largest |v| of each block; returns the first segment not finite, or -1."""
-    block = 0
-    for s in range(len(offsets) - 1):
-        top = np.uint32(0)
-        for lo in range(offsets[s], offsets[s + 1], SCALED):
-            hi = min(lo + SCALED, offsets[s + 1])
-            found[block], here = peak(gradient[lo:hi], part_of(memory, lo, hi))
-            top = max(top, here)
-            block += 1
-        if top >= EXPONENT:
-            return s
-    return -1
+@kernel
+def _sum_into(memory, gradient):
+    """V, at most `MOST`, in place of the memory; the largest bits of |v|."""
+    top = np.uint32(0)
+    for j in range(len(memory)):
+        v = np.float32(gradient[j] + memory[j])
+        memory[j] = v
+        top = max(top, np.uint32(as_bits(v) & ABS))
+    return top if top <= _LIMIT else limit(memory, _MOST)
 
 
-def _key_at(key, row, column):
-    """Key of the draws of a row from a column on, or None of None."""
-    return None if key is None else row_key(key, row) + column * GOLDEN
+@inline
+def _step(top, levels):
+    """Largest magnitude / levels as the next bfloat16, at least one whose inverse is finite; 0 of 0."""
+    if top == np.float32(0.0):
+        return np.float32(0.0)
+    ratio = max(np.float32(top / np.float32(levels)), _LEAST)
+    return as_float(np.uint32(np.uint32(as_bits(ratio) + _ROUND_UP) & _UPPER))
 
 
-# By type, like `part_of`.
-@overload(_key_at, inline="always")
-def _typed_key_at(key, row, column):
-    if key == types.none:
-        return lambda key, row, column: None
-    return lambda key, row, column: np.uint32(
-        row_key(key, row) + np.uint32(np.uint32(column) * np.uint32(GOLDEN))
-    )
+@kernel
+def _nearest(values, kept, inverse, step, target):
+    """Signed levels to nearest, halves away from 0; with `kept` (True or None) values become what is left."""
+    for j in range(len(values)):
+        v = values[j]
+        # Below one half by the least there is: the sum is rounded too, and must not lift what is under one half.
+        half = as_float(np.uint32(np.uint32(as_bits(v) & _SIGN_BIT) | _UNDER_HALF))
+        level = np.int32(np.float32(np.float32(v * inverse) + half))
+        target[j] = np.int8(level)
+        if kept is not None:
+            values[j] = np.float32(v - np.float32(np.float32(level) * step))
 
 
 @kernel
 def _pack_halves(codes, target):
     size = len(target)
-    for j in range(len(codes) - size):
-        low, high = np.int32(codes[j]) & np.int32(15), np.int32(codes[j + size])
-        target[j] = np.uint8(np.uint32(low | np.int32(high << np.int32(4))))
-    if len(codes) < 2 * size:
-        target[size - 1] = np.uint8(codes[size - 1] & np.int8(15))
+    low, high = codes[:size], codes[size:]
+    for j in range(len(high)):
+        lower = np.uint32(np.uint32(low[j]) & np.uint32(15))
+        target[j] = np.uint8(np.uint32(lower | np.uint32(np.uint32(high[j]) << np.uint32(4))))
+    if len(high) < size:
+        target[size - 1] = np.uint8(low[size - 1] & np.int8(15))
+
+
+@kernel
+def _code(values, kept, step, levels, key, place, codes):
+    """Codes of a block at a row and column; with `kept` (True or None) values become what is left."""
+    inverse = np.float32(_PLACES / step) if step > np.float32(0.0) else np.float32(0.0)
+    if key is None:
+        _nearest(values, kept, np.float32(inverse * _UNIT), step, codes)
+    else:
+        row, column = place
+        here = np.uint32(row_key(key, row) + np.uint32(np.uint32(column) * np.uint32(GOLDEN)))
+        levels_of(values, kept, inverse, step, np.int32(levels << 24), here, codes)
 
 
 @entry
-def write_blocks(gradient, memory, tables, inverses, steps, bits, key, out):
-    """Signed codes of 8 or 4 bits; inverses carry 24 binary places; memory = v - sent."""
+def write_blocks(gradient, memory, tables, bits, key, out, steps):
+    """Signed codes of 8 or 4 bits and the step of each block, memory = v - sent; first segment not finite, or -1.
+
+    A block is read once: v takes the place of its memory, and stays in cache while its step and codes are found.
+    """
     offsets, starts, ids = tables
-    most = np.int32(((1 << (bits - 1)) - 1) << 24)
-    block, codes = 0, np.empty(SCALED, dtype=np.int8)
+    levels, block, codes = (1 << (bits - 1)) - 1, 0, np.empty(SCALED, dtype=np.int8)
     for s in range(len(ids)):
         byte = starts[s]
         for lo in range(offsets[s], offsets[s + 1], SCALED):
             hi = min(lo + SCALED, offsets[s + 1])
+            if memory is None:
+                top = peak(gradient[lo:hi], None)[1]
+            else:
+                top = _sum_into(memory[lo:hi], gradient[lo:hi])
+            if top >= EXPONENT:
+                return s
             target = out[byte : byte + ((hi - lo) * bits + 7) // 8]
             part = target.view(np.int8) if bits == 8 else codes[: hi - lo]
-            row, kept = _key_at(key, ids[s], lo - offsets[s]), part_of(memory, lo, hi)
-            levels_of(gradient[lo:hi], kept, inverses[block], steps[block], most, row, part)
+            steps[block] = step = _step(as_float(top), levels)
+            place = (ids[s], lo - offsets[s])
+            if memory is None:
+                _code(gradient[lo:hi], None, step, levels, key, place, part)
+            else:
+                _code(memory[lo:hi], True, step, levels, key, place, part)
             if bits == 4:
                 _pack_halves(part, target)
             byte += len(target)
             block += 1
+    return -1
 
 
 @kernel

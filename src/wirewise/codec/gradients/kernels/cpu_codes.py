@@ -1,6 +1,6 @@
 """Numba kernels that write and add codes of 1, 2 and 8 bits; a segment is cut into blocks of planes.
 
-Kernels of signs go over a block several times: it stays in cache, and each loop is one that is vectorised.
+Kernels of signs and levels go over a block several times: it stays in cache, and each loop is one that is vectorised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ __all__ = [
 
 _ONE, _TWO = np.uint32(1), np.uint32(2)
 _SIGN, _DRAW = np.uint32(31), np.uint32(8)
-_HALF = np.uint32(1 << 23)
 _SIGN_BIT, _TOP_BYTE = np.uint32(1 << 31), np.uint32(24)
 _UNIT = np.float32(2.0**-24)
 
@@ -163,27 +162,20 @@ def write_ternary(gradient, memory, offsets, starts, ids, tops, inverses, key, o
             byte += size
 
 
-@inline
-def _noise(key, column):
-    """What is added before a fraction of 24 bits is cut off: a draw, or without key one half."""
-    if key is None:
-        return _HALF
-    return np.uint32(_word(key, column) >> _DRAW)
-
-
 @kernel
-def levels_of(gradient, memory, inverse, step, most, key, target):
-    """Signed levels of one scale, int8; memory = v - sent."""
-    for j in range(len(gradient)):
-        v = value(gradient, memory, j)
+def levels_of(values, kept, inverse, step, most, key, target):
+    """Signed levels of one scale, int8, rounded by draws; with `kept` (True or None) values become what is left."""
+    for j in range(len(values)):
+        v = values[j]
         bits = as_bits(v)
         magnitude = as_float(np.uint32(bits & ABS))
         fixed = np.uint32(min(np.int32(np.float32(magnitude * inverse)), most))
-        word = _noise(key, j)
+        word = np.uint32(_word(key, j) >> _DRAW)
         level = np.int32(np.uint32(np.uint32(fixed + word) >> np.uint32(24)))
         signed = np.int32(-level) if np.uint32(bits >> _SIGN) else level
         target[j] = np.int8(signed)
-        keep(memory, j, np.float32(v - np.float32(np.float32(signed) * step)))
+        if kept is not None:
+            values[j] = np.float32(v - np.float32(np.float32(signed) * step))
 
 
 @entry
@@ -191,9 +183,15 @@ def write_levels(gradient, memory, offsets, ids, inverses, steps, levels, key, o
     """Signed level floor(|v| * inverse + draw), int8 [d]; inverses carry 24 binary places; memory = v - sent."""
     most = np.int32(levels << 24)
     for s in range(len(steps)):
-        lo, hi = offsets[s], offsets[s + 1]
-        row, kept = row_key(key, ids[s]), part_of(memory, lo, hi)
-        levels_of(gradient[lo:hi], kept, inverses[s], steps[s], most, row, out[lo:hi])
+        row = row_key(key, ids[s])
+        for lo in range(offsets[s], offsets[s + 1], _BLOCK):
+            hi = min(lo + _BLOCK, offsets[s + 1])
+            here = np.uint32(row + np.uint32(np.uint32(lo - offsets[s]) * np.uint32(GOLDEN)))
+            if memory is None:
+                levels_of(gradient[lo:hi], None, inverses[s], steps[s], most, here, out[lo:hi])
+            else:
+                _add_to(memory[lo:hi], gradient[lo:hi])
+                levels_of(memory[lo:hi], True, inverses[s], steps[s], most, here, out[lo:hi])
 
 
 @kernel

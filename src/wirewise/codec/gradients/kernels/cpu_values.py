@@ -14,7 +14,19 @@ from numba.extending import intrinsic, overload
 
 from wirewise.codec.kernels.words import as_bits, as_float, bfloat16, entry, kernel
 
-__all__ = ["ABS", "EXPONENT", "cast", "keep", "part_of", "peak", "scan", "scan_halves", "value", "widen_add"]
+__all__ = [
+    "ABS",
+    "EXPONENT",
+    "cast",
+    "keep",
+    "limit",
+    "part_of",
+    "peak",
+    "scan",
+    "scan_halves",
+    "value",
+    "widen_add",
+]
 
 ABS = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
@@ -78,6 +90,17 @@ def peak(gradient, memory):
     for i in range(len(gradient)):
         top = max(top, np.uint32(as_bits(value(gradient, memory, i)) & ABS))
     return np.float64(as_float(top)), top
+
+
+@kernel
+def limit(values, most):
+    """Cut magnitudes to `most`; NaN stays. Returns the largest bits of |v| that come of it."""
+    top = np.uint32(0)
+    for i in range(len(values)):
+        if abs(values[i]) > most:
+            values[i] = np.float32(np.copysign(most, values[i]))
+        top = max(top, np.uint32(as_bits(values[i]) & ABS))
+    return top
 
 
 @_reduction

@@ -16,7 +16,7 @@ from torch import Tensor
 from wirewise.codec.gradients.kernels import gpu_codes
 from wirewise.codec.gradients.kernels.pieces import BLOCK, peaks, slices, values_of
 from wirewise.codec.gradients.kernels.reference import add_cast, halves, sums, write_cast
-from wirewise.codec.gradients.kernels.reference_blocks import SCALED, block_peaks, orthogonalise
+from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps, orthogonalise
 from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.kernels.triton_gpu import check_device
@@ -29,7 +29,6 @@ __all__ = [
     "add_signs",
     "add_sparse",
     "add_ternary",
-    "block_peaks",
     "check_device",
     "compensate",
     "draw",
@@ -149,17 +148,18 @@ def write_levels(
 
 
 def write_blocks(
-    gradient: Tensor,
-    memory: Tensor | None,
-    segments: Segments,
-    steps: Tensor,
-    bits: int,
-    key: int | None,
-    out: Tensor,
-) -> None:
-    inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0)
-    most = (1 << (bits - 1)) - 1
-    _codes(gradient, memory, segments, steps, inverse, most, bits, SCALED, key, out)
+    gradient: Tensor, memory: Tensor | None, segments: Segments, bits: int, key: int | None, out: Tensor
+) -> tuple[Tensor, int]:
+    v = gradient if memory is None else (gradient + memory).clamp(-MOST, MOST)
+    steps, bad = block_steps(v, segments, bits)
+    if bad < 0:
+        if memory is not None:
+            # The kernel adds it to what it reads, and writes what is left.
+            memory.zero_()
+        inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0)
+        most = (1 << (bits - 1)) - 1
+        _codes(v, memory, segments, steps, inverse, most, bits, SCALED, key, out)
+    return steps, bad
 
 
 def _add_planes(

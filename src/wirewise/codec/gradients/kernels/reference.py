@@ -18,12 +18,7 @@ from wirewise.codec.gradients.kernels.pieces import (
     values_of,
     words,
 )
-from wirewise.codec.gradients.kernels.reference_blocks import (
-    add_blocks,
-    block_peaks,
-    orthogonalise,
-    write_blocks,
-)
+from wirewise.codec.gradients.kernels.reference_blocks import add_blocks, orthogonalise, write_blocks
 from wirewise.codec.gradients.kernels.reference_select import (
     above,
     add_sparse,
@@ -42,7 +37,6 @@ __all__ = [
     "add_signs",
     "add_sparse",
     "add_ternary",
-    "block_peaks",
     "compensate",
     "draw",
     "halves",

@@ -11,45 +11,58 @@ from wirewise.codec.gradients.kernels.pieces import (
     from_planes,
     slices,
     to_planes,
-    values_of,
     words,
 )
 from wirewise.codec.gradients.segments import Segments
 
-__all__ = ["NOISE", "SCALED", "add_blocks", "block_peaks", "orthogonalise", "write_blocks"]
+__all__ = [
+    "LEAST_STEP",
+    "MOST",
+    "NOISE",
+    "SCALED",
+    "add_blocks",
+    "block_steps",
+    "orthogonalise",
+    "write_blocks",
+]
 
 SCALED = 256
 """Elements that share a scale; a segment is cut into so many at a time, the last block is shorter."""
+LEAST_STEP = 2.0**-100
+MOST = float(torch.finfo(torch.float32).max) * (1 - 2.0**-7)
+"""Sums are cut to it, so that the largest code times its step, which was rounded up, is finite."""
 _HALF = 1 << 23
 NOISE = 1e-6
 """What is left of a factor after its projections, relative to before, from which on it is rounding noise."""
 
 
-def block_peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
-    """Largest |v| of each block, float32 [blocks]; and the first segment not finite, or -1."""
-    v = values_of(gradient, memory).abs()
-    parts = [_blocks_of(v[part]).amax(dim=1) for part in slices(segments)]
-    return torch.cat(parts), first_bad([part.isfinite().all() for part in parts])
+def block_steps(v: Tensor, segments: Segments, bits: int) -> tuple[Tensor, int]:
+    """Step of each block, its largest |v| / levels as the next bfloat16, float32 [blocks]; 0 of 0.
+
+    A step is at least one whose inverse is finite with 24 binary places. Also the first segment not finite, or -1.
+    """
+    parts = [_blocks_of(v[part].abs()).amax(dim=1) for part in slices(segments)]
+    ratio = torch.cat(parts) / ((1 << (bits - 1)) - 1)
+    raised = ((ratio.clamp_min(LEAST_STEP).view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
+    return torch.where(ratio > 0, raised, 0.0), first_bad([part.isfinite().all() for part in parts])
 
 
 def write_blocks(
-    gradient: Tensor,
-    memory: Tensor | None,
-    segments: Segments,
-    steps: Tensor,
-    bits: int,
-    key: int | None,
-    out: Tensor,
-) -> None:
+    gradient: Tensor, memory: Tensor | None, segments: Segments, bits: int, key: int | None, out: Tensor
+) -> tuple[Tensor, int]:
     """Signed codes of 8 or 4 bits, v / step rounded with u in [0, 1), or to nearest without key; memory = v - sent.
 
-    Four bits lie in planes of blocks of `SCALED`. Steps are float32 [blocks].
+    Sums are at most `MOST`. Four bits lie in planes of blocks of `SCALED`.
+
+    Returns:
+        The step of each block, float32 [blocks]; and the first segment not finite, or -1.
     """
-    v = values_of(gradient, memory)
+    v = gradient if memory is None else (gradient + memory).clamp(-MOST, MOST)
     most = (1 << (bits - 1)) - 1
+    steps, bad = block_steps(v, segments, bits)
     inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0)
     starts, firsts = segments.starts_of(bits), segments.blocks_of(SCALED)
-    for s, part in enumerate(slices(segments)):
+    for s, part in enumerate(slices(segments) if bad < 0 else ()):
         size, own = part.stop - part.start, slice(firsts[s], firsts[s + 1])
         fixed = (v[part].abs() * _spread(inverse[own], size)).to(torch.int64).clamp_max(most << 24)
         noise = _HALF if key is None else (words(key, segments, s) >> 8).to(v.device)
@@ -59,6 +72,7 @@ def write_blocks(
         out[starts[s] : starts[s + 1]] = codes if bits == 8 else to_planes(codes & 15, 4, SCALED)
         if memory is not None:
             memory[part] = v[part] - signed.float() * _spread(steps[own], size)
+    return steps, bad
 
 
 def add_blocks(payloads: Tensor, segments: Segments, steps: Tensor, bits: int, out: Tensor) -> None:
