@@ -1,0 +1,40 @@
+"""Graphs that grow task by task, and which old vertices are rehearsed with what weight. Needs no torch."""
+
+from wirewise.graph.rehearsal.matching import (
+    KERNELS,
+    effective_size,
+    gram,
+    guarded,
+    kernel_sums,
+    matched_weights,
+    median_distance,
+    solve_matching,
+)
+from wirewise.graph.rehearsal.measures import average_forgetting, average_performance, balanced_accuracy
+from wirewise.graph.rehearsal.selection import SELECTIONS, Candidates, select
+from wirewise.graph.rehearsal.structure import coverage, k_centre, radius
+from wirewise.graph.rehearsal.tasks import GROWTHS, GrowingGraph, Task, growing_graph
+
+__all__ = [
+    "GROWTHS",
+    "KERNELS",
+    "SELECTIONS",
+    "Candidates",
+    "GrowingGraph",
+    "Task",
+    "average_forgetting",
+    "average_performance",
+    "balanced_accuracy",
+    "coverage",
+    "effective_size",
+    "gram",
+    "growing_graph",
+    "guarded",
+    "k_centre",
+    "kernel_sums",
+    "matched_weights",
+    "median_distance",
+    "radius",
+    "select",
+    "solve_matching",
+]

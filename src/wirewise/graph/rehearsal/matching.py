@@ -1,0 +1,184 @@
+"""Kernel mean matching: weights with which few rows have the mean of many (Huang et al., NIPS 2006).
+
+SEA-ER weights the rehearsed vertices so that their embeddings, under the structure of when they were kept, match those
+of their task under the current graph. Sums over target rows add up, so ranks that hold parts of them add theirs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+
+__all__ = [
+    "KERNELS",
+    "effective_size",
+    "gram",
+    "guarded",
+    "kernel_sums",
+    "matched_weights",
+    "median_distance",
+    "solve_matching",
+]
+
+KERNELS = ("linear", "rbf")
+"""Products of rows, or exp(-d^2 / (2 sigma^2)) of their distances d."""
+_STEPS = 20_000
+_SETTLED = 1e-10
+_HALVINGS = 60
+_BLOCK = 4096
+
+Rows = NDArray[np.float64]
+
+
+def median_distance(z: Rows) -> float:
+    """Median distance between different rows, [n, d]: a bandwidth; 1 where that is 0 or there is one row."""
+    distances = np.sqrt(_squares(z, z))[np.triu_indices(len(z), 1)]
+    return float(np.median(distances)) if len(distances) and np.median(distances) > 0 else 1.0
+
+
+def gram(a: Rows, b: Rows, *, kernel: str = "linear", sigma: float = 1.0) -> Rows:
+    """Kernel of each row of a with each of b, [len(a), len(b)].
+
+    Raises:
+        InputError: An unknown kernel.
+    """
+    if kernel not in KERNELS:
+        raise InputError(f"kernel {kernel!r} is unknown; expected one of: {', '.join(KERNELS)}")
+    if kernel == "linear":
+        return a @ b.T
+    found: Rows = np.exp(-_squares(a, b) / (2 * sigma**2))
+    return found
+
+
+def kernel_sums(z: Rows, x: Rows, *, kernel: str = "linear", sigma: float = 1.0) -> Rows:
+    """Sum over the rows of x of their kernel with each row of z, [len(z)]; parts of x add up."""
+    total = np.zeros(len(z))
+    for low in range(0, len(x), _BLOCK):
+        total += gram(z, x[low : low + _BLOCK], kernel=kernel, sigma=sigma).sum(axis=1)
+    return total
+
+
+def matched_weights(
+    z: Rows,
+    x: Rows,
+    *,
+    kernel: str = "linear",
+    sigma: float | None = None,
+    most: float = 1.0,
+    slack: float | None = None,
+    groups: NDArray[np.int64] | None = None,
+    least_effective: float = 0.5,
+) -> Rows:
+    """Weights of the rows z with which their mean is near that of the rows x, [n].
+
+    Args:
+        z: Rows that get weights, [n, d].
+        x: Rows of the target, [m, d].
+        kernel: One of `KERNELS`.
+        sigma: Of rbf; by default the median distance of z.
+        most: As of `solve_matching`, like the next two.
+        slack: See there.
+        groups: See there.
+        least_effective: Share of n that `effective_size` must reach, see `guarded`.
+
+    Raises:
+        InputError: No rows, other widths, or a setting out of its range.
+    """
+    if not len(z) or not len(x) or z.shape[1] != x.shape[1]:
+        raise InputError(
+            f"got rows {z.shape} and target rows {x.shape}; expected at least one each, of the same width"
+        )
+    z, x = np.asarray(z, np.float64), np.asarray(x, np.float64)
+    sigma = median_distance(z) if sigma is None else sigma
+    kappa = kernel_sums(z, x, kernel=kernel, sigma=sigma) * (len(z) / len(x))
+    inner = gram(z, z, kernel=kernel, sigma=sigma)
+    return guarded(solve_matching(inner, kappa, most=most, slack=slack, groups=groups), least_effective)
+
+
+def solve_matching(
+    inner: Rows,
+    kappa: Rows,
+    *,
+    most: float = 1.0,
+    slack: float | None = None,
+    groups: NDArray[np.int64] | None = None,
+) -> Rows:
+    """Minimise b' K b / 2 - kappa' b with 0 <= b <= most and the sum of b within n (1 -+ slack), [n].
+
+    Accelerated projected gradient from ones, restarted where it turns back; the projection is exact.
+
+    Args:
+        inner: K, kernels of the rows with each other, [n, n].
+        kappa: n / m times `kernel_sums` over the m target rows, [n].
+        most: Largest weight, at least one.
+        slack: By default most / sqrt(n).
+        groups: Class of each row, [n]: the sum is bounded in every class by itself, so that none is left out.
+
+    Raises:
+        InputError: A largest weight below one, which no sum of n allows, or a negative slack.
+    """
+    slack = most / np.sqrt(len(kappa)) if slack is None else slack
+    if most < 1 or slack < 0:
+        raise InputError(f"got a largest weight of {most} and a slack of {slack}; expected at least 1 and 0")
+    members = (
+        [np.flatnonzero(groups == g) for g in np.unique(groups)] if groups is not None else [slice(None)]
+    )
+    step = 1 / max(float(np.linalg.norm(inner, 2)), 1e-12)
+    b = ahead = np.ones(len(kappa))
+    pace = 1.0
+    for _ in range(_STEPS):
+        after = ahead - step * (inner @ ahead - kappa)
+        for group in members:
+            after[group] = _project(after[group], most, slack)
+        moved = after - b
+        if moved @ (ahead - after) > 0:
+            pace = 1.0
+        faster = (1 + np.sqrt(1 + 4 * pace**2)) / 2
+        ahead = after + (pace - 1) / faster * moved
+        b, pace = after, faster
+        if np.abs(moved).max() < _SETTLED:
+            break
+    return b
+
+
+def _project(values: Rows, most: float, slack: float) -> Rows:
+    """The nearest point with values from 0 to `most` and a sum within n (1 -+ slack)."""
+    inside = np.clip(values, 0, most)
+    goal = np.clip(inside.sum(), len(values) * (1 - slack), len(values) * (1 + slack))
+    if goal == inside.sum():
+        return inside
+    low, high = values.min() - most, values.max()
+    for _ in range(_HALVINGS):
+        shift = (low + high) / 2
+        if np.clip(values - shift, 0, most).sum() > goal:
+            low = shift
+        else:
+            high = shift
+    return np.clip(values - high, 0, most)
+
+
+def effective_size(b: Rows) -> float:
+    """How many equal weights tell as much, (sum b)^2 / sum b^2; 0 where all are 0."""
+    squares = float(b @ b)
+    return float(b.sum()) ** 2 / squares if squares else 0.0
+
+
+def guarded(b: Rows, least: float = 0.5) -> Rows:
+    """The weights, moved towards ones just so far that `effective_size` is at least `least` of n."""
+    if effective_size(b) >= least * len(b):
+        return b
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        share = (low + high) / 2
+        if effective_size(b + share * (1 - b)) < least * len(b):
+            low = share
+        else:
+            high = share
+    return b + high * (1 - b)
+
+
+def _squares(a: Rows, b: Rows) -> Rows:
+    found: Rows = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
+    return found

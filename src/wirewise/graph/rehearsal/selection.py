@@ -1,0 +1,118 @@
+"""Which vertices of a task are kept to be rehearsed, class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.graph.rehearsal.structure import coverage, k_centre
+from wirewise.graph.structure import InEdges
+
+__all__ = ["SELECTIONS", "Candidates", "select"]
+
+_HOPS = 2
+"""Of the model: what a vertex's row depends on."""
+_NEAR = 0.5
+"""Of the mean distance to other classes: what counts as near in `_least_mixed`."""
+_ROWS = 1024
+"""Rows of a block of distances."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Training vertices of one class, with what selections look at. n candidates, d values a row."""
+
+    edges: InEdges
+    """Of the current graph."""
+    vertices: NDArray[np.int64]
+    """[n]: ids, ascending."""
+    rows: NDArray[np.float32]
+    """[n, d]: their embeddings."""
+    others: NDArray[np.float32]
+    """[m, d]: embeddings of the task's training vertices of other classes."""
+    seed: int = 0
+
+
+def select(name: str, candidates: Candidates, budget: int) -> NDArray[np.int64]:
+    """Ids of at most `budget` of the candidates, ascending; the same for the same seed.
+
+    Args:
+        name: A key of `SELECTIONS`.
+        candidates: To choose from.
+        budget: At least one.
+
+    Raises:
+        InputError: An unknown name, or a budget below one.
+    """
+    if name not in SELECTIONS:
+        raise InputError(f"selection {name!r} is unknown; expected one of: {', '.join(SELECTIONS)}")
+    if budget < 1:
+        raise InputError(f"budget is {budget}; expected at least 1 vertex of each class")
+    if budget >= len(candidates.vertices):
+        return candidates.vertices
+    return np.sort(SELECTIONS[name](candidates, budget))
+
+
+def _random(candidates: Candidates, budget: int) -> NDArray[np.int64]:
+    return np.random.default_rng(candidates.seed).choice(candidates.vertices, budget, replace=False)
+
+
+def _nearest_mean(candidates: Candidates, budget: int) -> NDArray[np.int64]:
+    """Mean of features (MF) of ER-GNN: nearest to the mean of the class."""
+    distance = np.linalg.norm(candidates.rows - candidates.rows.mean(axis=0), axis=1)
+    return candidates.vertices[np.argsort(distance, kind="stable")[:budget]]
+
+
+def _least_mixed(candidates: Candidates, budget: int) -> NDArray[np.int64]:
+    """Coverage maximisation (CM) of ER-GNN: with the fewest rows of other classes near; ties by lot."""
+    order = np.random.default_rng(candidates.seed).permutation(len(candidates.vertices))
+    others = candidates.others
+    if not len(others):
+        return candidates.vertices[order[:budget]]
+    blocks = [_distances(candidates.rows[low : low + _ROWS], others) for low in range(0, len(order), _ROWS)]
+    near = _NEAR * float(np.mean([block.mean() for block in blocks]))
+    count = np.concatenate([(block < near).sum(axis=1) for block in blocks])
+    return candidates.vertices[order[np.argsort(count[order], kind="stable")[:budget]]]
+
+
+def _herding(candidates: Candidates, budget: int) -> NDArray[np.int64]:
+    """In turn the row that brings the mean of the chosen nearest to that of the class (Welling 2009, iCaRL)."""
+    rows = candidates.rows.astype(np.float64)
+    goal, total = rows.mean(axis=0), np.zeros(rows.shape[1])
+    chosen: list[int] = []
+    for count in range(1, budget + 1):
+        gap = np.linalg.norm(goal - (total + rows) / count, axis=1)
+        gap[chosen] = np.inf
+        chosen.append(int(np.argmin(gap)))
+        total += rows[chosen[-1]]
+    return candidates.vertices[chosen]
+
+
+def _centres(candidates: Candidates, budget: int) -> NDArray[np.int64]:
+    """Nearest in hops to all of the class, as SEA-ER asks; out of the model's reach all are equally far."""
+    return k_centre(candidates.edges, candidates.vertices, budget, most=_HOPS + 1)
+
+
+def _covering(candidates: Candidates, budget: int) -> NDArray[np.int64]:
+    return coverage(candidates.edges, candidates.vertices, budget, hops=_HOPS, seed=candidates.seed)
+
+
+def _distances(rows: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
+    squares = (rows**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * rows @ others.T
+    return np.sqrt(np.maximum(squares, 0))
+
+
+SELECTIONS: dict[str, Callable[[Candidates, int], NDArray[np.int64]]] = {
+    "random": _random,
+    "cm": _least_mixed,
+    "mf": _nearest_mean,
+    "herding": _herding,
+    "k-centre": _centres,
+    "coverage": _covering,
+}
+"""By name: by lot; ER-GNN's CM and MF (Zhou, Cao: Overcoming Catastrophic Forgetting in Graph Neural Networks with
+Experience Replay, AAAI 2021); herding; and the two of `structure`."""

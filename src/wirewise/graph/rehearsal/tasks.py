@@ -1,0 +1,140 @@
+"""Tasks of a growing graph: classes arrive in order, and with them their vertices and edges.
+
+The protocol is that of CGLB (Zhang, Song, Tao: CGLB: Benchmark Tasks for Continual Graph Learning, NeurIPS Datasets
+and Benchmarks 2022): classes in label order, a split of every class by seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import GraphError, InputError
+from wirewise.graph.data import GraphData
+from wirewise.graph.structure import InEdges
+
+__all__ = ["GROWTHS", "GrowingGraph", "Task", "growing_graph"]
+
+GROWTHS = ("inductive", "separate", "transductive")
+"""Later vertices add edges to earlier ones; tasks share no edges; or the whole graph is there from the start and only
+labels arrive."""
+_TRAIN, _VALIDATION = 0.6, 0.2
+_FEWEST = 5
+"""Vertices of a class, so that each part of its split has one."""
+
+
+class Task(NamedTuple):
+    """Classes that arrive together; ids are those of the whole graph, ascending."""
+
+    classes: tuple[int, ...]
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class GrowingGraph:
+    """A graph whose vertices arrive with the tasks of their classes. N vertices, T tasks, C classes."""
+
+    data: GraphData
+    """Undirected; all of it."""
+    tasks: tuple[Task, ...]
+    arrival: NDArray[np.int64]
+    """[N]: the task that a vertex arrives with; -1: its class is in no task, so it never arrives."""
+    growth: str = "inductive"
+
+    @property
+    def task_of_class(self) -> NDArray[np.int64]:
+        """Task of each class, -1 where none, [C]."""
+        found = np.full(self.data.num_classes, -1)
+        for number, task in enumerate(self.tasks):
+            found[list(task.classes)] = number
+        return found
+
+    def edges(self, task: int) -> InEdges:
+        """Edges of the graph as it is when a task is learnt; vertices that are not there yet have none.
+
+        Raises:
+            InputError: There is no such task.
+        """
+        if not 0 <= task < len(self.tasks):
+            raise InputError(f"got task {task}; expected 0 to {len(self.tasks) - 1}")
+        whole = self.data.in_edges
+        nodes = self.data.num_nodes
+        there = self.arrival >= 0
+        if self.growth != "transductive":
+            there &= self.arrival <= task
+        target = np.repeat(np.arange(nodes), np.diff(whole.indptr))
+        keep = there[target] & there[whole.indices]
+        if self.growth == "separate":
+            keep &= self.arrival[target] == self.arrival[whole.indices]
+        indptr = np.zeros(nodes + 1, np.int64)
+        np.cumsum(np.bincount(target[keep], minlength=nodes), out=indptr[1:])
+        weight = None if whole.weight is None else whole.weight[keep]
+        return InEdges(indptr, whole.indices[keep], weight)
+
+
+def growing_graph(
+    data: GraphData,
+    *,
+    classes_per_task: int = 2,
+    fewest: int = 50,
+    growth: str = "inductive",
+    most_tasks: int | None = None,
+    seed: int = 0,
+) -> GrowingGraph:
+    """Tasks of a graph by its classes in label order; classes left over at the end are dropped.
+
+    Args:
+        data: A checked graph; a directed one is taken in both directions.
+        classes_per_task: At least two, or a task within its own classes has nothing to decide.
+        fewest: Classes with fewer labelled vertices are left out.
+        growth: One of `GROWTHS`.
+        most_tasks: Leave out the tasks after so many; None: all.
+        seed: Of the split of each class into 60 % train, 20 % validation, 20 % test.
+
+    Raises:
+        InputError: A setting out of its range.
+        GraphError: Several labels a vertex, or classes for fewer than two tasks.
+    """
+    if classes_per_task < 2 or fewest < _FEWEST:
+        raise InputError(
+            f"got {classes_per_task} classes per task and classes of at least {fewest} vertices; expected at least "
+            f"2 and {_FEWEST}"
+        )
+    if growth not in GROWTHS:
+        raise InputError(f"growth {growth!r} is unknown; expected one of: {', '.join(GROWTHS)}")
+    if data.multilabel:
+        raise GraphError(
+            f"{data.name} has several labels a vertex; tasks by class need one, y of shape [nodes]"
+        )
+    data = data.undirected() if data.directed else data
+    sizes = np.bincount(data.y[data.y >= 0], minlength=data.num_classes)
+    kept = np.flatnonzero(sizes >= fewest)
+    count = min(len(kept) // classes_per_task, most_tasks or len(kept))
+    if count < 2:
+        raise GraphError(
+            f"{data.name} has {len(kept)} of {data.num_classes} classes with at least {fewest} vertices, enough for "
+            f"{count} tasks of {classes_per_task}; expected at least 2 tasks, lower the smallest class or the classes "
+            "per task"
+        )
+    arrival = np.full(data.num_nodes, -1)
+    tasks = []
+    for number, classes in enumerate(kept[: count * classes_per_task].reshape(count, classes_per_task)):
+        arrival[np.isin(data.y, classes)] = number
+        tasks.append(_task(data, classes, seed))
+    return GrowingGraph(data, tuple(tasks), arrival, growth)
+
+
+def _task(data: GraphData, classes: NDArray[np.int64], seed: int) -> Task:
+    parts: list[list[NDArray[np.int64]]] = [[], [], []]
+    for label in classes:
+        order = np.random.default_rng([seed, int(label)]).permutation(np.flatnonzero(data.y == label))
+        ends = (np.array([_TRAIN, _TRAIN + _VALIDATION]) * len(order)).astype(int)
+        for part, found in zip(parts, np.split(order, ends), strict=True):
+            part.append(found)
+    train, validation, test = (np.sort(np.concatenate(part)) for part in parts)
+    return Task(tuple(int(label) for label in classes), train, validation, test)
