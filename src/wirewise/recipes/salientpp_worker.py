@@ -191,9 +191,8 @@ class _Machine:
             gradients = net.compressed.bytes_sent / epochs
         busiest = max(fetcher.sent_bytes, fetcher.received_bytes) / epochs + gradients
         fetched, foreign = self._reduced(float(seen.fetched)), self._reduced(float(seen.foreign))
-        link_bytes_s = (
-            units.parse_rate(self.job.link) / 8 / (self.job.workers // (self.job.hosts or self.job.workers))
-        )
+        per_host = self.job.workers // (self.job.hosts or self.job.workers)
+        link_bytes_s = units.parse_rate(self.job.link) / per_host
         return MiniBatchRecord(
             epoch_s=statistics.median(seen.epochs_s),
             epochs_s=tuple(seen.epochs_s),
