@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators
+from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators, plan_placement
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 from wirewise.planners.fusion import PLANNERS, FusionProblem, MemorySizes, from_trace, with_memory
@@ -21,10 +21,11 @@ from wirewise.units import format_size, parse_size
 __all__ = ["app"]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Plans: buckets of gradients, programs of collectives, cached rows."
+    no_args_is_help=True, help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks."
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
+app.command()(plan_placement.placement)
 
 _SEARCHES = ("dpro", "mcmc")
 """Planners that keep to budgets."""

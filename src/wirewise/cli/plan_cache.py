@@ -15,7 +15,7 @@ from wirewise.planners.cache import POLICIES, CacheProblem, plans
 from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
 
-__all__ = ["cache"]
+__all__ = ["cache", "numbers", "sampling_problem"]
 
 _FLOAT_BYTES = 4
 
@@ -52,13 +52,13 @@ def cache(
 
     Rows are expected ones, from inclusion probabilities corrected by two sampled epochs.
     """
-    alphas = _numbers("--alpha", alpha, float)
+    alphas = numbers("--alpha", alpha, float)
     names = list(POLICIES) if policy == "all" else [word.strip() for word in policy.split(",")]
     graph = load(dataset, seed=seed)
     if graph.directed and not directed:
         graph = graph.undirected()
-    problem = _problem(
-        graph, workers, parts, _numbers("--fanouts", fanouts, int), batch_size, semantics, train_share, seed
+    problem = sampling_problem(
+        graph, workers, parts, numbers("--fanouts", fanouts, int), batch_size, semantics, train_share, seed
     )
     found = plans(problem, alphas, names)
     first = found[names[0]][alphas[0]]
@@ -88,14 +88,19 @@ def cache(
         typer.echo(f"Plan of {names[0]} at alpha {alphas[0]:g}: {out}")
 
 
-def _numbers(option: str, text: str, kind: type) -> list[Any]:
+def numbers(option: str, text: str, kind: type) -> list[Any]:
+    """Numbers by comma.
+
+    Raises:
+        InputError: The text holds something else; the message names the option.
+    """
     try:
         return [kind(word) for word in text.split(",")]
     except ValueError as cause:
         raise InputError(f"{option} is {text!r}; expected numbers by comma, such as 15,10,5") from cause
 
 
-def _problem(
+def sampling_problem(
     graph: GraphData,
     workers: int,
     parts: str,
@@ -105,6 +110,11 @@ def _problem(
     train_share: float,
     seed: int,
 ) -> CacheProblem:
+    """A graph cut into parts, and training nodes of each.
+
+    Raises:
+        InputError: A share of training nodes out of range, or a graph without any.
+    """
     if not 0 < train_share <= 1:
         raise InputError(f"--train-share is {train_share}; expected a share above 0 and at most 1")
     owner = np.zeros(graph.num_nodes, np.int64)

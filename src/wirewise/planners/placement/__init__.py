@@ -1,0 +1,23 @@
+"""Where the tasks of a distributed job run."""
+
+from wirewise.planners.placement.chain import search
+from wirewise.planners.placement.gnn_tasks import METHODS, plan
+from wirewise.planners.placement.problem import PlacementProblem, host_links, problem_of
+from wirewise.planners.placement.starts import STARTS, colocated, first_fit, scattered, store_affine
+from wirewise.planners.placement.volumes import expected_rows, from_graph
+
+__all__ = [
+    "METHODS",
+    "STARTS",
+    "PlacementProblem",
+    "colocated",
+    "expected_rows",
+    "first_fit",
+    "from_graph",
+    "host_links",
+    "plan",
+    "problem_of",
+    "scattered",
+    "search",
+    "store_affine",
+]

@@ -1,0 +1,149 @@
+"""Placements by rule: what others do, and what a search starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import PlanError
+from wirewise.planners.placement.problem import Ints, Matrix, PlacementProblem, numbers_of
+
+__all__ = ["STARTS", "colocated", "first_fit", "scattered", "store_affine"]
+
+_TRIES = 200
+"""Orders in which packing is tried before it is given up."""
+
+
+def first_fit(problem: PlacementProblem, *, seed: int = 0) -> Ints:
+    """Largest tasks first, each on the host that has the largest share of its room left; random orders if that fails.
+
+    Raises:
+        PlanError: No order found room; the message names the resource that is short.
+    """
+    random = np.random.default_rng(seed)
+    total = np.maximum(problem.capacity.sum(axis=0), 1e-300)
+    weight = (problem.demand / total).max(axis=1, initial=0.0)
+    order = problem.free[np.argsort(-weight[problem.free], kind="stable")]
+    failed = -1
+    for _ in range(_TRIES):
+        places = problem.fixed.copy()
+        failed = _pack(
+            problem, places, order, lambda hosts, left: int(hosts[np.argmax(_share(left, total)[hosts])])
+        )
+        if failed < 0:
+            return places
+        order = random.permutation(order)
+    raise PlanError(problem.shortage(np.array([failed]), problem.left(places)))
+
+
+def colocated(problem: PlacementProblem, *, seed: int = 0) -> Ints:
+    """Samplers beside their worker, workers dealt out evenly, servers in turn (DistDGL).
+
+    Raises:
+        PlanError: Some worker finds no host with room for its samplers too.
+    """
+    places = problem.fixed.copy()
+    workers = np.zeros(len(problem.hosts), np.int64)
+    for members in problem.groups:
+        left = problem.left(places)
+        hosts = problem.hosts_for(members, left)
+        if not len(hosts):
+            raise PlanError(f"workers with their samplers do not fit: {problem.shortage(members, left)}")
+        chosen = hosts[np.argmin(workers[hosts])]
+        places[members] = chosen
+        workers[chosen] += 1
+    servers = numbers_of(problem, "server")
+    _deal(problem, places, servers)
+    return places
+
+
+def scattered(problem: PlacementProblem, *, seed: int = 0) -> Ints:
+    """Every task on a random host that has room.
+
+    Raises:
+        PlanError: No random order found room.
+    """
+    random = np.random.default_rng(seed)
+    failed = -1
+    for _ in range(_TRIES):
+        places = problem.fixed.copy()
+        failed = _pack(
+            problem, places, random.permutation(problem.free), lambda hosts, left: int(random.choice(hosts))
+        )
+        if failed < 0:
+            return places
+    raise PlanError(problem.shortage(np.array([failed]), problem.left(places)))
+
+
+def store_affine(problem: PlacementProblem, *, seed: int = 0) -> Ints:
+    """Each sampler, those with most bytes first, where the stores are that send it most; its worker follows.
+
+    Raises:
+        PlanError: As `first_fit`, for what is left.
+    """
+    places = problem.fixed.copy()
+    received = _received(problem, places)
+    samplers = sorted(numbers_of(problem, "sampler"), key=lambda task: -received[task].max(initial=0.0))
+    _by_bytes(problem, places, samplers, received)
+    _by_bytes(problem, places, numbers_of(problem, "worker"), _received(problem, places))
+    _deal(problem, places, numbers_of(problem, "server"))
+    return places
+
+
+def _by_bytes(problem: PlacementProblem, places: Ints, tasks: list[int], received: Matrix) -> None:
+    for task in tasks:
+        left = problem.left(places)
+        hosts = problem.hosts_for(np.array([task]), left)
+        if not len(hosts):
+            raise PlanError(problem.shortage(np.array([task]), left))
+        places[task] = hosts[np.argmax(received[task, hosts])]
+
+
+def _received(problem: PlacementProblem, places: Ints) -> Matrix:
+    """Bytes that each task gets from those that are placed on each host, [T, H]."""
+    found = np.zeros((len(places), len(problem.hosts)))
+    number = {task.name: place for place, task in enumerate(problem.tasks.tasks)}
+    for flow in problem.tasks.flows:
+        source, target = number[flow.source], number[flow.target]
+        if places[source] >= 0:
+            found[target, places[source]] += sum(problem.tasks.numbers(flow.size_bytes))
+    return found
+
+
+def _deal(problem: PlacementProblem, places: Ints, tasks: list[int]) -> None:
+    """One task after the other on the next host in turn that has room."""
+    following = 0
+    for task in tasks:
+        left = problem.left(places)
+        hosts = problem.hosts_for(np.array([task]), left)
+        if not len(hosts):
+            raise PlanError(problem.shortage(np.array([task]), left))
+        chosen = int(hosts[np.argmin((hosts - following) % len(problem.hosts))])
+        places[task] = chosen
+        following = chosen + 1
+
+
+def _pack(problem: PlacementProblem, places: Ints, order: Ints, choose: Callable[[Ints, Matrix], int]) -> int:
+    """Place tasks in an order; the first one that finds no host, or -1."""
+    left = problem.left(places)
+    for task in order:
+        hosts = problem.hosts_for(np.array([task]), left)
+        if not len(hosts):
+            return int(task)
+        places[task] = choose(hosts, left)
+        left[places[task]] -= problem.demand[task]
+    return -1
+
+
+def _share(left: Matrix, total: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (left / total).min(axis=1, initial=np.inf)
+
+
+STARTS: dict[str, Callable[..., Ints]] = {
+    "colocated": colocated,
+    "store-affine": store_affine,
+    "random": scattered,
+}
+"""`(problem, *, seed) -> places, [T]`."""
