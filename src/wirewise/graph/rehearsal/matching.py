@@ -6,6 +6,8 @@ of their task under the current graph. Sums over target rows add up, so ranks th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +26,8 @@ __all__ = [
 
 KERNELS = ("linear", "rbf")
 """Products of rows, or exp(-d^2 / (2 sigma^2)) of their distances d."""
-_STEPS = 20_000
-_SETTLED = 1e-10
+_STEPS = 5000
+_SETTLED = 1e-9
 _HALVINGS = 60
 _BLOCK = 4096
 
@@ -70,6 +72,7 @@ def matched_weights(
     slack: float | None = None,
     groups: NDArray[np.int64] | None = None,
     least_effective: float = 0.5,
+    total: Callable[[Rows], Rows] | None = None,
 ) -> Rows:
     """Weights of the rows z with which their mean is near that of the rows x, [n].
 
@@ -82,17 +85,20 @@ def matched_weights(
         slack: See there.
         groups: See there.
         least_effective: Share of n that `effective_size` must reach, see `guarded`.
+        total: Sums an array over ranks that hold the same z and parts of x; None: x is all there is.
 
     Raises:
         InputError: No rows, other widths, or a setting out of its range.
     """
-    if not len(z) or not len(x) or z.shape[1] != x.shape[1]:
-        raise InputError(
-            f"got rows {z.shape} and target rows {x.shape}; expected at least one each, of the same width"
-        )
+    if not len(z) or z.shape[1] != x.shape[1]:
+        raise InputError(f"got rows {z.shape} and target rows {x.shape}; expected rows of the same width")
     z, x = np.asarray(z, np.float64), np.asarray(x, np.float64)
     sigma = median_distance(z) if sigma is None else sigma
-    kappa = kernel_sums(z, x, kernel=kernel, sigma=sigma) * (len(z) / len(x))
+    sums = np.append(kernel_sums(z, x, kernel=kernel, sigma=sigma), len(x))
+    sums = sums if total is None else total(sums)
+    if not sums[-1]:
+        raise InputError("there are no target rows to match; expected at least one")
+    kappa = sums[:-1] * (len(z) / sums[-1])
     inner = gram(z, z, kernel=kernel, sigma=sigma)
     return guarded(solve_matching(inner, kappa, most=most, slack=slack, groups=groups), least_effective)
 
