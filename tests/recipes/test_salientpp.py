@@ -27,6 +27,9 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
         ({"policy": "best"}, "cache policy 'best'"),
         ({"train_share": 0.0}, "train_share is 0"),
         ({"link": "fast"}, "fast"),
+        ({"hosts": 3}, "4 workers cannot be spread evenly over 3 hosts"),
+        ({"others": ("vip", "best")}, "cache policy 'best'"),
+        ({"codec": "zip"}, "unknown gradient codec 'zip'"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_machines_start(setting, told):
@@ -55,11 +58,12 @@ def test_what_machines_read_belongs_together(tmp_path):
 def test_the_whole_way(tmp_path):
     words = ["run", "salientpp", "--dataset", GRAPH, "--workers", 2, "--link", "200mbit", "--fanouts", "6,4"]
     words += ["--batch-size", 32, "--train-share", 1, "--epochs", 2, "-o", tmp_path / "run", "--json", "-"]
+    words += ["--policy", "vip,degree", "--codec", "bf16"]
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout[result.stdout.index("{") :])
     modes = found["modes"]
-    assert list(modes) == ["base", "pipeline", "cache", "int8"]
+    assert list(modes) == ["base", "pipeline", "cache", "int8", "gradients"]
     # The same batches in every mode; the cache fetches fewer rows, and 8 bits fewer bytes.
     assert modes["base"]["remote_rows"] == modes["pipeline"]["remote_rows"] > modes["cache"]["remote_rows"]
     assert modes["base"]["bytes_sent"] > modes["cache"]["bytes_sent"] > 2 * modes["int8"]["bytes_sent"]
@@ -74,3 +78,9 @@ def test_the_whole_way(tmp_path):
         mode["accuracy"] > 0.5 and set(mode["stage_s"]) >= {"rows", "train"} for mode in modes.values()
     )
     assert found["sampler_edges_per_s"] > 1e5
+    assert found["policies"]["vip"]["0.5"] < found["policies"]["degree"]["0.5"] < 1
+    # bfloat16 halves the gradients.
+    assert 1.9 < modes["int8"]["gradient_bytes"] / modes["gradients"]["gradient_bytes"] < 2.1
+    for mode in modes.values():
+        assert mode["bytes_sent"] == pytest.approx(mode["bytes_predicted"], rel=0.15)
+    assert "Stages of a batch" in (tmp_path / "run" / "report.html").read_text()

@@ -12,6 +12,7 @@ import typer
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds, size
+from wirewise.results import MiniBatchRun
 
 __all__ = ["salientpp"]
 
@@ -20,51 +21,57 @@ def salientpp(
     dataset: Annotated[
         str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
     ] = "debian",
-    workers: Annotated[
-        int, typer.Option(help="Machines, a host of the lab and a part of the features each.")
-    ] = 4,
+    workers: Annotated[int, typer.Option(help="Machines, a part of the features each.")] = 4,
+    hosts: Annotated[int, typer.Option(help="Hosts of the lab; 0: one for each machine.")] = 0,
     link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "100mbit",
     modes: Annotated[
-        str, typer.Option(help="base, pipeline, cache, bf16, int8; the first is compared with.")
-    ] = "base,pipeline,cache,int8",
-    fanouts: Annotated[str, typer.Option(help="Neighbours of a node in each hop.")] = "15,10,5",
+        str, typer.Option(help="base, pipeline, cache, bf16, int8, gradients; the first is compared with.")
+    ] = "base,pipeline,cache,int8,gradients",
+    fanouts: Annotated[str, typer.Option(help="Neighbours of a node in each hop; -1: all.")] = "15,10,5",
     batch_size: Annotated[int, typer.Option(help="Seeds of a machine's batch.")] = 64,
     alpha: Annotated[float, typer.Option(help="Share of all nodes that the caches hold together.")] = 0.5,
-    policy: Annotated[str, typer.Option(help="Of the cache, as of `wirewise plan cache`.")] = "vip",
+    policy: Annotated[
+        str,
+        typer.Option(help="Of the cache, as of `wirewise plan cache`; others by comma are compared with it."),
+    ] = "vip",
+    codec: Annotated[str, typer.Option(help="Of gradients, in the mode gradients.")] = "powersgd",
     train_share: Annotated[float, typer.Option(help="Use so much of the training nodes.")] = 0.13,
     epochs: Annotated[int, typer.Option(help="Of every mode.")] = 3,
     hidden: Annotated[int, typer.Option(help="Width of the hidden rows.")] = 64,
     threads: Annotated[int, typer.Option(help="That sample, on each machine.")] = 1,
+    tested: Annotated[int, typer.Option(help="Test nodes that are evaluated at most.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of partition, draws and weights.")] = 0,
     timeout: Annotated[
         float, typer.Option(help="Seconds after which a silent machine ends the job.")
     ] = 120.0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of graph, plan, logs and result.")
+        Path | None, typer.Option("--out", "-o", help="Folder of graph, plan, logs, result and report.")
     ] = None,
     json: JsonOption = None,
 ) -> None:
     """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""
     from wirewise.files import atomic_file, make_folder
     from wirewise.recipes import salientpp as recipe
+    from wirewise.report.mini_batch_page import write_mini_batch_html
 
-    try:
-        hops = tuple(int(word) for word in fanouts.split(","))
-    except ValueError as cause:
-        raise InputError(f"--fanouts is {fanouts!r}; expected numbers by comma, such as 15,10,5") from cause
+    policies = _words(policy)
     job = recipe.Job(
         dataset=dataset,
         workers=workers,
+        hosts=hosts,
         link=link,
-        modes=tuple(word.strip() for word in modes.split(",") if word.strip()),
-        fanouts=hops,
+        modes=_words(modes),
+        fanouts=_numbers(fanouts),
         batch_size=batch_size,
         alpha=alpha,
-        policy=policy,
+        policy=policies[0] if policies else "",
+        others=policies[1:],
+        codec=codec,
         train_share=train_share,
         epochs=epochs,
         hidden=hidden,
         threads=threads,
+        tested=tested,
         seed=seed,
         timeout_s=timeout,
     )
@@ -73,23 +80,40 @@ def salientpp(
     found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
     with atomic_file(folder / "result.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(found)))
+    page = folder / "report.html"
+    write_mini_batch_html(found, page)
     write_json(json, msgspec.to_builtins(found))
-    if quiet:
-        return
+    if not quiet:
+        _show(found)
+        typer.echo(f"Report: {page}")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError as cause:
+        raise InputError(f"--fanouts is {text!r}; expected numbers by comma, such as 15,10,5") from cause
+
+
+def _show(found: MiniBatchRun) -> None:
     rows = [
         [
             name,
             seconds(one.epoch_s),
             f"{one.speedup:.2f}x",
+            seconds(one.predicted_s),
+            one.binding,
             str(one.remote_rows),
+            f"{one.hit_rate:.0%}",
             size(one.bytes_sent),
             f"{100 * one.accuracy:.1f}",
-            max(one.stage_s, key=lambda stage: one.stage_s[stage]),
         ]
         for name, one in found.modes.items()
     ]
-    print_table(["mode", "epoch", "speed", "rows an epoch", "sent", "accuracy %", "longest stage"], rows)
-    typer.echo(
-        f"The plan expects the cache to leave {found.predicted_remaining:.1%} of the remote rows. "
-        f"Result: {folder / 'result.json'}"
-    )
+    titles = ["mode", "epoch", "speed", "model", "binds", "rows an epoch", "cached", "sent", "accuracy %"]
+    print_table(titles, rows)
+    typer.echo(f"The plan expects the cache to leave {found.predicted_remaining:.1%} of the remote rows.")

@@ -1,0 +1,87 @@
+"""The page about mini-batches says what is fastest, what binds, and what was sent."""
+
+import re
+
+import pytest
+
+from wirewise.report.mini_batch_page import mini_batch_html, write_mini_batch_html
+from wirewise.results import MiniBatchRecord, MiniBatchRun
+
+STAGES = {"sample": 0.001, "ids": 0.01, "slice": 0.002, "rows": 0.4, "assemble": 0.01, "train": 0.03}
+
+
+def record(epoch_s, **more):
+    settings = {
+        "epochs_s": (epoch_s,),
+        "remote_rows": 37_655,
+        "bytes_sent": 150_000_000,
+        "bytes_predicted": 120_000_000,
+        "gradient_bytes": 2_000_000,
+        "hit_rate": 0.0,
+        "accuracy": 0.82,
+        "loss": 1.0,
+        "stage_s": STAGES,
+        "link_s": 4.0,
+        "cpu_s": 0.5,
+        "speedup": 5.0 / epoch_s,
+    } | more
+    return MiniBatchRecord(epoch_s=epoch_s, **settings)
+
+
+def run_of(**modes):
+    return MiniBatchRun(
+        dataset="<graph>",
+        workers=4,
+        link="100mbit",
+        alpha=0.5,
+        policy="vip",
+        batches=6,
+        predicted_remaining=0.22,
+        sampler_edges_per_s=2e7,
+        modes=modes,
+        policies={"vip": {"0.1": 0.61, "0.5": 0.22}, "degree": {"0.1": 0.75, "0.5": 0.43}},
+        codec="powersgd",
+    )
+
+
+BOTH = run_of(
+    base=record(5.0), int8=record(0.8, link_s=0.7, hit_rate=0.78, pipelined=True, bytes_sent=9_000_000)
+)
+
+
+def text_of(page):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_page_names_the_fastest_mode_and_what_the_model_allows(tmp_path):
+    write_mini_batch_html(BOTH, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    told = text_of(page)
+    assert "An epoch takes 0.800 s with int8, 6.25" in told
+    # (4.0 + 0.5) / max(0.7, 0.5)
+    assert "the model allows 6.43" in told
+    assert "Rows from the cache 78 %" in told
+    assert "<graph>" not in page and "&lt;graph&gt;" in page
+
+
+def test_bytes_binding_and_policies_are_in_tables():
+    page = mini_batch_html(BOTH)
+    assert "<td>processors</td>" not in page and page.count("<td>link</td>") == 2
+    assert re.search(r"<tr><td>base</td><td class=\"num\">37,655</td>.*?\+25", page)
+    assert '<td>degree</td><td class="num">75.0 %</td>' in page
+    assert "base, rows: 0.400 s" in page
+
+
+@pytest.mark.parametrize("binding", [("link", 4.0, 0.5), ("processors", 0.4, 0.5)])
+def test_what_binds_is_the_longer_one(binding):
+    name, link_s, cpu_s = binding
+    one = record(1.0, link_s=link_s, cpu_s=cpu_s, pipelined=True)
+    assert one.binding == name and one.predicted_s == max(link_s, cpu_s)
+    assert record(1.0, link_s=link_s, cpu_s=cpu_s).predicted_s == link_s + cpu_s
+
+
+def test_a_single_mode_without_bytes_is_a_page_too():
+    alone = record(
+        1.0, bytes_sent=0, bytes_predicted=0, link_s=0.0, cpu_s=0.0, stage_s={"train": 0.0}, speedup=1.0
+    )
+    assert "base is the fastest of 1 modes" in text_of(mini_batch_html(run_of(base=alone)))
