@@ -77,7 +77,6 @@ def _cards(run: MiniBatchRun) -> str:
             ("Rows from the cache", f"{100 * best.hit_rate:.0f} %", f"of other machines' rows, alpha {run.alpha:g}"),
             ("Fewer bytes of rows", factor(less), f"{size(best.bytes_sent)} an epoch, all machines"),
             ("Test accuracy", f"{100 * best.accuracy:.1f} %", f"{_first(run)}: {100 * first.accuracy:.1f} %"),
-            ("Sampler", f"{run.sampler_edges_per_s / 1e6:.1f} M", "edges a second on one thread"),
         ]
     )  # fmt: skip
 
@@ -109,17 +108,17 @@ def _binding(run: MiniBatchRun) -> str:
     rows = [
         [
             name,
+            one.binding,
+            max(one.stage_s, key=lambda stage: one.stage_s[stage]),
             seconds(one.epoch_s),
             seconds(one.link_s),
             seconds(one.cpu_s),
             seconds(one.predicted_s),
             signed(one.epoch_s / one.predicted_s - 1) if one.predicted_s > 0 else "",
-            one.binding,
-            max(one.stage_s, key=lambda stage: one.stage_s[stage]),
         ]
         for name, one in run.modes.items()
     ]
-    titles = ["mode", "epoch", "link", "processors", "model", "over the model", "binds", "longest stage"]
+    titles = ["mode", "binds", "longest stage", "epoch", "link", "processors", "model", "over the model"]
     lead = (
         "Link: what the busiest machine's ids, rows and gradients take at the link's rate, with headers. Processors: "
         "computing of all machines over the processors that they share here. Model: the longer of both in a pipeline, "
@@ -168,6 +167,7 @@ def _notes(run: MiniBatchRun) -> str:
         "The graph is on every machine, features are partitioned; all modes train on the same batches.",
         f"Machines are processes on {run.hosts or run.workers} hosts of a lab with links of {run.link}; all compute "
         "on this computer.",
+        f"The sampler draws {run.sampler_edges_per_s / 1e6:.1f} million edges a second on one thread.",
         f"Compressed gradients travel by {run.codec}." if run.codec else "",
     ]
     items = "".join(f"<li>{text}</li>" for text in told if text)
