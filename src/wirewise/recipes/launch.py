@@ -48,6 +48,7 @@ def in_lab(
     link: str,
     say: Callable[[str], None],
     *,
+    links: Mapping[int, str] | None = None,
     per_host: int = 1,
     timeout_s: float = 3600.0,
 ) -> bytes:
@@ -59,6 +60,7 @@ def in_lab(
         hosts: How many.
         link: Rate of each host.
         say: Hears the lines for the user.
+        links: Rates of single hosts that differ.
         per_host: Ranks of a host.
         timeout_s: Of the whole job.
 
@@ -76,7 +78,7 @@ def in_lab(
         if line.startswith(SAYS):
             say(line.removeprefix(SAYS))
 
-    with lab.Lab(hosts, link) as network:
+    with lab.Lab(hosts, link, links) as network:
         done = network.run(
             ["-m", module, str(folder)],
             processes_per_host=per_host,

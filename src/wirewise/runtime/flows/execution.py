@@ -1,0 +1,176 @@
+"""One host of a placement plan: its tasks in their order, their flows over the network.
+
+Executions are emulated: a task sleeps its time. Flows are real bytes. An op that ends on one host while others wait
+for it elsewhere is told to their hosts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError, PeerError, PlanError
+from wirewise.plans.placement import PlacementPlan
+from wirewise.runtime.flows.carrier import CHUNK_BYTES, ORDERS, Carrier
+from wirewise.runtime.flows.meeting import Peers
+from wirewise.sim.flows import Graph, TaskSet, expand
+
+__all__ = ["Execution", "Times", "execute"]
+
+Vector = NDArray[np.float64]
+
+
+class Times(NamedTuple):
+    """When ops began and ended, in seconds since the hosts began together; NaN: on another host."""
+
+    start_s: Vector
+    """[n]"""
+    end_s: Vector
+    """[n]"""
+
+
+class Execution:
+    """The ops of one host.
+
+    Args:
+        graph: Of all iterations; the same on all hosts.
+        place: Host of each task, [T].
+        rank: This host.
+        carrier: Its flows.
+    """
+
+    def __init__(self, graph: Graph, place: NDArray[np.int64], rank: int, carrier: Carrier) -> None:
+        self.graph, self.rank, self.carrier = graph, rank, carrier
+        self.begins, self.ends = place[graph.source], place[graph.target]
+        self.times = Times(np.full(len(graph.size), np.nan), np.full(len(graph.size), np.nan))
+        self._size = np.rint(graph.size).astype(np.int64)
+        self._left = self._size.copy()
+        self._pending = graph.pending.copy()
+        self._running: list[tuple[float, int]] = []
+        self._ended: list[int] = []
+        """Ops that ended here and have not told their followers."""
+        self._awaited = int(((self.ends == rank) | (self.begins == rank)).sum())
+        """Ops that still have to end here, or to leave."""
+        self._origin_s = 0.0
+        carrier.arrived, carrier.told = self._arrived, self._release
+
+    def run(self, timeout_s: float) -> Times:
+        """Carry all out.
+
+        Raises:
+            PeerError: Nothing happened for too long, or a host is gone.
+        """
+        self._origin_s = moved_s = time.monotonic()
+        for op in np.flatnonzero((self._pending == 0) & (self.begins == self.rank)):
+            self._begin(int(op))
+        self._settle()
+        while self._awaited or self.carrier.sending:
+            now = time.monotonic()
+            while self._running and self._running[0][0] <= now:
+                self._end(heapq.heappop(self._running)[1])
+            self._settle()
+            until_s = self._running[0][0] if self._running else now + timeout_s
+            if self._awaited or self.carrier.sending:
+                busy = bool(self._running)
+                if self.carrier.step(until_s) or busy:
+                    moved_s = time.monotonic()
+                self._settle()
+            if time.monotonic() - moved_s > timeout_s:
+                raise PeerError(self._stuck(timeout_s))
+        return self.times
+
+    def _begin(self, op: int) -> None:
+        now = time.monotonic()
+        self.times.start_s[op] = now - self._origin_s
+        target = int(self.ends[op])
+        if target != self.rank:
+            if self._size[op]:
+                self.carrier.send(target, op, int(self._size[op]), int(self.graph.iteration[op]))
+            else:
+                self.carrier.tell(target, -1 - op)
+            self._awaited -= 1
+        elif self.graph.duration[op] > 0:
+            heapq.heappush(self._running, (now + float(self.graph.duration[op]), op))
+        else:
+            self._end(op)
+
+    def _arrived(self, op: int, size_bytes: int) -> None:
+        self._left[op] -= size_bytes
+        if self._left[op] == 0:
+            self._end(op)
+
+    def _end(self, op: int) -> None:
+        self.times.end_s[op] = time.monotonic() - self._origin_s
+        self._awaited -= 1
+        self._ended.append(op)
+
+    def _settle(self) -> None:
+        """Tell those that wait for what ended here, on this host and on others."""
+        while self._ended:
+            op = self._ended.pop()
+            for host in np.unique(self.begins[self._followers(op)]):
+                if host != self.rank:
+                    self.carrier.tell(int(host), op)
+            self._release(op)
+
+    def _release(self, op: int) -> None:
+        """Followers on this host wait for one op less; a negative number is a flow of no bytes that arrived."""
+        if op < 0:
+            self._end(-1 - op)
+            return
+        for follower in self._followers(op):
+            if self.begins[follower] == self.rank:
+                self._pending[follower] -= 1
+                if self._pending[follower] == 0:
+                    self._begin(int(follower))
+
+    def _followers(self, op: int) -> NDArray[np.int64]:
+        return self.graph.successors[self.graph.indptr[op] : self.graph.indptr[op + 1]]
+
+    def _stuck(self, timeout_s: float) -> str:
+        waits = np.flatnonzero((self.ends == self.rank) & np.isnan(self.times.end_s))
+        hosts = sorted(set(self.begins[waits].tolist()) - {self.rank})
+        return (
+            f"host {self.rank} waited {timeout_s:g} s for {len(waits)} executions and flows, the first of iteration "
+            f"{int(self.graph.iteration[waits].min(initial=0))}, from hosts {hosts}; see their logs"
+        )
+
+
+def execute(
+    plan: PlacementPlan,
+    tasks: TaskSet,
+    peers: Peers,
+    rate_bytes_per_s: float,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Times:
+    """Carry out this host's part of a plan; all hosts call it together.
+
+    Args:
+        plan: Places and policy.
+        tasks: Sizes and times; sizes are rounded to whole bytes.
+        peers: Connections of this host.
+        rate_bytes_per_s: That this host's interface carries of payload.
+        chunk_bytes: Sent before the order of flows is looked at again.
+
+    Raises:
+        PlanError: The plan was made for other tasks.
+        InputError: The plan's policy needs rates that chunks do not give.
+        PeerError: A host is gone, or nothing happened for the timeout of the connections.
+    """
+    if set(plan.places) != {task.name for task in tasks.tasks}:
+        raise PlanError(f"plan {plan.planner!r} was made for other tasks; make it again for these")
+    if plan.policy not in ORDERS:
+        raise InputError(f"chunks cannot follow policy {plan.policy!r}; expected one of: {', '.join(ORDERS)}")
+    place = np.array([plan.places[task.name] for task in tasks.tasks], np.int64)
+    carrier = Carrier(peers, rate_bytes_per_s, order=plan.policy, chunk_bytes=chunk_bytes)
+    try:
+        execution = Execution(expand(tasks), place, peers.rank, carrier)
+        peers.gather(b"")
+        return execution.run(peers.timeout_s)
+    finally:
+        carrier.close()
