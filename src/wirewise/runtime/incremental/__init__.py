@@ -1,0 +1,21 @@
+"""Learning the tasks of a growing graph one after another, with and without rehearsal of old vertices."""
+
+from wirewise.runtime.incremental.graphs import Block, CurrentGraph
+from wirewise.runtime.incremental.model import Gcn, sample_losses
+from wirewise.runtime.incremental.peers import Peers
+from wirewise.runtime.incremental.settings import METHODS, SETTINGS, Method, Settings
+from wirewise.runtime.incremental.training import learner_of, train
+
+__all__ = [
+    "METHODS",
+    "SETTINGS",
+    "Block",
+    "CurrentGraph",
+    "Gcn",
+    "Method",
+    "Peers",
+    "Settings",
+    "learner_of",
+    "sample_losses",
+    "train",
+]

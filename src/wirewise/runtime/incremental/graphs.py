@@ -1,0 +1,74 @@
+"""The graph as it is when a task is learnt, and the parts of it that rows of a two-layer GCN are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wirewise.graph import SparseRows
+from wirewise.graph.ops import Csr
+from wirewise.graph.rehearsal import GrowingGraph
+
+__all__ = ["Block", "CurrentGraph"]
+
+
+class Block(NamedTuple):
+    """What the rows of some vertices depend on: their neighbours' summed features. n vertices, m neighbours."""
+
+    adjacency: Csr
+    """[n, m], normalised."""
+    features: Csr | Tensor
+    """[m, F]: features of the neighbours, already summed over their own neighbours."""
+
+
+class CurrentGraph:
+    """Normalised adjacency (D^-1/2 (A + I) D^-1/2) and summed features of the graph at a task.
+
+    Args:
+        growing: The graph and its tasks.
+        task: Number of the task that is learnt.
+    """
+
+    def __init__(self, growing: GrowingGraph, task: int) -> None:
+        edges = growing.edges(task)
+        nodes = growing.data.num_nodes
+        values = np.ones(len(edges.indices), np.float32) if edges.weight is None else edges.weight
+        with_self = sp.csr_matrix((values, edges.indices, edges.indptr), shape=(nodes, nodes))
+        with_self = with_self + sp.identity(nodes, np.float32, format="csr")
+        scale = sp.diags_array((1 / np.sqrt(np.asarray(with_self.sum(axis=1)).ravel())).astype(np.float32))
+        self.task, self.edges = task, edges
+        self._adjacency = sp.csr_matrix(scale @ with_self @ scale)
+        self._features = self._adjacency @ _matrix(growing.data.x)
+        self._kept: dict[str, Any] = {}
+
+    def block(self, vertices: NDArray[np.int64]) -> Block:
+        """What the rows of `vertices` depend on, int [n]."""
+        rows = self._adjacency[vertices]
+        near, column = np.unique(rows.indices, return_inverse=True)
+        adjacency = sp.csr_matrix(
+            (rows.data, column.astype(np.int32), rows.indptr), (len(vertices), len(near))
+        )
+        features = self._features[near]
+        dense = isinstance(features, np.ndarray)
+        return Block(
+            Csr.from_scipy(adjacency), torch.from_numpy(features) if dense else Csr.from_scipy(features)
+        )
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """The value of `make`, made once for this graph: methods that learn in turns share it."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+
+def _matrix(x: SparseRows | NDArray[np.float32]) -> Any:
+    if not isinstance(x, SparseRows):
+        return np.asarray(x, np.float32)
+    data = np.ones(len(x.indices), np.float32) if x.data is None else x.data
+    return sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape)

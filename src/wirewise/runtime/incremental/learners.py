@@ -1,0 +1,208 @@
+"""Learners of one task after another: the common steps, training on all tasks, and rehearsal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wirewise.graph.rehearsal import Candidates, GrowingGraph, balanced_accuracy, matched_weights, select
+from wirewise.runtime.incremental.graphs import Block, CurrentGraph
+from wirewise.runtime.incremental.model import Gcn, sample_losses
+from wirewise.runtime.incremental.peers import Peers
+from wirewise.runtime.incremental.settings import Method, Settings
+
+__all__ = ["Joint", "Kept", "Learner", "Replay", "Rows"]
+
+
+class Rows(NamedTuple):
+    """What a loss is taken over. n vertices."""
+
+    vertices: NDArray[np.int64]
+    """[n]: ids."""
+    weights: NDArray[np.float64]
+    """[n]: factor of each vertex's own loss."""
+
+
+class Kept(NamedTuple):
+    """Vertices of a learnt task that this rank rehearses."""
+
+    vertices: NDArray[np.int64]
+    then: Block
+    """Their neighbourhood as it was when the task was learnt."""
+    size: int
+    """Vertices of the task that all ranks keep."""
+
+
+class Learner:
+    """Fine-tuning: learns each task on the current graph and does nothing for the earlier ones.
+
+    Args:
+        method: Which vertices are kept and how they are weighted, where any are.
+        growing: The graph and its tasks.
+        settings: All else.
+        peers: Ranks that learn together.
+    """
+
+    def __init__(
+        self, method: Method, growing: GrowingGraph, settings: Settings, peers: Peers | None = None
+    ) -> None:
+        data = growing.data
+        self.method, self.growing, self.settings = method, growing, settings
+        self.peers = peers or Peers()
+        self.model = Gcn(data.num_features, settings.hidden, data.num_classes, settings.seed)
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.labels = torch.from_numpy(data.y).long()
+        self._task_of_class = torch.from_numpy(growing.task_of_class)
+
+    def learn(self, graph: CurrentGraph) -> None:
+        """Learn the task of the current graph."""
+        parts = self.rows(graph)
+        vertices = np.concatenate([part.vertices for part in parts])
+        weights = torch.from_numpy(np.concatenate([part.weights for part in parts])).float()
+        block = graph.block(vertices) if len(vertices) else None
+        self.begin(graph)
+        for _ in range(self.settings.epochs):
+            self.optimizer.zero_grad()
+            if block is not None:
+                embedding = self.model.embed(block)
+                scores = self.model.scores(embedding)
+                loss = (weights * self.losses(scores, vertices, graph.task)).sum()
+                (loss + self.penalty(embedding, scores, len(parts[0].vertices))).backward()
+            self.peers.add_gradients(self.model)
+            self.adjust()
+            self.optimizer.step()
+        self.end(graph)
+
+    def rows(self, graph: CurrentGraph) -> list[Rows]:
+        """What the loss runs over, the new task first."""
+        return [self._balanced(graph.task)]
+
+    def begin(self, graph: CurrentGraph) -> None:
+        """Before a task is learnt."""
+
+    def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
+        """Added to the loss of a step; the first `new` rows are of the new task."""
+        return 0.0
+
+    def adjust(self) -> None:
+        """Change the gradients of a step."""
+
+    def end(self, graph: CurrentGraph) -> None:
+        """After a task is learnt."""
+
+    def losses(self, scores: Tensor, vertices: NDArray[np.int64], task: int) -> Tensor:
+        """Loss of each vertex among the classes of its task, or among those of all tasks so far, [n]."""
+        return sample_losses(scores, self.labels[vertices], self.allowed(vertices, task))
+
+    def allowed(self, vertices: NDArray[np.int64], task: int) -> Tensor:
+        """Classes that compete for each vertex, bool [n, C]."""
+        if self.settings.setting == "task":
+            return self._task_of_class == torch.from_numpy(self.growing.arrival[vertices])[:, None]
+        among = (self._task_of_class >= 0) & (self._task_of_class <= task)
+        return among.expand(len(vertices), -1)
+
+    @torch.no_grad()
+    def accuracies(self, graph: CurrentGraph) -> list[float]:
+        """Class-balanced accuracy on the test vertices of every task so far, on the current graph."""
+        tests = [task.test for task in self.growing.tasks[: graph.task + 1]]
+        vertices = np.concatenate(tests)
+        block = graph.kept("test", lambda: graph.block(vertices))
+        scores = self.model(block).masked_fill(~self.allowed(vertices, graph.task), -torch.inf)
+        found = np.split(scores.argmax(dim=1).numpy(), np.cumsum([len(test) for test in tests])[:-1])
+        return [balanced_accuracy(f, self.growing.data.y[test]) for f, test in zip(found, tests, strict=True)]
+
+    @torch.no_grad()
+    def embedded(self, block: Block) -> NDArray[np.float32]:
+        """Embeddings of a block's vertices, [n, hidden]."""
+        return self.model.embed(block).numpy()
+
+    def _balanced(self, task: int) -> Rows:
+        """This rank's training vertices of a task; every class weighs the same over all ranks."""
+        everyone = self.growing.tasks[task].train
+        count = np.bincount(self.growing.data.y[everyone], minlength=self.growing.data.num_classes)
+        mine = self.peers.mine(everyone)
+        return Rows(mine, 1 / (count[self.growing.data.y[mine]] * len(self.growing.tasks[task].classes)))
+
+
+class Joint(Learner):
+    """Learns on the training vertices of all tasks so far."""
+
+    def rows(self, graph: CurrentGraph) -> list[Rows]:
+        """All tasks weigh the same."""
+        parts = [self._balanced(task) for task in range(graph.task, -1, -1)]
+        return [Rows(part.vertices, part.weights / len(parts)) for part in parts]
+
+
+class Replay(Learner):
+    """Rehearses kept vertices on the current graph, each with its own weight (ER-GNN, SEA-ER)."""
+
+    def __init__(
+        self, method: Method, growing: GrowingGraph, settings: Settings, peers: Peers | None = None
+    ) -> None:
+        super().__init__(method, growing, settings, peers)
+        self.kept: list[Kept] = []
+
+    def rows(self, graph: CurrentGraph) -> list[Rows]:
+        """The new task, then every old one: `mixing` says whether they weigh one together or one each."""
+        matched = self.matched(graph) if self.method.matched and self.kept else None
+        together = len(self.kept) if self.settings.mixing == "mean" else 1
+        parts = super().rows(graph)
+        for number, kept in enumerate(self.kept):
+            b = np.ones(len(kept.vertices)) if matched is None else matched[number]
+            parts.append(Rows(kept.vertices, b / (kept.size * together)))
+        return parts
+
+    def end(self, graph: CurrentGraph) -> None:
+        """Keep some of the task's vertices, and how they lie in the graph now."""
+        vertices = self.keep(graph)
+        size = int(self.peers.total(np.array([float(len(vertices))]))[0])
+        self.kept.append(Kept(vertices, graph.block(vertices), size))
+
+    def keep(self, graph: CurrentGraph) -> NDArray[np.int64]:
+        """This rank's part of what is kept: training vertices of the task, at most the budget of each class."""
+        task = self.growing.tasks[graph.task]
+        mine = self.peers.mine(task.train)
+        if not len(mine):
+            return mine
+        rows, label = self.embedded(graph.block(mine)), self.growing.data.y[mine]
+        found = [mine[:0]]
+        for number in task.classes:
+            everyone = task.train[self.growing.data.y[task.train] == number]
+            share, own = self.peers.share(everyone, self.settings.budget), label == number
+            if share:
+                seed = np.random.SeedSequence([self.settings.seed, number, self.peers.rank]).generate_state(1)
+                pool = Candidates(graph.edges, mine[own], rows[own], rows[~own], int(seed[0]))
+                found.append(select(self.method.selection, pool, share))
+        return np.concatenate(found)
+
+    def matched(self, graph: CurrentGraph) -> list[NDArray[np.float64]]:
+        """Weights of the kept vertices of each old task, [kept] each.
+
+        Their embeddings as they lay when they were kept are matched with those of all training vertices of their task
+        as they lie now, both by the network as it is now.
+        """
+        own = [self.peers.mine(task.train) for task in self.growing.tasks[: graph.task]]
+        block = graph.kept("old", lambda: graph.block(np.concatenate(own)))
+        now = np.split(self.embedded(block), np.cumsum([len(vertices) for vertices in own])[:-1])
+        return [self._matched(kept, x) for kept, x in zip(self.kept, now, strict=True)]
+
+    def _matched(self, kept: Kept, now: NDArray[np.float32]) -> NDArray[np.float64]:
+        then = self.embedded(kept.then) if len(kept.vertices) else now[:0]
+        label = self.growing.data.y[kept.vertices]
+        # The class travels as one more column.
+        both, own = self.peers.gather(np.column_stack([then, label]).astype(np.float64))
+        weights = matched_weights(
+            both[:, :-1],
+            now.astype(np.float64),
+            kernel=self.settings.kernel,
+            most=self.settings.most,
+            groups=both[:, -1].astype(np.int64) if self.settings.balanced else None,
+            total=self.peers.total,
+        )
+        return weights[own]

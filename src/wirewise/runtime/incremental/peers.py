@@ -1,0 +1,74 @@
+"""Ranks that learn together: each has the vertices of its part, for training and for rehearsal."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from wirewise.runtime.transport import Transport
+
+__all__ = ["Peers"]
+
+
+class Peers:
+    """Whose vertices are whose, and sums over ranks; without arguments one rank that has them all.
+
+    Args:
+        owner: [N]: rank of each vertex.
+        transport: To the other ranks.
+    """
+
+    def __init__(self, owner: NDArray[np.int64] | None = None, transport: Transport | None = None) -> None:
+        self._owner, self._transport = owner, transport
+        self.rank = transport.rank if transport else 0
+        self.world_size = transport.world_size if transport else 1
+
+    def mine(self, vertices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the vertices that this rank has, in their order."""
+        return vertices if self._owner is None else vertices[self._owner[vertices] == self.rank]
+
+    def share(self, vertices: NDArray[np.int64], budget: int) -> int:
+        """This rank's part of a budget: by its share of the vertices, largest remainders rounded up."""
+        if self._owner is None:
+            return budget
+        count = np.bincount(self._owner[vertices], minlength=self.world_size)
+        exact = min(budget, len(vertices)) * count / len(vertices)
+        part = np.floor(exact).astype(int)
+        left = min(budget, len(vertices)) - part.sum()
+        part[np.argsort(part - exact, kind="stable")[:left]] += 1
+        return int(part[self.rank])
+
+    def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over ranks, of the same shape."""
+        if self._transport is None:
+            return values
+        both = torch.from_numpy(values.copy())
+        self._transport.all_reduce(both, "sums of kernels")
+        return both.numpy()
+
+    def gather(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], slice]:
+        """Rows of all ranks, [n, d], in rank order, and where this rank's are."""
+        if self._transport is None:
+            return rows, slice(0, len(rows))
+        sent = torch.tensor([len(rows)])
+        counts = [int(c) for c in self._transport.all_gather(sent, "numbers of rehearsed vertices")]
+        padded = torch.zeros(max(*counts, 1), rows.shape[1], dtype=torch.float64)
+        padded[: len(rows)] = torch.from_numpy(rows)
+        parts = self._transport.all_gather(padded, "embeddings of rehearsed vertices")
+        found = np.concatenate([part[:n].numpy() for part, n in zip(parts, counts, strict=True)])
+        start = sum(counts[: self.rank])
+        return found, slice(start, start + len(rows))
+
+    def add_gradients(self, model: nn.Module) -> None:
+        """Sum the gradients over ranks in one message; a rank without vertices adds zeros."""
+        if self._transport is None:
+            return
+        parameters = list(model.parameters())
+        flat = torch.cat(
+            [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters]
+        )
+        self._transport.all_reduce(flat, "gradients")
+        for parameter, grad in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = grad.view_as(parameter)

@@ -1,0 +1,80 @@
+"""Several methods through the same tasks: they take turns, so that each graph is made once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.graph.rehearsal import GrowingGraph
+from wirewise.runtime.incremental.graphs import CurrentGraph
+from wirewise.runtime.incremental.learners import Joint, Learner, Replay
+from wirewise.runtime.incremental.peers import Peers
+from wirewise.runtime.incremental.regularised import Ewc, Gem, Lwf, Ssrm
+from wirewise.runtime.incremental.settings import METHODS, Settings
+
+__all__ = ["learner_of", "train"]
+
+_LEARNERS = {
+    "bare": Learner,
+    "replay": Replay,
+    "joint": Joint,
+    "gem": Gem,
+    "ewc": Ewc,
+    "lwf": Lwf,
+    "ssrm": Ssrm,
+}
+_SUMS = ("bare", "replay", "joint")
+"""Learners whose loss is a sum over vertices, which several ranks can share out."""
+
+
+def learner_of(name: str, growing: GrowingGraph, settings: Settings, peers: Peers | None = None) -> Learner:
+    """A learner that knows nothing yet.
+
+    Raises:
+        InputError: An unknown method, or one that several ranks cannot share.
+    """
+    if name not in METHODS:
+        raise InputError(f"method {name!r} is unknown; expected some of: {', '.join(METHODS)}")
+    method = METHODS[name]
+    if peers is not None and peers.world_size > 1 and method.learner not in _SUMS:
+        raise InputError(f"method {name!r} learns on one worker; drop it, or use --workers 1")
+    return _LEARNERS[method.learner](method, growing, settings, peers)
+
+
+def train(
+    growing: GrowingGraph,
+    methods: Sequence[str],
+    settings: Settings,
+    heard: Callable[[int, str, list[float], float], None] | None = None,
+    peers: Peers | None = None,
+) -> dict[str, NDArray[np.float64]]:
+    """Accuracy of every method on task k after it learnt task t, [t, k], NaN above the diagonal.
+
+    Args:
+        growing: The graph and its tasks.
+        methods: Keys of `METHODS`.
+        settings: Of all methods.
+        heard: Called after each task of each method with both, the accuracies so far and the seconds.
+        peers: Ranks that learn together; all of them get the same result.
+
+    Raises:
+        InputError: As of `learner_of`.
+        PeerError: Another rank failed.
+    """
+    learners = {name: learner_of(name, growing, settings, peers) for name in methods}
+    count = len(growing.tasks)
+    found = {name: np.full((count, count), np.nan) for name in methods}
+    for task in range(count):
+        graph = CurrentGraph(growing, task)
+        for name, learner in learners.items():
+            start_s = time.perf_counter()
+            learner.learn(graph)
+            row = learner.accuracies(graph)
+            found[name][task, : task + 1] = row
+            if heard is not None:
+                heard(task, name, row, time.perf_counter() - start_s)
+    return found
