@@ -1,0 +1,247 @@
+"""Fused operators made at random and measured: samples for a learned estimator of what a region takes.
+
+As DisCo (TPDS 2022) makes them: an operator of a captured step takes its predecessors in, again and again. A region is
+captured at a batch of a prime size; every length and argument that the prime divides grows with the batch, so that one
+compiled kernel is measured at many sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from wirewise.errors import InputError
+from wirewise.planners.fusion.disco import OperatorGraph
+
+__all__ = ["PRIME", "Kernel", "Picked", "compile_dynamic", "pick", "resized", "seconds_alone", "seconds_of"]
+
+PRIME = 61
+"""Size of the batch at capture; no width of a captured model may be a multiple of it."""
+
+_LOOP_S = 2e-4
+
+
+class Picked(NamedTuple):
+    """A region of a captured step."""
+
+    operators: tuple[int, ...]
+    """Their numbers, ascending."""
+    outputs: tuple[int, ...]
+    """Of those, the ones whose results leave it."""
+
+
+def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
+    """A random legal region: an operator, and predecessors until it has `most` operators or none can follow.
+
+    A predecessor that others read too stays their provider, or is copied for this region alone; the latter always
+    where otherwise a path would leave the region and come back.
+
+    Args:
+        graph: Of the captured step.
+        random: Draws.
+        most: Operators, at least 1.
+
+    Raises:
+        InputError: The graph has only views and opaque operators.
+    """
+    starts = [i for i, one in enumerate(graph.operators) if one.category not in ("view", "opaque")]
+    if not starts:
+        raise InputError(f"none of {len(graph.operators)} operators can be fused; capture another step")
+    readers = _readers(graph)
+    members, copies = {random.choice(starts)}, set[int]()
+    while len(members) < most:
+        found = sorted(i for i in _predecessors(graph, members) if _takes(graph, members, i))
+        if not found:
+            break
+        one = random.choice(found)
+        members.add(one)
+        outside = readers[one] - members
+        if outside and (random.random() < 0.3 or _comes_back(readers, outside, members)):
+            copies.add(one)
+    leaves = (i for i in members - copies if not readers[i] <= members or graph.operators[i].gradient)
+    outputs = {*leaves, *(i for i in members if not readers[i] & members)}
+    return Picked(tuple(sorted(members)), tuple(sorted(outputs)))
+
+
+def _readers(graph: OperatorGraph) -> list[set[int]]:
+    readers: list[set[int]] = [set() for _ in graph.operators]
+    for number, one in enumerate(graph.operators):
+        for i in one.inputs:
+            readers[i].add(number)
+    return readers
+
+
+def _predecessors(graph: OperatorGraph, members: set[int]) -> set[int]:
+    return {i for one in members for i in graph.operators[one].inputs} - members
+
+
+def _takes(graph: OperatorGraph, members: set[int], one: int) -> bool:
+    """Whether a region takes an operator: no opaque one, one matmul at most, and none of what a matmul reads."""
+    category = graph.operators[one].category
+    matmuls = [i for i in members if graph.operators[i].category == "matmul"]
+    read = {i for matmul in matmuls for i in graph.operators[matmul].inputs}
+    return category != "opaque" and one not in read and not (category == "matmul" and matmuls)
+
+
+def _comes_back(readers: Sequence[set[int]], outside: set[int], members: set[int]) -> bool:
+    """Whether a path from outside leads into the region."""
+    seen, waiting = set(outside), list(outside)
+    while waiting:
+        following = readers[waiting.pop()] - seen
+        if following & members:
+            return True
+        seen |= following
+        waiting.extend(following)
+    return False
+
+
+def resized(module: fx.GraphModule, size: int | None) -> fx.GraphModule:
+    """The region for a batch of another size.
+
+    Args:
+        module: Captured at a batch of `PRIME`.
+        size: None: the new graph takes a first input as long as the batch.
+    """
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    if size is None:
+        ruler = graph.placeholder("ruler")
+        batch: Any = graph.call_function(torch.ops.aten.sym_size.int, (ruler, 0))
+    else:
+        batch = size
+
+    def scaled(value: Any) -> Any:
+        if type(value) is not int or value < PRIME or value % PRIME:
+            return value
+        factor = value // PRIME
+        if isinstance(batch, int):
+            return batch * factor
+        return batch if factor == 1 else graph.call_function(_times, (batch, factor))
+
+    for node in module.graph.nodes:
+        copy = graph.node_copy(node, copies.__getitem__)
+        copy.args, copy.kwargs = _mapped(scaled, (copy.args, copy.kwargs))
+        copies[node] = copy
+    return fx.GraphModule(module, graph)
+
+
+def _times(size: int, factor: int) -> int:
+    return size * factor
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """As `tree_map`, and into the lists of fx, whose type torch's trees do not know."""
+    if isinstance(value, tuple | list):
+        return tuple(_mapped(function, one) for one in value)
+    if isinstance(value, dict):
+        return {name: _mapped(function, one) for name, one in value.items()}
+    return function(value)
+
+
+class Kernel(NamedTuple):
+    """A region as compiled, called without the checks of torch.compile."""
+
+    function: Callable[..., Any]
+    inputs: tuple[Any, ...]
+
+
+def compile_dynamic(
+    module: fx.GraphModule, calls: Iterator[tuple[int, list[Tensor]]], *, most: int = 3
+) -> Iterator[tuple[int, list[Tensor], Kernel]]:
+    """Compile a region once by Inductor, with symbolic sizes, and give its kernel for each call.
+
+    Args:
+        module: Captured at a batch of `PRIME`.
+        calls: Sizes of the batch, and inputs.
+        most: Compilations; where Inductor made a kernel for some sizes only, it compiles again.
+
+    Raises:
+        InputError: Inductor cannot compile it, or had to compile it more often.
+    """
+    kernels: list[Kernel] = []
+    compiled = 0
+
+    def backend(graph: fx.GraphModule, example: list[Any]) -> Callable[..., Any]:
+        nonlocal compiled
+        compiled += 1
+        if compiled > most:
+            raise RuntimeError(f"{most} kernels do not serve all sizes")
+        # Loaded late: it warns of what it uses itself.
+        from torch._inductor.compile_fx import compile_fx
+
+        function: Any = compile_fx(graph, example)
+
+        def run(*inputs: Any) -> Any:
+            kernels.append(Kernel(function, inputs))
+            return function(*inputs)
+
+        return run
+
+    torch._dynamo.reset()
+    placeholders = module.graph.find_nodes(op="placeholder")
+    called = torch.compile(resized(module, None), backend=backend, fullgraph=True)
+    for size, inputs in calls:
+        ruler = torch.empty(size)
+        torch._dynamo.maybe_mark_dynamic(ruler, 0)
+        for node, one in zip(placeholders, inputs, strict=True):
+            grows = [d for d, length in enumerate(node.meta["val"].shape) if length and length % PRIME == 0]
+            torch._dynamo.maybe_mark_dynamic(one, grows)
+        try:
+            with torch.no_grad():
+                called(ruler, *inputs)
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            raise InputError(
+                f"Inductor cannot compile a region: {type(error).__name__}: {first[:200]}"
+            ) from error
+        yield size, inputs, kernels[-1]
+
+
+def seconds_of(kernels: Sequence[Kernel], repeats: int = 7) -> list[float]:
+    """Processor time of each kernel in this thread, the least of repeats in turn; loops of at least 200 us.
+
+    Time in which another process has the processor does not count.
+    """
+    loops = [_loops(one) for one in kernels]
+    found = [[_looped(one, n) for one, n in zip(kernels, loops, strict=True)] for _ in range(repeats)]
+    return [min(times) for times in zip(*found, strict=True)]
+
+
+def _loops(kernel: Kernel) -> int:
+    _looped(kernel, 1)
+    return max(1, int(_LOOP_S / max(_looped(kernel, 2), 1e-7)) + 1)
+
+
+def _looped(kernel: Kernel, loops: int) -> float:
+    function, inputs = kernel
+    begin = time.thread_time_ns()
+    for _ in range(loops):
+        function(*inputs)
+    return (time.thread_time_ns() - begin) / loops * 1e-9
+
+
+class _Calls(fx.Interpreter):
+    """Runs a graph and keeps what each operator was called with."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.kernels: dict[str, Kernel] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op == "call_function":
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            target: Any = n.target
+            self.kernels[n.name] = Kernel(lambda: target(*args, **kwargs), ())
+        return super().run_node(n)
+
+
+def seconds_alone(module: fx.GraphModule, inputs: Sequence[Tensor], repeats: int = 3) -> dict[str, float]:
+    """Processor time of each node of a graph run by itself in eager mode, by name."""
+    calls = _Calls(module)
+    with torch.no_grad():
+        calls.run(*inputs)
+        return dict(zip(calls.kernels, seconds_of(list(calls.kernels.values()), repeats), strict=True))
