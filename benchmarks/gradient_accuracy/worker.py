@@ -1,4 +1,4 @@
-"""One rank: trains small models on real data under codecs, and writes what came of it."""
+"""Trains small models on real data under codecs, all ranks in one process, and writes what came of it."""
 
 import importlib.util
 import pydoc_data.topics
@@ -7,17 +7,16 @@ from pathlib import Path
 
 import msgspec
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from wirewise.codec.gradients import Segments, make
 from wirewise.files import atomic_file
-from wirewise.plans import Bucket, FusionPlan
-from wirewise.runtime.data_parallel import parallel
-from wirewise.runtime.data_parallel.compression import Compression
 
-LENGTH = 64
-LAST = 25
+RANKS = 2
+LENGTH = 32
+LAST = 100
 """Steps at the end whose loss counts."""
+TESTED = 4000
 MODULES = (
     "argparse",
     "ast",
@@ -65,7 +64,7 @@ def package_data():
 
 
 class Transformer(nn.Module):
-    def __init__(self, width=48, layers=2):
+    def __init__(self, width=32, layers=2):
         super().__init__()
         self.tokens = nn.Embedding(256, width)
         self.places = nn.Parameter(torch.zeros(LENGTH - 1, width))
@@ -83,11 +82,11 @@ class Transformer(nn.Module):
 
 
 class Convolutions(nn.Module):
-    def __init__(self, width=48):
+    def __init__(self, width=32):
         super().__init__()
-        self.tokens = nn.Embedding(256, 24)
+        self.tokens = nn.Embedding(256, 16)
         self.body = nn.Sequential(
-            nn.Conv1d(24, width, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2),
+            nn.Conv1d(16, width, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2),
             nn.Conv1d(width, width, 5, padding=2), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(),
             nn.Linear(width, len(MODULES)),
         )  # fmt: skip
@@ -101,28 +100,81 @@ def perceptron():
 
 
 MODELS = {
-    "transformer": (Transformer, text_data, 0.1, 8),
-    "cnn": (Convolutions, module_data, 0.05, 16),
-    "mlp": (perceptron, package_data, 0.2, 32),
+    "transformer": (Transformer, text_data, 8),
+    "cnn": (Convolutions, module_data, 16),
+    "mlp": (perceptron, package_data, 32),
 }
-"""Model, data, learning rate, and samples of a rank's batch."""
+"""Model, data, and samples of a rank's batch."""
 
 
-def plan_of(net, codec, groups):
-    """All parameters in so many groups, in the reverse order of the model."""
-    named = [(name, 4 * p.numel()) for name, p in reversed(list(net.named_parameters()))]
-    parts = [named] if groups == 1 else [[one] for one in named]
-    linear = codec in ("none", "fp16", "bf16", "randomk", "powersgd")
-    buckets = tuple(
-        Bucket(
-            parameters=tuple(name for name, _ in part),
-            size_bytes=sum(size for _, size in part),
-            codec=codec,
-            scheme="all_reduce" if linear else "all_gather",
-        )
-        for part in parts
-    )
-    return FusionPlan(world_size=dist.get_world_size(), planner="given", buckets=buckets)
+class Exchange:
+    """Gradients of ranks in one process: coded, added up and decoded as on the wire, in groups of tensors.
+
+    Args:
+        named: Name and tensor of each parameter, in the order of back-propagation.
+        codec: Name, or "none".
+        options: Of the codec.
+        feedback: Whether there is a residual.
+        block: Of the segments.
+        groups: 1, or 0 for a group for each tensor.
+        seed: Of the draws.
+    """
+
+    def __init__(self, named, codec, *, options=None, feedback=True, block=None, groups=1, seed=0):
+        self._codec = None if codec == "none" else make(codec, **(options or {}))
+        self._seed = seed
+        sizes = [tensor.numel() for _, tensor in named]
+        ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+        parts = [range(len(named))] if groups == 1 else [range(i, i + 1) for i in range(len(named))]
+        kept = self._codec is not None and (feedback or self._codec.memory != "residual")
+        self._groups = [
+            (
+                slice(ends[part[0]], ends[part[-1] + 1]),
+                Segments(
+                    [sizes[i] for i in part],
+                    ids=list(part),
+                    block=block,
+                    shapes=[named[i][1].shape for i in part],
+                ),
+            )
+            for part in parts
+        ]
+        count = len(self._codec.memories) if kept else 0
+        self._memories = [torch.zeros(count, ends[-1]) for _ in range(RANKS)]
+
+    def mean(self, gradients, step):
+        """Mean gradient of the ranks as they all decode it, float32 [d]; gradients are one [d] of each rank."""
+        if self._codec is None:
+            return torch.stack(gradients).mean(dim=0)
+        out = torch.empty_like(gradients[0])
+        for part, segments in self._groups:
+            own = [self._memory(memory, part) for memory in self._memories]
+            self._group([one[part] for one in gradients], own, segments, out[part], step)
+        return out
+
+    def _memory(self, memory, part):
+        """Buffers of a group: views, which the codec writes."""
+        views = [row[part] for row in memory]
+        return views if len(views) > 1 else views[0] if views else None
+
+    def _group(self, gradients, memories, segments, out, step):
+        codec, size = self._codec, self._codec.size_bytes(segments)
+        payloads = torch.empty(RANKS, size, dtype=torch.uint8)
+        for rank, (gradient, memory) in enumerate(zip(gradients, memories, strict=True)):
+            codec.encode(gradient, memory, segments, payloads[rank], seed=self._seed, step=step, rank=rank)
+        if codec.linear:
+            self._all_reduce(gradients, memories, segments, payloads)
+            payloads = payloads[:1]
+        codec.decode_sum(payloads, segments, out, scale=1 / RANKS, seed=self._seed, step=step)
+
+    def _all_reduce(self, gradients, memories, segments, payloads):
+        codec = self._codec
+        for number, part in enumerate(codec.parts(segments)):
+            rows = [payload[part].view(codec.wire_dtype) for payload in payloads]
+            total = torch.stack(rows).sum(dim=0)
+            for rank, row in enumerate(rows):
+                row.copy_(total)
+                codec.advance(number, payloads[rank], gradients[rank], memories[rank], segments)
 
 
 def share_of_rate(step, steps):
@@ -131,55 +183,54 @@ def share_of_rate(step, steps):
     return min((step + 1) / rise, (steps - step) / (steps - rise))
 
 
-def train(data, model, codec, *, seed, steps, feedback=True, options=None, block=None, groups=1, rate=1.0):
+def train(data, model, codec, *, seed, steps, rate, feedback=True, **exchange):
     """Mean training loss of the last steps, and accuracy on what was not trained on."""
-    make, _, learning_rate, batch = MODELS[model]
+    make_net, _, batch = MODELS[model]
     (x, y), (test_x, test_y) = data
     torch.manual_seed(seed)
-    net = make()
+    net = make_net()
     net(test_x[:2])
     # Deep gradient compression keeps the momentum itself, where it has a memory.
     momentum = 0.0 if codec == "dgc" and feedback else 0.9
-    optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate * rate, momentum=momentum)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
-    compression = Compression(
-        options={codec: options} if options else {}, feedback=feedback, block=block, seed=seed
-    )
-    wrapped = parallel(net, plan_of(net, codec, groups), optimizer, compression=compression)
-    rank, losses = dist.get_rank(), []
-    random = torch.Generator().manual_seed(1000 * seed + rank)
+    named = list(reversed(list(net.named_parameters())))
+    wire = Exchange(named, codec, feedback=feedback, seed=seed, **exchange)
+    random = [torch.Generator().manual_seed(1000 * seed + rank) for rank in range(RANKS)]
+    losses = []
     for step in range(steps):
-        index = torch.randint(len(x), (batch,), generator=random)
-        loss = nn.functional.cross_entropy(wrapped(x[index]), y[index])
-        loss.backward()
+        found = [gradient_of(net, named, x, y, torch.randint(len(x), (batch,), generator=r)) for r in random]
+        losses.append(sum(loss for loss, _ in found) / RANKS)
+        mean = wire.mean([gradient for _, gradient in found], step)
+        for (_, tensor), part in zip(named, mean.split([t.numel() for _, t in named]), strict=True):
+            tensor.grad = part.view_as(tensor)
         optimizer.step()
         schedule.step()
-        optimizer.zero_grad()
-        if step >= steps - LAST:
-            losses.append(loss.item())
-    wrapped.reducer.close()
     with torch.no_grad():
-        right = (net(test_x[:2000]).argmax(dim=1) == test_y[:2000]).float().mean()
-    mean = torch.tensor([sum(losses) / len(losses)])
-    dist.all_reduce(mean)
-    return float(mean) / dist.get_world_size(), float(right)
+        right = (net(test_x[:TESTED]).argmax(dim=1) == test_y[:TESTED]).float().mean()
+    return sum(losses[-LAST:]) / LAST, float(right)
+
+
+def gradient_of(net, named, x, y, index):
+    """Loss of a batch, and its gradient, flat."""
+    loss = nn.functional.cross_entropy(net(x[index]), y[index])
+    found = torch.autograd.grad(loss, [tensor for _, tensor in named])
+    return loss.item(), torch.cat([part.flatten() for part in found])
 
 
 def main():
-    folder = Path(sys.argv[1])
+    """Carry out the jobs of a file, each into a file of its own."""
+    folder, share = Path(sys.argv[1]), slice(int(sys.argv[2]), None, int(sys.argv[3]))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     jobs = msgspec.json.decode((folder / "jobs.json").read_bytes())
     known = {}
-    for number, job in enumerate(jobs):
+    for number, job in list(enumerate(jobs))[share]:
         model = job["model"]
         if model not in known:
             known[model] = MODELS[model][1]()
         loss, accuracy = train(known[model], **job)
-        if dist.get_rank() == 0:
-            with atomic_file(folder / f"found-{number}.json") as file:
-                file.write(msgspec.json.encode({"loss": loss, "accuracy": accuracy}))
-    dist.destroy_process_group()
+        with atomic_file(folder / f"found-{number}.json") as file:
+            file.write(msgspec.json.encode({"loss": loss, "accuracy": accuracy}))
 
 
 if __name__ == "__main__":

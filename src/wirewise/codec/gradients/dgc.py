@@ -68,14 +68,12 @@ class DGC(GradientCodec):
         bad: int = kernels.peaks(gradient, rest, segments)[1]
         if bad >= 0:
             return bad
-        if rest is not None:
-            rest.add_(gradient)
-        elif rows is not None:
-            # Sums stay finite, so that from here on only a memory that was not finite before can be refused.
-            kernels.compensate(gradient, *rows, self.momentum)
-        values = gradient if rows is None else rows[0]
-        bounds = self._bounds(segments)
-        indices, found, counts, bad = kernels.above(values, rows, segments, bounds, draw.own_key)
+        tables = (segments, self._bounds(segments), draw.own_key)
+        if rows is not None and rest is None:
+            result = kernels.accumulate_above(gradient, rows, self.momentum, *tables)
+        else:
+            result = kernels.above(gradient if rest is None else rest.add_(gradient), rows, *tables)
+        indices, found, counts, bad = result
         if bad < 0:
             for number, part in enumerate((indices, found)):
                 put_floats(out, 4 * number * len(indices), part.view(torch.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +23,13 @@ from wirewise.codec.gradients.segments import Segments
 
 __all__ = [
     "above",
+    "accumulate_above",
     "add_blocks",
     "add_cast",
     "add_levels",
     "add_signs",
     "add_sparse",
     "add_ternary",
-    "compensate",
     "draw",
     "halves",
     "largest",
@@ -138,20 +139,30 @@ def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
     cpu_factors.orthogonalise(flat.numpy(), tables)
 
 
-def compensate(gradient: Tensor, rest: Tensor, momentum: Tensor, share: float) -> None:
-    cpu_above.compensate(gradient.numpy(), rest.numpy(), momentum.numpy(), np.float32(share))
-
-
 def above(
     values: Tensor, memory: Sequence[Tensor] | None, segments: Segments, bounds: Bounds, key: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    kept = None if memory is None else tuple(buffer.numpy() for buffer in memory)
+    return _above(values, (None, None, np.float32(0.0), kept), segments, bounds, key)
+
+
+def accumulate_above(
+    gradient: Tensor, memory: Sequence[Tensor], share: float, segments: Segments, bounds: Bounds, key: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    rest, momentum = (buffer.numpy() for buffer in memory)
+    moving = (gradient.numpy(), momentum, np.float32(share), (rest, momentum))
+    return _above(memory[0], moving, segments, bounds, key)
+
+
+def _above(
+    values: Tensor, moving: tuple[Any, ...], segments: Segments, bounds: Bounds, key: int
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     total = int(bounds.most.sum())
     indices, found = torch.empty(total, dtype=torch.int32), torch.empty(total)
     counts = torch.empty(len(segments), dtype=torch.int32)
     tables = (segments.offsets, segments.ids, np.stack(bounds), np.uint32(key))
     targets = (indices.numpy(), found.numpy(), counts.numpy())
-    kept = None if memory is None else tuple(buffer.numpy() for buffer in memory)
-    bad = cpu_above.above(values.numpy(), kept, *tables, *targets)
+    bad = cpu_above.above(values.numpy(), *moving, *tables, *targets)
     return indices, found, counts, bad
 
 

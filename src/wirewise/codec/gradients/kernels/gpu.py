@@ -5,6 +5,7 @@ What is bound by memory as torch operations are, and what runs once for each seg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,7 @@ from wirewise.codec.kernels.triton_gpu import check_device
 
 __all__ = [
     "above",
+    "accumulate_above",
     "add_blocks",
     "add_cast",
     "add_levels",
@@ -30,7 +32,6 @@ __all__ = [
     "add_sparse",
     "add_ternary",
     "check_device",
-    "compensate",
     "draw",
     "halves",
     "largest",
@@ -197,10 +198,13 @@ def add_blocks(payloads: Tensor, segments: Segments, steps: Tensor, bits: int, o
     _add_codes(payloads, segments, steps, bits, SCALED, out)
 
 
-def compensate(gradient: Tensor, rest: Tensor, momentum: Tensor, share: float) -> None:
+def accumulate_above(
+    gradient: Tensor, memory: Sequence[Tensor], share: float, segments: Segments, bounds: Bounds, key: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
     grid = (triton.cdiv(len(gradient), 1024),)
-    arguments = (gradient, rest, momentum, share, _LARGEST, len(gradient))
+    arguments = (gradient, *memory, share, _LARGEST, len(gradient))
     gpu_codes.compensate[grid](*arguments, BLOCK=1024, **_EXACT)
+    return above(memory[0], memory, segments, bounds, key)
 
 
 def largest(

@@ -21,8 +21,8 @@ from wirewise.codec.gradients.kernels.pieces import (
 from wirewise.codec.gradients.kernels.reference_blocks import add_blocks, orthogonalise, write_blocks
 from wirewise.codec.gradients.kernels.reference_select import (
     above,
+    accumulate_above,
     add_sparse,
-    compensate,
     draw,
     largest,
     take,
@@ -31,13 +31,13 @@ from wirewise.codec.gradients.segments import Segments
 
 __all__ = [
     "above",
+    "accumulate_above",
     "add_blocks",
     "add_cast",
     "add_levels",
     "add_signs",
     "add_sparse",
     "add_ternary",
-    "compensate",
     "draw",
     "halves",
     "largest",

@@ -18,7 +18,7 @@ from wirewise.codec.gradients.kernels.pieces import (
 )
 from wirewise.codec.gradients.segments import Segments
 
-__all__ = ["TRIES", "above", "add_sparse", "compensate", "draw", "largest", "take"]
+__all__ = ["TRIES", "above", "accumulate_above", "add_sparse", "draw", "largest", "take"]
 
 TRIES = 4
 """Times that a threshold may be adapted."""
@@ -82,11 +82,18 @@ def add_sparse(indices: Tensor, values: Tensor, out: Tensor) -> None:
     out.index_add_(0, indices.long(), values)
 
 
-def compensate(gradient: Tensor, rest: Tensor, momentum: Tensor, share: float) -> None:
-    """Momentum u = share * u + gradient and rest w = w + u; then both at most float32's largest."""
+def accumulate_above(
+    gradient: Tensor, memory: Sequence[Tensor], share: float, segments: Segments, bounds: Bounds, key: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """`above` of the residual, after momentum u = share * u + gradient and residual w = w + u.
+
+    Both are at most float32's largest, so that only a memory that was not finite before can be refused.
+    """
+    rest, momentum = memory
     most = torch.finfo(torch.float32).max
     rest.add_(momentum.mul_(share).add_(gradient)).clamp_(-most, most)
     momentum.clamp_(-most, most)
+    return above(rest, memory, segments, bounds, key)
 
 
 def above(
