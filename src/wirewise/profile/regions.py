@@ -53,7 +53,8 @@ def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
     if not starts:
         raise InputError(f"none of {len(graph.operators)} operators can be fused; capture another step")
     readers = _readers(graph)
-    members, copies = {random.choice(starts)}, set[int]()
+    # The later of two draws, since early operators have few predecessors.
+    members, copies = {max(random.choice(starts), random.choice(starts))}, set[int]()
     while len(members) < most:
         found = sorted(i for i in _predecessors(graph, members) if _takes(graph, members, i))
         if not found:
@@ -124,7 +125,8 @@ def resized(module: fx.GraphModule, size: int | None) -> fx.GraphModule:
 
     for node in module.graph.nodes:
         copy = graph.node_copy(node, copies.__getitem__)
-        copy.args, copy.kwargs = _mapped(scaled, (copy.args, copy.kwargs))
+        with graph.inserting_before(copy):
+            copy.args, copy.kwargs = _mapped(scaled, (copy.args, copy.kwargs))
         copies[node] = copy
     return fx.GraphModule(module, graph)
 

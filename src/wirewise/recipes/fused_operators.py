@@ -99,7 +99,7 @@ def _regions(random: Random, sizes: int, count: int) -> Iterator[list[Sample]]:
     module, graph, bounds = captured_source(source, random)
     seen = set[Picked]()
     for _ in range(count):
-        most = min(2 + int(random.expovariate(1 / 8)), 32)
+        most = min(2 + int(random.expovariate(1 / 12)), 32)
         picked = pick(graph, random, most)
         if picked in seen or len(picked.operators) < 2:
             continue
@@ -195,12 +195,13 @@ def _inputs(region: fx.GraphModule, size: int, bounds: dict[str, int]) -> list[T
 
 def _values(like: Tensor, size: int, bound: int) -> Tensor:
     """Random values with the shape and the strides of another tensor, but for a batch of the given size."""
-    grown = [[_grown(i, size) for i in one] for one in (like.shape, like.stride())]
-    bound = _grown(bound, size) if bound % PRIME == 0 else bound
-    found = torch.empty_strided(*grown, dtype=like.dtype)
-    if like.dtype.is_floating_point:
-        return found.uniform_(0.1, 1.0)
-    return found.random_(0, 2 if like.dtype == torch.bool else bound)
+    shape, strides = ([_grown(i, size) for i in one] for one in (like.shape, like.stride()))
+    bound = 2 if like.dtype == torch.bool else _grown(bound, size)
+    # Expanded values hold some elements more than once: fill what they are a view of.
+    held = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)) + 1
+    flat = torch.empty(held, dtype=like.dtype)
+    flat = flat.uniform_(0.1, 1.0) if like.dtype.is_floating_point else flat.random_(0, bound)
+    return flat.as_strided(shape, strides)
 
 
 def _grown(length: int, size: int) -> int:
