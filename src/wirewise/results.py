@@ -11,6 +11,8 @@ __all__ = [
     "CompressionRun",
     "EpochRecord",
     "GroupRecord",
+    "IncrementalRecord",
+    "IncrementalRun",
     "MiniBatchRecord",
     "MiniBatchRun",
     "ModeResult",
@@ -207,3 +209,34 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the remote rows that each policy leaves to fetch, by alpha."""
     codec: str = ""
     """Of gradients, in modes that compress them."""
+
+
+class IncrementalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A method that learnt the tasks of a growing graph; accuracies are means over the classes of a task."""
+
+    ap: float
+    """Mean accuracy over all tasks after the last one."""
+    af: float
+    """Mean change of the tasks' accuracies since each was learnt; negative: forgotten."""
+    ap_by_task: tuple[float, ...]
+    """AP after each task, over the tasks so far."""
+    af_by_task: tuple[float, ...]
+    accuracy: tuple[tuple[float, ...], ...]
+    """Of tasks 0 to t after task t is learnt."""
+    seconds: float
+    """Learning and evaluation."""
+
+
+class IncrementalRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Methods that learnt the same tasks of a growing graph."""
+
+    dataset: str
+    setting: str
+    growth: str
+    tasks: int
+    classes_per_task: int
+    budget: int
+    """Vertices of each class that methods of rehearsal keep."""
+    workers: int
+    seed: int
+    methods: dict[str, IncrementalRecord]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from wirewise.cli import collectives, run_gradients, run_mini_batch
+from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError, PeerError, WirewiseError
 
@@ -25,6 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="Run a published system end to end 
 app.command()(collectives.collective)
 app.command()(run_gradients.cupcake)
 app.command()(run_mini_batch.salientpp)
+app.command("sea-er")(run_incremental.sea_er)
 
 
 @app.callback()

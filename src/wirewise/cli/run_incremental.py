@@ -1,0 +1,96 @@
+"""`wirewise run sea-er`: rehearsal of old vertices while a graph grows, method by method."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.report.figures import seconds
+
+__all__ = ["sea_er"]
+
+
+def sea_er(
+    dataset: Annotated[
+        str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
+    ] = "debian",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="bare, er-random, er-cm, er-mf, herding, k-centre, coverage, er-random+kmm, coverage+kmm, sea-er, "
+            "gem, ewc, lwf, ssrm, joint."
+        ),
+    ] = "bare,er-random,coverage,sea-er,joint",
+    budget: Annotated[int, typer.Option(help="Vertices of each class that are kept.")] = 5,
+    setting: Annotated[
+        str, typer.Option(help="task: only the classes of a vertex's task compete; class: all so far.")
+    ] = "task",
+    growth: Annotated[
+        str,
+        typer.Option(help="inductive: later vertices bring edges to earlier ones; separate; transductive."),
+    ] = "inductive",
+    classes_per_task: Annotated[int, typer.Option(help="That arrive together, in label order.")] = 2,
+    smallest_class: Annotated[int, typer.Option(help="Leave out classes with fewer vertices.")] = 50,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Stop after so many; by default all.")] = None,
+    epochs: Annotated[int, typer.Option(help="Of each task.")] = 30,
+    hidden: Annotated[int, typer.Option(help="Width of the hidden rows.")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.005,
+    mixing: Annotated[
+        str, typer.Option(help="mean: old tasks weigh as much together as the new one; sum: as much each.")
+    ] = "mean",
+    kernel: Annotated[str, typer.Option(help="Of matched weights: rbf or linear.")] = "rbf",
+    most_weight: Annotated[float, typer.Option(help="Largest matched weight of a vertex.")] = 3.0,
+    workers: Annotated[int, typer.Option(help="Processes, a part of the vertices each.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the split, the weights and the lots.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a silent worker ends the job.")] = 120.0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of result, page and logs.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
+    from wirewise.files import atomic_file, make_folder
+    from wirewise.recipes import sea_er as recipe
+    from wirewise.report.incremental_page import write_incremental_html
+    from wirewise.runtime.incremental import Settings
+
+    job = recipe.Job(
+        dataset=dataset,
+        methods=tuple(word.strip() for word in methods.split(",") if word.strip()),
+        settings=Settings(
+            setting=setting,
+            budget=budget,
+            hidden=hidden,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            mixing=mixing,
+            kernel=kernel,
+            most=most_weight,
+            seed=seed,
+        ),
+        classes_per_task=classes_per_task,
+        fewest=smallest_class,
+        growth=growth,
+        most_tasks=tasks,
+        workers=workers,
+        timeout_s=timeout,
+    )
+    folder = make_folder(out or Path("runs") / f"sea-er-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    quiet = json == "-"
+    found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
+    with atomic_file(folder / "result.json") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(found)))
+    page = folder / "report.html"
+    write_incremental_html(found, page)
+    write_json(json, msgspec.to_builtins(found))
+    if quiet:
+        return
+    rows = [
+        [name, f"{100 * one.ap:.1f}", f"{100 * one.af:+.1f}", seconds(one.seconds)]
+        for name, one in found.methods.items()
+    ]
+    print_table(["method", "AP %", "AF %", "time"], rows)
+    typer.echo(f"Report: {page}")

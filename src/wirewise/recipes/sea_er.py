@@ -1,0 +1,154 @@
+"""SEA-ER: learning the tasks of a growing graph while old vertices are rehearsed, next to methods it is compared with.
+
+J. Su, D. Zou, C. Wu: On the Limitation and Experience Replay for GNNs in Continual Learning, CoLLAs 2024. Composes
+`graph.rehearsal` (tasks, vertices that are kept, their weights) and `runtime.incremental` (learners). With several
+workers each trains on its part of the vertices and keeps some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from wirewise import lab
+from wirewise.errors import InputError, PeerError
+from wirewise.files import atomic_file, make_folder
+from wirewise.graph import load, partition, read_graph, write_graph
+from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
+from wirewise.recipes.launch import SAYS, last_words
+from wirewise.results import IncrementalRecord, IncrementalRun
+from wirewise.runtime.incremental import METHODS, Peers, Settings, train
+
+__all__ = ["DEFAULT_METHODS", "Job", "grown", "learn", "run"]
+
+DEFAULT_METHODS = ("bare", "er-random", "coverage", "sea-er", "joint")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the workers of one run must know."""
+
+    dataset: str = "debian"
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    settings: Settings = Settings()
+    classes_per_task: int = 2
+    fewest: int = 50
+    """Vertices of a class that takes part."""
+    growth: str = "inductive"
+    most_tasks: int | None = None
+    workers: int = 1
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Check what nothing below checks before work begins.
+
+        Raises:
+            InputError: A value that cannot be used.
+        """
+        unknown = [name for name in self.methods if name not in METHODS]
+        if unknown or not self.methods or len(set(self.methods)) < len(self.methods):
+            named = f"method {unknown[0]!r} is unknown" if unknown else f"methods are {list(self.methods)}"
+            raise InputError(f"{named}; expected some of: {', '.join(METHODS)}, each once")
+        if self.workers < 1 or not 0 < self.timeout_s < float("inf"):
+            raise InputError(
+                f"got {self.workers} workers and a timeout of {self.timeout_s} s; expected at least 1 and a finite "
+                "time above 0"
+            )
+
+
+def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
+    """Learn all tasks with every method, in this process or by workers on this machine.
+
+    Args:
+        job: What.
+        folder: Takes the graph and the logs of several workers.
+        say: Hears what goes on.
+
+    Raises:
+        InputError: The graph or a setting cannot be used.
+        PeerError: A worker failed; the message holds its last words.
+    """
+    if job.workers == 1:
+        torch.set_num_threads(1)
+        return learn(job, grown(job, None), Peers(), say)
+    grown(job, None)
+    prepare(job, folder)
+    command, logs = ["-m", "wirewise.recipes.sea_er_worker", str(folder)], folder / "logs"
+
+    def heard(rank: int, line: str) -> None:
+        if line.startswith(SAYS):
+            say(line.removeprefix(SAYS))
+
+    with lab.Loopback() as loopback:
+        done = loopback.run(command, processes=job.workers, launcher="direct", folder=logs, listener=heard)
+    if not done.ok:
+        raise PeerError(last_words(done, logs))
+    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=IncrementalRun)
+
+
+def prepare(job: Job, folder: Path) -> None:
+    """Write the graph, the owner of each vertex and the job for the workers."""
+    make_folder(folder)
+    graph = load(job.dataset, seed=job.settings.seed)
+    graph = graph.undirected() if graph.directed else graph
+    owner = partition(graph, job.workers, method="metis", seed=job.settings.seed)
+    write_graph(graph, folder / "graph.npz")
+    with atomic_file(folder / "owner.npy") as file:
+        np.save(file, owner.astype(np.int64))
+    (folder / "outcome.json").unlink(missing_ok=True)
+    with atomic_file(folder / "job.json") as file:
+        file.write(msgspec.json.encode(job))
+
+
+def grown(job: Job, folder: Path | None) -> GrowingGraph:
+    """The tasks, of the dataset or of the graph that `prepare` wrote."""
+    seed = job.settings.seed
+    return growing_graph(
+        load(job.dataset, seed=seed) if folder is None else read_graph(folder / "graph.npz"),
+        classes_per_task=job.classes_per_task,
+        fewest=job.fewest,
+        growth=job.growth,
+        most_tasks=job.most_tasks,
+        seed=seed,
+    )
+
+
+def learn(job: Job, growing: GrowingGraph, peers: Peers, say: Callable[[str], None]) -> IncrementalRun:
+    """Learn all tasks with every method; the same on every rank but for the seconds."""
+    seconds = dict.fromkeys(job.methods, 0.0)
+    done: dict[str, float] = {}
+
+    def heard(task: int, name: str, accuracies: list[float], taken_s: float) -> None:
+        seconds[name] += taken_s
+        done[name] = sum(accuracies) / len(accuracies)
+        if name == job.methods[-1]:
+            shown = ", ".join(f"{method} {100 * ap:.1f}" for method, ap in done.items())
+            say(f"task {task + 1} of {len(growing.tasks)}, AP in %: {shown}")
+
+    found = train(growing, job.methods, job.settings, heard, peers)
+    return IncrementalRun(
+        dataset=job.dataset,
+        setting=job.settings.setting,
+        growth=job.growth,
+        tasks=len(growing.tasks),
+        classes_per_task=job.classes_per_task,
+        budget=job.settings.budget,
+        workers=job.workers,
+        seed=job.settings.seed,
+        methods={name: _record(accuracy, seconds[name]) for name, accuracy in found.items()},
+    )
+
+
+def _record(accuracy: np.ndarray, seconds: float) -> IncrementalRecord:
+    so_far = [accuracy[: task + 1, : task + 1] for task in range(len(accuracy))]
+    return IncrementalRecord(
+        ap=average_performance(accuracy),
+        af=average_forgetting(accuracy),
+        ap_by_task=tuple(map(average_performance, so_far)),
+        af_by_task=tuple(map(average_forgetting, so_far)),
+        accuracy=tuple(tuple(part[-1].tolist()) for part in so_far),
+        seconds=seconds,
+    )
