@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from wirewise.rng import GOLDEN, mix32, row_key
 
-__all__ = ["edge_room", "enter", "expand"]
+__all__ = ["draw", "edge_room", "enter", "expand", "number"]
 
 _FEW = 64
 """Up to so many picks are compared one by one; more are drawn by a shuffle."""
@@ -126,4 +126,62 @@ def expand(
                 count += 1
             edge += 1
         sums[target + 1] = edge
+    return count
+
+
+@numba.njit(nogil=True, cache=True)
+def draw(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    first: int,
+    fanout: int,
+    key: int,
+    degrees: NDArray[np.int32],
+    sources: NDArray[np.int32],
+) -> None:
+    """Draw what `expand` draws for nodes of a part: global ids of neighbours, without numbering them.
+
+    Args:
+        indptr: In-neighbours of the part's nodes, [n + 1].
+        indices: The same as global ids.
+        rows: Numbers of the nodes in the part.
+        first: Global id of the part's first node.
+        fanout: Neighbours of each; below 0: all.
+        key: Of the hop, 32 bits.
+        degrees: Takes how many each node drew.
+        sources: Takes them, `edge_room` of the nodes.
+    """
+    picks, deck, edge = np.empty(max(fanout, 0), np.int64), np.empty(0, np.int64), 0
+    for place in range(len(rows)):
+        start = indptr[rows[place]]
+        degree = indptr[rows[place] + 1] - start
+        drawn = 0 <= fanout < degree
+        if drawn:
+            deck = _pick(row_key(key, first + rows[place]), degree, picks, deck)
+        degrees[place] = fanout if drawn else degree
+        for other in range(degrees[place]):
+            sources[edge] = indices[start + (picks[other] if drawn else other)]
+            edge += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def number(
+    neighbours: NDArray[np.int32],
+    nodes: NDArray[np.int64],
+    count: int,
+    table: NDArray[np.int64],
+    tag: int,
+    sources: NDArray[np.int32],
+) -> int:
+    """Local numbers of drawn neighbours, as `expand` gives them; new nodes are appended. Returns nodes afterwards."""
+    for edge in range(len(neighbours)):
+        entry = table[neighbours[edge]]
+        if entry >> _HALF == tag:
+            sources[edge] = entry & _LOW
+        else:
+            table[neighbours[edge]] = (tag << _HALF) | count
+            nodes[count] = neighbours[edge]
+            sources[edge] = count
+            count += 1
     return count

@@ -15,7 +15,7 @@ from wirewise.graph.sampling.kernels import edge_room, enter, expand
 from wirewise.graph.structure import InEdges
 from wirewise.rng import stream_key
 
-__all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler"]
+__all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler", "Table", "check_hops", "check_seeds", "nothing"]
 
 SEMANTICS = ("cumulative", "frontier")
 """What a hop expands: every node seen so far, each time anew (DGL, SALIENT, PyG's NeighborSampler), or only nodes that
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
         return sum(len(layer.sources) for layer in self.layers)
 
 
-class _Table:
+class Table:
     """Local numbers by global id for one batch at a time; a tag saves clearing it."""
 
     def __init__(self, nodes: int) -> None:
@@ -73,11 +73,52 @@ class _Table:
         self.tag = 0
 
     def next_tag(self) -> int:
+        """The tag of another batch."""
         self.tag += 1
         if self.tag == _TAGS:
             self.entries[:] = 0
             self.tag = 1
         return self.tag
+
+    def begin(self, seeds: NDArray[np.int64]) -> int:
+        """Number the seeds of another batch; returns its tag.
+
+        Raises:
+            InputError: A seed stands twice.
+        """
+        tag = self.next_tag()
+        twice = enter(seeds, self.entries, tag)
+        if twice >= 0:
+            raise InputError(f"seed {seeds[twice]} stands twice; expected every seed of a batch once")
+        return tag
+
+
+def check_hops(fanouts: Sequence[int], semantics: str) -> None:
+    """Raise InputError unless a sampler can be made."""
+    if not len(fanouts) or min(fanouts) < -1 or semantics not in SEMANTICS:
+        raise InputError(
+            f"got fanouts {list(fanouts)} and semantics {semantics!r}; expected one fanout or more, each of at "
+            f"least 0, or -1 for all neighbours, and one of {', '.join(SEMANTICS)}"
+        )
+
+
+def check_seeds(seeds: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
+    """The seeds as int64 [n]; raises InputError where they are no nodes."""
+    nodes = np.asarray(seeds)
+    if nodes.ndim != 1 or not np.issubdtype(nodes.dtype, np.integer):
+        raise InputError(
+            f"seeds are {nodes.dtype} {list(nodes.shape)}; expected one or more node ids, integers of shape [n]"
+        )
+    wrong = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
+    if len(wrong):
+        raise InputError(f"seed {nodes[wrong[0]]} is no node; expected 0 to {num_nodes - 1}")
+    return nodes.astype(np.int64)
+
+
+def nothing(hops: int) -> Batch:
+    """The batch of no seeds."""
+    empty = Layer(np.zeros(1, np.int64), np.empty(0, np.int32), 0)
+    return Batch(np.empty(0, np.int64), (empty,) * hops, 0)
 
 
 class NeighborSampler:
@@ -101,17 +142,16 @@ class NeighborSampler:
         InputError: No hops, a fanout below -1, or unknown semantics.
     """
 
+    collective = False
+    """Whether machines sample together."""
+
     def __init__(
         self, edges: InEdges, fanouts: Sequence[int], *, semantics: str = "cumulative", seed: int = 0
     ) -> None:
-        if not len(fanouts) or min(fanouts) < -1 or semantics not in SEMANTICS:
-            raise InputError(
-                f"got fanouts {list(fanouts)} and semantics {semantics!r}; expected one fanout or more, each of at "
-                f"least 0, or -1 for all neighbours, and one of {', '.join(SEMANTICS)}"
-            )
+        check_hops(fanouts, semantics)
         self.edges, self.semantics, self.seed = edges, semantics, seed
         self.fanouts = tuple(int(fanout) for fanout in fanouts)
-        self._tables: deque[_Table] = deque()
+        self._tables: deque[Table] = deque()
 
     @property
     def num_nodes(self) -> int:
@@ -129,11 +169,13 @@ class NeighborSampler:
         Raises:
             InputError: No seeds, one that is no node, or one that stands twice.
         """
-        nodes = self._checked(seeds)
+        nodes = check_seeds(seeds, self.num_nodes)
+        if not len(nodes):
+            raise InputError("there are no seeds; expected one or more node ids")
         try:
             table = self._tables.pop()
         except IndexError:
-            table = _Table(self.num_nodes)
+            table = Table(self.num_nodes)
         try:
             return self._sample(nodes, table, (epoch, batch))
         finally:
@@ -141,25 +183,10 @@ class NeighborSampler:
 
     def nothing(self) -> Batch:
         """The batch of no seeds."""
-        empty = Layer(np.zeros(1, np.int64), np.empty(0, np.int32), 0)
-        return Batch(np.empty(0, np.int64), (empty,) * len(self.fanouts), 0)
+        return nothing(len(self.fanouts))
 
-    def _checked(self, seeds: NDArray[Any]) -> NDArray[np.int64]:
-        nodes = np.asarray(seeds)
-        if nodes.ndim != 1 or not len(nodes) or not np.issubdtype(nodes.dtype, np.integer):
-            raise InputError(
-                f"seeds are {nodes.dtype} {list(nodes.shape)}; expected one or more node ids, integers of shape [n]"
-            )
-        wrong = np.flatnonzero((nodes < 0) | (nodes >= self.num_nodes))
-        if len(wrong):
-            raise InputError(f"seed {nodes[wrong[0]]} is no node; expected 0 to {self.num_nodes - 1}")
-        return nodes.astype(np.int64)
-
-    def _sample(self, nodes: NDArray[np.int64], table: _Table, place: tuple[int, int]) -> Batch:
-        seeds, tag = len(nodes), table.next_tag()
-        twice = enter(nodes, table.entries, tag)
-        if twice >= 0:
-            raise InputError(f"seed {nodes[twice]} stands twice; expected every seed of a batch once")
+    def _sample(self, nodes: NDArray[np.int64], table: Table, place: tuple[int, int]) -> Batch:
+        seeds, tag = len(nodes), table.begin(nodes)
         if self.semantics == "cumulative":
             return self._cumulative(nodes, seeds, table.entries, tag, place)
         return self._frontier(nodes, seeds, table.entries, tag, place)

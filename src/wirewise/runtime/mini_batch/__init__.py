@@ -3,5 +3,15 @@
 from wirewise.runtime.mini_batch.fetching import WIRE_BITS, Fetcher
 from wirewise.runtime.mini_batch.loader import STAGES, BatchLoader, MiniBatch
 from wirewise.runtime.mini_batch.store import RowStore
+from wirewise.runtime.mini_batch.topology import PartitionedSampler, own_edges
 
-__all__ = ["STAGES", "WIRE_BITS", "BatchLoader", "Fetcher", "MiniBatch", "RowStore"]
+__all__ = [
+    "STAGES",
+    "WIRE_BITS",
+    "BatchLoader",
+    "Fetcher",
+    "MiniBatch",
+    "PartitionedSampler",
+    "RowStore",
+    "own_edges",
+]

@@ -6,11 +6,10 @@ before it comes. Numbers of rows travel as int32 relative to the first row of th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,6 +18,7 @@ from wirewise.codec.layout import MessageLayout
 from wirewise.codec.quantize import pack, unpack_add
 from wirewise.errors import InputError
 from wirewise.rng import stream_key
+from wirewise.runtime.mini_batch.all_to_all import AllToAll
 from wirewise.runtime.mini_batch.store import RowStore
 from wirewise.runtime.transport import Transport
 
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
     """Bytes for each machine, [K]."""
 
 
-class Fetcher:
+class Fetcher(AllToAll):
     """Asks other machines for rows, and answers what they ask; all machines call the same methods in the same order.
 
     Args:
@@ -60,9 +60,8 @@ class Fetcher:
     def __init__(self, store: RowStore, transport: Transport, *, bits: int = 32, seed: int = 0) -> None:
         if bits not in WIRE_BITS:
             raise InputError(f"rows travel with {bits} bits a value; expected one of {WIRE_BITS}")
-        self.store, self.transport, self.bits, self._seed = store, transport, bits, seed
-        self.sent_bytes = self.received_bytes = 0
-        """Of ids and rows, without their own."""
+        super().__init__(transport)
+        self.store, self.bits, self._seed = store, bits, seed
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
     def wanted(self, ids: NDArray[np.int64]) -> Wanted:
@@ -76,7 +75,7 @@ class Fetcher:
     def announce(self, first: Wanted) -> None:
         """Tell the owners how many rows the first batch will ask for."""
         came = torch.empty(self.transport.world_size, dtype=torch.int64)
-        self._exchange("the numbers of the first batch", torch.from_numpy(first.counts), came, None, None)
+        self.exchange("the numbers of the first batch", torch.from_numpy(first.counts), came, None, None)
         self._announced = came.numpy()
 
     def ask(self, wanted: Wanted, following: Wanted | None) -> list[NDArray[np.int32]]:
@@ -100,7 +99,7 @@ class Fetcher:
         body[heads] = False
         message[body] = wanted.rows
         came = torch.empty(int(receives.sum()), dtype=torch.int32)
-        self._exchange("the exchange of ids", torch.from_numpy(message), came, sends, receives)
+        self.exchange("the exchange of ids", torch.from_numpy(message), came, sends, receives)
         parts = np.split(came.numpy(), np.cumsum(receives)[:-1])
         self._announced = np.array([part[0] for part in parts], np.int64)
         return [part[1:] for part in parts]
@@ -122,7 +121,7 @@ class Fetcher:
         """Send the encoded rows that others asked for, and receive those that this machine asked for."""
         receives = np.array([self._layout(int(count)).size_bytes for count in wanted.counts])
         came = torch.empty(int(receives.sum()), dtype=torch.uint8)
-        self._exchange("the exchange of rows", answer.message, came, answer.sizes, receives)
+        self.exchange("the exchange of rows", answer.message, came, answer.sizes, receives)
         return came
 
     def place(self, wanted: Wanted, came: UInt8[Tensor, " bytes"], out: Float[Tensor, "n f"]) -> None:
@@ -152,26 +151,3 @@ class Fetcher:
 
     def _layout(self, count: int) -> MessageLayout:
         return MessageLayout(np.full(count, self.bits, np.uint8), self.store.num_features)
-
-    def _exchange(
-        self,
-        what: str,
-        sends: Tensor,
-        came: Tensor,
-        send_counts: NDArray[Any] | None,
-        receive_counts: NDArray[Any] | None,
-    ) -> None:
-        """All-to-all over the group; what a machine sends to itself does not count as sent."""
-        transport = self.transport
-        counts = send_counts, receive_counts
-        out, into = ([] if one is None else [int(n) for n in one] for one in counts)
-        for buffer, parts, total in ((sends, out, "sent_bytes"), (came, into, "received_bytes")):
-            own = parts[transport.rank] if parts else buffer.numel() // transport.world_size
-            foreign = (buffer.numel() - own) * buffer.element_size()
-            setattr(self, total, getattr(self, total) + foreign)
-        if transport.world_size == 1:
-            came.copy_(sends)
-            return
-        works: list[dist.Work] = []
-        transport.guard(lambda: works.append(transport.group.alltoall_base(came, sends, into, out)), what)
-        transport.wait_for(works[0], what)

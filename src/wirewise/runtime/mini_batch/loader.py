@@ -25,6 +25,7 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.graph.sampling import Batch, NeighborSampler, seed_batches
 from wirewise.runtime.mini_batch.fetching import Answer, Fetcher, Wanted
+from wirewise.runtime.mini_batch.topology import PartitionedSampler
 
 __all__ = ["STAGES", "BatchLoader", "MiniBatch"]
 
@@ -83,7 +84,7 @@ class BatchLoader:
 
     Args:
         fetcher: Rows; it and its group belong to the loader while an epoch runs.
-        sampler: Over the whole graph, under the ids of the store.
+        sampler: Over the whole graph, or one that asks the owners of nodes; under the ids of the store.
         labels: Of all nodes or of a range that holds the training nodes, by id, [N].
         train: Training nodes of every machine, [K][T_k].
         batch_size: Seeds of a machine's batch on average; machines with more training nodes have larger ones.
@@ -99,7 +100,7 @@ class BatchLoader:
     def __init__(
         self,
         fetcher: Fetcher,
-        sampler: NeighborSampler,
+        sampler: NeighborSampler | PartitionedSampler,
         labels: Tensor,
         train: Sequence[NDArray[Any]],
         batch_size: int,
@@ -117,6 +118,11 @@ class BatchLoader:
         if batch_size < 1 or depth < 0 or threads < 1:
             raise InputError(
                 f"got batches of {batch_size} seeds, depth {depth} and {threads} threads; expected at least 1, 0 and 1"
+            )
+        if sampler.collective and threads > 1:
+            raise InputError(
+                f"{threads} threads cannot sample together with other machines; expected one, or the whole graph on "
+                "every machine"
             )
         self.fetcher, self.sampler, self.labels = fetcher, sampler, labels
         self.train, self.batch_size, self.depth, self.threads = list(train), batch_size, depth, threads
@@ -221,7 +227,7 @@ class _Epoch:
         seeds, loader = self.seeds[place], self.loader
         machines = len(loader.train)
         draw = place if loader.shared_draws else place * machines + self.rank
-        if len(seeds):
+        if len(seeds) or loader.sampler.collective:
             batch = loader.sampler.sample(seeds, epoch=self.number, batch=draw)
         else:
             batch = loader.sampler.nothing()

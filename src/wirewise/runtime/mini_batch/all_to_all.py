@@ -1,0 +1,61 @@
+"""Messages of uneven sizes from every machine to every machine, counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wirewise.runtime.transport import Transport
+
+__all__ = ["AllToAll"]
+
+
+class AllToAll:
+    """Exchanges over a group that nothing else uses meanwhile.
+
+    Args:
+        transport: The machines.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.sent_bytes = self.received_bytes = 0
+        """Without what a machine sends to itself."""
+
+    def exchange(
+        self,
+        what: str,
+        sends: Tensor,
+        came: Tensor,
+        send_counts: NDArray[Any] | None = None,
+        receive_counts: NDArray[Any] | None = None,
+    ) -> None:
+        """Send parts of `sends` to the machines, and receive theirs into `came`, in the order of ranks.
+
+        Args:
+            what: Of an error message.
+            sends: 1-D, on the side that the group reads.
+            came: The same.
+            send_counts: Elements for each machine; none: equally many. [K]
+            receive_counts: The same of `came`.
+
+        Raises:
+            PeerError: A machine is gone.
+        """
+        transport = self.transport
+        out, into = ([] if one is None else [int(n) for n in one] for one in (send_counts, receive_counts))
+        self.sent_bytes += self._foreign_bytes(sends, out)
+        self.received_bytes += self._foreign_bytes(came, into)
+        if transport.world_size == 1:
+            came.copy_(sends)
+            return
+        works: list[dist.Work] = []
+        transport.guard(lambda: works.append(transport.group.alltoall_base(came, sends, into, out)), what)
+        transport.wait_for(works[0], what)
+
+    def _foreign_bytes(self, buffer: Tensor, counts: list[int]) -> int:
+        own = counts[self.transport.rank] if counts else buffer.numel() // self.transport.world_size
+        return (buffer.numel() - own) * buffer.element_size()
