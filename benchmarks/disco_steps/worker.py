@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -141,6 +142,7 @@ def _apart(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     return max(apart) / max(float(e.abs().max()) for e in expected)
 
 
+@cache
 def _mean_gradients(model: str, change: float = 0.0) -> list[torch.Tensor]:
     """Of eager mode, all ranks' mean; inputs changed by about so much of themselves."""
     module, (x, y) = models.make(model, dist.get_rank())

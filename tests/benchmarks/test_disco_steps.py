@@ -25,9 +25,11 @@ def test_the_loop_keeps_what_was_best_and_reports_the_other_windows(run):
     name, gain = run.closed_loop(seconds(run, [0.9] * 4, [0.7, 0.7, 0.68, 0.68]))
     assert name == run.WHOLE
     assert gain == pytest.approx(1 - 0.68 / 0.85)
-    name, gain = run.closed_loop(seconds(run, [0.79, 0.79, 0.95, 0.95], [0.9] * 4))
+    name, gain = run.closed_loop(seconds(run, [0.7, 0.7, 0.95, 0.95], [0.9] * 4))
     assert name == run.REGIONS and gain < 0
     assert run.closed_loop(seconds(run, [0.81] * 4, [0.9] * 4)) == (run.STOCK[2], 0.0)
+    # One percent is no reason to leave the stock way.
+    assert run.closed_loop(seconds(run, [0.792] * 4, [0.9] * 4)) == (run.STOCK[2], 0.0)
 
 
 def kept_profile(run):
@@ -63,6 +65,8 @@ def test_ten_plans_differ_and_are_simulated_with_the_optimizer(run):
     plans = run.ten_plans(step, other_s)
     assert len(plans) == 10
     assert [len(plan.buckets) for plan in plans[:2]] == [6, 1]
+    steps = sorted(plan.predicted_step_s for plan in plans)
+    assert steps[0] < steps[4] < steps[9]
     # Six operators of 10 ms, then 6 MB at 80 ns a byte and 1 ms; the optimizer.
     assert plans[1].predicted_step_s == pytest.approx(0.06 + 0.481 + 0.002)
     # The first gradient is there after 10 ms and the channel is never idle again.
