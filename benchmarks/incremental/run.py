@@ -1,0 +1,153 @@
+"""Claims about rehearsal on growing graphs: how accurate methods are after all tasks, and what they forget.
+
+    python benchmarks/incremental/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+
+Rows: `task-5` (E7: the classes of a vertex's task compete, 5 vertices of each class are kept), `task-1` (1 kept),
+`class-20` (all classes so far compete, 20 kept), `others` (methods that hold back changes, beside `task-5`). With --out
+each run is kept beside the page in FILE.json and not made again; remove that file to start anew. Time is not measured.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+import numpy as np
+import torch
+
+from common import Page, arguments, verdict
+from wirewise.files import atomic_file
+from wirewise.graph import load
+from wirewise.graph.rehearsal import average_forgetting, average_performance, growing_graph
+from wirewise.runtime.incremental import Settings, train
+
+PRESETS = {
+    "smoke": {
+        "dataset": "block:nodes=900,classes=6,features=12,noise=1.0,mean_degree=8",
+        "seeds": [0],
+        "settings": {"epochs": 10, "hidden": 16, "learning_rate": 0.02},
+        "gates": False,
+    },
+    "paper": {"dataset": "debian", "seeds": [0, 1, 2], "settings": {}, "gates": True},
+}
+REHEARSED = (
+    "bare", "er-random", "coverage", "k-centre", "herding", "er-random+kmm", "coverage+kmm", "sea-er", "joint"
+)  # fmt: skip
+HELD = ("er-cm", "er-mf", "gem", "ewc", "lwf", "ssrm")
+DEFAULT = "coverage"
+WITHIN = 0.01
+"""How far below random rehearsal the default may be."""
+E7 = {"bare": (0.74, 0.82), "er-random": (0.88, None), "joint": (0.955, None)}
+ROWS = {
+    "task-5": (REHEARSED, {"setting": "task", "budget": 5}),
+    "task-1": (REHEARSED, {"setting": "task", "budget": 1}),
+    "class-20": (REHEARSED, {"setting": "class", "budget": 20}),
+    "others": (HELD, {"setting": "task", "budget": 5}),
+}
+TITLES = {
+    "task-5": "Task-incremental, 5 vertices of each class kept (E7)",
+    "task-1": "Task-incremental, 1 vertex of each class kept",
+    "class-20": "Class-incremental, 20 vertices of each class kept",
+    "others": "Other methods, task-incremental, 5 vertices of each class kept where any are",
+}
+
+
+class Kept:
+    """AP and AF of runs, also in a file."""
+
+    def __init__(self, path, preset):
+        self._path, self._preset, self._graphs = path, preset, {}
+        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+
+    def all(self, methods, wishes):
+        """AP and AF, [methods, seeds, 2]; methods of a seed that are not known learn in turns."""
+        for seed in self._preset["seeds"]:
+            new = [method for method in methods if self._key(method, wishes, seed) not in self._found]
+            if new:
+                settings = Settings(**self._preset["settings"], **wishes, seed=seed)
+                for method, accuracy in train(self._graph(seed), new, settings, told).items():
+                    pair = [average_performance(accuracy), average_forgetting(accuracy)]
+                    self._found[self._key(method, wishes, seed)] = pair
+                self._save()
+        found = [[self._found[self._key(m, wishes, s)] for s in self._preset["seeds"]] for m in methods]
+        return np.array(found)
+
+    def _graph(self, seed):
+        if seed not in self._graphs:
+            self._graphs = {seed: growing_graph(load(self._preset["dataset"]), seed=seed)}
+        return self._graphs[seed]
+
+    def _key(self, method, wishes, seed):
+        return f"{self._preset['dataset']} {wishes['setting']} {wishes['budget']} {method} {seed}"
+
+    def _save(self):
+        if self._path is not None:
+            with atomic_file(self._path) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(self._found)))
+
+
+def told(task, method, accuracies, taken_s):
+    print(
+        f"task {task + 1}, {method}: AP {np.mean(accuracies):.3f}, {taken_s:.1f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def row_of(page, preset, kept, name):
+    methods, wishes = ROWS[name]
+    found = kept.all(methods, wishes)
+    page.add(f"## {TITLES[name]}\n\nMean of the seeds {preset['seeds']}, and each of them.")
+    with page.table("method", "AP %", "seeds", "AF %", "seeds") as row:
+        for method, pairs in zip(methods, 100 * found, strict=True):
+            ap, af = pairs.mean(axis=0)
+            each = [
+                ", ".join(f"{value:{sign}.1f}" for value in pairs[:, i]) for i, sign in ((0, ""), (1, "+"))
+            ]
+            row(method, f"{ap:.1f}", each[0], f"{af:+.1f}", each[1])
+    if preset["gates"]:
+        claims(page, name, dict(zip(methods, found.mean(axis=1)[:, 0], strict=True)))
+
+
+def claims(page, name, ap):
+    if name == "others":
+        return
+    with page.table("claim, mean of seeds", "AP", "threshold") as row:
+        if name == "task-5":
+            for method, (least, most) in E7.items():
+                row(f"E7 {method}", f"{ap[method]:.4f}", verdict(ap[method], least=least, most=most))
+            row(
+                "E7 coverage at least random",
+                f"{ap['coverage']:.4f}",
+                verdict(ap["coverage"], least=ap["er-random"]),
+            )
+        row(
+            f"the default, {DEFAULT}, not {WITHIN} below random", f"{ap[DEFAULT]:.4f}",
+            verdict(ap[DEFAULT], least=ap["er-random"] - WITHIN),
+        )  # fmt: skip
+        below = [m for m in ap if m not in ("bare", "joint") and ap[m] < ap["er-random"] - WITHIN]
+        row("may not be the default", ", ".join(below) or "none", "none")
+
+
+def main():
+    torch.set_num_threads(1)
+    options = arguments(__doc__, list(ROWS))
+    preset = PRESETS[options.preset]
+    page = Page("Rehearsal on growing graphs", options.preset, {"Threads": "1", "Dataset": preset["dataset"]})
+    page.add(
+        "Protocol of CGLB: two classes a task in label order, classes of fewer than 50 vertices left out, a split of "
+        "60/20/20 % of each class by seed, later vertices bring edges to earlier ones. Two-layer GCN of width "
+        f"{Settings(**preset['settings']).hidden}, full batch, {Settings(**preset['settings']).epochs} epochs a task, "
+        "Adam. Accuracies are means over the classes of a task, on the current graph, where rehearsed vertices are "
+        "looked up too; old tasks weigh together as much as the new one. +kmm: weights by kernel mean matching (rbf "
+        "with the median distance, at most 3, sums bounded in each class). sea-er: k-centre with such weights."
+    )
+    kept = Kept(options.out.with_suffix(".json") if options.out else None, preset)
+    for name in options.only:
+        row_of(page, preset, kept, name)
+    page.finish(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The script about rehearsal writes its page, and makes no run twice."""
+
+import sys
+
+from tests.benchmarks.test_benchmarks import load
+
+
+def test_the_page_compares_methods(monkeypatch, tmp_path):
+    run = load(monkeypatch, "run", "incremental")
+    out = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out), "--only", "task-5"])
+    run.main()
+    page = out.read_text()
+    assert "| sea-er |" in page and "| joint |" in page
+    assert "Thresholds that were not met: 0." in page
+    monkeypatch.setattr(run, "train", None)
+    run.main()
+    assert out.read_text().split("##")[1].split("Whole")[0] == page.split("##")[1].split("Whole")[0]
+
+
+def test_a_failed_gate_is_told(monkeypatch, capsys):
+    run = load(monkeypatch, "run", "incremental")
+    page = run.Page("Page", "paper", {})
+    ap = dict.fromkeys(run.REHEARSED, 0.9) | {"bare": 0.8, "joint": 0.96, "coverage": 0.85}
+    run.claims(page, "task-5", ap)
+    printed = capsys.readouterr().out
+    assert "| E7 bare | 0.8000 | >= 0.74 and <= 0.82: holds |" in printed
+    assert printed.count("FAILS") == 2 and "| may not be the default | coverage |" in printed

@@ -1,0 +1,93 @@
+"""Rehearsal on growing graphs: what a job may ask for, the command from end to end, and several workers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from wirewise.cli.main import app
+from wirewise.errors import InputError
+from wirewise.recipes.sea_er import DEFAULT_METHODS, Job, run
+from wirewise.runtime.incremental import METHODS, Settings
+
+GRAPH = "block:nodes=600,classes=6,features=12,noise=1.0,mean_degree=8"
+QUICK = ["--dataset", GRAPH, "--epochs", "8", "--hidden", "8", "--learning-rate", "0.02", "--budget", "3"]
+SETTINGS = Settings(epochs=8, hidden=8, learning_rate=0.02, budget=3)
+
+
+def test_default_methods_are_known():
+    assert set(DEFAULT_METHODS) <= set(METHODS)
+
+
+def test_one_json_object_and_a_page_come_out(tmp_path):
+    found = CliRunner().invoke(app, ["run", "sea-er", *QUICK, "--out", str(tmp_path / "run"), "--json", "-"])
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)
+    assert "task 3 of 3, AP in %: bare" in found.stderr
+    assert list(result["methods"]) == list(DEFAULT_METHODS)
+    for record in result["methods"].values():
+        accuracy = [row + [np.nan] * (3 - len(row)) for row in record["accuracy"]]
+        assert record["ap"] == pytest.approx(np.mean(accuracy[-1]))
+        assert record["af"] == pytest.approx(np.mean([accuracy[2][k] - accuracy[k][k] for k in (0, 1)]))
+        assert record["ap_by_task"][-1] == record["ap"] and record["ap_by_task"][0] == accuracy[0][0]
+    assert result["methods"]["joint"]["ap"] > result["methods"]["bare"]["ap"] - 0.02
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    assert "coverage" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_table_is_printed(tmp_path):
+    words = ["--methods", "bare,sea-er", "--setting", "class", "--tasks", "2", "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, ["run", "sea-er", *QUICK, *words])
+    assert found.exit_code == 0, found.output
+    assert "task 2 of 2" in found.stdout and "sea-er" in found.stdout
+    assert f"Report: {tmp_path / 'report.html'}" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--budget", "0"], "budget is 0; expected at least 1"),
+        (["--methods", "bare,sear"], "method 'sear' is unknown; expected some of: bare, er-random"),
+        (["--methods", ","], "methods are []; expected some of: bare"),
+        (["--methods", "bare,bare"], "methods are ['bare', 'bare']"),
+        (["--setting", "domain"], "setting 'domain' is unknown; expected one of: task, class"),
+        (["--growth", "shrinking"], "growth 'shrinking' is unknown; expected one of: inductive"),
+        (["--mixing", "most"], "mixing 'most' is unknown"),
+        (["--kernel", "cubic"], "kernel 'cubic' is unknown; expected one of: linear, rbf"),
+        (["--most-weight", "0.5"], "largest weight 0.5"),
+        (["--epochs", "0"], "epochs is 0; expected at least 1"),
+        (["--classes-per-task", "1"], "got 1 classes per task"),
+        (["--smallest-class", "5000"], "has 0 of 6 classes with at least 5000 vertices"),
+        (["--classes-per-task", "4"], "enough for 1 tasks of 4; expected at least 2 tasks"),
+        (["--workers", "0"], "got 0 workers"),
+        (["--timeout", "nan"], "a timeout of nan s"),
+        (["--workers", "2", "--methods", "gem"], "method 'gem' learns on one worker"),
+        (["--dataset", "absent.npz"], "absent.npz"),
+    ],
+)
+def test_what_cannot_be_used_is_named(words, told, tmp_path):
+    found = CliRunner().invoke(app, ["run", "sea-er", *QUICK, "--out", str(tmp_path / "run"), *words])
+    assert found.exit_code != 0
+    error = str(found.exception) if found.exception and told in str(found.exception) else found.output
+    assert told in " ".join(error.split())
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_workers_share_the_vertices_and_find_the_same(tmp_path):
+    job = Job(dataset=GRAPH, methods=("bare", "sea-er", "joint"), settings=SETTINGS)
+    said: list[str] = []
+    one = run(job, tmp_path, said.append)
+    two = run(Job(dataset=GRAPH, methods=job.methods, settings=SETTINGS, workers=2), tmp_path, said.append)
+    for name in ("bare", "joint"):
+        assert two.methods[name].ap == pytest.approx(one.methods[name].ap, abs=0.03)
+    assert two.methods["sea-er"].ap > one.methods["bare"].ap - 0.05
+    assert two.workers == 2 and sum("task 3 of 3" in line for line in said) == 2
+
+
+def test_a_job_refuses_unknown_methods():
+    with pytest.raises(InputError, match="method 'replay' is unknown"):
+        Job(methods=("replay",))

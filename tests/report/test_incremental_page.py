@@ -1,0 +1,65 @@
+"""The page about growing graphs says what was found, and its names do not lie on each other."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wirewise.report.incremental_page import _spread, incremental_html, write_incremental_html
+from wirewise.results import IncrementalRecord, IncrementalRun
+
+
+def record(ap, af):
+    return IncrementalRecord(
+        ap=ap,
+        af=af,
+        ap_by_task=(0.95, ap),
+        af_by_task=(0.0, af),
+        accuracy=((0.95,), (2 * ap - 0.9, 0.9)),
+        seconds=1.5,
+    )
+
+
+def made(**methods):
+    return IncrementalRun(
+        dataset="de<bian",
+        setting="task",
+        growth="inductive",
+        tasks=2,
+        classes_per_task=2,
+        budget=5,
+        workers=1,
+        seed=0,
+        methods=methods,
+    )
+
+
+def test_the_best_method_and_its_bounds_are_told():
+    page = incremental_html(
+        made(bare=record(0.7, -0.3), coverage=record(0.9, -0.05), joint=record(0.95, 0.01))
+    )
+    assert (
+        "coverage ends at 90.0\N{NO-BREAK SPACE}% average accuracy over 2 tasks; fine-tuning 70.0\N{NO-BREAK SPACE}%, "
+        "training on all tasks 95.0\N{NO-BREAK SPACE}%." in page
+    )
+    assert "de&lt;bian" in page and "de<bian" not in page
+    assert page.count('class="line c') == 6
+    rows = re.findall(r"<tr><td>(\w+)</td><td class=\"num\">([\d.]+)</td><td class=\"num\">([-+.\d]+)", page)
+    assert rows == [("joint", "95.0", "+1.0"), ("coverage", "90.0", "-5.0"), ("bare", "70.0", "-30.0")]
+
+
+def test_joint_training_alone_is_a_page_too(tmp_path):
+    write_incremental_html(made(joint=record(0.9, 0.0)), tmp_path / "page.html")
+    assert "joint ends at 90.0" in (tmp_path / "page.html").read_text()
+
+
+@given(st.lists(st.floats(0, 300), min_size=1, max_size=15))
+def test_names_keep_apart(heights):
+    placed = _spread(heights, 300.0)
+    order = sorted(placed)
+    assert all(below - above >= 14 - 1e-9 for above, below in pairwise(order))
+    assert order[-1] <= 300 + 1e-9
+    if len(heights) == 1:
+        assert placed == pytest.approx(heights)
