@@ -167,13 +167,10 @@ def is_legal(graph: Arrays, inside: Flags) -> bool:
 def describe(graph: Arrays, fusion: Fusion, region: int) -> tuple[Numbers, Numbers]:
     """A region's operators in ascending order, and those whose results leave it."""
     inside, copies = fusion.home == region, chains(fusion)
-    leaving = np.zeros(len(inside), dtype=np.bool_)
-    for one in range(len(inside)):
-        if inside[one]:
-            leaving[one] = graph.kept[one] or is_read(graph, fusion, copies, one)
-    for c in range(len(fusion.copied)):
-        if fusion.holder[c] == region:
-            inside[fusion.copied[c]] = True
+    leaving = inside & graph.kept
+    for one in np.flatnonzero(inside & ~graph.kept):
+        leaving[one] = is_read(graph, fusion, copies, one)
+    inside[fusion.copied[fusion.holder == region]] = True
     return np.flatnonzero(inside), np.flatnonzero(leaving)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from wirewise.planners.fusion.disco.arrays import Fusion
+from wirewise.planners.fusion.disco.edges import fused_greedily
 from wirewise.planners.fusion.disco.model import State, StepModel
-from wirewise.planners.fusion.disco.moves import fuse
 from wirewise.sim.data_parallel import buckets
 
 __all__ = ["BUCKETS", "FUSIONS", "baselines", "greedy"]
@@ -37,22 +36,7 @@ def greedy(model: StepModel, state: State, *, shared: bool) -> State:
         state: Without copies.
         shared: Also producers whose result is read elsewhere too.
     """
-    fusion = state.fusion
-    for number in range(len(model.graph.operators) - 1, -1, -1):
-        for source in reversed(model.graph.operators[number].inputs):
-            producer, reader = int(fusion.home[source]), int(fusion.home[number])
-            if producer == reader or not (shared or _only_reader(model, fusion, source)):
-                continue
-            found = fuse(model, fusion, producer, reader)
-            fusion = found or fusion
-    return model.fused(state, fusion)
-
-
-def _only_reader(model: StepModel, fusion: Fusion, source: int) -> bool:
-    """Whether one region reads the operator and nothing else does."""
-    own = model.arrays
-    readers = own.readers[own.reader_start[source] : own.reader_start[source + 1]]
-    return not own.kept[source] and len(set(fusion.home[readers].tolist())) == 1
+    return model.fused(state, fused_greedily(model.arrays, state.fusion, shared))
 
 
 def capped(model: StepModel, state: State, cap_bytes: float | None) -> State:

@@ -19,7 +19,7 @@ from wirewise.planners.fusion.disco.order import is_possible
 from wirewise.planners.fusion.disco.tidy import split_home, tidied
 from wirewise.sim.compiled import inner, outer
 
-__all__ = ["COPY", "CUT", "FUSE", "changed", "crossing", "cut", "duplicated", "fused"]
+__all__ = ["COPY", "CUT", "FUSE", "changed", "crossing", "cut", "duplicated", "fused", "fused_greedily"]
 
 Numbers = NDArray[np.int64]
 
@@ -68,32 +68,28 @@ def _fill(
 
 @outer
 def fused(graph: Arrays, fusion: Fusion, producer: int, reader: int) -> tuple[bool, Fusion]:
-    """Whether two regions may be one, and the fusion in which they are.
+    """Whether two regions may be one, and the fusion in which they are, or else the one that was given.
 
     They may not where their operators may not, or where a path from one to the other leads through a third.
     """
     kept, gone = min(producer, reader), max(producer, reader)
     inside = (fusion.home == kept) | (fusion.home == gone)
-    for c in range(len(fusion.copied)):
-        if fusion.holder[c] == kept or fusion.holder[c] == gone:
-            inside[fusion.copied[c]] = True
+    inside[fusion.copied[(fusion.holder == kept) | (fusion.holder == gone)]] = True
     if not is_legal(graph, inside):
         return False, fusion
     found = _merged(fusion, kept, gone)
-    return is_possible(graph, found), found
+    return (True, found) if is_possible(graph, found) else (False, fusion)
 
 
 @outer
 def _merged(fusion: Fusion, kept: int, gone: int) -> Fusion:
     """The region `gone` as part of `kept`, which holds a copy once and none of what is at home in it."""
-    home, at_kept = fusion.home.copy(), np.zeros(len(fusion.home), dtype=np.bool_)
-    for one in range(len(home)):
-        if home[one] == gone:
-            home[one] = kept
-        at_kept[one] = home[one] == kept
-    copied, holder, count = fusion.copied.copy(), fusion.holder.copy(), 0
+    home, copied, holder = fusion.home.copy(), fusion.copied.copy(), fusion.holder.copy()
+    home[home == gone] = kept
+    holder[holder == gone] = kept
+    at_kept, count = home == kept, 0
     for c in range(len(copied)):
-        one, region = fusion.copied[c], kept if fusion.holder[c] == gone else fusion.holder[c]
+        one, region = copied[c], holder[c]
         if region == kept:
             if at_kept[one]:
                 continue
@@ -104,13 +100,35 @@ def _merged(fusion: Fusion, kept: int, gone: int) -> Fusion:
 
 
 @outer
+def fused_greedily(graph: Arrays, fusion: Fusion, shared: bool) -> Fusion:
+    """Producers fused into their readers, from the last operator to the first, wherever it is legal.
+
+    Without `shared` only those that no other region reads. The fusion has no copies.
+    """
+    for number in range(len(graph.kind) - 1, -1, -1):
+        for e in range(graph.input_start[number + 1] - 1, graph.input_start[number] - 1, -1):
+            source = graph.inputs[e]
+            producer, reader = fusion.home[source], fusion.home[number]
+            if producer != reader and (shared or _only_reads(graph, fusion, reader, source)):
+                fusion = fused(graph, fusion, producer, reader)[1]
+    return fusion
+
+
+@inner
+def _only_reads(graph: Arrays, fusion: Fusion, region: int, operator: int) -> bool:
+    """Whether nothing but the region reads the operator."""
+    for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
+        if fusion.home[graph.readers[e]] != region:
+            return False
+    return not graph.kept[operator]
+
+
+@outer
 def duplicated(graph: Arrays, fusion: Fusion, operator: int, reader: int) -> tuple[bool, Fusion]:
     """Whether a region may compute an operator for itself, and the fusion in which it does."""
     inside = fusion.home == reader
     inside[operator] = True
-    for c in range(len(fusion.copied)):
-        if fusion.holder[c] == reader:
-            inside[fusion.copied[c]] = True
+    inside[fusion.copied[fusion.holder == reader]] = True
     if not is_legal(graph, inside):
         return False, fusion
     found = Fusion(fusion.home, np.append(fusion.copied, operator), np.append(fusion.holder, reader))

@@ -97,10 +97,10 @@ def _sort(order: Numbers, first: int, end: int) -> None:
 @outer
 def is_possible(graph: Arrays, fusion: Fusion) -> bool:
     """Whether no regions wait for each other: each is launched."""
-    regions = 0
-    for one in range(len(fusion.home)):
+    home, regions = fusion.home, 0
+    for one in range(len(home)):
         # Each region is at home in itself.
-        regions += fusion.home[one] == one
+        regions += home[one] == one
     return len(launch_order(graph, fusion)) == regions
 
 

@@ -12,6 +12,7 @@ from wirewise.sim.compiled import inner, outer
 __all__ = ["split_home", "tidied"]
 
 Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @outer
@@ -85,11 +86,11 @@ def _move_home(fusion: Fusion, copies: Chains, place: Numbers, operator: int) ->
 @outer
 def _renumbered(fusion: Fusion) -> Fusion:
     """Regions by their least operators, and the copies that are left."""
-    left, number = fusion.holder >= 0, np.full(len(fusion.home), -1)
-    for one in range(len(fusion.home)):
-        if number[fusion.home[one]] < 0:
-            number[fusion.home[one]] = one
-    return Fusion(number[fusion.home], fusion.copied[left], number[fusion.holder[left]])
+    home, left, number = fusion.home, fusion.holder >= 0, np.full(len(fusion.home), -1)
+    for one in range(len(home)):
+        if number[home[one]] < 0:
+            number[home[one]] = one
+    return Fusion(number[home], fusion.copied[left], number[fusion.holder[left]])
 
 
 @outer
@@ -101,16 +102,7 @@ def split_home(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusi
     n, region, copies = len(fusion.home), fusion.home[operator], chains(fusion)
     early = np.zeros(n, dtype=np.bool_)
     early[operator] = True
-    least_early = least_late = n
-    for one in range(n - 1, -1, -1):
-        if early[one]:
-            for e in range(graph.input_start[one], graph.input_start[one + 1]):
-                if holds(fusion, copies, region, graph.inputs[e]):
-                    early[graph.inputs[e]] = True
-        if fusion.home[one] == region and early[one]:
-            least_early = one
-        elif fusion.home[one] == region:
-            least_late = one
+    least_early, least_late = _spread(graph, fusion, copies, region, early)
     if least_late == n:
         return False, fusion
     home = fusion.home.copy()
@@ -121,3 +113,19 @@ def split_home(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusi
     copied = np.concatenate((fusion.copied, fusion.copied[own]))
     other = np.full(own.sum(), max(least_early, least_late))
     return True, Fusion(home, copied, np.concatenate((fusion.holder, other)))
+
+
+@inner
+def _spread(graph: Arrays, fusion: Fusion, copies: Chains, region: int, early: Flags) -> tuple[int, int]:
+    """Mark what the region computes for what is marked; the least operators at home with and without a mark."""
+    least_early = least_late = len(early)
+    for one in range(len(early) - 1, -1, -1):
+        if early[one]:
+            for e in range(graph.input_start[one], graph.input_start[one + 1]):
+                if holds(fusion, copies, region, graph.inputs[e]):
+                    early[graph.inputs[e]] = True
+        if fusion.home[one] == region and early[one]:
+            least_early = one
+        elif fusion.home[one] == region:
+            least_late = one
+    return least_early, least_late
