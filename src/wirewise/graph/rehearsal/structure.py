@@ -62,14 +62,13 @@ def _trees(indptr, indices, roots, depth, parent, queue):  # type: ignore[no-unt
 
 @numba.njit(cache=True)
 def _spread(indptr, indices, nodes, old, new):  # type: ignore[no-untyped-def]
-    """Set row i of `new` to the bits of nodes[i] and of its neighbours in `old`."""
-    for row in range(len(nodes)):
-        node = nodes[row]
+    """Set the rows `nodes` of `new` to their bits and those of their neighbours in `old`."""
+    for node in nodes:
         for word in range(old.shape[1]):
-            new[row, word] = old[node, word]
+            new[node, word] = old[node, word]
         for edge in range(indptr[node], indptr[node + 1]):
             for word in range(old.shape[1]):
-                new[row, word] |= old[indices[edge], word]
+                new[node, word] |= old[indices[edge], word]
 
 
 class _Distances:
@@ -220,10 +219,15 @@ def _covered(edges: InEdges, order: NDArray[np.int64], hops: int) -> NDArray[np.
     place = np.arange(len(order))
     bits = np.zeros((nodes, -(-len(order) // 64)), np.uint64)
     bits[order, place // 64] = np.left_shift(np.uint64(1), (place % 64).astype(np.uint64))
-    everyone = np.arange(nodes)
-    for hop in range(hops):
-        into = order if hop == hops - 1 else everyone
-        spread = np.empty((len(into), bits.shape[1]), np.uint64)
+    # Which rows each hop must know, the last one those of `order` only.
+    needed = [order]
+    for _ in range(hops - 1):
+        around = needed[0]
+        degree = np.diff(edges.indptr)[around]
+        at = np.repeat(edges.indptr[around] - np.cumsum(degree) + degree, degree) + np.arange(degree.sum())
+        needed.insert(0, np.union1d(around, edges.indices[at]))
+    for into in needed[:hops]:
+        spread = np.zeros_like(bits)
         _spread(edges.indptr, edges.indices, into, bits, spread)
         bits = spread
-    return bits if hops else bits[order]
+    return bits[order]
