@@ -158,8 +158,7 @@ def _method(run: IncrementalRun) -> list[tuple[str, str]]:
         ("graph", f"{run.dataset}; {grows[run.growth]}"),
         ("test vertices", f"of every task so far, on the current graph, among the {competing}"),
         ("accuracy", "mean over the classes of a task"),
-        ("workers", str(run.workers)),
-        ("seed", str(run.seed)),
+        ("run", f"workers: {run.workers}, seed: {run.seed}"),
     ]
 
 
