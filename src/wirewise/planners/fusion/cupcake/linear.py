@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
 from wirewise.sim.compiled import outer
 
-__all__ = ["Lines", "linear", "lines"]
+__all__ = ["Lines", "linear", "lines", "spans"]
 
 Vector = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -52,13 +52,27 @@ def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -
         costs: Its `lines`.
         limit_s: Seconds behind the forward pass in which some plan is known to end.
     """
-    n = len(problem.elements)
-    came = np.zeros((n + 1, n + 1), dtype=np.int32)
-    count = _table(problem.ready_s, problem.element_sums, *costs.encode, *costs.send, limit_s, came)
-    found, end = [], n
+    return [
+        Group(first, end - 1, 0)
+        for first, end in spans(problem.ready_s, problem.element_sums, costs, limit_s)
+    ]
+
+
+def spans(ready_s: Vector, sums: Vector, costs: Lines, limit_s: float = np.inf) -> list[tuple[int, int]]:
+    """First tensor of each group, and the one behind its last.
+
+    Args:
+        ready_s: When the first j tensors are there, [tensors + 1].
+        sums: Their elements, [tensors + 1].
+        costs: Of a group.
+        limit_s: As of `linear`.
+    """
+    end = len(sums) - 1
+    came, found = np.zeros((end + 1, end + 1), dtype=np.int32), list[tuple[int, int]]()
+    count = _table(ready_s, sums, *costs.encode, *costs.send, limit_s, came)
     for k in range(int(count), 0, -1):
         first = int(came[k, end])
-        found.append(Group(first, end - 1, 0))
+        found.append((first, end))
         end = first
     return found[::-1]
 

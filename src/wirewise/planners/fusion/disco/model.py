@@ -8,7 +8,7 @@ both are done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import isfinite
 from typing import NamedTuple
@@ -41,6 +41,8 @@ class State:
     """Of each region by its number, 0 for numbers without a region, [operators]."""
     signatures: NDArray[np.uint64]
     """Of each region by its number, equal for equal regions, [operators]."""
+    ready_s: Vector
+    """When each gradient is there, [gradients]."""
 
     @property
     def key(self) -> bytes:
@@ -106,6 +108,7 @@ class StepModel:
             bucket=np.arange(len(self.arrays.gradients)),
             seconds=np.zeros(count),
             signatures=np.zeros(count, dtype=np.uint64),
+            ready_s=np.zeros(len(self.arrays.gradients)),
         )
         return self.fused(nothing, nothing.fusion)
 
@@ -118,7 +121,7 @@ class StepModel:
         found, seconds = signatures(self.arrays, fusion, self._words), state.seconds.copy()
         for region in np.flatnonzero(found != state.signatures).tolist():
             seconds[region] = self._seconds(fusion, region, int(found[region]))
-        return State(fusion, state.bucket, seconds, found)
+        return State(fusion, state.bucket, seconds, found, gradients_ready(self.arrays, fusion, seconds))
 
     def _seconds(self, fusion: Fusion, region: int, signature: int) -> float:
         found = self._known.get(signature)
@@ -132,12 +135,8 @@ class StepModel:
     def times(self, state: State) -> Times:
         """Simulate the step."""
         self.evaluations += 1
-        ready, size = self.ready_s(state), self.arrays.size_bytes
-        return Times(*_step(ready, size, state.bucket, *self.all_reduce, state.seconds.sum()))
-
-    def ready_s(self, state: State) -> Vector:
-        """When each gradient is there, [gradients]."""
-        return gradients_ready(self.arrays, state.fusion, state.seconds)
+        size, line, compute = self.arrays.size_bytes, self.all_reduce, state.seconds.sum()
+        return Times(*_step(state.ready_s, size, state.bucket, *line, compute))
 
     def regions(self, state: State) -> list[Region]:
         """In the order of launch."""
@@ -151,17 +150,19 @@ class StepModel:
 
     def buckets(self, state: State) -> list[list[int]]:
         """Numbers of gradients, buckets and gradients in the order in which they are ready."""
-        ready, found = self.ready_s(state), dict[int, list[int]]()
-        for gradient in np.argsort(ready, kind="stable").tolist():
-            found.setdefault(int(state.bucket[gradient]), []).append(gradient)
+        found, bucket, ready = dict[int, list[int]](), state.bucket.tolist(), state.ready_s.tolist()
+        for gradient in np.argsort(state.ready_s, kind="stable").tolist():
+            found.setdefault(bucket[gradient], []).append(gradient)
         return sorted(found.values(), key=lambda one: ready[one[-1]])
 
     def in_buckets(self, state: State, groups: Iterable[Sequence[int]]) -> State:
         """The state with other buckets, given as lists of gradients."""
-        bucket = np.empty_like(state.bucket)
+        bucket = [0] * len(state.bucket)
         for group in groups:
-            bucket[list(group)] = min(group)
-        return State(state.fusion, bucket, state.seconds, state.signatures)
+            least = min(group)
+            for gradient in group:
+                bucket[gradient] = least
+        return replace(state, bucket=np.array(bucket))
 
 
 def _related(graph: OperatorGraph) -> list[list[int]]:

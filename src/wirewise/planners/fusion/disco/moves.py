@@ -14,9 +14,7 @@ from itertools import groupby
 
 import numpy as np
 
-from wirewise.cost.curve import ZERO, Curve
-from wirewise.planners.fusion.cupcake.linear import Lines, linear
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Option
+from wirewise.planners.fusion.cupcake.linear import Lines, spans
 from wirewise.planners.fusion.disco.arrays import Fusion
 from wirewise.planners.fusion.disco.edges import COPY, CUT, FUSE, changed, cut, duplicated, fused
 from wirewise.planners.fusion.disco.model import State, StepModel
@@ -103,19 +101,11 @@ def _related(model: StepModel, groups: list[list[int]], own: int) -> set[int]:
 
 def grouped(model: StepModel, state: State) -> State:
     """The state with the buckets that end first, given when gradients are ready (Cupcake's dynamic programme)."""
-    ready = model.ready_s(state)
-    order = np.argsort(ready, kind="stable")
-    problem = CompressionProblem(
-        elements=model.arrays.size_bytes[order].astype(np.int64).tolist(),
-        gaps_s=np.diff(ready[order], prepend=0.0).tolist(),
-        options=(_UNCOMPRESSED,),
-    )
-    found = linear(problem, Lines((0.0, 0.0), model.all_reduce))
-    return model.in_buckets(state, [order[group.first : group.last + 1].tolist() for group in found])
-
-
-_UNCOMPRESSED = Option("none", "all_reduce", "inline", ZERO, Curve.line(0.0, 0.0), ZERO)
-"""`linear` is given the line itself."""
+    order = np.argsort(state.ready_s, kind="stable")
+    ready, sums = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
+    ready[1:], sums[1:] = state.ready_s[order], model.arrays.size_bytes[order].cumsum()
+    found = spans(ready, sums, Lines((0.0, 0.0), model.all_reduce))
+    return model.in_buckets(state, [order[first:end].tolist() for first, end in found])
 
 
 def _fused(model: StepModel, state: State, count: int, random: Random) -> State:
