@@ -21,11 +21,11 @@ from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
 from wirewise.recipes.launch import SAYS, last_words
 from wirewise.results import IncrementalRecord, IncrementalRun
-from wirewise.runtime.incremental import METHODS, Peers, Settings, train
+from wirewise.runtime.incremental import DEFAULT_METHOD, METHODS, Peers, Settings, train
 
 __all__ = ["DEFAULT_METHODS", "Job", "grown", "learn", "run"]
 
-DEFAULT_METHODS = ("bare", "er-random", "coverage", "sea-er", "joint")
+DEFAULT_METHODS = ("bare", "er-random", DEFAULT_METHOD, "sea-er", "joint")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,10 +3,11 @@
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
 from wirewise.runtime.incremental.model import Gcn, sample_losses
 from wirewise.runtime.incremental.peers import Peers
-from wirewise.runtime.incremental.settings import METHODS, SETTINGS, Method, Settings
+from wirewise.runtime.incremental.settings import DEFAULT_METHOD, METHODS, SETTINGS, Method, Settings
 from wirewise.runtime.incremental.training import learner_of, train
 
 __all__ = [
+    "DEFAULT_METHOD",
     "METHODS",
     "SETTINGS",
     "Block",

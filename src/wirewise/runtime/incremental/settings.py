@@ -9,7 +9,7 @@ import msgspec
 from wirewise.errors import InputError
 from wirewise.graph.rehearsal import KERNELS
 
-__all__ = ["METHODS", "MIXINGS", "SETTINGS", "Method", "Settings"]
+__all__ = ["DEFAULT_METHOD", "METHODS", "MIXINGS", "SETTINGS", "Method", "Settings"]
 
 SETTINGS = ("task", "class")
 """Whether a vertex is told its task, and only that task's classes compete; or all classes seen so far do."""
@@ -47,6 +47,9 @@ METHODS = {
 }
 """Fine-tuning; experience replay by selection (er-*: ER-GNN's samplers); the same with matched weights; SEA-ER as
 published, k centres with matched weights; regularised fine-tuning; training on all tasks so far, the upper bound."""
+
+DEFAULT_METHOD = "coverage"
+"""What to take where nothing is known: `benchmarks/incremental` compares it with the others."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
