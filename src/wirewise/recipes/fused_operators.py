@@ -96,7 +96,11 @@ def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
 
 def _regions(random: Random, sizes: int, count: int) -> Iterator[list[Sample]]:
     source = random.choice([*SOURCES, "chain", "chain", "chain"])
-    module, graph, bounds = captured_source(source, random)
+    try:
+        module, graph, bounds = captured_source(source, random)
+    except InputError as error:
+        warnings.warn(f"left out {source}: {error}", RuntimeWarning, stacklevel=2)
+        return
     seen = set[Picked]()
     for _ in range(count):
         most = min(2 + int(random.expovariate(1 / 12)), 32)
