@@ -14,10 +14,9 @@ import numpy as np
 
 from wirewise.errors import PeerError
 from wirewise.files import atomic_file
-from wirewise.recipes.gnn_tasks import PAYLOAD_SHARE, Job, Measured
+from wirewise.recipes.gnn_tasks import Job, Measured, lab_links
 from wirewise.recipes.launch import SAYS
 from wirewise.runtime.flows import Peers, execute, meet
-from wirewise.units import parse_rate
 
 __all__ = ["main"]
 
@@ -42,8 +41,7 @@ def main(path: str) -> None:
 
 def _carry_out(job: Job, name: str, peers: Peers) -> Measured | None:
     """Times of all ops, on host 0."""
-    rate = PAYLOAD_SHARE * parse_rate(job.links[peers.rank])
-    times = execute(job.plans[name], job.tasks, peers, rate)
+    times = execute(job.plans[name], job.tasks, peers, lab_links(job.links))
     parts = peers.gather(np.stack(times).tobytes())
     if not parts:
         return None

@@ -87,8 +87,9 @@ def from_graph(
     flows: list[Flow] = []
     tasks += [Task(name=f"server{p}", kind="server", demand={"cpu": 1.0}) for p in range(servers)]
     size = -(-problem.batch_size // samplers)
-    for k in range(problem.machines):
-        for i in range(workers_per_host):
+    # In this order dealing workers out over the hosts brings each to the part that its seeds are from.
+    for i in range(workers_per_host):
+        for k in range(problem.machines):
             train = problem.train[k][i::workers_per_host]
             rows = expected_rows(problem, train, size)
             whole = rows.sum() * row_bytes

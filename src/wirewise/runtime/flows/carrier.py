@@ -1,74 +1,69 @@
 """Sends flows in chunks, always the next chunk of the flow that goes first; no rate needs the kernel's help.
 
-A host hands its interface no more than the interface carries (a token bucket), so that what waits, waits here, where
-the order is decided. A destination whose connection takes nothing more, because its own interface is busy, is passed
-over. Where several hosts send to one, TCP shares its interface among them.
+A flow is announced to its receiver, which grants chunks of what was announced to it at the rate of its interface. A
+sender sends what it was granted at the rate of its own. What waits, waits at the ends, where the order is decided,
+and no queue builds up in the network.
 """
 
 from __future__ import annotations
 
-import heapq
 import selectors
 import socket
 import struct
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from wirewise.errors import InputError, PeerError
+from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Bucket, Grants
 from wirewise.runtime.flows.meeting import FLOWS, WORDS, Peers
 
-__all__ = ["CHUNK_BYTES", "ORDERS", "Carrier"]
+__all__ = ["Carrier"]
 
-CHUNK_BYTES = 256 * 1024
 _UNSENT_BYTES = 64 * 1024
 """That may wait in the kernel for a connection: they can no longer be overtaken."""
-_HEADER = struct.Struct("!iI")
+_HEADER = struct.Struct("!ii")
+"""Op and bytes that follow."""
+_WORD = struct.Struct("!iiqi")
+"""What is said, op, bytes, iteration."""
+_ENDED, _ANNOUNCED, _GRANTED = range(3)
 _BUFFER_BYTES = 1 << 20
 _IDLE_S = 1.0
 
-ORDERS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
-    "iter": lambda iteration, arrival, turn: (iteration, turn),
-    "fifo": lambda iteration, arrival, turn: (arrival, turn),
-    "maxmin": lambda iteration, arrival, turn: (0, turn),
-}
-"""Who goes first, the least: by iteration of a flow, when it became ready, and how many chunks were sent before."""
 
+@dataclass
+class _Flow:
+    """A flow that this host sends."""
 
-class _Waiting(NamedTuple):
-    """A flow with bytes left, in the order in which flows go."""
-
-    key: tuple[int, int]
     op: int
-    left: int
+    host: int
     iteration: int
     arrival: int
+    granted: int = 0
+    key: tuple[int, int] = (0, 0)
 
 
-class _Stream:
-    """Frames on one connection: number of an op and a length, then so many bytes."""
+class _Frames:
+    """Pieces of flows on one connection."""
 
     def __init__(self) -> None:
         self._head, self._op, self._left = b"", -1, 0
 
     def walk(self, data: memoryview, heard: Callable[[int, int], None]) -> None:
-        """Report (op, bytes) of what arrived; a frame without bytes is reported once."""
+        """Report (op, bytes) of what arrived."""
         place = 0
         while place < len(data):
             if self._left:
                 taken = min(self._left, len(data) - place)
                 self._left -= taken
-                place += taken
                 heard(self._op, taken)
-                continue
-            taken = min(_HEADER.size - len(self._head), len(data) - place)
-            self._head += bytes(data[place : place + taken])
+            else:
+                taken = min(_HEADER.size - len(self._head), len(data) - place)
+                self._head += bytes(data[place : place + taken])
+                if len(self._head) == _HEADER.size:
+                    self._op, self._left = _HEADER.unpack(self._head)
+                    self._head = b""
             place += taken
-            if len(self._head) == _HEADER.size:
-                self._op, self._left = _HEADER.unpack(self._head)
-                self._head = b""
-                if not self._left:
-                    heard(self._op, 0)
 
 
 class Carrier:
@@ -76,46 +71,43 @@ class Carrier:
 
     Args:
         peers: Its connections.
-        rate_bytes_per_s: That it sends at most.
+        out_bytes_per_s: That it sends at most.
+        in_bytes_per_s: That it lets others send to it at most, together.
         order: One of `ORDERS`.
-        chunk_bytes: Sent before the order is looked at again.
+        chunk_bytes: Sent at most before the order is looked at again.
 
     Raises:
         InputError: Unknown order, or a rate or chunk that is not above 0.
     """
 
     def __init__(
-        self, peers: Peers, rate_bytes_per_s: float, *, order: str = "iter", chunk_bytes: int = CHUNK_BYTES
+        self,
+        peers: Peers,
+        out_bytes_per_s: float,
+        in_bytes_per_s: float,
+        *,
+        order: str = "iter",
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        if order not in ORDERS or not rate_bytes_per_s > 0 or chunk_bytes < 1:
-            raise InputError(
-                f"got order {order!r}, {rate_bytes_per_s} bytes a second and chunks of {chunk_bytes}; expected one of "
-                f"{', '.join(ORDERS)}, and figures above 0"
-            )
-        self.peers, self.rate, self.chunk_bytes = peers, rate_bytes_per_s, chunk_bytes
+        if order not in ORDERS:
+            raise InputError(f"chunks cannot follow order {order!r}; expected one of: {', '.join(ORDERS)}")
+        self.peers = peers
         self.arrived: Callable[[int, int], None] = lambda op, size: None
         """Called with (op, bytes) of every piece of a flow."""
         self.told: Callable[[int], None] = lambda op: None
         """Called with each op that another host said has ended."""
         self._order = ORDERS[order]
-        self._queues: dict[int, list[_Waiting]] = {
-            host: [] for host, purpose in peers.out if purpose == FLOWS
-        }
+        self._bucket = Bucket(out_bytes_per_s, chunk_bytes)
+        self._grants = Grants(Bucket(in_bytes_per_s, chunk_bytes), order)
+        self._flows: dict[int, _Flow] = {}
         self._rest: dict[int, memoryview] = {}
         """What is left of a frame that a connection took only a part of, by host."""
-        self._zeros = memoryview(bytes(_HEADER.size + chunk_bytes))
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._turn = self._arrivals = 0
-        self._free_s = 0.0
-        """Before which the interface is busy with what was sent."""
+        self._words: dict[int, bytes] = {}
+        """Beginning of a word, by host."""
+        self._turn = self._arrivals = self._unsent = 0
         self._selector = selectors.DefaultSelector()
-        for (host, purpose), connection in peers.into.items():
-            connection.setblocking(False)
-            self._selector.register(connection, selectors.EVENT_READ, (host, purpose, _Stream()))
-        for host in self._queues:
-            connection = peers.out[host, FLOWS]
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        self._prepare()
 
     def close(self) -> None:
         """Let go of the connections, which stay open."""
@@ -126,13 +118,18 @@ class Carrier:
     @property
     def sending(self) -> bool:
         """Whether anything waits to be sent."""
-        return bool(self._rest) or any(self._queues.values())
+        return bool(self._rest) or self._unsent > 0
 
     def send(self, host: int, op: int, size_bytes: int, iteration: int) -> None:
-        """Let a flow to a host begin."""
+        """Let a flow of one byte or more to a host begin.
+
+        Raises:
+            PeerError: The host is gone.
+        """
         self._arrivals += 1
-        key = self._order(iteration, self._arrivals, self._turn)
-        heapq.heappush(self._queues[host], _Waiting(key, op, size_bytes, iteration, self._arrivals))
+        self._unsent += size_bytes
+        self._flows[op] = _Flow(op, host, iteration, self._arrivals)
+        self._say(host, _ANNOUNCED, op, size_bytes, iteration)
 
     def tell(self, host: int, op: int) -> None:
         """Tell a host that an op has ended.
@@ -140,12 +137,7 @@ class Carrier:
         Raises:
             PeerError: The host is gone.
         """
-        try:
-            self.peers.out[host, WORDS].sendall(_HEADER.pack(op, 0))
-        except OSError as error:
-            raise PeerError(
-                f"host {host} is gone ({error}); see its log, then start the job again"
-            ) from error
+        self._say(host, _ENDED, op)
 
     def step(self, until_s: float) -> bool:
         """Send what may go now and take in what has come; waits for one of them at most until a time.
@@ -157,71 +149,109 @@ class Carrier:
             Whether anything moved.
 
         Raises:
-            PeerError: A host closed a connection.
+            PeerError: A host is gone.
         """
         now = time.monotonic()
-        wanted = set(self._rest) | {host for host, queue in self._queues.items() if queue}
-        if wanted and now < self._free_s:
-            until_s, wanted = min(until_s, self._free_s), set()
-        watched = [self.peers.out[host, FLOWS] for host in wanted]
-        for host, connection in zip(wanted, watched, strict=True):
+        while (grant := self._grants.next(now)) is not None:
+            self._say(grant[0], _GRANTED, *grant[1:])
+        wanted = {flow.host for flow in self._flows.values() if flow.granted} | set(self._rest)
+        if wanted and now < self._bucket.free_s:
+            until_s, wanted = min(until_s, self._bucket.free_s), set()
+        watched = {host: self.peers.out[host, FLOWS] for host in wanted}
+        for host, connection in watched.items():
             self._selector.register(connection, selectors.EVENT_WRITE, (host, FLOWS, None))
         try:
-            events = self._selector.select(max(min(until_s - now, _IDLE_S), 0.0))
+            wait_s = min(until_s, self._grants.when_s, now + _IDLE_S) - now
+            events = self._selector.select(max(wait_s, 0.0))
         finally:
-            for connection in watched:
+            for connection in watched.values():
                 self._selector.unregister(connection)
-        free = []
         for key, _ in events:
-            host, purpose, stream = key.data
-            if stream is None:
-                free.append(host)
-            else:
-                self._take(host, purpose, stream, key.fileobj)
-        if free:
+            if key.data[1] == WORDS or key.data[2] is not None:
+                self._take(key.fileobj, *key.data)
+        if free := [key.data[0] for key, _ in events if key.data[1] == FLOWS and key.data[2] is None]:
             self._give(free)
         return bool(events)
 
-    def _take(self, host: int, purpose: int, stream: _Stream, connection: object) -> None:
+    def _prepare(self) -> None:
+        for (host, purpose), connection in self.peers.into.items():
+            connection.setblocking(False)
+            frames = _Frames() if purpose == FLOWS else None
+            self._selector.register(connection, selectors.EVENT_READ, (host, purpose, frames))
+        for (_, purpose), connection in self.peers.out.items():
+            if purpose == FLOWS:
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
+    def _say(self, host: int, what: int, op: int, size_bytes: int = 0, iteration: int = 0) -> None:
+        try:
+            self.peers.out[host, WORDS].sendall(_WORD.pack(what, op, size_bytes, iteration))
+        except OSError as error:
+            raise _gone(host, error) from error
+
+    def _take(self, connection: object, host: int, purpose: int, frames: _Frames | None) -> None:
         assert isinstance(connection, socket.socket)
         try:
             count = connection.recv_into(self._buffer)
         except BlockingIOError:
             return
         except OSError as error:
-            raise PeerError(
-                f"host {host} is gone ({error}); see its log, then start the job again"
-            ) from error
+            raise _gone(host, error) from error
         if not count:
-            raise PeerError(f"host {host} closed its connection; see its log, then start the job again")
-        heard = self.arrived if purpose == FLOWS else lambda op, size: self.told(op)
-        stream.walk(self._buffer[:count], heard)
+            raise _gone(host, "it closed its connection")
+        if frames is None:
+            self._hear(host, self._words.pop(host, b"") + bytes(self._buffer[:count]))
+        else:
+            frames.walk(self._buffer[:count], lambda op, size: self._arrive(host, op, size))
+
+    def _arrive(self, host: int, op: int, size_bytes: int) -> None:
+        self._grants.arrived(host, size_bytes)
+        self.arrived(op, size_bytes)
+
+    def _hear(self, host: int, text: bytes) -> None:
+        whole = len(text) - len(text) % _WORD.size
+        self._words[host] = text[whole:]
+        for what, op, size, iteration in _WORD.iter_unpack(text[:whole]):
+            if what == _ENDED:
+                self.told(op)
+            elif what == _ANNOUNCED:
+                self._grants.announce(host, op, size, iteration)
+            else:
+                flow = self._flows[op]
+                flow.granted += size
+                flow.key = self._order(flow.iteration, flow.arrival, self._turn)
 
     def _give(self, free: list[int]) -> None:
         """One chunk, to the host whose first flow goes first among those that take more."""
         started = [host for host in free if host in self._rest]
-        host = started[0] if started else min(free, key=lambda h: self._queues[h][0].key)
-        frame = self._rest.pop(host) if started else self._frame(host)
+        if started:
+            host = started[0]
+            frame = self._rest.pop(host)
+        else:
+            able = [flow for flow in self._flows.values() if flow.granted and flow.host in free]
+            flow = min(able, key=lambda flow: flow.key)
+            host, frame = flow.host, self._frame(flow)
         try:
             count = self.peers.out[host, FLOWS].send(frame)
         except BlockingIOError:
             count = 0
         except OSError as error:
-            raise PeerError(
-                f"host {host} is gone ({error}); see its log, then start the job again"
-            ) from error
+            raise _gone(host, error) from error
         if count < len(frame):
             self._rest[host] = frame[count:]
-        self._free_s = max(self._free_s, time.monotonic() - self.chunk_bytes / self.rate) + count / self.rate
+        self._bucket.take(count, time.monotonic())
 
-    def _frame(self, host: int) -> memoryview:
-        """The next chunk of the first flow to a host; the flow goes behind its equals."""
-        flow = heapq.heappop(self._queues[host])
-        size = min(flow.left, self.chunk_bytes)
+    def _frame(self, flow: _Flow) -> memoryview:
+        """The next chunk of a flow, which goes behind its equals."""
+        size = min(flow.granted, self._bucket.chunk_bytes)
+        flow.granted -= size
+        self._unsent -= size
         self._turn += 1
-        if flow.left > size:
-            key = self._order(flow.iteration, flow.arrival, self._turn)
-            heapq.heappush(self._queues[host], flow._replace(key=key, left=flow.left - size))
-        frame = bytearray(self._zeros[: _HEADER.size + size])
+        flow.key = self._order(flow.iteration, flow.arrival, self._turn)
+        frame = bytearray(_HEADER.size + size)
         _HEADER.pack_into(frame, 0, flow.op, size)
         return memoryview(frame)
+
+
+def _gone(host: int, why: object) -> PeerError:
+    return PeerError(f"host {host} is gone ({why}); see its log, then start the job again")

@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.errors import InputError, PeerError, PlanError
+from wirewise.cost.interfaces import Links
+from wirewise.errors import PeerError, PlanError
 from wirewise.plans.placement import PlacementPlan
-from wirewise.runtime.flows.carrier import CHUNK_BYTES, ORDERS, Carrier
+from wirewise.runtime.flows.carrier import Carrier
+from wirewise.runtime.flows.grants import CHUNK_BYTES
 from wirewise.runtime.flows.meeting import Peers
 from wirewise.sim.flows import Graph, TaskSet, expand
 
@@ -144,7 +146,7 @@ def execute(
     plan: PlacementPlan,
     tasks: TaskSet,
     peers: Peers,
-    rate_bytes_per_s: float,
+    links: Links,
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Times:
@@ -154,8 +156,8 @@ def execute(
         plan: Places and policy.
         tasks: Sizes and times; sizes are rounded to whole bytes.
         peers: Connections of this host.
-        rate_bytes_per_s: That this host's interface carries of payload.
-        chunk_bytes: Sent before the order of flows is looked at again.
+        links: That hosts' interfaces carry of payload.
+        chunk_bytes: Sent at most before the order of flows is looked at again.
 
     Raises:
         PlanError: The plan was made for other tasks.
@@ -164,10 +166,12 @@ def execute(
     """
     if set(plan.places) != {task.name for task in tasks.tasks}:
         raise PlanError(f"plan {plan.planner!r} was made for other tasks; make it again for these")
-    if plan.policy not in ORDERS:
-        raise InputError(f"chunks cannot follow policy {plan.policy!r}; expected one of: {', '.join(ORDERS)}")
     place = np.array([plan.places[task.name] for task in tasks.tasks], np.int64)
-    carrier = Carrier(peers, rate_bytes_per_s, order=plan.policy, chunk_bytes=chunk_bytes)
+    out, into = (
+        float(rates[peers.rank])
+        for rates in (links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s)
+    )
+    carrier = Carrier(peers, out, into, order=plan.policy, chunk_bytes=chunk_bytes)
     try:
         execution = Execution(expand(tasks), place, peers.rank, carrier)
         peers.gather(b"")
