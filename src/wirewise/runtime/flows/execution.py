@@ -162,7 +162,7 @@ def execute(
     Raises:
         PlanError: The plan was made for other tasks.
         InputError: The plan's policy needs rates that chunks do not give.
-        PeerError: A host is gone, or nothing happened for the timeout of the connections.
+        PeerError: A host is gone, or nothing happened for the timeout of the connections, by which ends may differ too.
     """
     if set(plan.places) != {task.name for task in tasks.tasks}:
         raise PlanError(f"plan {plan.planner!r} was made for other tasks; make it again for these")
@@ -175,6 +175,9 @@ def execute(
     try:
         execution = Execution(expand(tasks), place, peers.rank, carrier)
         peers.gather(b"")
-        return execution.run(peers.timeout_s)
+        times = execution.run(peers.timeout_s)
+        # A host that closed its connections early would look like one that died.
+        peers.gather(b"")
+        return times
     finally:
         carrier.close()

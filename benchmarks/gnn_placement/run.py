@@ -1,0 +1,322 @@
+"""Claims about placing the tasks of GNN training: simulated, but for seconds of the simulator and the row `lab`.
+
+    python benchmarks/gnn_placement/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+
+Rows: `policies` (P3: time under each order of flows over what no order beats), `search` (P4: placements found against
+rules, and against the best of all), `events` (P5: seconds of the simulator), `graph` (flows expected from a graph
+against counted ones, and placements made from either), `lab` (P6: plans carried out over real links next to their
+simulated times).
+
+Generated jobs: 4 hosts with a store each, 6 workers of 2 samplers, a parameter server, room for 2 workers a host; every
+sampler prefers some stores (Dirichlet, 0.5); sizes and times vary by 20 % from iteration to iteration. Mixed
+interfaces: 1, 2.5 or 5 Gbit/s, drawn for each host; uniform: 2.5 Gbit/s.
+"""
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+import numpy as np
+
+from common import Page, arguments, scratch, verdict
+from wirewise.cost.interfaces import Links
+from wirewise.graph import BlockModel, block_model, load, partition
+from wirewise.graph.sampling import seed_batches
+from wirewise.planners.cache import CacheProblem
+from wirewise.planners.placement import PlacementProblem, expected_rows, first_fit, from_graph, plan, search
+from wirewise.recipes.gnn_tasks import Job, lab_problem, run
+from wirewise.sim.flows import POLICIES, FlowSimulator, random_tasks
+
+PRESETS = {
+    "smoke": {
+        "seeds": 2,
+        "steps": (100,),
+        "exhaustive": 1,
+        "iterations": 30,
+        "graphs": ("blocks",),
+        "epochs": 1,
+        "lab": {"seeds": 1, "turns": 1, "iterations": 3, "batch_bytes": 3e5},
+    },
+    "paper": {
+        "seeds": 6,
+        "steps": (250, 1000),
+        "exhaustive": 6,
+        "iterations": 70,
+        "graphs": ("debian, metis", "debian, random", "blocks"),
+        "epochs": 4,
+        "lab": {"seeds": 6, "turns": 2, "iterations": 8, "batch_bytes": 2e6},
+    },
+}
+RATES = (1e9 / 8, 2.5e9 / 8, 5e9 / 8)
+LAB_LINKS = ("400mbit", "400mbit", "400mbit", "50mbit")
+ROW_BYTES = 404
+"""100 float32 and an id."""
+
+
+def links(rates):
+    rates = np.asarray(rates, dtype=float)
+    return Links(rates, rates.copy(), np.zeros((len(rates), len(rates))), np.full(len(rates), np.inf))
+
+
+def interfaces(kind, seed, hosts=4):
+    if kind == "uniform":
+        return links([RATES[1]] * hosts)
+    return links(np.random.default_rng(seed).choice(RATES, hosts))
+
+
+def problem_of(kind, seed, **sizes):
+    hosts = sizes.get("hosts", 4)
+    names = tuple(f"host{number}" for number in range(hosts))
+    return PlacementProblem(random_tasks(seed=seed, **sizes), names, interfaces(kind, seed, hosts))
+
+
+def places_of(found):
+    return np.array([task.host for task in found.tasks])
+
+
+def policies_row(page, preset):
+    page.add(
+        f"## Orders of flows (P3)\n\nColocated tasks, {preset['seeds']} seeds. Time of 8 iterations over the larger of "
+        "bytes over bandwidth of the busiest interface and the executions of the busiest task, which no order beats. "
+        "Ratio: most flows that can share an interface, the factor that is guaranteed for `oes`; peak: most that did."
+    )
+    most = {"oes": 1.35, "iter": 1.15}
+    with page.table("interfaces", "policy", "mean", "worst", "claimed of the worst", "ratio", "peak") as row:
+        for kind in ("mixed", "uniform"):
+            for policy in POLICIES:
+                over, ratios, peaks = [], [], []
+                for seed in range(preset["seeds"]):
+                    problem = problem_of(kind, seed)
+                    simulator, places = problem.simulator, places_of(plan(problem, method="colocated"))
+                    bounds, found = simulator.bounds(places), simulator.run(places, policy)
+                    over.append(found.end_s.max() / max(bounds.interface_s, bounds.execution_s))
+                    ratios.append(simulator.competitive_ratio(places))
+                    peaks.append(found.peak)
+                claim = verdict(max(over), most=most[policy]) if policy in most else "none"
+                row(
+                    kind, policy, f"{np.mean(over):.3f}", f"{max(over):.3f}", claim,
+                    f"{max(ratios):.0f}", max(peaks),
+                )  # fmt: skip
+
+
+def search_row(page, preset):
+    page.add(
+        f"## Placements found (P4)\n\n{preset['seeds']} seeds. Gain: time less than that of colocated tasks, in %, under "
+        "the same order of flows; bound: time over what no order beats with the places found."
+    )
+    with page.table(
+        "interfaces", "policy", "placement", "mean gain %", "worst", "best", "over bound", "claimed"
+    ) as row:
+        for kind, policy in itertools.product(("mixed", "uniform"), ("iter", "oes")):
+            methods = [(f"gnn-tasks, {steps} steps", {"steps": steps}) for steps in preset["steps"]]
+            for name, knobs in [*methods, ("store-affine", {}), ("random", {})]:
+                method = "gnn-tasks" if knobs else name
+                gains, over = [], []
+                for seed in range(preset["seeds"]):
+                    found = plan(problem_of(kind, seed), method=method, policy=policy, seed=seed, **knobs)
+                    gains.append(100 * (1 - found.predicted_s / found.colocated_s))
+                    over.append(found.predicted_s / found.lower_bound_s)
+                claimed = kind == "mixed" and knobs.get("steps") == preset["steps"][0]
+                row(
+                    kind, policy, name, f"{np.mean(gains):.1f}", f"{min(gains):.1f}", f"{max(gains):.1f}",
+                    f"{np.mean(over):.3f}", verdict(np.mean(gains), least=10) if claimed else "none",
+                )  # fmt: skip
+    exhaustive(page, preset)
+
+
+def exhaustive(page, preset):
+    page.add(
+        "Against all placements: 3 hosts, 2 workers of a sampler and a server, 243 placements, 2000 steps from a packing."
+    )
+    with page.table("seed", "best of all s", "found s", "over the best", "claimed", "simulated") as row:
+        for seed in range(preset["exhaustive"]):
+            problem = problem_of("mixed", seed, hosts=3, workers=2, samplers=1, iterations=3)
+            best = np.inf
+            for hosts in itertools.product(range(3), repeat=len(problem.free)):
+                places = problem.fixed.copy()
+                places[problem.free] = hosts
+                if problem.fits(places):
+                    best = min(best, problem.simulator.seconds(places))
+            found = search(problem, first_fit(problem), steps=2000, seed=seed)
+            over = found.seconds / best
+            row(
+                seed,
+                f"{best:.4f}",
+                f"{found.seconds:.4f}",
+                f"{over:.4f}",
+                verdict(over, most=1.02),
+                found.simulated,
+            )
+
+
+def events_row(page, preset):
+    tasks = random_tasks(hosts=6, workers=10, samplers=2, iterations=preset["iterations"])
+    simulator = FlowSimulator(tasks, links([RATES[1]] * 6))
+    places = [n % 6 if task.kind != "sampler" else (n + 3) % 6 for n, task in enumerate(tasks.tasks)]
+    page.add(
+        f"## Seconds of the simulator (P5, measured)\n\n6 hosts, 10 workers of 2 samplers, {tasks.iterations} iterations. "
+        "Processor's seconds of one thread, compilation not counted."
+    )
+    with page.table("policy", "flows", "times at which rates changed", "seconds", "claimed") as row:
+        for policy in POLICIES:
+            simulator.run(places, policy)
+            start_s = time.process_time()
+            found = simulator.run(places, policy)
+            seconds = time.process_time() - start_s
+            first = len(tasks.tasks) * tasks.iterations
+            flows = int((found.end_s > found.start_s)[first:].sum())
+            row(policy, flows, found.events, f"{seconds:.3f}", verdict(seconds, most=2.0))
+
+
+def sampled(name, hosts=4):
+    """A graph cut among hosts, its training nodes, batches of 64 seeds."""
+    if name.startswith("debian"):
+        graph = load("debian").undirected()
+        owner = partition(graph, hosts, method=name.split(", ")[1]).astype(np.int64)
+    else:
+        graph = block_model(BlockModel(nodes=8000, classes=16, mean_degree=13.0, features=2))
+        owner = graph.y.astype(np.int64) % hosts
+    train = np.flatnonzero(graph.split == 0)
+    train = np.random.default_rng(0).choice(train, len(train) // 4, replace=False)
+    return CacheProblem(
+        edges=graph.in_edges,
+        owner=owner,
+        train=tuple(np.sort(train[owner[train] == k]) for k in range(hosts)),
+        batch_size=64,
+        fanouts=(15, 10, 5),
+    )
+
+
+def counted_rows(problem, k, epochs):
+    """Rows of each store in each batch of one sampler of worker k, [batches, stores]."""
+    sampler, found = problem.sampler(), []
+    for epoch in range(epochs):
+        for number, seeds in enumerate(seed_batches(problem.train[k], 32, epoch=epoch, seed=7)):
+            if len(seeds) == 32:
+                batch = sampler.sample(seeds, epoch=epoch, batch=number)
+                found.append(np.bincount(problem.owner[batch.n_id], minlength=problem.machines))
+    return np.array(found)
+
+
+def graph_row(page, preset):
+    page.add(
+        "## Placed before anything ran\n\nFlows expected from inclusion probabilities against rows counted over sampled "
+        "batches; a worker a part, 2 samplers of 32 seeds each, fanouts 15, 10, 5, rows of 404 bytes, a model of 0.5 MB, "
+        "room for 2 workers a host, 5 ms to sample and 20 ms to train, three interfaces of 400 Mbit/s and one of 50. "
+        "Error of an expected flow from other parts' stores, and from the own part's, where draws that lead back to "
+        "seeds count twice. Times are simulated with the counted flows, whichever flows the placement was made from."
+    )
+    hosts = tuple(f"host{k}" for k in range(4))
+    with page.table(
+        "graph", "mean error of others' %", "of own %", "colocated ms", "placed by expected ms", "placed by counted ms",
+        "expected / counted", "claimed",
+    ) as row:  # fmt: skip
+        for name in preset["graphs"]:
+            problem = sampled(name)
+            counted = [counted_rows(problem, k, preset["epochs"]).mean(axis=0) for k in range(4)]
+            expected = [expected_rows(problem, problem.train[k], 32) for k in range(4)]
+            error = 100 * np.array([e / c - 1 for e, c in zip(expected, counted, strict=True)])
+            own = np.eye(4, dtype=bool)
+            jobs = [tasks_of(problem, hosts, rows) for rows in (None, counted)]
+            by_expected, by_counted = (
+                PlacementProblem(job, hosts, links(np.array([400, 400, 400, 50]) * 1e6 / 8)) for job in jobs
+            )
+            simulator, steps = by_counted.simulator, by_counted.tasks.iterations
+            both = [simulator.seconds(places_of(plan(p, steps=600))) for p in (by_expected, by_counted)]
+            together = simulator.seconds(places_of(plan(by_counted, method="colocated")))
+            row(
+                name, f"{np.abs(error[~own]).mean():.1f}", f"{np.abs(error[own]).mean():.1f}",
+                *(f"{1e3 * s / steps:.1f}" for s in (together, *both)), f"{both[0] / both[1]:.3f}",
+                verdict(both[0] / both[1], most=1.05),
+            )  # fmt: skip
+
+
+def tasks_of(problem, hosts, counted):
+    """The job with expected flows, or with counted ones."""
+    job = from_graph(
+        problem, hosts, row_bytes=ROW_BYTES, model_bytes=5e5, samplers=2, sampler_s=0.005, worker_s=0.02
+    )
+    if counted is None:
+        return job
+    flows = []
+    for flow in job.flows:
+        name = flow.target if flow.source.startswith("store") else flow.source
+        if name.startswith("sampler"):
+            rows = counted[int(name.removeprefix("sampler").split(".")[0])]
+            part = rows[int(flow.source[5:])] if flow.source.startswith("store") else rows.sum()
+            flow = msgspec.structs.replace(flow, size_bytes=float(part * ROW_BYTES))
+        flows.append(flow)
+    return msgspec.structs.replace(job, flows=tuple(flows))
+
+
+def lab_row(page, preset):
+    sizes = preset["lab"]
+    page.add(
+        f"## Carried out (P6, measured)\n\nFour hosts of a lab, links of {', '.join(LAB_LINKS)}; a process a host, real "
+        "TCP flows in chunks under `iter`, executions slept (emulated compute). Each sampler fetches and hands on "
+        f"{sizes['batch_bytes'] / 1e6:g} MB an iteration, gradients are {0.15 * sizes['batch_bytes'] / 1e6:g} MB a "
+        f"worker; {sizes['iterations']} iterations, median of {sizes['turns']} turns, in turns with colocated tasks. "
+        "Seconds of an iteration; bound: measured over what no order of flows beats with these places."
+    )
+    gains, errors = [], []
+    with page.table(
+        "seed", "placement", "simulated s", "measured s", "simulated / measured - 1, %", "over bound", "gain simulated %",
+        "gain measured %",
+    ) as row:  # fmt: skip
+        for seed in range(sizes["seeds"]):
+            job, found = carried_out(seed, sizes)
+            base = found["colocated"]
+            for name, one in found.items():
+                errors.append(100 * abs(one.error))
+                least = job.plans[name].lower_bound_s / sizes["iterations"]
+                gain = [100 * (1 - a / b) for a, b in zip(one[:2], base[:2], strict=True)]
+                row(
+                    seed, name, f"{one.simulated_s:.3f}", f"{one.measured_s:.3f}", f"{100 * one.error:+.1f}",
+                    f"{one.measured_s / least:.3f}", f"{gain[0]:.1f}", f"{gain[1]:.1f}",
+                )  # fmt: skip
+            gains.append(gain[1])
+    with page.table("claim", "figure", "threshold") as row:
+        row("measured against simulated, largest, %", f"{max(errors):.1f}", verdict(max(errors), most=20))
+        row(
+            "mean measured gain over colocated, %", f"{np.mean(gains):.1f}", verdict(np.mean(gains), least=15)
+        )
+        row("least measured gain, %", f"{min(gains):.1f}", "none")
+
+
+def carried_out(seed, sizes):
+    batch = sizes["batch_bytes"]
+    tasks = random_tasks(
+        seed=seed, iterations=sizes["iterations"], batch_bytes=batch, gradient_bytes=0.15 * batch
+    )
+    problem = lab_problem(tasks, LAB_LINKS)
+    plans = {"colocated": plan(problem, method="colocated"), "gnn-tasks": plan(problem, seed=seed)}
+    job = Job(tasks=tasks, links=LAB_LINKS, plans=plans, turns=sizes["turns"])
+    with scratch() as folder:
+        return job, run(job, folder, lambda text: print(text, flush=True))
+
+
+ROWS = {
+    "policies": policies_row,
+    "search": search_row,
+    "events": events_row,
+    "graph": graph_row,
+    "lab": lab_row,
+}
+
+
+def main():
+    options = arguments(__doc__, list(ROWS))
+    page = Page(
+        "Placement of GNN training tasks", options.preset, {"Threads": "1", "Times": "simulated unless said"}
+    )
+    for name in options.only:
+        ROWS[name](page, PRESETS[options.preset])
+    page.finish(options.out)
+
+
+if __name__ == "__main__":
+    main()

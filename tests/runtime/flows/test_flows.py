@@ -1,0 +1,198 @@
+"""Placed tasks carried out on hosts that are threads: grants, order, bytes, precedence, hosts that leave."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.sim.flows.helpers import links
+from wirewise.errors import InputError, PeerError, PlanError
+from wirewise.planners.placement import PlacementProblem, plan
+from wirewise.runtime.flows import Bucket, Carrier, Grants, execute, meet
+from wirewise.sim.flows import Flow, Task, TaskSet, expand, random_tasks
+
+CHUNK = 1000
+
+
+def grants(order, rate=1e5):
+    return Grants(Bucket(rate, CHUNK), order)
+
+
+def granted(found, rounds, now_s=100.0):
+    """Ops in the order in which they get chunks, all of which arrive at once."""
+    ops = []
+    for number in range(rounds):
+        grant = found.next(now_s + number)
+        if grant is not None:
+            ops.append(grant[1])
+            found.arrived(grant[0], grant[2])
+    return ops
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("iter", [3, 3, 1, 2, 1, 2]), ("fifo", [1, 1, 2, 2, 3, 3]), ("maxmin", [1, 2, 3, 1, 2, 3])],
+)
+def test_who_is_granted_first(order, expected):
+    """Ops 1 and 2 of iteration 5, then op 3 of iteration 4, of two chunks each."""
+    found = grants(order)
+    for op, iteration in ((1, 5), (2, 5), (3, 4)):
+        found.announce(host=op, op=op, size_bytes=2 * CHUNK, iteration=iteration)
+    assert granted(found, 8) == expected
+
+
+def test_a_host_that_owes_two_chunks_gets_no_more_and_others_do():
+    found = grants("iter")
+    found.announce(host=1, op=1, size_bytes=9 * CHUNK, iteration=0)
+    found.announce(host=2, op=2, size_bytes=9 * CHUNK, iteration=1)
+    assert [found.next(100.0 + n) for n in range(5)] == [
+        (1, 1, CHUNK), (1, 1, CHUNK), (2, 2, CHUNK), (2, 2, CHUNK), None
+    ]  # fmt: skip
+    assert found.when_s == np.inf
+    found.arrived(1, CHUNK)
+    assert found.next(200.0) == (1, 1, CHUNK)
+
+
+def test_grants_keep_to_the_rate():
+    """In 1 s after a pause: the rate, and the four chunks that a pause saves."""
+    found, total, now_s = grants("iter", rate=1e5), 0, 50.0
+    found.announce(host=1, op=1, size_bytes=10**9, iteration=0)
+    for _ in range(1000):
+        while (grant := found.next(now_s)) is not None:
+            total += grant[2]
+            found.arrived(*grant[::2])
+        now_s += 0.001
+    assert 1e5 <= total <= 1e5 + 5 * CHUNK
+
+
+def test_chunks_of_slow_interfaces_are_short():
+    assert Bucket(1e9).chunk_bytes == 256 * 1024
+    assert Bucket(6.25e6).chunk_bytes == 62_500
+    assert Bucket(1e3).chunk_bytes == 16 * 1024
+    with pytest.raises(InputError, match="above 0"):
+        Bucket(0.0)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def on_hosts(count, work, timeout_s=20.0):
+    """What `work(peers)` returns or raises on each host, every host a thread."""
+    port = free_port()
+
+    def host(rank):
+        try:
+            with meet(rank, count, "127.0.0.1", port, timeout_s=timeout_s) as peers:
+                return work(peers)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(host, range(count)))
+
+
+def test_messages_of_all_hosts_are_gathered_in_order():
+    found = on_hosts(4, lambda peers: [peers.gather(bytes([peers.rank]) * 3) for _ in range(2)])
+    assert found == [[[b"\0\0\0", b"\1\1\1", b"\2\2\2", b"\3\3\3"]] * 2, [[], []], [[], []], [[], []]]
+
+
+@pytest.mark.parametrize("policy", ["iter", "fifo", "maxmin"])
+def test_every_op_ends_after_what_it_waits_for(policy):
+    """Three hosts, all flows real: each op has its times, and on each host's own clock none begins too early."""
+    tasks = random_tasks(
+        hosts=3, workers=3, iterations=3, batch_bytes=2e5, gradient_bytes=5e4, sampler_s=0.001, worker_s=0.004
+    )
+    problem = PlacementProblem(tasks, ("host0", "host1", "host2"), links([5e8] * 3))
+    found = plan(problem, method="random", policy=policy, seed=1)
+    times = on_hosts(3, lambda peers: execute(found, tasks, peers, problem.links, chunk_bytes=20_000))
+    assert all(isinstance(one, tuple) for one in times), times
+    graph, place = expand(tasks), np.array([task.host for task in found.tasks])
+    begins, ends = place[graph.source], place[graph.target]
+    for host, (start_s, end_s) in enumerate(times):
+        assert (np.isfinite(start_s) == (begins == host)).all()
+        assert (np.isfinite(end_s) == (ends == host)).all()
+        held = (begins == host) & (ends == host)
+        assert (end_s[held] - start_s[held] >= graph.duration[held] - 1e-9).all()
+        for op in np.flatnonzero(ends == host):
+            followers = graph.successors[graph.indptr[op] : graph.indptr[op + 1]]
+            here = followers[begins[followers] == host]
+            assert (start_s[here] >= end_s[op]).all()
+
+
+def test_flows_without_bytes_arrive():
+    tasks = TaskSet(
+        iterations=2,
+        tasks=(
+            Task(name="store", kind="store", host="a"),
+            Task(name="s", kind="sampler", worker="w", host="b"),
+            Task(name="w", kind="worker", host="a"),
+        ),
+        flows=(
+            Flow(source="store", target="s", size_bytes=(0.0, 7.0)),
+            Flow(source="s", target="w", size_bytes=(3.0, 0.0)),
+        ),
+    )
+    problem = PlacementProblem(tasks, ("a", "b"), links([1e8] * 2))
+    found = plan(problem, method="colocated")
+    times = on_hosts(2, lambda peers: execute(found, tasks, peers, problem.links))
+    assert all(isinstance(one, tuple) for one in times), times
+    assert np.isfinite(np.nanmax([one.end_s for one in times], axis=0)).all()
+
+
+def test_a_host_that_leaves_is_named():
+    tasks = random_tasks(hosts=2, workers=2, iterations=50, batch_bytes=2e5, sampler_s=0.001, worker_s=0.004)
+    problem = PlacementProblem(tasks, ("host0", "host1"), links([1e8] * 2))
+    found = plan(problem, method="random")
+
+    def work(peers):
+        if peers.rank == 1:
+            peers.gather(b"")
+            return None
+        return execute(found, tasks, peers, problem.links)
+
+    error = on_hosts(2, work)[0]
+    assert isinstance(error, PeerError) and "host 1 is gone" in str(error)
+
+
+def test_a_silent_host_is_named():
+    tasks = random_tasks(hosts=2, workers=1, iterations=1, batch_bytes=1e4)
+    problem = PlacementProblem(tasks, ("host0", "host1"), links([1e8] * 2))
+    found = plan(problem, method="colocated")
+
+    def work(peers):
+        if peers.rank == 1:
+            peers.gather(b"")
+            time.sleep(2.5)
+            return None
+        return execute(found, tasks, peers, problem.links)
+
+    error = on_hosts(2, work, timeout_s=1.0)[0]
+    assert isinstance(error, PeerError) and "host 0 waited 1 s for" in str(error) and "[1]" in str(error)
+
+
+def test_a_host_that_never_comes_is_said():
+    with pytest.raises(PeerError, match=r"host 1 of 2 did not find the others within 0\.3 s"):
+        meet(1, 2, "127.0.0.1", free_port(), timeout_s=0.3)
+
+
+def test_refusals():
+    tasks = random_tasks(hosts=2, workers=1, iterations=1)
+    problem = PlacementProblem(tasks, ("host0", "host1"), links([1e8] * 2))
+    split = plan(problem, method="colocated", policy="oes")
+
+    def work(peers):
+        with pytest.raises(
+            InputError, match="cannot follow order 'oes'; expected one of: iter, fifo, maxmin"
+        ):
+            execute(split, tasks, peers, problem.links)
+        with pytest.raises(PlanError, match="other tasks"):
+            execute(split, random_tasks(hosts=2, workers=2, iterations=1), peers, problem.links)
+        with pytest.raises(InputError, match="above 0"):
+            Carrier(peers, 1.0, 0.0)
+
+    assert on_hosts(2, work) == [None, None]
