@@ -20,9 +20,9 @@ from wirewise.errors import InputError
 from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.all_to_all import AllToAll
 from wirewise.runtime.mini_batch.store import RowStore
-from wirewise.runtime.transport import Transport
+from wirewise.runtime.transport import Pending, Transport
 
-__all__ = ["WIRE_BITS", "Answer", "Fetcher", "Wanted"]
+__all__ = ["WIRE_BITS", "Answer", "Fetcher", "Incoming", "Wanted"]
 
 WIRE_BITS = (8, 16, 32)
 """Of a value on the wire: 8 quantized by row, 16 bfloat16, 32 float32."""
@@ -47,6 +47,14 @@ class Answer(NamedTuple):
     """Bytes for each machine, [K]."""
 
 
+class Incoming(NamedTuple):
+    """Rows that are to come."""
+
+    rows: UInt8[Tensor, " bytes"]
+    """Encoded, by owner."""
+    pending: Pending
+
+
 class Fetcher(AllToAll):
     """Asks other machines for rows, and answers what they ask; all machines call the same methods in the same order.
 
@@ -62,6 +70,7 @@ class Fetcher(AllToAll):
             raise InputError(f"rows travel with {bits} bits a value; expected one of {WIRE_BITS}")
         super().__init__(transport)
         self.store, self.bits, self._seed = store, bits, seed
+        self._tag = 0
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
     def wanted(self, ids: NDArray[np.int64]) -> Wanted:
@@ -117,12 +126,33 @@ class Fetcher(AllToAll):
                 pack(self.store.own, index, layout, part, key=key, rows=places + self.store.first)
         return Answer(out, sizes)
 
-    def fetch(self, wanted: Wanted, answer: Answer) -> UInt8[Tensor, " bytes"]:
-        """Send the encoded rows that others asked for, and receive those that this machine asked for."""
-        receives = np.array([self._layout(int(count)).size_bytes for count in wanted.counts])
-        came = torch.empty(int(receives.sum()), dtype=torch.uint8)
-        self.exchange("the exchange of rows", answer.message, came, answer.sizes, receives)
-        return came
+    def expect(self, wanted: Wanted) -> Incoming:
+        """Prepare to receive the rows of a batch, before it is asked for: see `fetch`."""
+        sizes = [self._layout(int(count)).size_bytes for count in wanted.counts]
+        came = torch.empty(sum(sizes), dtype=torch.uint8)
+        self._tag += 1
+        receives = dict(enumerate(came.split(sizes)))
+        return Incoming(came, self.transport.open("the exchange of rows", self._tag, receives))
+
+    def fetch(self, incoming: Incoming, answer: Answer) -> UInt8[Tensor, " bytes"]:
+        """Send the encoded rows that others asked for, and receive those that this machine asked for.
+
+        All receives have been posted by then. gloo has one connection for both directions between two ranks: the word
+        that a receive is ready would wait behind the rows that travel the other way, and rows would go one way at a
+        time.
+
+        Raises:
+            PeerError: A machine is gone.
+        """
+        parts = answer.message.split(answer.sizes.tolist())
+        for peer in self.transport.peers:
+            incoming.pending.send(peer, parts[peer])
+        incoming.pending.launch()
+        incoming.pending.drain()
+        incoming.pending.wait_sends()
+        self.sent_bytes += incoming.pending.bytes_sent
+        self.received_bytes += len(incoming.rows)
+        return incoming.rows
 
     def place(self, wanted: Wanted, came: UInt8[Tensor, " bytes"], out: Float[Tensor, "n f"]) -> None:
         """Decode the rows that came and add them to their places in `out`, which are zero."""
@@ -143,7 +173,8 @@ class Fetcher(AllToAll):
         rows = (ids[order] - self.store.offsets[owner[order]]).astype(np.int32)
         wanted = Wanted(order, rows, np.bincount(owner, minlength=self.transport.world_size))
         self.announce(wanted)
-        came = self.fetch(wanted, self.answer(self.ask(wanted, None)))
+        incoming = self.expect(wanted)
+        came = self.fetch(incoming, self.answer(self.ask(wanted, None)))
         found = torch.zeros(len(ids), self.store.num_features)
         self.place(wanted, came, found)
         self.store.fill(found)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.graph.sampling import Batch, NeighborSampler, seed_batches
-from wirewise.runtime.mini_batch.fetching import Answer, Fetcher, Wanted
+from wirewise.runtime.mini_batch.fetching import Answer, Fetcher, Incoming, Wanted
 from wirewise.runtime.mini_batch.topology import PartitionedSampler
 
 __all__ = ["STAGES", "BatchLoader", "MiniBatch"]
@@ -73,6 +73,7 @@ class _Making:
     batch: Batch
     wanted: Wanted
     stage_s: dict[str, float]
+    incoming: Incoming | None = None
     answer: Future[Answer] | None = None
 
 
@@ -237,6 +238,7 @@ class _Epoch:
 
     def _ask(self, made: _Making, following: _Making | None, slicer: ThreadPoolExecutor) -> None:
         begin = time.perf_counter()
+        made.incoming = self.fetcher.expect(made.wanted)
         asked = self.fetcher.ask(made.wanted, None if following is None else following.wanted)
         made.stage_s["ids"] = time.perf_counter() - begin
         made.answer = slicer.submit(self._answer, made, asked)
@@ -249,9 +251,10 @@ class _Epoch:
 
     def _fetch(self, made: _Making) -> Tensor:
         assert made.answer is not None
+        assert made.incoming is not None
         answer = made.answer.result()
         begin = time.perf_counter()
-        came = self.fetcher.fetch(made.wanted, answer)
+        came = self.fetcher.fetch(made.incoming, answer)
         made.stage_s["rows"] = time.perf_counter() - begin
         return came
 
