@@ -34,9 +34,9 @@ PRESETS = {
         "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300},
     },
     "paper": {
-        "job": {"dataset": "debian", "workers": 4, "epochs": 5}, "train_share": 0.04, "tested": 64,
+        "job": {"dataset": "debian", "workers": 4, "epochs": 4}, "train_share": 0.08, "tested": 64,
         "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"), "even": "900mbit",
-        "accuracy": {"epochs": 20, "seeds": (0, 1, 2), "tested": 13_000},
+        "accuracy": {"epochs": 15, "seeds": (0, 1, 2), "tested": 8_000},
     },
 }  # fmt: skip
 LINK = "100mbit"
