@@ -105,8 +105,8 @@ def policies_row(page, preset):
 
 def search_row(page, preset):
     page.add(
-        f"## Placements found (P4)\n\n{preset['seeds']} seeds. Gain: time less than that of colocated tasks, in %, under "
-        "the same order of flows; bound: time over what no order beats with the places found."
+        f"## Placements found (P4)\n\n{preset['seeds']} seeds. Gain: time less than that of colocated tasks, in %, "
+        "under the same order of flows; bound: time over what no order beats with the places found."
     )
     with page.table(
         "interfaces", "policy", "placement", "mean gain %", "worst", "best", "over bound", "claimed"
@@ -130,7 +130,7 @@ def search_row(page, preset):
 
 def exhaustive(page, preset):
     page.add(
-        "Against all placements: 3 hosts, 2 workers of a sampler and a server, 243 placements, 2000 steps from a packing."
+        "Against all placements: 3 hosts, 2 workers of a sampler and a server, 243 places, 2000 steps from a packing."
     )
     with page.table("seed", "best of all s", "found s", "over the best", "claimed", "simulated") as row:
         for seed in range(preset["exhaustive"]):
@@ -158,8 +158,8 @@ def events_row(page, preset):
     simulator = FlowSimulator(tasks, links([RATES[1]] * 6))
     places = [n % 6 if task.kind != "sampler" else (n + 3) % 6 for n, task in enumerate(tasks.tasks)]
     page.add(
-        f"## Seconds of the simulator (P5, measured)\n\n6 hosts, 10 workers of 2 samplers, {tasks.iterations} iterations. "
-        "Processor's seconds of one thread, compilation not counted."
+        f"## Seconds of the simulator (P5, measured)\n\n6 hosts, 10 workers of 2 samplers, {tasks.iterations} "
+        "iterations. Processor's seconds of one thread, compilation not counted."
     )
     with page.table("policy", "flows", "times at which rates changed", "seconds", "claimed") as row:
         for policy in POLICIES:
@@ -204,9 +204,10 @@ def counted_rows(problem, k, epochs):
 
 def graph_row(page, preset):
     page.add(
-        "## Placed before anything ran\n\nFlows expected from inclusion probabilities against rows counted over sampled "
-        "batches; a worker a part, 2 samplers of 32 seeds each, fanouts 15, 10, 5, rows of 404 bytes, a model of 0.5 MB, "
-        "room for 2 workers a host, 5 ms to sample and 20 ms to train, three interfaces of 400 Mbit/s and one of 50. "
+        "## Placed before anything ran\n\nFlows expected from inclusion probabilities against rows counted over "
+        "sampled batches; a worker a part, 2 samplers of 32 seeds each, fanouts 15, 10, 5, rows of 404 bytes, a model "
+        "of 0.5 MB, room for 2 workers a host, 5 ms to sample and 20 ms to train, three interfaces of 400 Mbit/s and one "
+        "of 50. "
         "Error of an expected flow from other parts' stores, and from the own part's, where draws that lead back to "
         "seeds count twice. Times are simulated with the counted flows, whichever flows the placement was made from."
     )
@@ -256,16 +257,16 @@ def tasks_of(problem, hosts, counted):
 def lab_row(page, preset):
     sizes = preset["lab"]
     page.add(
-        f"## Carried out (P6, measured)\n\nFour hosts of a lab, links of {', '.join(LAB_LINKS)}; a process a host, real "
-        "TCP flows in chunks under `iter`, executions slept (emulated compute). Each sampler fetches and hands on "
+        f"## Carried out (P6, measured)\n\nFour hosts of a lab, links of {', '.join(LAB_LINKS)}; a process a host, "
+        "real TCP flows in chunks under `iter`, executions slept (emulated compute). Each sampler fetches and hands on "
         f"{sizes['batch_bytes'] / 1e6:g} MB an iteration, gradients are {0.15 * sizes['batch_bytes'] / 1e6:g} MB a "
         f"worker; {sizes['iterations']} iterations, median of {sizes['turns']} turns, in turns with colocated tasks. "
         "Seconds of an iteration; bound: measured over what no order of flows beats with these places."
     )
     gains, errors = [], []
     with page.table(
-        "seed", "placement", "simulated s", "measured s", "simulated / measured - 1, %", "over bound", "gain simulated %",
-        "gain measured %",
+        "seed", "placement", "simulated s", "measured s", "simulated / measured - 1, %", "over bound",
+        "gain simulated %", "gain measured %",
     ) as row:  # fmt: skip
         for seed in range(sizes["seeds"]):
             job, found = carried_out(seed, sizes)
