@@ -16,6 +16,7 @@ ACCEPTANCE = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
 TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
 COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="utf-8")
 GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-8")
+MINI_BATCH = (ROOT / "docs" / "acceptance-mini-batch.md").read_text(encoding="utf-8")
 TRACING_IDS = [
     *(f"R{i}" for i in range(1, 8)),
     *(f"W{i}" for i in range(1, 7)),
@@ -42,6 +43,14 @@ GRADIENT_IDS = [
     *(f"D{i}" for i in range(1, 6)),
     *(f"E{i}" for i in range(1, 7)),
 ]
+MINI_BATCH_IDS = [
+    *(f"S{i}" for i in range(1, 7)),
+    *(f"V{i}" for i in range(1, 7)),
+    *(f"D{i}" for i in range(1, 7)),
+    *(f"N{i}" for i in range(1, 6)),
+    *(f"P{i}" for i in range(1, 7)),
+    *(f"E{i}" for i in range(1, 9)),
+]
 IDS = [
     *(f"Q{i}" for i in range(1, 7)),
     *(f"X{i}" for i in range(1, 10)),
@@ -67,8 +76,14 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("page", "ids"),
-    [(ACCEPTANCE, IDS), (TRACING, TRACING_IDS), (COLLECTIVES, COLLECTIVE_IDS), (GRADIENTS, GRADIENT_IDS)],
-    ids=["first", "tracing", "collectives", "gradients"],
+    [
+        (ACCEPTANCE, IDS),
+        (TRACING, TRACING_IDS),
+        (COLLECTIVES, COLLECTIVE_IDS),
+        (GRADIENTS, GRADIENT_IDS),
+        (MINI_BATCH, MINI_BATCH_IDS),
+    ],
+    ids=["first", "tracing", "collectives", "gradients", "mini-batch"],
 )
 def test_acceptance_has_every_id_once(page, ids):
     assert re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE) == ids
@@ -78,7 +93,8 @@ BAD_INPUT = (ROOT / "docs" / "bad-input.md").read_text(encoding="utf-8")
 PLACES = sorted(
     set(
         re.findall(
-            r"`((?:tests|benchmarks)/[^`]+)`", ACCEPTANCE + TRACING + COLLECTIVES + GRADIENTS + BAD_INPUT
+            r"`((?:tests|benchmarks)/[^`]+)`",
+            ACCEPTANCE + TRACING + COLLECTIVES + GRADIENTS + MINI_BATCH + BAD_INPUT,
         )
     )
 )
