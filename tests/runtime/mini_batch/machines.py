@@ -47,6 +47,7 @@ class Job:
         self.graph, self.ranges = graph_of(machines, nodes, skew)
         self.train = train_of(self.graph, self.ranges, empty)
         self.bits, self.timeout_s = knobs.pop("bits", 32), knobs.pop("timeout_s", 30.0)
+        self.store = knobs.pop("store", RowStore)
         self.batch_size, self.knobs = batch_size, knobs
         self.plan = None
         if alpha:
@@ -59,7 +60,8 @@ class Job:
         own = torch.from_numpy(self.graph.x[offsets[rank] : offsets[rank + 1]])
         cached = None if self.plan is None else self.plan.machines[rank].ids
         transport = Transport(group, timeout_s=self.timeout_s, store=store)
-        fetcher = Fetcher(RowStore(own, offsets, rank, cached), transport, bits=self.bits)
+        rows = self.store(own, offsets, rank, cached)
+        fetcher = Fetcher(rows, transport, bits=self.bits)
         if cached is not None:
             fetcher.fill_cache()
         fetcher.sent_bytes = 0

@@ -1,5 +1,6 @@
 """Mini-batch training of graph neural networks over machines that hold parts of the features."""
 
+from wirewise.runtime.mini_batch.device import DeviceStore
 from wirewise.runtime.mini_batch.fetching import WIRE_BITS, Fetcher
 from wirewise.runtime.mini_batch.loader import STAGES, BatchLoader, MiniBatch
 from wirewise.runtime.mini_batch.store import RowStore
@@ -9,6 +10,7 @@ __all__ = [
     "STAGES",
     "WIRE_BITS",
     "BatchLoader",
+    "DeviceStore",
     "Fetcher",
     "MiniBatch",
     "PartitionedSampler",

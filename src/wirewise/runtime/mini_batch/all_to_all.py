@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
@@ -37,8 +38,8 @@ class AllToAll:
 
         Args:
             what: Of an error message.
-            sends: 1-D, on the side that the group reads.
-            came: The same.
+            sends: 1-D.
+            came: The same. Between devices (NCCL) both travel by way of the device.
             send_counts: Elements for each machine; none: equally many. [K]
             receive_counts: The same of `came`.
 
@@ -52,9 +53,14 @@ class AllToAll:
         if transport.world_size == 1:
             came.copy_(sends)
             return
+        landed = came
+        if transport.on_device:
+            sends, landed = sends.cuda(), torch.empty_like(came, device="cuda")
         works: list[dist.Work] = []
-        transport.guard(lambda: works.append(transport.group.alltoall_base(came, sends, into, out)), what)
+        transport.guard(lambda: works.append(transport.group.alltoall_base(landed, sends, into, out)), what)
         transport.wait_for(works[0], what)
+        if landed is not came:
+            came.copy_(landed)
 
     def _foreign_bytes(self, buffer: Tensor, counts: list[int]) -> int:
         own = counts[self.transport.rank] if counts else buffer.numel() // self.transport.world_size

@@ -154,14 +154,20 @@ class Fetcher(AllToAll):
         self.received_bytes += len(incoming.rows)
         return incoming.rows
 
-    def place(self, wanted: Wanted, came: UInt8[Tensor, " bytes"], out: Float[Tensor, "n f"]) -> None:
-        """Decode the rows that came and add them to their places in `out`, which are zero."""
+    def place(
+        self,
+        wanted: Wanted,
+        came: UInt8[Tensor, " bytes"],
+        out: Float[Tensor, "n f"],
+        places: NDArray[np.int64],
+    ) -> None:
+        """Decode the rows that came and add them to `places` of `out`, which are zero."""
         start = begin = 0
         for count in wanted.counts.tolist():
             if count:
                 layout = self._layout(count)
-                places = torch.from_numpy(wanted.places[begin : begin + count])
-                unpack_add(came[start : start + layout.size_bytes], layout, places, out)
+                index = torch.from_numpy(places[begin : begin + count])
+                unpack_add(came[start : start + layout.size_bytes], layout, index, out)
                 start, begin = start + layout.size_bytes, begin + count
 
     def fill_cache(self) -> None:
@@ -176,7 +182,7 @@ class Fetcher(AllToAll):
         incoming = self.expect(wanted)
         came = self.fetch(incoming, self.answer(self.ask(wanted, None)))
         found = torch.zeros(len(ids), self.store.num_features)
-        self.place(wanted, came, found)
+        self.place(wanted, came, found, wanted.places)
         self.store.fill(found)
         self.bits = bits
 

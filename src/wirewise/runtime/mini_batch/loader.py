@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, Full, Queue
 from typing import Any
 
@@ -51,6 +52,8 @@ class MiniBatch:
     """Seconds that each stage took."""
     remote_rows: int = 0
     """Rows that were fetched."""
+    copied: torch.cuda.Event | None = None
+    """Comes after its rows were copied to a device."""
     foreign_rows: int = 0
     """Rows of other machines' nodes, fetched or cached."""
 
@@ -58,6 +61,14 @@ class MiniBatch:
     def n_id(self) -> NDArray[np.int64]:
         """Global ids of the rows, the seeds first."""
         return self.batch.n_id
+
+    def arrive(self) -> MiniBatch:
+        """Let what follows on the current stream wait until the rows are on the device."""
+        if self.copied is not None:
+            stream = torch.cuda.current_stream(self.x.device)
+            stream.wait_event(self.copied)
+            self.x.record_stream(stream)
+        return self
 
     @property
     def layers(self) -> list[tuple[Int[Tensor, "2 e"], tuple[int, int]]]:
@@ -167,7 +178,7 @@ class _Epoch:
             for place in self.places:
                 following = self._sample(place + 1) if place + 1 in self.places else None
                 self._ask(made, following, slicer)
-                yield self._assemble(made, self._fetch(made))
+                yield self._assemble(made, self._fetch(made)).arrive()
                 if following is not None:
                     made = following
 
@@ -183,7 +194,7 @@ class _Epoch:
                 found = done.get()
                 if isinstance(found, BaseException):
                     raise found
-                yield found.result()
+                yield found.result().arrive()
         finally:
             stop.set()
             _drain(done)
@@ -261,16 +272,16 @@ class _Epoch:
     def _assemble(self, made: _Making, came: Tensor) -> MiniBatch:
         begin = time.perf_counter()
         store, batch = self.fetcher.store, made.batch
-        x = torch.empty(len(batch.n_id), store.num_features)
-        store.gather(batch.n_id, x)
-        self.fetcher.place(made.wanted, came, x)
+        wanted = made.wanted
+        found = store.assemble(batch.n_id, wanted.places, partial(self.fetcher.place, wanted, came))
         seeds = torch.from_numpy(batch.n_id[: batch.num_seeds])
         made.stage_s["assemble"] = time.perf_counter() - begin
         return MiniBatch(
             number=made.number,
             batch=batch,
-            x=x,
-            y=self.loader.labels[seeds],
+            x=found.x,
+            y=self.loader.labels[seeds].to(store.device),
+            copied=found.copied,
             scale=len(self.loader.train) / self.sizes[made.number],
             stage_s=made.stage_s,
             remote_rows=len(made.wanted.places),

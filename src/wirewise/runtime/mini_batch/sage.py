@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wirewise.errors import InputError
+from wirewise.graph.ops.backend import uses_numba
 from wirewise.graph.ops.sparse_kernels import gather_rows, scatter_rows
 from wirewise.graph.sampling import Layer
 
@@ -24,12 +25,15 @@ __all__ = ["Sage", "SageConvolution", "mean_of_neighbours"]
 _NO_SCALE, _NO_BASE = np.empty(0, np.float32), np.empty((0, 0), np.float32)
 
 
-def mean_of_neighbours(x: Float[Tensor, "sources d"], layer: Layer) -> Float[Tensor, "targets d"]:
+def mean_of_neighbours(
+    x: Float[Tensor, "sources d"], layer: Layer, *, implementation: str = "auto"
+) -> Float[Tensor, "targets d"]:
     """Mean of the rows that each target aggregates, or zero where there are none; differentiable in x.
 
     Args:
         x: float32, a row for each source of the layer.
         layer: Of a sampled batch.
+        implementation: "numba", "torch", or "auto": numba on the CPU, torch operations elsewhere.
 
     Raises:
         InputError: Rows that do not fit the layer.
@@ -38,26 +42,33 @@ def mean_of_neighbours(x: Float[Tensor, "sources d"], layer: Layer) -> Float[Ten
         raise InputError(
             f"got rows {x.dtype} {tuple(x.shape)}; expected float32 of the layer's {layer.num_sources} sources"
         )
-    mean: Tensor = _Mean.apply(x, layer)
+    mean: Tensor = _Mean.apply(x, layer) if uses_numba(implementation, x) else _mean_by_torch(x, layer)
     return mean
+
+
+def _mean_by_torch(x: Tensor, layer: Layer) -> Tensor:
+    source, target = torch.from_numpy(layer.edge_index()).to(x.device)
+    share = torch.from_numpy(_shares(layer)[-1]).to(x.device)
+    out = x.new_zeros(layer.num_targets, x.shape[1])
+    return out.index_add(0, target, x[source] * share[:, None])
 
 
 class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Layer) -> Tensor:
-        ctx.layer, ctx.device = layer, x.device
-        source = x.detach().cpu().contiguous().numpy()
+        ctx.layer = layer
+        source = x.detach().contiguous().numpy()
         out = np.empty((layer.num_targets, source.shape[1]), np.float32)
         gather_rows(*_shares(layer), 0, source, _NO_SCALE, _NO_BASE, 1, False, out)
-        return torch.from_numpy(out).to(x.device)
+        return torch.from_numpy(out)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
         layer = ctx.layer
         out = np.zeros((layer.num_sources, grad.shape[1]), np.float32)
-        scatter_rows(*_shares(layer), grad.detach().cpu().contiguous().numpy(), out)
-        return torch.from_numpy(out).to(ctx.device), None
+        scatter_rows(*_shares(layer), grad.detach().contiguous().numpy(), out)
+        return torch.from_numpy(out), None
 
 
 def _shares(layer: Layer) -> tuple[Any, ...]:

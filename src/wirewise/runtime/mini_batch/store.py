@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -11,7 +14,19 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.runtime.mini_batch.kernels import copy_held
 
-__all__ = ["RowStore"]
+__all__ = ["Assembled", "Decode", "RowStore"]
+
+
+Decode = Callable[[Tensor, NDArray[np.int64]], None]
+"""Adds the rows that came to places of a matrix, whose rows are zero there."""
+
+
+class Assembled(NamedTuple):
+    """Rows of a batch."""
+
+    x: Float[Tensor, "n f"]
+    copied: torch.cuda.Event | None = None
+    """Comes after what was copied to a device."""
 
 
 class RowStore:
@@ -53,6 +68,9 @@ class RowStore:
         self._slots[first:end] = np.arange(end - first)
         self._slots[ids] = np.arange(end - first, end - first + len(ids))
 
+    device = torch.device("cpu")
+    """Where batches are assembled."""
+
     @property
     def num_own(self) -> int:
         """Rows that this machine owns."""
@@ -89,3 +107,16 @@ class RowStore:
     def gather(self, ids: NDArray[np.int64], out: Float[Tensor, "n f"]) -> None:
         """Write the rows that are held to their places in `out`; others become zero."""
         copy_held(self._slots[ids], self.rows.numpy(), out.numpy())
+
+    def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> Assembled:
+        """The rows of a batch: those that are held, and those that came for `places` of it.
+
+        Args:
+            ids: Of the batch, [n].
+            places: In `ids` of the rows that came, [w].
+            decode: Adds them to places of a matrix.
+        """
+        x = torch.empty(len(ids), self.num_features)
+        self.gather(ids, x)
+        decode(x, places)
+        return Assembled(x)
