@@ -56,6 +56,7 @@ def test_a_table_is_printed(tmp_path):
         (["--setting", "domain"], "setting 'domain' is unknown; expected one of: task, class"),
         (["--growth", "shrinking"], "growth 'shrinking' is unknown; expected one of: inductive"),
         (["--mixing", "most"], "mixing 'most' is unknown"),
+        (["--decay", "l1"], "decay 'l1' is unknown; expected one of: l2, decoupled"),
         (["--kernel", "cubic"], "kernel 'cubic' is unknown; expected one of: linear, rbf"),
         (["--most-weight", "0.5"], "largest weight 0.5"),
         (["--epochs", "0"], "epochs is 0; expected at least 1"),

@@ -40,6 +40,9 @@ def sea_er(
     epochs: Annotated[int, typer.Option(help="Of each task.")] = 30,
     hidden: Annotated[int, typer.Option(help="Width of the hidden rows.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.005,
+    decay: Annotated[
+        str, typer.Option(help="Of weights: decoupled from Adam's steps, or l2 as in the published protocol.")
+    ] = "decoupled",
     mixing: Annotated[
         str, typer.Option(help="mean: old tasks weigh as much together as the new one; sum: as much each.")
     ] = "mean",
@@ -66,6 +69,7 @@ def sea_er(
             hidden=hidden,
             epochs=epochs,
             learning_rate=learning_rate,
+            decay=decay,
             mixing=mixing,
             kernel=kernel,
             most=most_weight,

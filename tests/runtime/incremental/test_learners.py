@@ -137,6 +137,18 @@ def test_regularised_methods_keep_more_than_fine_tuning(growing, name):
     assert average_forgetting(found[name]) > average_forgetting(found["bare"])
 
 
+@pytest.mark.parametrize(("decay", "kept"), [("decoupled", True), ("l2", False)])
+def test_decay_takes_old_classes_for_noise_only_inside_adam(growing, decay, kept):
+    """Without gradients of their own the weights of old classes shrink by a full step at a time."""
+    learner = learner_of("bare", growing, Settings(epochs=20, hidden=8, decay=decay))
+    learner.learn(CurrentGraph(growing, 0))
+    before = learner.model.second[:2].detach().clone()
+    learner.optimizer.state.clear()
+    learner.learn(CurrentGraph(growing, 1))
+    moved = (learner.model.second[:2] - before).abs().mean()
+    assert (moved < 1e-3) == kept and (moved > 0.05) == (not kept)
+
+
 def test_the_same_seed_gives_the_same_accuracies(growing):
     one, other = (train(growing, ["coverage+kmm"], FEW)["coverage+kmm"] for _ in range(2))
     np.testing.assert_array_equal(one, other)

@@ -26,8 +26,8 @@ __all__ = [
 
 KERNELS = ("linear", "rbf")
 """Products of rows, or exp(-d^2 / (2 sigma^2)) of their distances d."""
-_STEPS = 5000
-_SETTLED = 1e-9
+_STEPS = 3000
+_SETTLED = 1e-7
 _HALVINGS = 60
 _BLOCK = 4096
 

@@ -54,7 +54,8 @@ class Learner:
         self.method, self.growing, self.settings = method, growing, settings
         self.peers = peers or Peers()
         self.model = Gcn(data.num_features, settings.hidden, data.num_classes, settings.seed)
-        self.optimizer = torch.optim.Adam(
+        optimizer = torch.optim.Adam if settings.decay == "l2" else torch.optim.AdamW
+        self.optimizer = optimizer(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
         self.labels = torch.from_numpy(data.y).long()

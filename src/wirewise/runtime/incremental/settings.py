@@ -9,12 +9,16 @@ import msgspec
 from wirewise.errors import InputError
 from wirewise.graph.rehearsal import KERNELS
 
-__all__ = ["DEFAULT_METHOD", "METHODS", "MIXINGS", "SETTINGS", "Method", "Settings"]
+__all__ = ["DECAYS", "DEFAULT_METHOD", "METHODS", "MIXINGS", "SETTINGS", "Method", "Settings"]
 
 SETTINGS = ("task", "class")
 """Whether a vertex is told its task, and only that task's classes compete; or all classes seen so far do."""
 MIXINGS = ("mean", "sum")
 """How the losses of old tasks enter beside that of the new one."""
+
+DECAYS = ("l2", "decoupled")
+"""Weight decay inside Adam, which makes it a full step for weights without other gradients, such as those of old tasks'
+classes; or beside it (AdamW: Loshchilov, Hutter, ICLR 2019)."""
 
 
 class Method(NamedTuple):
@@ -65,6 +69,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Of each task; 200 in CGLB."""
     learning_rate: float = 0.005
     weight_decay: float = 5e-4
+    decay: str = "decoupled"
+    """One of `DECAYS`; l2 is CGLB's."""
     mixing: str = "mean"
     """One of `MIXINGS`; the sum over old tasks is the paper's."""
     kernel: str = "rbf"
@@ -89,7 +95,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name in ("budget", "hidden", "epochs"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name, known in (("setting", SETTINGS), ("mixing", MIXINGS), ("kernel", KERNELS)):
+        for name, known in (
+            ("setting", SETTINGS),
+            ("mixing", MIXINGS),
+            ("decay", DECAYS),
+            ("kernel", KERNELS),
+        ):
             if getattr(self, name) not in known:
                 raise InputError(
                     f"{name} {getattr(self, name)!r} is unknown; expected one of: {', '.join(known)}"
