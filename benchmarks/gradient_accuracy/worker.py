@@ -17,6 +17,8 @@ LENGTH = 32
 LAST = 100
 """Steps at the end whose loss counts."""
 TESTED = 4000
+RAMP = (0.25, 0.0625, 0.015625)
+"""Ratios of deep gradient compression's warm-up (Lin et al., ICLR 2018, section 3.3)."""
 MODULES = (
     "argparse",
     "ast",
@@ -115,13 +117,19 @@ class Exchange:
         codec: Name, or "none".
         options: Of the codec.
         feedback: Whether there is a residual.
+        alone: Whether there is nothing but a residual, where a codec keeps more.
         block: Of the segments.
         groups: 1, or 0 for a group for each tensor.
+        ramp: Steps in which the ratio of a sparse codec falls to its own, in the stages of `RAMP`; 0: none.
         seed: Of the draws.
     """
 
-    def __init__(self, named, codec, *, options=None, feedback=True, block=None, groups=1, seed=0):
+    def __init__(
+        self, named, codec, *, options=None, feedback=True, alone=False, block=None, groups=1, ramp=0, seed=0
+    ):
         self._codec = None if codec == "none" else make(codec, **(options or {}))
+        self._stages = dict(zip(range(0, ramp, max(1, ramp // len(RAMP))), RAMP, strict=False))
+        self._stages |= {ramp: self._codec.ratio} if ramp else {}
         self._seed = seed
         sizes = [tensor.numel() for _, tensor in named]
         ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
@@ -139,11 +147,13 @@ class Exchange:
             )
             for part in parts
         ]
-        count = len(self._codec.memories) if kept else 0
+        count = (1 if alone else len(self._codec.memories)) if kept else 0
         self._memories = [torch.zeros(count, ends[-1]) for _ in range(RANKS)]
 
     def mean(self, gradients, step):
         """Mean gradient of the ranks as they all decode it, float32 [d]; gradients are one [d] of each rank."""
+        if step in self._stages:
+            self._codec.ratio = self._stages[step]
         if self._codec is None:
             return torch.stack(gradients).mean(dim=0)
         out = torch.empty_like(gradients[0])
@@ -183,7 +193,7 @@ def share_of_rate(step, steps):
     return min((step + 1) / rise, (steps - step) / (steps - rise))
 
 
-def train(data, model, codec, *, seed, steps, rate, feedback=True, **exchange):
+def train(data, model, codec, *, seed, steps, rate, feedback=True, alone=False, **exchange):
     """Mean training loss of the last steps, and accuracy on what was not trained on."""
     make_net, _, batch = MODELS[model]
     (x, y), (test_x, test_y) = data
@@ -191,11 +201,13 @@ def train(data, model, codec, *, seed, steps, rate, feedback=True, **exchange):
     net = make_net()
     net(test_x[:2])
     # Deep gradient compression keeps the momentum itself, where it has a memory.
-    momentum = 0.0 if codec == "dgc" and feedback else 0.9
+    corrected = codec == "dgc" and feedback and not alone
+    momentum = 0.0 if corrected else 0.9
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
     named = list(reversed(list(net.named_parameters())))
-    wire = Exchange(named, codec, feedback=feedback, seed=seed, **exchange)
+    ramp = steps // 5 if corrected else 0
+    wire = Exchange(named, codec, feedback=feedback, alone=alone, ramp=ramp, seed=seed, **exchange)
     random = [torch.Generator().manual_seed(1000 * seed + rank) for rank in range(RANKS)]
     losses = []
     for step in range(steps):
@@ -208,7 +220,7 @@ def train(data, model, codec, *, seed, steps, rate, feedback=True, **exchange):
         schedule.step()
     with torch.no_grad():
         right = (net(test_x[:TESTED]).argmax(dim=1) == test_y[:TESTED]).float().mean()
-    return sum(losses[-LAST:]) / LAST, float(right)
+    return sum(losses[-LAST:]) / len(losses[-LAST:]), float(right)
 
 
 def gradient_of(net, named, x, y, index):

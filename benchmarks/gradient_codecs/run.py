@@ -3,12 +3,12 @@
     python benchmarks/gradient_codecs/run.py --preset smoke|paper [--out FILE.md] [--only CODEC,...]
 
 One segment of 4 Mi elements ("paper"). Every round runs, in one process, a copy of the float32 bytes, the torch
-operations and the kernel of each codec, one after another; figures are medians over rounds, ratios medians of the
-ratios of a round. Encoding includes the residual (v = gradient + residual; residual = v - sent) for codecs with
-feedback; decoding is of one payload into a buffer that is there. The torch operations are what a user would
-write: sparse ones do not sort, random ones draw with torch.rand, and random-k draws with replacement. DGC includes
-momentum correction, PowerSGD both rounds of a square matrix with the factor of the step before; its products are
-torch's on both sides.
+operations and the kernel of each codec, one after another. Times are those of the processor, so that what else runs on
+the machine takes no turns in them; figures are medians over rounds, ratios medians of the ratios of a round. Encoding
+includes the residual (v = gradient + residual; residual = v - sent) for codecs with feedback; decoding is of one
+payload into a buffer that is there. The torch operations are what a user would write: sparse ones do not sort, random
+ones draw with torch.rand, and random-k draws with replacement. DGC includes momentum correction, PowerSGD both rounds
+of a square matrix with the factor of the step before; its products are torch's on both sides.
 """
 
 import sys
@@ -34,7 +34,7 @@ BOUND_BY_MEMORY = ("fp16", "bf16", "randomk", "powersgd")
 BOUND = (
     "a copy moves 8 bytes an element; an encoder with one buffer of feedback 16 and more, for it reads gradient and "
     "buffer, writes the buffer, and has read the gradient before to leave the buffer as it was where something is not "
-    "finite; with two buffers, as DGC has, 24 and more"
+    "finite; with two buffers, as DGC has, 24 and more. Times are of the processor, one thread"
 )
 WEIGHTS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 
@@ -240,10 +240,10 @@ def measure(jobs, rounds):
     for turn in range(rounds + 1):
         for name, job in jobs.items():
             for operation in OPERATIONS:
-                start = time.perf_counter()
+                start = time.thread_time()
                 getattr(job, operation)()
                 if turn:
-                    found[name][operation].append(1e6 * (time.perf_counter() - start))
+                    found[name][operation].append(1e6 * (time.thread_time() - start))
     return found
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.codec.gradients.groups import OPTIONS, codec_of, decode, encode, memory_of, normal
+from tests.codec.gradients.groups import OPTIONS, codec_of, decode, encode, memory_of, normal, sent
 from wirewise.codec.gradients import Segments
 
 SHAPES = ([1], [7, 1, 9], [4095, 4097, 8192], [40000, 3], [300, 70001])
@@ -74,3 +74,36 @@ def test_top_k_is_exact_where_sampling_misleads(case):
         "periodic": (torch.arange(size) % 17).float(),
     }[case]
     same("topk", gradient, Segments([size]), torch.zeros(size))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_sums_beyond_float32_are_cut_alike(name):
+    gradient = 3e38 * normal(1000).sign()
+    same(name, gradient, Segments([1000]), gradient.clone())
+    memory = gradient.clone()
+    result = sent(codec_of(name), gradient, Segments([1000]), memory)
+    assert result.isfinite().all() and memory.isfinite().all() and result.abs().min() > 3e38
+
+
+@pytest.mark.parametrize("memory", [None, torch.zeros(8)])
+def test_halves_are_rounded_away_from_zero(memory):
+    below, above = (float(torch.nextafter(torch.tensor(0.5), torch.tensor(end))) for end in (0.0, 1.0))
+    # The largest makes the step of the block 1.
+    gradient = torch.tensor([127.0, below, 0.5, -0.5, above, 1.5, -2.5, -below])
+    same("int8", gradient, Segments([8]), memory)
+    result = sent(codec_of("int8"), gradient, Segments([8]))
+    assert result.tolist() == [127.0, 0.0, 1.0, -1.0, 1.0, 2.0, -3.0, 0.0]
+
+
+@pytest.mark.parametrize("size", [100, 70001])
+@pytest.mark.parametrize("factor", [1.0, 1e38])
+def test_momentum_moves_alike_where_elements_are_collected(size, factor):
+    results = []
+    for implementation in ("numba", "torch"):
+        codec, memory = codec_of("dgc", implementation, momentum=0.9), torch.zeros(2, size)
+        payloads = [
+            encode(codec, factor * normal(size, step), memory=memory, step=step, seed=1) for step in range(6)
+        ]
+        results.append((torch.stack(payloads), memory))
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b) and memory.isfinite().all()
