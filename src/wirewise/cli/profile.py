@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from wirewise.cli.output import JsonOption, write_json
+from wirewise.cli.profile_operators import operators
 from wirewise.cli.stalls import recommend, stalls
 from wirewise.errors import TraceError
 from wirewise.files import make_folder
@@ -23,6 +24,7 @@ _COMMAND = {"allow_interspersed_args": False}
 
 app.command(context_settings=_COMMAND)(stalls)
 app.command()(recommend)
+app.command()(operators)
 
 
 @app.command(context_settings=_COMMAND)

@@ -1,264 +1,90 @@
-"""Samples of fused operators: regions of small models' steps and of random chains, compiled and measured."""
+"""An estimator of fused operators for this machine: learned from samples, tried on structures that it has not seen."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
-from random import Random
-from typing import Any
+from typing import NamedTuple
 
-import msgspec
+import numpy as np
 import torch
-from torch import Tensor, fx
-from torch._subclasses import FakeTensorMode
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from scipy.stats import spearmanr
 
-from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import Operator, OperatorGraph
-from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resized, seconds_alone, seconds_of
-from wirewise.recipes.fused_models import SOURCES, captured_source
-from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces, size_bytes
-from wirewise.runtime.data_parallel.categories import category_of, flops_of
-from wirewise.runtime.data_parallel.regions import Part, module_of
+from wirewise.planners.fusion.disco.estimator import Estimator
+from wirewise.planners.fusion.disco.features import RegionGraph, region_graph
+from wirewise.profile.estimator import fit
+from wirewise.recipes.fused_samples import Sample
 
-__all__ = ["Sample", "collect", "read_samples", "samples_of"]
-
-_SMALLEST, _LARGEST = 2**11, 2**22.5
-"""Elements of the largest value of a region, at the least and the greatest batch."""
-
-_MOST_S = 0.015
+__all__ = ["Accuracy", "accuracy", "learn", "machine", "seen", "split", "structure_of"]
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A region at one size."""
-
-    source: str
-    """Model, or "chain"."""
-    graph: OperatorGraph
-    """Of the region; operators outside that it reads are opaque ones of kind "outside"."""
-    operators: tuple[int, ...]
-    """Of the region."""
-    outputs: tuple[int, ...]
-    seconds: float
-    """Measured."""
-    size: int
-    draw: int = 0
-    """Number of the captured step."""
-    details: tuple[str, ...] = ()
-    """Of each operator: type, shape, strides and arguments."""
+def structure_of(sample: Sample) -> str:
+    """Kinds, edges and outputs of a region: equal for one that differs in widths and sizes only."""
+    operators = enumerate(sample.graph.operators)
+    return str([(one.kind, one.inputs, number in sample.outputs) for number, one in operators])
 
 
-def collect(
-    out: str | os.PathLike[str], *, seed: int = 0, structures: int = 300, sizes: int = 10, of_each: int = 5
-) -> Iterator[list[Sample]]:
-    """Measure random regions on this machine, one thread; each line of `out` holds the samples of one.
-
-    What is in `out` already counts, so that a run that was broken off goes on.
+def split(regions: Sequence[Sequence[Sample]], share: float = 0.25) -> tuple[list[Sample], list[Sample]]:
+    """Samples to learn from, and samples of structures that are in none of those; the same for any order.
 
     Args:
-        out: File of JSON lines.
-        seed: Of the draws.
-        structures: Regions in `out` at the end.
-        sizes: Batches at which each is measured.
-        of_each: Regions of a captured step.
+        regions: As `read_samples` gives them.
+        share: Of the structures to keep back.
     """
-    path = Path(out)
-    known = read_samples(path) if path.exists() else []
-    done, draw = len(known), known[-1][0].draw + 1 if known else 0
-    torch.set_num_threads(1)
-    while done < structures:
-        regions = _regions(Random(f"{seed}/{draw}"), sizes, of_each)
-        for samples in regions:
-            found = [msgspec.structs.replace(one, draw=draw) for one in samples]
-            with path.open("ab") as file:
-                file.write(msgspec.json.encode(found) + b"\n")
-            done += 1
-            yield found
-        draw += 1
+    known: list[Sample] = []
+    kept: list[Sample] = []
+    for samples in regions:
+        for sample in samples:
+            drawn = int.from_bytes(blake2b(structure_of(sample).encode(), digest_size=4).digest()) / 2**32
+            (kept if drawn < share else known).append(sample)
+    return known, kept
 
 
-def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
-    """What `collect` wrote, by region.
+def seen(sample: Sample) -> RegionGraph:
+    """A sample as estimators see it."""
+    return region_graph(sample.graph, sample.operators, sample.outputs)
+
+
+def learn(samples: Sequence[Sample], *, epochs: int = 40, members: int = 3) -> Estimator:
+    """An estimator from samples that were measured on this machine.
 
     Raises:
-        InputError: The file cannot be read; names it.
+        InputError: No samples.
     """
-    try:
-        lines = Path(path).read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=list[Sample]) for line in lines]
-    except (OSError, msgspec.MsgspecError) as cause:
-        raise InputError(
-            f"cannot read samples from {os.fspath(path)}: {cause}; collect them again"
-        ) from cause
+    seconds = [one.seconds for one in samples]
+    return fit([seen(one) for one in samples], seconds, machine=machine(), epochs=epochs, members=members)
 
 
-def _regions(random: Random, sizes: int, count: int) -> Iterator[list[Sample]]:
-    source = random.choice([*SOURCES, "chain", "chain", "chain"])
-    try:
-        module, graph, bounds = captured_source(source, random)
-    except InputError as error:
-        warnings.warn(f"left out {source}: {error}", RuntimeWarning, stacklevel=2)
-        return
-    seen = set[Picked]()
-    for _ in range(count):
-        most = min(2 + int(random.expovariate(1 / 12)), 32)
-        picked = pick(graph, random, most)
-        if picked in seen or len(picked.operators) < 2:
-            continue
-        seen.add(picked)
-        try:
-            yield samples_of(module, graph, picked, bounds, random, source=source, sizes=sizes)
-        except InputError as error:
-            warnings.warn(f"left out a region of {source}: {error}", RuntimeWarning, stacklevel=2)
-
-
-def samples_of(
-    module: fx.GraphModule,
-    graph: OperatorGraph,
-    picked: Picked,
-    bounds: dict[str, int],
-    random: Random,
-    *,
-    source: str = "",
-    sizes: int = 10,
-) -> list[Sample]:
-    """Compile a region and measure it at some sizes.
-
-    Args:
-        module: Captured at a batch of `PRIME`.
-        graph: Its operators.
-        picked: The region.
-        bounds: One more than the largest value of each node that has integers, by name.
-        random: Draws sizes.
-        source: Name of it.
-        sizes: How many.
-
-    Raises:
-        InputError: It does not grow with the batch, or cannot be compiled.
-    """
-    region = _module(module, graph, picked)
-    batches = _batches(region, random, sizes)
-    calls = ((size, _inputs(region, size, bounds)) for size in batches)
-    found, alone, kernels, first = [], [], [], []
-    for size, inputs, kernel in compile_dynamic(region, calls):
-        kernels.append(kernel)
-        first += seconds_of([kernel], repeats=2)
-        at = resized(region, size)
-        FakeTensorProp(at, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*inputs)
-        alone.append(seconds_alone(at, inputs))
-        found.append((size, at))
-        if max(sum(alone[-1].values()), first[-1]) > _MOST_S:
-            break
-    # The least of two times of measuring: a neighbour's load on the caches may last as long as one.
-    measured = map(min, first, seconds_of(kernels, repeats=5))
-    return [
-        _sample(source, size, at, times, seconds)
-        for (size, at), times, seconds in zip(found, alone, measured, strict=True)
-    ]
-
-
-def _module(module: fx.GraphModule, graph: OperatorGraph, picked: Picked) -> fx.GraphModule:
-    by_name = {node.name: node for node in module.graph.nodes}
-    nodes = [by_name[graph.operators[i].name] for i in picked.operators]
-    whole = [part for node in nodes for part in (node, *parts_of_result(node))]
-    inside = set(whole)
-    inputs = list(dict.fromkeys(r for node in nodes for r in node.all_input_nodes if r not in inside))
-    leaving = {by_name[graph.operators[i].name] for i in picked.outputs}
-    outputs = [
-        n for n in whole if produces(n) in leaving and (n is not produces(n) or not parts_of_result(n))
-    ]
-    region = module_of(Part(tuple(whole), tuple(inputs), tuple(outputs), True))
-    for node, read in zip(region.graph.find_nodes(op="placeholder"), inputs, strict=True):
-        node.meta["outside"] = read.op != "call_function"
-    return region
-
-
-def _batches(region: fx.GraphModule, random: Random, count: int) -> list[int]:
-    """Ascending; equal steps on a log scale, moved at random."""
-    values = [node.meta["val"] for node in region.graph.nodes if isinstance(node.meta.get("val"), Tensor)]
-    largest = max((v.numel() for v in values if v.numel() % PRIME == 0), default=0)
-    if not any(
-        length and length % PRIME == 0
-        for node in region.graph.find_nodes(op="placeholder")
-        for length in node.meta["val"].shape
-    ):
-        raise InputError("a region reads nothing that grows with the batch; pick another one")
-    steps = [(i + random.random()) / count for i in range(count)]
-    elements = [_SMALLEST * (_LARGEST / _SMALLEST) ** step for step in steps]
-    return sorted({max(3, round(one / largest * PRIME)) for one in elements})
-
-
-def _inputs(region: fx.GraphModule, size: int, bounds: dict[str, int]) -> list[Tensor]:
-    return [
-        _values(node.meta["val"], size, bounds.get(node.name, 2))
-        for node in region.graph.find_nodes(op="placeholder")
-    ]
-
-
-def _values(like: Tensor, size: int, bound: int) -> Tensor:
-    """Random values with the shape and the strides of another tensor, but for a batch of the given size."""
-    shape, strides = ([_grown(i, size) for i in one] for one in (like.shape, like.stride()))
-    bound = 2 if like.dtype == torch.bool else _grown(bound, size)
-    # Expanded values hold some elements more than once: fill what they are a view of.
-    held = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)) + 1
-    flat = torch.empty(held, dtype=like.dtype)
-    flat = flat.uniform_(0.1, 1.0) if like.dtype.is_floating_point else flat.random_(0, bound)
-    return flat.as_strided(shape, strides)
-
-
-def _grown(length: int, size: int) -> int:
-    return length // PRIME * size if length and length % PRIME == 0 else length
-
-
-def _sample(
-    source: str, size: int, region: fx.GraphModule, times: dict[str, float], seconds: float
-) -> Sample:
-    described = _operators(region, times)
-    numbers = {node: number for number, node in enumerate(described)}
-    (end,) = region.graph.find_nodes(op="output")
-    return Sample(
-        source=source,
-        graph=OperatorGraph(operators=tuple(described.values()), model=source, device="cpu"),
-        operators=tuple(i for i, one in enumerate(described.values()) if one.kind != "outside"),
-        outputs=tuple(sorted({numbers[produces(node)] for node in end.all_input_nodes})),
-        seconds=seconds,
-        size=size,
-        details=tuple(_detail(node) for node in described),
+def machine() -> str:
+    """This machine's processor, in words."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (
+        f"{names[0] if names else platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, one thread"
     )
 
 
-def _operators(region: fx.GraphModule, times: dict[str, float]) -> dict[fx.Node, Operator]:
-    found: dict[fx.Node, Operator] = {}
-    nodes = [n for n in region.graph.nodes if is_operator(n) or "outside" in n.meta]
-    inner = [n for n in nodes if not n.meta.get("outside", False)]
-    number = {node: i for i, node in enumerate(inner)}
-    for node in inner:
-        reads = dict.fromkeys(produces(read) for read in node.all_input_nodes)
-        outside = "outside" in node.meta
-        found[node] = Operator(
-            name=node.name,
-            kind="outside" if outside else str(node.target),
-            category="opaque" if outside else category_of(node),
-            inputs=tuple(sorted(number[read] for read in reads if read in number)),
-            outside_bytes=sum(size_bytes(read) for read in reads if read not in number),
-            output_bytes=size_bytes(node),
-            elements=sum(v.numel() for v in _tensors(node)),
-            flops=0.0 if outside else flops_of(node),
-            time_s=times.get(node.name, 0.0),
-        )
-    return found
+class Accuracy(NamedTuple):
+    """How near predicted times are to measured ones."""
+
+    samples: int
+    within_20: float
+    """Share of the samples that are missed by 20 % of the measured time at most."""
+    median: float
+    """Relative error."""
+    worst_tenth: float
+    """Relative error that a tenth of the samples exceed."""
+    order: float
+    """Spearman's rank correlation."""
 
 
-def _tensors(node: fx.Node) -> Sequence[Tensor]:
-    value: Any = node.meta.get("val")
-    return [v for v in (value if isinstance(value, tuple | list) else [value]) if isinstance(v, Tensor)]
-
-
-def _detail(node: fx.Node) -> str:
-    values = " ".join(f"{v.dtype}{list(v.shape)}{list(v.stride())}" for v in _tensors(node))
-    reads = " ".join(
-        f"{v.dtype}{list(v.shape)}{list(v.stride())}" for r in node.all_input_nodes for v in _tensors(r)
-    )
-    return f"{values} <- {node.args} {node.kwargs} <- {reads}"
+def accuracy(predicted: Sequence[float], samples: Sequence[Sample]) -> Accuracy:
+    """Of predicted seconds of samples."""
+    measured = np.array([one.seconds for one in samples])
+    missed = np.abs(np.asarray(predicted) / measured - 1)
+    order = float(spearmanr(predicted, measured).statistic)
+    within = float((missed <= 0.2).mean())
+    return Accuracy(len(samples), within, float(np.median(missed)), float(np.quantile(missed, 0.9)), order)

@@ -1,0 +1,229 @@
+"""What a fused region takes, learned from regions that were compiled and measured (DisCo, TPDS 2022).
+
+A graph attention network reads the operators of a region and what they read from outside: kind, category, own measured
+time, bytes in and out, and in how many loops a compiler computes them. It predicts what share of its own time each
+operator takes inside the region: the own times are a strong prior and hold the machine's speed. The forward pass is
+numpy, since planning needs no torch; `wirewise.profile.estimator` trains the weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.files import atomic_file
+from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
+from wirewise.planners.fusion.disco.features import FEATURES, RegionGraph, region_graph
+from wirewise.planners.fusion.disco.graph import OperatorGraph
+
+__all__ = [
+    "HEADS",
+    "LAYERS",
+    "MOST_LOG",
+    "About",
+    "ChosenCosts",
+    "Estimator",
+    "LearnedCosts",
+    "costs_for",
+    "shipped",
+]
+
+Array = NDArray[np.float32]
+
+LAYERS, HEADS = 6, 4
+"""Half of the heads look at what an operator reads, half at what reads it."""
+MOST_LOG = 4.0
+"""Log of the largest share of its own time that an operator can take."""
+
+_SHIPPED = Path(__file__).parent / "data" / "regions-cpu.npz"
+_FORMAT = "wirewise-region-estimator-1"
+_MOST_BYTES = 10_000_000
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What weights were trained on."""
+
+    device: str
+    """Such as "cpu"."""
+    machine: str
+    """Such as "AMD EPYC, AVX2, one thread"."""
+    compiler: str
+    kinds: tuple[str, ...]
+    """Of operators, in the order of their numbers, from 1 on; number 0 stands for all others."""
+    members: int = 1
+    """Networks, whose mean counts."""
+    regions: int = 0
+    format: str = _FORMAT
+
+
+class Estimator:
+    """Networks that say what a region takes.
+
+    Args:
+        about: Of the weights.
+        weights: By "NUMBER.NAME" of the network and the parameter (`wirewise.profile.estimator.Network`).
+
+    Raises:
+        InputError: Weights are missing, or have other shapes.
+    """
+
+    def __init__(self, about: About, weights: Mapping[str, Array]) -> None:
+        self.about = about
+        self.numbers = {kind: number for number, kind in enumerate(about.kinds, 1)}
+        self._weights = {name: np.asarray(value, dtype=np.float32) for name, value in weights.items()}
+        self._networks = [
+            {
+                name.partition(".")[2]: value
+                for name, value in self._weights.items()
+                if name.startswith(f"{i}.")
+            }
+            for i in range(about.members)
+        ]
+        for network in self._networks:
+            _check(network, len(about.kinds) + 1)
+
+    def seconds(self, region: RegionGraph) -> float:
+        """What a region takes: the mean of the networks' logs."""
+        kinds = np.array([self.numbers.get(kind, 0) for kind in region.kinds])
+        logs = [_log_seconds(network, region, kinds) for network in self._networks]
+        return float(np.exp(np.mean(logs)))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights and what they are of as an .npz file."""
+        about = np.frombuffer(msgspec.json.encode(self.about), dtype=np.uint8)
+        with atomic_file(path) as file:
+            np.savez_compressed(file, about=about, **self._weights)  # type: ignore[arg-type]
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Estimator:
+        """Read what `save` wrote; nothing in the file is run.
+
+        Raises:
+            InputError: The file cannot be read or holds something else; names it.
+        """
+        try:
+            if Path(path).stat().st_size > _MOST_BYTES:
+                raise InputError(f"it has more than {_MOST_BYTES} bytes")
+            with np.load(path, allow_pickle=False) as file:
+                found = {name: file[name] for name in file.files}
+            about = msgspec.json.decode(found.pop("about").tobytes(), type=About)
+            if about.format != _FORMAT:
+                raise InputError(f"its format is {about.format!r}; expected {_FORMAT!r}")
+            return Estimator(about, found)
+        except (OSError, ValueError, KeyError, EOFError, AttributeError, msgspec.MsgspecError) as cause:
+            raise InputError(
+                f"cannot read an estimator from {os.fspath(path)}: {cause}; make one by `wirewise profile operators`"
+            ) from cause
+
+
+def _check(network: Mapping[str, Array], kinds: int) -> None:
+    width = network["enter.bias"].size if "enter.bias" in network else 0
+    for name, shape in _shapes(width, kinds).items():
+        found = network[name].shape if name in network else None
+        if found != shape or not np.isfinite(network[name]).all():
+            raise InputError(f"weights {name!r} have shape {found}; expected finite ones of shape {shape}")
+
+
+def _shapes(width: int, kinds: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"kind.weight": (kinds, width), "launch": (1,)}
+    linear = {"enter": (width, FEATURES), "gather": (width, width), "share": (1, width)}
+    linear |= {f"mix.{layer}": (width, width) for layer in range(LAYERS)}
+    linear |= {"dense.0": (width, width), "dense.1": (width, width), "dense.2": (1, width)}
+    for name, shape in linear.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes | {f"{side}.{layer}": (width,) for side in ("reader", "source") for layer in range(LAYERS)}
+
+
+def _log_seconds(weights: Mapping[str, Array], region: RegionGraph, kinds: NDArray[np.int64]) -> float:
+    state = _elu(_linear(weights, "enter", region.nodes) + weights["kind.weight"][kinds])
+    own = np.eye(len(kinds), dtype=np.bool_)
+    seen = np.repeat(np.stack([region.reads | own, region.reads.T | own]), HEADS // 2, 0)
+    for layer in range(LAYERS):
+        state = state + _attend(weights, layer, state, seen)
+    shares = np.exp(np.clip(_linear(weights, "share", state)[:, 0], -MOST_LOG - 2, MOST_LOG))
+    seconds = float(np.exp(weights["launch"][0]) + (shares * region.prior_s).sum())
+    whole = _elu(_linear(weights, "gather", state)).sum(0)
+    for dense in ("dense.0", "dense.1"):
+        whole = np.maximum(_linear(weights, dense, whole), 0.0)
+    return float(np.log(seconds) + _linear(weights, "dense.2", whole)[0])
+
+
+def _attend(weights: Mapping[str, Array], layer: int, state: Array, seen: NDArray[np.bool_]) -> Array:
+    """One layer: K heads, each a weighted mean of the nodes it sees, side by side (equation 1 of DisCo)."""
+    n, width = state.shape
+    heads = _linear(weights, f"mix.{layer}", state).reshape(n, HEADS, -1).transpose(1, 0, 2)
+    to, of = (weights[f"{side}.{layer}"].reshape(HEADS, 1, -1) for side in ("reader", "source"))
+    scores = (heads * to).sum(-1)[..., None] + (heads * of).sum(-1)[:, None, :]
+    scores = np.where(seen, np.where(scores > 0, scores, 0.2 * scores), -1e9)
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    found = (scores / scores.sum(-1, keepdims=True)) @ heads
+    return _elu(found.transpose(1, 0, 2).reshape(n, width))
+
+
+def _linear(weights: Mapping[str, Array], name: str, value: Array) -> Array:
+    return value @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def _elu(value: Array) -> Array:
+    return np.where(value > 0, value, np.expm1(np.minimum(value, 0.0)))
+
+
+class LearnedCosts:
+    """Costs of regions by an estimator; an operator alone takes what was measured (`RegionCosts`).
+
+    Args:
+        graph: Of the operators, with measured times.
+        estimator: For the device that they were measured on.
+
+    Raises:
+        InputError: As `fit`: no operator was measured.
+    """
+
+    def __init__(self, graph: OperatorGraph, estimator: Estimator) -> None:
+        self.estimator, self._graph, self._alone = estimator, graph, AnalyticCosts(graph)
+
+    def __call__(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
+        """As `RegionCosts`."""
+        if len(operators) == 1:
+            return self._alone(operators, outputs)
+        return self.estimator.seconds(region_graph(self._graph, operators, outputs))
+
+
+class ChosenCosts(NamedTuple):
+    """Costs for a graph, and why these."""
+
+    costs: RegionCosts
+    why: str
+
+
+def costs_for(graph: OperatorGraph, estimator: Estimator | None = None) -> ChosenCosts:
+    """The learned costs where there are weights for the graph's device, else the analytic ones.
+
+    Args:
+        graph: Of the operators, with measured times.
+        estimator: None: the one that comes with wirewise, which is for CPUs.
+
+    Raises:
+        InputError: No operator was measured.
+    """
+    device = graph.device.partition(":")[0] or "cpu"
+    if estimator is None and device == "cpu":
+        estimator = shipped()
+    if estimator is None or estimator.about.device != device:
+        why = f"there are no weights of the estimator for {device!r}, so regions cost what a formula says"
+        return ChosenCosts(AnalyticCosts(graph), why)
+    about = estimator.about
+    why = f"regions cost what an estimator learned from {about.regions} of them on {about.machine}"
+    return ChosenCosts(LearnedCosts(graph, estimator), why)
+
+
+def shipped() -> Estimator:
+    """The estimator that comes with wirewise, for CPUs."""
+    return Estimator.load(_SHIPPED)

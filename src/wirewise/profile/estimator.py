@@ -1,0 +1,196 @@
+"""Trains the estimator of fused regions (DisCo, TPDS 2022) on measured ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wirewise.errors import InputError
+from wirewise.planners.fusion.disco.estimator import HEADS, LAYERS, MOST_LOG, About, Estimator
+from wirewise.planners.fusion.disco.features import FEATURES, RegionGraph
+
+__all__ = ["Batch", "Network", "batch_of", "fit", "train"]
+
+_UNKNOWN = 0.05
+"""Share of the kinds that training hides, so that it learns about operators that it has not seen."""
+_LEAST_SEEN = 8
+"""Regions that a kind must be in to get a number."""
+
+
+class Batch(NamedTuple):
+    """Regions side by side, b of them, with room for n nodes each."""
+
+    nodes: Tensor
+    """[b, n, FEATURES]."""
+    kinds: Tensor
+    """Numbers of kinds, [b, n]."""
+    reads: Tensor
+    """[b, n, n]."""
+    prior_s: Tensor
+    """[b, n]."""
+    present: Tensor
+    """1 where a node is, [b, n]."""
+
+
+def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
+    """Pad regions to the same number of nodes.
+
+    Args:
+        regions: Some.
+        numbers: Of kinds; others have number 0.
+    """
+    n = max(len(one.kinds) for one in regions)
+    nodes = torch.zeros(len(regions), n, FEATURES)
+    kinds = torch.zeros(len(regions), n, dtype=torch.int64)
+    reads = torch.zeros(len(regions), n, n, dtype=torch.bool)
+    prior, present = torch.zeros(len(regions), n), torch.zeros(len(regions), n)
+    for row, one in enumerate(regions):
+        own = len(one.kinds)
+        nodes[row, :own] = torch.from_numpy(one.nodes)
+        kinds[row, :own] = torch.tensor([numbers.get(kind, 0) for kind in one.kinds])
+        reads[row, :own, :own] = torch.from_numpy(one.reads)
+        prior[row, :own], present[row, :own] = torch.from_numpy(one.prior_s), 1.0
+    return Batch(nodes, kinds, reads, prior, present)
+
+
+class Network(nn.Module):
+    """Six layers of graph attention, the sum over nodes, and three dense layers.
+
+    Args:
+        kinds: Numbers of kinds, 0 among them.
+        width: Of a node's state; a multiple of the heads.
+    """
+
+    def __init__(self, kinds: int, width: int = 32) -> None:
+        super().__init__()
+        self.enter = nn.Linear(FEATURES, width)
+        self.kind = nn.Embedding(kinds, width)
+        self.mix = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
+        self.reader = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
+        self.source = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
+        self.share = nn.Linear(width, 1)
+        self.gather = nn.Linear(width, width)
+        self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in ((width, width), (width, width), (width, 1)))
+        self.launch = nn.Parameter(torch.tensor([-12.0]))
+        nn.init.normal_(self.kind.weight, std=0.1)
+        for last in (self.share, self.dense[-1]):
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Log seconds, [b]."""
+        state = functional.elu(self.enter(batch.nodes) + self.kind(batch.kinds))
+        own = torch.eye(state.shape[1], dtype=torch.bool)
+        seen = torch.stack([batch.reads | own, batch.reads.transpose(1, 2) | own], 1)
+        seen = seen.repeat_interleave(HEADS // 2, 1)
+        for layer in range(LAYERS):
+            state = state + self._attend(layer, state, seen)
+        shares = self.share(state)[..., 0].clamp(-MOST_LOG - 2, MOST_LOG).exp()
+        seconds = self.launch.exp() + (shares * batch.prior_s).sum(1)
+        whole = (functional.elu(self.gather(state)) * batch.present[..., None]).sum(1)
+        for dense in self.dense[:-1]:
+            whole = functional.relu(dense(whole))
+        return seconds.log() + self.dense[-1](whole)[:, 0]
+
+    def _attend(self, layer: int, state: Tensor, seen: Tensor) -> Tensor:
+        heads = self.mix[layer](state).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        to, of = (p[layer].view(HEADS, 1, -1) for p in (self.reader, self.source))
+        scores = (heads * to).sum(-1)[..., None] + (heads * of).sum(-1)[..., None, :]
+        scores = functional.leaky_relu(scores, 0.2).masked_fill(~seen, -1e9)
+        found = scores.softmax(-1) @ heads
+        return functional.elu(found.transpose(1, 2).flatten(-2))
+
+
+def train(
+    network: Network,
+    regions: Sequence[RegionGraph],
+    seconds: Sequence[float],
+    numbers: dict[str, int],
+    *,
+    epochs: int = 60,
+    batch: int = 64,
+    rate: float = 3e-3,
+    seed: int = 0,
+) -> Iterator[float]:
+    """Least mean squared error of the log of the time, by Adam; yields the error of each epoch."""
+    random = np.random.default_rng(seed)
+    target = torch.tensor(seconds, dtype=torch.float32).log()
+    chunks = _batches(regions, batch)
+    prepared = [(batch_of([regions[i] for i in chunk], numbers), target[chunk]) for chunk in chunks]
+    optimizer: Any = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(prepared))
+    for _ in range(epochs):
+        total = 0.0
+        for i in random.permutation(len(prepared)).tolist():
+            inputs, expected = prepared[i]
+            optimizer.zero_grad()
+            hidden = torch.rand(inputs.kinds.shape) < _UNKNOWN
+            inputs = inputs._replace(kinds=inputs.kinds.masked_fill(hidden, 0))
+            loss = functional.huber_loss(network(inputs), expected, delta=0.5)
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            total += loss.item() * len(expected)
+        yield total / len(regions)
+
+
+def _batches(regions: Sequence[RegionGraph], size: int) -> list[list[int]]:
+    """Regions of about the same number of nodes together, otherwise mixed."""
+    mixed = np.random.default_rng(0).permutation(len(regions))
+    order = sorted(mixed.tolist(), key=lambda i: len(regions[i].kinds))
+    return [order[i : i + size] for i in range(0, len(order), size)]
+
+
+def fit(
+    regions: Sequence[RegionGraph],
+    seconds: Sequence[float],
+    *,
+    machine: str,
+    device: str = "cpu",
+    members: int = 3,
+    epochs: int = 40,
+    seed: int = 0,
+) -> Estimator:
+    """An estimator trained on measured regions.
+
+    Args:
+        regions: As the network sees them.
+        seconds: Of each.
+        machine: What they were measured on, in words.
+        device: Type of it, such as "cpu".
+        members: Networks that differ by their random start.
+        epochs: Passes over the regions.
+        seed: Of weights and order.
+
+    Raises:
+        InputError: No regions, or other counts of them and of seconds.
+    """
+    if not regions or len(regions) != len(seconds):
+        raise InputError(f"got {len(regions)} regions and {len(seconds)} times; expected as many, and some")
+    seen = Counter(kind for region in regions for kind in set(region.kinds))
+    kinds = tuple(sorted(kind for kind, count in seen.items() if count >= _LEAST_SEEN))
+    numbers = {kind: number for number, kind in enumerate(kinds, 1)}
+    weights: dict[str, Any] = {}
+    for member in range(members):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + member)
+            network = Network(len(kinds) + 1)
+            for _ in train(network, regions, seconds, numbers, epochs=epochs, seed=seed + member):
+                pass
+        weights |= {f"{member}.{name}": value.numpy() for name, value in network.state_dict().items()}
+    about = About(
+        device=device,
+        machine=machine,
+        compiler=f"torch {torch.__version__}, Inductor",
+        kinds=kinds,
+        members=members,
+        regions=len(regions),
+    )
+    return Estimator(about, weights)
