@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from wirewise import plans
+from wirewise import lab, plans
 from wirewise.cli.main import app
 from wirewise.errors import InputError
-from wirewise.graph import read_graph
+from wirewise.graph import load, read_graph, write_graph
+from wirewise.recipes.launch import last_words
 from wirewise.recipes.salientpp import Job, prepare
+from wirewise.runtime import full_graph
 
 GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
 
@@ -27,6 +31,13 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
         ({"policy": "best"}, "cache policy 'best'"),
         ({"train_share": 0.0}, "train_share is 0"),
         ({"link": "fast"}, "fast"),
+        ({"fanouts": ()}, "got fanouts"),
+        ({"fanouts": (5, -2)}, "each of at least 0, or -1"),
+        ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+        ({"tested": 0}, "tested is 0"),
+        ({"alpha": -0.5}, "alpha is -0.5"),
+        ({"alpha": float("nan")}, "alpha is nan"),
+        ({"timeout_s": 0.0}, "timeout_s is 0"),
         ({"hosts": 3}, "4 workers cannot be spread evenly over 3 hosts"),
         ({"others": ("vip", "best")}, "cache policy 'best'"),
         ({"codec": "zip"}, "unknown gradient codec 'zip'"),
@@ -51,6 +62,41 @@ def test_what_machines_read_belongs_together(tmp_path):
     for number, machine in enumerate(plan.machines):
         own = (machine.ids >= offsets[number]) & (machine.ids < offsets[number + 1])
         assert len(machine.ids) == 150 and not own.any()
+
+
+def test_a_graph_without_training_nodes(tmp_path):
+    graph = load(GRAPH)
+    write_graph(
+        dataclasses.replace(graph, split=np.full(len(graph.split), 2, np.uint8)), tmp_path / "graph.npz"
+    )
+    with pytest.raises(InputError, match="expected at least one training node in the graph"):
+        prepare(Job(dataset=str(tmp_path / "graph.npz"), workers=2), tmp_path)
+
+
+def test_rows_beyond_the_memory_are_refused_before_machines_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(full_graph, "available_bytes", lambda: 100_000)
+    with pytest.raises(InputError, match="cached rows of 16 features take 124800 bytes, and 100000 are free"):
+        prepare(Job(dataset=GRAPH, workers=3, fanouts=(6, 4), alpha=0.3, train_share=1.0), tmp_path)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_d5_a_machine_that_dies_ends_the_run_with_its_name(tmp_path):
+    job = Job(dataset=GRAPH, workers=2, fanouts=(6, 4), modes=("pipeline",), epochs=10_000, timeout_s=10.0)
+    prepare(job, tmp_path)
+    heard = []
+
+    def listen(host, line):
+        heard.append(line)
+        if len(heard) == 3:
+            network.kill(1)
+
+    with lab.Lab(2, "200mbit") as network:
+        command = ["-m", "wirewise.recipes.salientpp_worker", str(tmp_path)]
+        options = {"launcher": "direct", "folder": tmp_path / "logs", "listener": listen, "timeout_s": 90.0}
+        done = network.run(command, **options)
+    assert not done.ok and not done.timed_out
+    assert re.search("worker 0: .*rank 0 waited in .*: rank 1 ", last_words(done, tmp_path / "logs"))
 
 
 @pytest.mark.lab

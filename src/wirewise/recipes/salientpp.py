@@ -20,11 +20,14 @@ from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder
 from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
+from wirewise.graph.sampling.sampler import check_hops
 from wirewise.planners import cache
 from wirewise.planners.cache import POLICIES, CacheProblem
 from wirewise.planners.cache.inclusion import inclusion
+from wirewise.plans import CachePlan
 from wirewise.recipes.launch import in_lab
 from wirewise.results import MiniBatchRun
+from wirewise.runtime import full_graph
 
 __all__ = ["ALPHAS", "MODES", "Job", "Mode", "run"]
 
@@ -104,7 +107,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; choose a number of workers "
                 "that is a multiple of the hosts"
             )
+        check_hops(self.fanouts, "cumulative")
         make(self.codec)
+        if not 0 <= self.alpha < float("inf"):
+            raise InputError(
+                f"alpha is {self.alpha}; expected the share of all nodes that caches hold, at least 0"
+            )
+        for name in ("learning_rate", "timeout_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name)}; expected a finite number above 0")
         if not 0 < self.train_share <= 1:
             raise InputError(f"train_share is {self.train_share}; expected a share above 0 and at most 1")
         units.parse_rate(self.link)
@@ -141,7 +152,7 @@ def prepare(job: Job, folder: Path) -> None:
         owner = partition(graph, job.workers, method="metis", seed=job.seed).astype(np.int64)
     graph, ranges, train = _ordered(job, graph, owner)
     problem = _problem(job, graph, ranges.owner, train)
-    _plan(job, problem, folder)
+    _check_memory(graph.num_features, _plan(job, problem, folder))
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "nodes.npz") as file:
         np.savez(file, offsets=ranges.offsets, train=train)
@@ -149,16 +160,29 @@ def prepare(job: Job, folder: Path) -> None:
         file.write(msgspec.json.encode(job))
 
 
-def _plan(job: Job, problem: CacheProblem, folder: Path) -> None:
+def _check_memory(features: int, plan: CachePlan) -> None:
+    """Raise InputError where own and cached rows of all machines, which are on this computer, do not fit."""
+    cached = sum(len(machine.ids) for machine in plan.machines)
+    needed = 4 * features * (plan.num_nodes + cached)
+    if needed > (available := full_graph.available_bytes()):
+        raise InputError(
+            f"{plan.num_nodes} own and {cached} cached rows of {features} features take {needed} bytes, and "
+            f"{available} are free; choose a smaller alpha or graph"
+        )
+
+
+def _plan(job: Job, problem: CacheProblem, folder: Path) -> CachePlan:
     """Write the cache plan, and what other policies and alphas would leave to fetch."""
     found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), (job.policy, *job.others))
-    plans.save(found[job.policy][job.alpha], folder / "plan.json")
+    plan = found[job.policy][job.alpha]
+    plans.save(plan, folder / "plan.json")
     left = {
         name: {f"{alpha:g}": by_alpha[alpha].remaining for alpha in sorted(by_alpha)}
         for name, by_alpha in found.items()
     }
     with atomic_file(folder / "policies.json") as file:
         file.write(msgspec.json.encode(left))
+    return plan
 
 
 def _ordered(job: Job, graph: GraphData, owner: np.ndarray) -> tuple[GraphData, Ranges, np.ndarray]:

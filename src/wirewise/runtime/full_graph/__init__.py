@@ -10,6 +10,7 @@ from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
 from wirewise.runtime.full_graph.memory import (
     ALL_KEPT,
     KEPT_BYTES,
+    available_bytes,
     keep_freed_memory,
     peak_resident_bytes,
     resident_bytes,
@@ -46,6 +47,7 @@ __all__ = [
     "Trainer",
     "TrainerOptions",
     "Transport",
+    "available_bytes",
     "check_tables",
     "checkpoint",
     "keep_freed_memory",

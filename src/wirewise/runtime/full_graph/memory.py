@@ -7,7 +7,14 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["ALL_KEPT", "KEPT_BYTES", "keep_freed_memory", "peak_resident_bytes", "resident_bytes"]
+__all__ = [
+    "ALL_KEPT",
+    "KEPT_BYTES",
+    "available_bytes",
+    "keep_freed_memory",
+    "peak_resident_bytes",
+    "resident_bytes",
+]
 
 KEPT_BYTES = 16 << 20
 """Freed blocks below this size are kept for the next tensors."""
@@ -21,6 +28,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 def resident_bytes() -> int:
     """Resident set now."""
     return _status("VmRSS")
+
+
+def available_bytes() -> int:
+    """What processes can still get without swapping."""
+    text = Path("/proc/meminfo").read_text()
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 1 << 62
 
 
 def peak_resident_bytes() -> int:
