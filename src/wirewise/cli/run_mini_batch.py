@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds, size
 from wirewise.results import MiniBatchRun
@@ -34,7 +33,7 @@ def salientpp(
         str,
         typer.Option(help="Of the cache, as of `wirewise plan cache`; others by comma are compared with it."),
     ] = "vip",
-    codec: Annotated[str, typer.Option(help="Of gradients, in the mode gradients.")] = "powersgd",
+    codec: Annotated[str, typer.Option(help="Of gradients, in the mode gradients.")] = "bf16",
     train_share: Annotated[float, typer.Option(help="Use so much of the training nodes.")] = 0.13,
     epochs: Annotated[int, typer.Option(help="Of every mode.")] = 3,
     hidden: Annotated[int, typer.Option(help="Width of the hidden rows.")] = 64,
@@ -50,7 +49,7 @@ def salientpp(
     json: JsonOption = None,
 ) -> None:
     """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""
-    from wirewise.files import atomic_file, make_folder
+    from wirewise.files import atomic_file
     from wirewise.recipes import salientpp as recipe
     from wirewise.report.mini_batch_page import write_mini_batch_html
 
@@ -75,9 +74,9 @@ def salientpp(
         seed=seed,
         timeout_s=timeout,
     )
-    folder = make_folder(out or Path("runs") / f"salientpp-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     quiet = json == "-"
-    found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
+    with run_folder(out, "salientpp") as folder:
+        found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
     with atomic_file(folder / "result.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(found)))
     page = folder / "report.html"

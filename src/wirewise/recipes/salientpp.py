@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     policy: str = "vip"
     others: tuple[str, ...] = ()
     """Policies that `policy` is compared with, by the rows that they leave."""
-    codec: str = "powersgd"
+    codec: str = "bf16"
     """Of gradients, in the mode that compresses them."""
     train_share: float = 0.13
     """Of the training nodes."""
