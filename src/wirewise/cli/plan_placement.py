@@ -34,9 +34,7 @@ def placement(
     job: Annotated[
         Path | None, typer.Option(help="JSON of tasks, flows and times; or give --dataset.")
     ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Expect the flows of training on this dataset (name or .npz file).")
-    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Training on this dataset (name or .npz file).")] = None,
     method: Annotated[str, typer.Option("--with", help=f"{', '.join(METHODS)}.")] = "gnn-tasks",
     policy: Annotated[str, typer.Option(help=f"Of flows: {', '.join(get_args(FlowPolicy))}.")] = "iter",
     steps: Annotated[int, typer.Option(min=0, help="Of the search.")] = 1000,
@@ -54,12 +52,16 @@ def placement(
     sampler_s: Annotated[float, typer.Option(min=0, help="Of --dataset: seconds to sample.")] = 0.005,
     worker_s: Annotated[float, typer.Option(min=0, help="Of --dataset: seconds to train a batch.")] = 0.02,
     parts: Annotated[str, typer.Option(help="Of --dataset: partitioner.")] = "metis",
+    volumes: Annotated[
+        str,
+        typer.Option(help="Of --dataset: drawn (the first batches) or expected (by inclusion probability)."),
+    ] = "drawn",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
     json: JsonOption = None,
 ) -> None:
     """Choose hosts for the samplers, workers and parameter servers of GNN training.
 
-    With --dataset, bytes are expected ones from inclusion probabilities: nothing has to run before. All times are
+    With --dataset, bytes are those of the batches that training will draw: nothing has to run before. All times are
     simulated.
     """
     if (job is None) == (dataset is None):
@@ -79,8 +81,8 @@ def placement(
             "servers": servers,
             "room": room,
         }
-        times = {"sampler_s": sampler_s, "worker_s": worker_s}
-        tasks = _expected(str(dataset), hosts, hops, batch_size, hidden, parts, seed, counts | times)
+        others = {"sampler_s": sampler_s, "worker_s": worker_s, "volumes": volumes}
+        tasks = _expected(str(dataset), hosts, hops, batch_size, hidden, parts, seed, counts | others)
     problem = problem_of(tasks, hosts)
     found = plan(problem, method=method, policy=policy, steps=steps, seed=seed)  # type: ignore[arg-type]
     if out is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from wirewise.cost.interfaces import Links
+from wirewise.planners.placement import host_links
 from wirewise.sim.flows import TaskSet
+from wirewise.topology import lab_hosts
 
 
 def links(rates) -> Links:
-    rates = np.array(rates, dtype=float)
-    hosts = len(rates)
-    return Links(rates, rates.copy(), np.zeros((hosts, hosts)), np.full(hosts, np.inf))
+    return host_links(lab_hosts([float(rate) for rate in rates]))
 
 
 def mixed_links(seed: int, hosts: int = 4) -> Links:

@@ -4,13 +4,15 @@ from wirewise.planners.placement.chain import search
 from wirewise.planners.placement.gnn_tasks import METHODS, plan
 from wirewise.planners.placement.problem import PlacementProblem, host_links, problem_of
 from wirewise.planners.placement.starts import STARTS, colocated, first_fit, scattered, store_affine
-from wirewise.planners.placement.volumes import expected_rows, from_graph
+from wirewise.planners.placement.volumes import VOLUMES, drawn_rows, expected_rows, from_graph
 
 __all__ = [
     "METHODS",
     "STARTS",
+    "VOLUMES",
     "PlacementProblem",
     "colocated",
+    "drawn_rows",
     "expected_rows",
     "first_fit",
     "from_graph",

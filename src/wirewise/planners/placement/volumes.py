@@ -1,19 +1,29 @@
-"""Flow sizes from inclusion probabilities: a job is placed before anything of it has run."""
+"""Flow sizes from the graph: a job is placed before anything of it has run.
+
+Inclusion probabilities give sizes that are expected; drawing the coming batches, whose draws are keyed by their number,
+gives those that there will be. The former count nodes twice that draws can lead back to, so that flows of nearby nodes
+come out too large on graphs of low degree or many triangles.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
+from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache.inclusion import Vector, inclusion, seed_probability
 from wirewise.planners.cache.policies import CacheProblem
 from wirewise.plans.cache import CachePlan
 from wirewise.sim.flows import Flow, Task, TaskSet
 
-__all__ = ["expected_rows", "from_graph"]
+__all__ = ["VOLUMES", "drawn_rows", "expected_rows", "from_graph"]
+
+VOLUMES = ("drawn", "expected")
+"""How flow sizes are found."""
 
 
 def expected_rows(
@@ -36,6 +46,39 @@ def expected_rows(
     return np.bincount(problem.owner, weights=needed, minlength=problem.machines).astype(np.float64)
 
 
+def drawn_rows(
+    problem: CacheProblem,
+    train: NDArray[np.int64],
+    batch_size: int,
+    iterations: int,
+    *,
+    stream: int = 0,
+    kept: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """Rows that the coming batches of a sampler need of each store, seeds included, [iterations, machines].
+
+    Args:
+        problem: Graph, partition and fanouts; its seed keys the draws.
+        train: Nodes that the seeds come from, epoch by epoch.
+        batch_size: Seeds.
+        iterations: Batches.
+        stream: Number of the sampler: each draws for itself.
+        kept: Nodes whose rows the sampler has itself.
+    """
+    sampler, rows = problem.sampler(), np.zeros((iterations, problem.machines))
+    # Nearly equal ones: a short batch at the end of each epoch would make the record of a few iterations too small.
+    count = max(round(len(train) / batch_size), 1)
+    for number in range(iterations if len(train) else 0):
+        epoch, place = divmod(number, count)
+        if place == 0:
+            batches = seed_batches(train, batch_size, epoch=epoch, seed=problem.seed, batches=count)
+        needed = sampler.sample(batches[place], epoch=epoch, batch=stream * count + place).n_id
+        if kept is not None:
+            needed = needed[~np.isin(needed, kept)]
+        rows[number] = np.bincount(problem.owner[needed], minlength=problem.machines)
+    return rows
+
+
 def from_graph(
     problem: CacheProblem,
     hosts: Sequence[str],
@@ -51,6 +94,7 @@ def from_graph(
     worker_s: float = 0.0,
     room: float | None = None,
     cached: CachePlan | None = None,
+    volumes: str = "drawn",
 ) -> TaskSet:
     """Tasks that train on a partitioned graph; part k lies on host k, whose workers draw seeds from its nodes.
 
@@ -71,9 +115,10 @@ def from_graph(
         worker_s: Of a worker's.
         room: Workers, with their samplers, that a host has room for; none: one more than it starts with.
         cached: Rows that the samplers of each part's workers keep, wherever they are placed.
+        volumes: "drawn": sizes of the first iterations' batches; "expected": the same for all iterations.
 
     Raises:
-        InputError: Counts below 1, or as many names as there are no parts.
+        InputError: Counts below 1, as many names as there are no parts, or unknown volumes.
         PlanError: The cache plan was made for another partition.
     """
     if min(workers_per_host, samplers, servers) < 1 or len(hosts) != problem.machines:
@@ -81,32 +126,35 @@ def from_graph(
             f"got {workers_per_host} workers a host, {samplers} samplers, {servers} servers and {len(hosts)} hosts; "
             f"expected at least 1 of each, and a host for each of {problem.machines} parts"
         )
+    if volumes not in VOLUMES:
+        raise InputError(f"unknown volumes {volumes!r}; expected one of: {', '.join(VOLUMES)}")
     if cached is not None:
         cached.check_partition(problem.owner)
     tasks = [Task(name=f"store{k}", kind="store", host=host) for k, host in enumerate(hosts)]
     flows: list[Flow] = []
     tasks += [Task(name=f"server{p}", kind="server", demand={"cpu": 1.0}) for p in range(servers)]
-    size = -(-problem.batch_size // samplers)
+    size, drawn = -(-problem.batch_size // samplers), iterations if volumes == "drawn" else 0
     # In this order dealing workers out over the hosts brings each to the part that its seeds are from.
     for i in range(workers_per_host):
         for k in range(problem.machines):
-            train = problem.train[k][i::workers_per_host]
-            rows = expected_rows(problem, train, size)
-            whole = rows.sum() * row_bytes
-            if cached is not None:
-                rows = expected_rows(problem, train, size, kept=cached.machines[k].ids)
-            worker = f"worker{k}.{i}"
+            train, worker = problem.train[k][i::workers_per_host], f"worker{k}.{i}"
             tasks.append(Task(name=worker, kind="worker", demand={"gpu": 1.0}, execution_s=worker_s))
-            for s in range(samplers):
-                name = f"sampler{k}.{i}.{s}"
+            for part in range(samplers):
+                name = f"sampler{k}.{i}.{part}"
                 tasks.append(
                     Task(name=name, kind="sampler", worker=worker, demand={"cpu": 1.0}, execution_s=sampler_s)
                 )
+                stream = (i * problem.machines + k) * samplers + part
+                rows = partial(_rows, problem, train[part::samplers], size, drawn, stream)
+                whole = rows(None)
+                fetched = whole if cached is None else rows(cached.machines[k].ids)
                 flows += [
-                    Flow(source=f"store{part}", target=name, size_bytes=float(count * row_bytes))
-                    for part, count in enumerate(rows)
+                    Flow(source=f"store{store}", target=name, size_bytes=_sizes(counts * row_bytes))
+                    for store, counts in enumerate(fetched.T)
                 ]
-                flows.append(Flow(source=name, target=worker, size_bytes=float(whole)))
+                flows.append(
+                    Flow(source=name, target=worker, size_bytes=_sizes(whole.sum(axis=1) * row_bytes))
+                )
             flows += _gradients(worker, servers, model_bytes)
     places = workers_per_host + 1.0 if room is None else room
     have = {"gpu": places, "cpu": places * samplers + servers}
@@ -117,6 +165,26 @@ def from_graph(
         prefetch=prefetch,
         hosts={host: dict(have) for host in hosts},
     )
+
+
+def _rows(
+    problem: CacheProblem,
+    train: NDArray[np.int64],
+    size: int,
+    drawn: int,
+    stream: int,
+    kept: NDArray[np.int64] | None,
+) -> NDArray[np.float64]:
+    """Rows of each store in so many drawn iterations, or as expected in any, [iterations or 1, machines]."""
+    if drawn:
+        return drawn_rows(problem, train, size, drawn, stream=stream, kept=kept)
+    return expected_rows(problem, train, size, kept=kept)[None]
+
+
+def _sizes(values: NDArray[np.float64]) -> float | tuple[float, ...]:
+    """Bytes of each iteration, or of all."""
+    found = tuple(values.tolist())
+    return found if len(found) > 1 else found[0]
 
 
 def _gradients(worker: str, servers: int, model_bytes: float) -> Iterator[Flow]:
