@@ -31,12 +31,12 @@ PRESETS = {
     "smoke": {
         "job": {"dataset": SMALL, "workers": 2, "fanouts": (6, 4), "batch_size": 32, "epochs": 2, "hidden": 16},
         "train_share": 1.0, "tested": 100, "alphas": (0.1, 0.5), "slower": ("50mbit",), "even": "900mbit",
-        "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300},
+        "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300, "train_share": 1.0},
     },
     "paper": {
-        "job": {"dataset": "debian", "workers": 4, "epochs": 4}, "train_share": 0.08, "tested": 64,
+        "job": {"dataset": "debian", "workers": 4, "epochs": 4}, "train_share": 0.05, "tested": 64,
         "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"), "even": "900mbit",
-        "accuracy": {"epochs": 15, "seeds": (0, 1, 2), "tested": 8_000},
+        "accuracy": {"epochs": 15, "seeds": (0, 1, 2), "tested": 8_000, "train_share": 0.08},
     },
 }  # fmt: skip
 LINK = "100mbit"
@@ -220,7 +220,7 @@ def accuracy_row(page, preset, kept):
     )
     workers = preset["job"]["workers"]
     size = preset["job"].get("batch_size", 64)
-    shared = {"link": "10gbit", "epochs": knobs["epochs"], "tested": knobs["tested"]}
+    shared = {"link": "10gbit", **{name: knobs[name] for name in ("epochs", "tested", "train_share")}}
     points = {name: [] for name in ("alone", "base", "int8", *CODECS)}
     with page.table("seed", *points) as row:
         for seed in knobs["seeds"]:
