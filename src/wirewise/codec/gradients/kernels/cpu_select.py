@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, part_of, value
-from wirewise.codec.kernels.words import as_bits, entry, kernel
+from wirewise.codec.kernels.words import as_bits, entry, inline, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
 
 __all__ = ["BINS", "add_sparse", "choose", "collect", "draw", "largest", "take", "threshold"]
@@ -13,8 +13,8 @@ __all__ = ["BINS", "add_sparse", "choose", "collect", "draw", "largest", "take",
 BINS = 2048
 """Of a histogram: 8 bits of exponent and 3 of mantissa."""
 _COARSE = np.uint32(20)
-_GROUP = 32
-"""Elements that are passed over together when none of them is large."""
+_GROUP, _PART = 32, 8
+"""Elements that are passed over together when none of them is large, and then fewer of them."""
 _SAMPLED = 1 << 15
 """Segments from this size are sampled first; smaller ones are counted in full."""
 _STRIDE = 17
@@ -49,6 +49,18 @@ def _top(gradient, memory, lo, hi):
     return top
 
 
+@inline
+def _keep_from(gradient, memory, lo, hi, edge, places, found, count):
+    """Write those of elements lo..hi from the edge on; how many there are by now."""
+    for i in range(lo, hi):
+        bits = _bits(gradient, memory, np.uint64(i))
+        # Written anyway and kept by the count: no branch that is hard to predict.
+        places[np.uint64(count)] = i
+        found[np.uint64(count)] = bits
+        count += 1 if bits >= edge else 0
+    return count
+
+
 @kernel
 def collect(gradient, memory, edge, places, found):
     """Places and bits of the elements from the edge on, ascending; their number, and the largest bits of all."""
@@ -58,12 +70,11 @@ def collect(gradient, memory, edge, places, found):
         here = _top(gradient, memory, lo, hi)
         top = max(top, here)
         if here >= edge:
-            for i in range(lo, hi):
-                bits = _bits(gradient, memory, i)
-                # Written anyway and kept by the count: no branch that is hard to predict.
-                places[count] = i
-                found[count] = bits
-                count += 1 if bits >= edge else 0
+            for part in range(lo, hi, _PART):
+                if _top(gradient, memory, part, min(part + _PART, hi)) >= edge:
+                    count = _keep_from(
+                        gradient, memory, part, min(part + _PART, hi), edge, places, found, count
+                    )
     return count, top
 
 
