@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +14,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from wirewise.errors import InputError
-from wirewise.files import atomic_file
+from wirewise.errors import InputError, WirewiseError
+from wirewise.files import atomic_file, make_folder
 
-__all__ = ["JsonOption", "make_table", "print_table", "write_json"]
+__all__ = ["JsonOption", "make_table", "print_table", "run_folder", "write_json"]
+
+
+@contextmanager
+def run_folder(out: Path | None, command: str) -> Iterator[Path]:
+    """Folder of a run, by default runs/COMMAND-TIME; it goes again if nothing was written before an error."""
+    folder = make_folder(out or Path("runs") / f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    try:
+        yield folder
+    except WirewiseError:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def _writable(target: str | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,8 @@ import msgspec
 import typer
 
 from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch
-from wirewise.cli.output import JsonOption, print_table, write_json
-from wirewise.errors import InputError, PeerError, WirewiseError
+from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
+from wirewise.errors import InputError, PeerError
 
 if TYPE_CHECKING:
     from wirewise.recipes.adaqp import Progress
@@ -71,7 +70,6 @@ def adaqp(
 ) -> None:
     """Full-graph GNN training with adaptively quantized messages (AdaQP), next to full precision."""
     from wirewise import report
-    from wirewise.files import make_folder
     from wirewise.recipes import adaqp as recipe
     from wirewise.recipes.job import Job, parse_links
 
@@ -97,14 +95,10 @@ def adaqp(
         "checkpoint_every": checkpoint_every,
         "timeout_s": timeout,
     }
-    if resume is None:
-        job = Job(**settings)
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        folder = make_folder(out or Path("runs") / f"adaqp-{stamp}")
-    else:
-        job, folder = _stopped_job(ctx, settings, resume), resume
+    job = Job(**settings) if resume is None else _stopped_job(ctx, settings, resume)
     quiet = json is not None and str(json) == "-"
-    result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
+    with run_folder(resume or out, "adaqp") as folder:
+        result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
     page = folder / "report.html"
     report.write_html(result, page, plan=recipe.saved_plan(folder, job))
     if not quiet:
@@ -129,14 +123,13 @@ def dpro(
     json: JsonOption = None,
 ) -> None:
     """Record a training command, replay it, plan its gradient buckets, and measure the plan (dPRO)."""
-    from wirewise.files import make_folder
     from wirewise.recipes import dpro as recipe
     from wirewise.report.replay_page import write_replay_html
 
-    folder = make_folder(out or Path("runs") / f"dpro-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     wish = recipe.Wish(warmup=warmup, steps=steps, pairs=pairs, planner=planner, time_budget_s=time_budget)
     quiet = json == "-"
-    result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))
+    with run_folder(out, "dpro") as folder:
+        result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))
     page = folder / "report.html"
     write_replay_html(trace, analysis, page)
     write_json(json, msgspec.to_builtins(result))
@@ -178,10 +171,6 @@ def _run(job: Job, folder: Path, progress: Progress, *, resume: bool) -> RunResu
         return recipe.run(job, folder, progress, resume=resume)
     except PeerError as error:
         raise PeerError(f"{error}{_way_on(folder)}") from error
-    except WirewiseError:
-        if not any(folder.iterdir()):
-            folder.rmdir()
-        raise
     except KeyboardInterrupt:
         typer.echo(f"wirewise: stopped{_way_on(folder)}", err=True)
         raise

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
 from wirewise.report.figures import seconds, size
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def cupcake(
     json: JsonOption = None,
 ) -> None:
     """Measure codecs and links, plan compressed groups of gradients, and time the plans in turns (Cupcake)."""
-    from wirewise.files import atomic_file, make_folder
+    from wirewise.files import atomic_file
     from wirewise.recipes import cupcake as recipe
     from wirewise.report.gradients_page import write_gradients_html
 
@@ -68,9 +67,9 @@ def cupcake(
         forward_share=forward_share,
         timeout_s=timeout,
     )
-    folder = make_folder(out or Path("runs") / f"cupcake-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     quiet = json == "-"
-    result = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
+    with run_folder(out, "cupcake") as folder:
+        result = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
     with atomic_file(folder / "result.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(result)))
     page = folder / "report.html"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
 from wirewise.report.figures import seconds
 
 __all__ = ["sea_er"]
@@ -55,7 +54,7 @@ def sea_er(
     json: JsonOption = None,
 ) -> None:
     """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
-    from wirewise.files import atomic_file, make_folder
+    from wirewise.files import atomic_file
     from wirewise.recipes import sea_er as recipe
     from wirewise.report.incremental_page import write_incremental_html
     from wirewise.runtime.incremental import Settings
@@ -82,9 +81,9 @@ def sea_er(
         workers=workers,
         timeout_s=timeout,
     )
-    folder = make_folder(out or Path("runs") / f"sea-er-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     quiet = json == "-"
-    found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
+    with run_folder(out, "sea-er") as folder:
+        found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
     with atomic_file(folder / "result.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(found)))
     page = folder / "report.html"
