@@ -110,7 +110,8 @@ def policies_row(page, preset):
 def search_row(page, preset):
     page.add(
         f"## Placements found (P4)\n\n{preset['seeds']} seeds. Gain: time less than that of colocated tasks, in %, "
-        "under the same order of flows; bound: time over what no order beats with the places found."
+        "under the same order of flows; the search starts from the faster one of colocated and store-affine tasks. "
+        "Bound: time over what no order beats with the places found."
     )
     with page.table(
         "interfaces", "policy", "placement", "mean gain %", "worst", "best", "over bound", "claimed"

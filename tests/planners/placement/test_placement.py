@@ -91,6 +91,13 @@ def test_p4_the_best_of_all_placements_is_found(seed):
     assert found.simulated <= 243
 
 
+def test_p4_a_plan_is_never_slower_than_a_rule(problem):
+    found = plan(problem, steps=0)
+    rules = [plan(problem, method=rule).predicted_s for rule in ("colocated", "store-affine")]
+    assert found.predicted_s == min(rules)
+    assert plan(problem, steps=40).predicted_s <= min(rules)
+
+
 def test_hosts_that_are_alike_are_simulated_once():
     tasks = TaskSet(
         iterations=1,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from wirewise.errors import PlanError
 from wirewise.planners.placement.chain import search
 from wirewise.planners.placement.problem import Ints, PlacementProblem
-from wirewise.planners.placement.starts import STARTS, colocated, first_fit
+from wirewise.planners.placement.starts import STARTS, first_fit
 from wirewise.plans.placement import FlowPolicy, PlacedTask, PlacementPlan
 
 __all__ = ["METHODS", "plan"]
@@ -32,7 +32,8 @@ def plan(
 
     Args:
         problem: Tasks and hosts.
-        method: One of `METHODS`; the search starts from colocated tasks where they fit.
+        method: One of `METHODS`; the search starts from the faster one of colocated and store-affine
+            tasks, where they fit.
         policy: How flows share interfaces, in the simulation and when the plan is carried out.
         steps: Of the search.
         beta: Of the search (`chain.search`).
@@ -44,13 +45,16 @@ def plan(
     """
     if method not in METHODS:
         raise PlanError(f"unknown placement method {method!r}; expected one of: {', '.join(METHODS)}")
-    together = _colocated(problem)
+    simulator = problem.simulator
+    rules = ("colocated", "store-affine")
+    ruled = {rule: places for rule in rules if (places := _ruled(problem, rule, seed)) is not None}
     if method == "gnn-tasks":
-        start = together if together is not None else first_fit(problem, seed=seed)
+        starts = list(ruled.values()) or [first_fit(problem, seed=seed)]
+        start = min(starts, key=lambda places: simulator.seconds(places, policy))
         places = search(problem, start, policy=policy, steps=steps, beta=beta, seed=seed).places
     else:
         places = STARTS[method](problem, seed=seed)
-    simulator = problem.simulator
+    together = ruled.get("colocated")
     return PlacementPlan(
         world_size=len(problem.hosts),
         planner=method,
@@ -70,8 +74,9 @@ def plan(
     )
 
 
-def _colocated(problem: PlacementProblem) -> Ints | None:
+def _ruled(problem: PlacementProblem, rule: str, seed: int) -> Ints | None:
+    """The rule's placement, if it fits."""
     try:
-        return colocated(problem)
+        return STARTS[rule](problem, seed=seed)
     except PlanError:
         return None

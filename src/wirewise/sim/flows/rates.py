@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from wirewise.plans.placement import FlowPolicy
 from wirewise.sim.compiled import inner
 
-__all__ = ["COFLOW", "FAIR", "FIFO", "ITER", "OES", "POLICIES", "SHORTEST", "Network", "Ready", "set_rates"]
+__all__ = ["COFLOW", "FIFO", "ITER", "OES", "POLICIES", "SHORTEST", "Network", "Ready", "set_rates"]
 
 Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
 POLICIES: tuple[FlowPolicy, ...] = get_args(FlowPolicy)
-ITER, FAIR, OES, FIFO, SHORTEST, COFLOW = range(6)
+ITER, _, OES, FIFO, SHORTEST, COFLOW = range(6)
 """Their numbers."""
 
 _FULL = 1e-9
