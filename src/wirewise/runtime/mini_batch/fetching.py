@@ -127,7 +127,7 @@ class Fetcher(AllToAll):
         return Answer(out, sizes)
 
     def expect(self, wanted: Wanted) -> Incoming:
-        """Prepare to receive the rows of a batch, before it is asked for: see `fetch`."""
+        """Prepare to receive the rows of a batch, before it is asked for: see `fetch`. Its time limit runs from now."""
         sizes = [self._layout(int(count)).size_bytes for count in wanted.counts]
         came = torch.empty(sum(sizes), dtype=torch.uint8)
         self._tag += 1
