@@ -48,11 +48,11 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
     predicted_s: float
     """Simulated time of all iterations."""
     colocated_s: float
-    """The same with samplers beside their workers, workers dealt out evenly; 0: that does not fit."""
+    """The same with samplers beside their workers, workers dealt out evenly; 0 if that does not fit."""
     lower_bound_s: float
     """Seconds that no order of flows beats with these places."""
     competitive_ratio: float
-    """Flows that can share one direction of an interface at most: under `oes` no run takes longer than so many times
+    """Flows that can share one direction of an interface at most; under `oes` no run takes longer than so many times
     the shortest possible one (Luo, Bao, Wu, INFOCOM 2022)."""
 
     @property

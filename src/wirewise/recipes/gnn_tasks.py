@@ -27,7 +27,7 @@ from wirewise.units import parse_rate
 __all__ = ["PAYLOAD_SHARE", "Compared", "Job", "Measured", "lab_links", "lab_problem", "run"]
 
 PAYLOAD_SHARE = 0.9
-"""Of a link's rate that hosts use both ways at once: 0.956 is payload of full packets, acknowledgements take 0.02, and
+"""Of a link's rate that hosts use both ways at once. 0.956 is payload of full packets, acknowledgements take 0.02, and
 what is left keeps queues short."""
 
 

@@ -36,7 +36,7 @@ class FlowRun(NamedTuple):
     events: int
     """Times at which rates were set."""
     history: Vector
-    """If recorded: op, from when, until when, bytes a second. [records, 4]"""
+    """Op, from when, until when, bytes a second, if recorded, [records, 4]."""
 
 
 class _State(NamedTuple):

@@ -33,7 +33,7 @@ class Graph(NamedTuple):
     """Task that executes, or that receives, [n]."""
     iteration: Ints
     coflow: Ints
-    """The op that waits for a flow, which it shares with all other flows that it waits for; of an execution: itself.
+    """The op that waits for a flow, which it shares with all other flows that it waits for; an execution itself.
     [n]"""
     pending: Ints
     """Ops that must end before, [n]."""

@@ -32,13 +32,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str
     kind: TaskKind
     demand: dict[str, float] = {}
-    """What it takes of its host's resources, by name, such as {"gpu": 1}."""
+    """What it takes of its host's resources, by name, such as 1 of "gpu"."""
     execution_s: Amounts = 0.0
-    """Of an iteration; stores have none: what they do is part of their flows."""
+    """Of an iteration; stores have none, because what they do is part of their flows."""
     worker: str = ""
     """Whom a sampler samples for."""
     host: str = ""
-    """Name of the host that it must run on; "": any."""
+    """Name of the host that it must run on; none if empty."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
