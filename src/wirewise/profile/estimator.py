@@ -19,6 +19,7 @@ __all__ = ["Batch", "Network", "batch_of", "fit", "train"]
 
 _UNKNOWN = 0.05
 """Share of the kinds that training hides, so that it learns about operators that it has not seen."""
+_DROPPED, _DECAY = 0.1, 0.1
 _LEAST_SEEN = 8
 """Regions that a kind must be in to get a number."""
 
@@ -34,8 +35,6 @@ class Batch(NamedTuple):
     """[b, n, n]."""
     prior_s: Tensor
     """[b, n]."""
-    present: Tensor
-    """1 where a node is, [b, n]."""
 
 
 def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
@@ -49,18 +48,20 @@ def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
     nodes = torch.zeros(len(regions), n, FEATURES)
     kinds = torch.zeros(len(regions), n, dtype=torch.int64)
     reads = torch.zeros(len(regions), n, n, dtype=torch.bool)
-    prior, present = torch.zeros(len(regions), n), torch.zeros(len(regions), n)
+    prior = torch.zeros(len(regions), n)
     for row, one in enumerate(regions):
         own = len(one.kinds)
         nodes[row, :own] = torch.from_numpy(one.nodes)
         kinds[row, :own] = torch.tensor([numbers.get(kind, 0) for kind in one.kinds])
         reads[row, :own, :own] = torch.from_numpy(one.reads)
-        prior[row, :own], present[row, :own] = torch.from_numpy(one.prior_s), 1.0
-    return Batch(nodes, kinds, reads, prior, present)
+        prior[row, :own] = torch.from_numpy(one.prior_s)
+    return Batch(nodes, kinds, reads, prior)
 
 
 class Network(nn.Module):
-    """Six layers of graph attention, the sum over nodes, and three dense layers.
+    """Six layers of graph attention, three dense layers that give each node's share of its prior, and their sum.
+
+    In the paper the sum comes before the dense layers; then a network of this size learned its samples by heart.
 
     Args:
         kinds: Numbers of kinds, 0 among them.
@@ -74,29 +75,25 @@ class Network(nn.Module):
         self.mix = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
         self.reader = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
         self.source = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
-        self.share = nn.Linear(width, 1)
-        self.gather = nn.Linear(width, width)
         self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in ((width, width), (width, width), (width, 1)))
         self.launch = nn.Parameter(torch.tensor([-12.0]))
         nn.init.normal_(self.kind.weight, std=0.1)
-        for last in (self.share, self.dense[-1]):
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+        self.dropout = nn.Dropout(_DROPPED)
+        for one in self.dense[-1].parameters():
+            nn.init.zeros_(one)
 
     def forward(self, batch: Batch) -> Tensor:
         """Log seconds, [b]."""
-        state = functional.elu(self.enter(batch.nodes) + self.kind(batch.kinds))
+        state = self.dropout(functional.elu(self.enter(batch.nodes) + self.kind(batch.kinds)))
         own = torch.eye(state.shape[1], dtype=torch.bool)
         seen = torch.stack([batch.reads | own, batch.reads.transpose(1, 2) | own], 1)
         seen = seen.repeat_interleave(HEADS // 2, 1)
         for layer in range(LAYERS):
-            state = state + self._attend(layer, state, seen)
-        shares = self.share(state)[..., 0].clamp(-MOST_LOG - 2, MOST_LOG).exp()
-        seconds = self.launch.exp() + (shares * batch.prior_s).sum(1)
-        whole = (functional.elu(self.gather(state)) * batch.present[..., None]).sum(1)
+            state = state + self.dropout(self._attend(layer, state, seen))
         for dense in self.dense[:-1]:
-            whole = functional.relu(dense(whole))
-        return seconds.log() + self.dense[-1](whole)[:, 0]
+            state = functional.relu(dense(state))
+        shares = (MOST_LOG * torch.tanh(self.dense[-1](state)[..., 0] / MOST_LOG)).exp()
+        return (self.launch.exp() + (shares * batch.prior_s).sum(1)).log()
 
     def _attend(self, layer: int, state: Tensor, seen: Tensor) -> Tensor:
         heads = self.mix[layer](state).unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -122,8 +119,9 @@ def train(
     random = np.random.default_rng(seed)
     target = torch.tensor(seconds, dtype=torch.float32).log()
     chunks = _batches(regions, batch)
+    network.train()
     prepared = [(batch_of([regions[i] for i in chunk], numbers), target[chunk]) for chunk in chunks]
-    optimizer: Any = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-3)
+    optimizer: Any = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(prepared))
     for _ in range(epochs):
         total = 0.0

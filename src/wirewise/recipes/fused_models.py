@@ -44,7 +44,8 @@ class _Activation(nn.Module):
 
 def _mlp(random: Random) -> tuple[nn.Module, Any]:
     widths = random.choices(_WIDTHS, k=3)
-    norm: Callable[[int], nn.Module] = random.choice([nn.LayerNorm, nn.BatchNorm1d, nn.Identity])
+    norms: tuple[Callable[[int], nn.Module], ...] = (nn.LayerNorm, nn.BatchNorm1d, nn.Identity)
+    norm = random.choice(norms)
     layers = [m for a, b in pairwise(widths) for m in (nn.Linear(a, b), norm(b), _Activation(random))]
     model = nn.Sequential(*layers, nn.Linear(widths[-1], _CLASSES))
     return model, (torch.randn(PRIME, widths[0]), _labels())
@@ -54,11 +55,14 @@ def _labels(count: int = PRIME) -> Tensor:
     return torch.randint(_CLASSES, (count,))
 
 
+def _group_norm(width: int) -> nn.Module:
+    return nn.GroupNorm(4, width)
+
+
 def _cnn(random: Random) -> tuple[nn.Module, Any]:
     a, b = random.choice([8, 16, 32]), random.choice([8, 16, 32, 64])
-    norm: Callable[[int], nn.Module] = random.choice(
-        [nn.BatchNorm2d, nn.BatchNorm2d, lambda width: nn.GroupNorm(4, width)]
-    )
+    norms: tuple[Callable[[int], nn.Module], ...] = (nn.BatchNorm2d, nn.BatchNorm2d, _group_norm)
+    norm = random.choice(norms)
     model = nn.Sequential(
         nn.Conv2d(3, a, 3, padding=1, bias=random.random() < 0.5),
         norm(a),

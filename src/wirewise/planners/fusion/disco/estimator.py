@@ -39,8 +39,8 @@ Array = NDArray[np.float32]
 
 LAYERS, HEADS = 6, 4
 """Half of the heads look at what an operator reads, half at what reads it."""
-MOST_LOG = 4.0
-"""Log of the largest share of its own time that an operator can take."""
+MOST_LOG = 3.0
+"""Log of the largest share of its prior that an operator can take; the least is one over it."""
 
 _SHIPPED = Path(__file__).parent / "data" / "regions-cpu.npz"
 _FORMAT = "wirewise-region-estimator-1"
@@ -133,7 +133,7 @@ def _check(network: Mapping[str, Array], kinds: int) -> None:
 
 def _shapes(width: int, kinds: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"kind.weight": (kinds, width), "launch": (1,)}
-    linear = {"enter": (width, FEATURES), "gather": (width, width), "share": (1, width)}
+    linear = {"enter": (width, FEATURES)}
     linear |= {f"mix.{layer}": (width, width) for layer in range(LAYERS)}
     linear |= {"dense.0": (width, width), "dense.1": (width, width), "dense.2": (1, width)}
     for name, shape in linear.items():
@@ -147,12 +147,10 @@ def _log_seconds(weights: Mapping[str, Array], region: RegionGraph, kinds: NDArr
     seen = np.repeat(np.stack([region.reads | own, region.reads.T | own]), HEADS // 2, 0)
     for layer in range(LAYERS):
         state = state + _attend(weights, layer, state, seen)
-    shares = np.exp(np.clip(_linear(weights, "share", state)[:, 0], -MOST_LOG - 2, MOST_LOG))
-    seconds = float(np.exp(weights["launch"][0]) + (shares * region.prior_s).sum())
-    whole = _elu(_linear(weights, "gather", state)).sum(0)
     for dense in ("dense.0", "dense.1"):
-        whole = np.maximum(_linear(weights, dense, whole), 0.0)
-    return float(np.log(seconds) + _linear(weights, "dense.2", whole)[0])
+        state = np.maximum(_linear(weights, dense, state), 0.0)
+    shares = np.exp(MOST_LOG * np.tanh(_linear(weights, "dense.2", state)[:, 0] / MOST_LOG))
+    return float(np.log(np.exp(weights["launch"][0]) + (shares * region.prior_s).sum()))
 
 
 def _attend(weights: Mapping[str, Array], layer: int, state: Array, seen: NDArray[np.bool_]) -> Array:
@@ -213,11 +211,11 @@ def costs_for(graph: OperatorGraph, estimator: Estimator | None = None) -> Chose
     Raises:
         InputError: No operator was measured.
     """
-    device = graph.device.partition(":")[0] or "cpu"
+    device = graph.device.partition(":")[0]
     if estimator is None and device == "cpu":
         estimator = shipped()
     if estimator is None or estimator.about.device != device:
-        why = f"there are no weights of the estimator for {device!r}, so regions cost what a formula says"
+        why = f"there are no weights of the estimator for device {device!r}, so regions cost what a formula says"
         return ChosenCosts(AnalyticCosts(graph), why)
     about = estimator.about
     why = f"regions cost what an estimator learned from {about.regions} of them on {about.machine}"

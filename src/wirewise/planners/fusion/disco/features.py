@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.graph import CATEGORIES, OperatorGraph
+from wirewise.planners.fusion.disco.graph import CATEGORIES, Operator, OperatorGraph
 from wirewise.planners.fusion.disco.passes import Loops, loops_of, name_of
 
 __all__ = ["FEATURES", "RegionGraph", "region_graph"]
@@ -28,7 +28,8 @@ FEATURES = 17 + len(CATEGORIES) + len(_WORK)
 """Of a node."""
 
 _UNMEASURED_S = 5e-6
-_S_PER_BYTE = 5e-11
+_S_PER_BYTE, _S_PER_NARROW_ELEMENT = 5e-11, 2e-9
+"""Of what crosses the region's border; narrow are those of less than four bytes, which keep loops from vectors."""
 
 
 class RegionGraph(NamedTuple):
@@ -41,7 +42,7 @@ class RegionGraph(NamedTuple):
     reads: NDArray[np.bool_]
     """Whether a node (row) reads another (column), [n, n]."""
     prior_s: Array
-    """Own times, once for each loop; of nodes outside what their bytes take, of views nothing, [n]."""
+    """Own times, once for each loop, and what crossing the region's border takes, [n]."""
 
 
 def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> RegionGraph:
@@ -66,7 +67,8 @@ def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tupl
         own_s = _own_s(graph, number, loops)
         rows.append(_features(graph, number, loops.get(number), held, own_s, number in leaving, read_by))
         computed = loops[number].computed if number in loops else 0
-        prior.append(own_s * computed if computed else held[number] * _S_PER_BYTE)
+        crossing_s = _crossing_s(graph.operators[number], held[number])
+        prior.append(own_s * computed + (crossing_s if number in leaving or not computed else 0.0))
     kinds = tuple(name_of(graph.operators[i].kind) if i in inside else "outside" for i in members)
     return RegionGraph(np.array(rows, dtype=np.float32), kinds, reads, np.array(prior, dtype=np.float32))
 
@@ -75,6 +77,11 @@ def _own_s(graph: OperatorGraph, number: int, loops: Mapping[int, Loops]) -> flo
     one = graph.operators[number]
     working = number in loops and loops[number].live and one.category != "view"
     return (one.time_s or _UNMEASURED_S) if working else 0.0
+
+
+def _crossing_s(one: Operator, held_bytes: int) -> float:
+    narrow = one.output_bytes < 4 * one.elements
+    return one.elements * _S_PER_NARROW_ELEMENT if narrow else held_bytes * _S_PER_BYTE
 
 
 def _held_bytes(graph: OperatorGraph, members: tuple[int, ...]) -> dict[int, int]:

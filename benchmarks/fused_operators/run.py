@@ -1,0 +1,134 @@
+"""E2: times of fused operators that the learned estimator has not seen, against measured ones.
+
+    python benchmarks/fused_operators/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+
+Rows: `shipped` (E2: the weights that come with wirewise, the analytic formula, the sum of the operators' own times),
+`sources` (the same weights by what the regions were picked from), `refit` (weights trained here; takes minutes).
+
+Samples go next to FILE as FILE.jsonl; what is there is not measured again. A region is compiled by Inductor's C++
+backend with a symbolic batch and measured at ten sizes: processor time of its thread, least of seven loops of at least
+200 us. A quarter of the structures, drawn by a hash, is for the test only: they differ from all others in kinds, edges
+or outputs. The shipped weights keep to the same draw.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common import Page, arguments, scratch, verdict
+from wirewise.planners.fusion.disco import AnalyticCosts
+from wirewise.planners.fusion.disco.estimator import shipped
+from wirewise.recipes.fused_operators import accuracy, learn, seen, split, structure_of
+from wirewise.recipes.fused_samples import collect, read_samples
+
+WITHIN, ORDER = 0.9, 0.95
+PRESETS = {
+    "smoke": {"structures": 8, "sizes": 3, "epochs": 3, "members": 1},
+    "paper": {"structures": 300, "sizes": 10, "epochs": 40, "members": 3},
+}
+
+
+def analytic_s(sample):
+    """The formula, fitted to the region's own operators as they were measured."""
+    return AnalyticCosts(sample.graph)(sample.operators, sample.outputs)
+
+
+def alone_s(sample):
+    return sum(one.time_s for one in sample.graph.operators)
+
+
+def row_of(row, name, predicted, samples, *, claimed=False):
+    found = accuracy(predicted, samples)
+    row(
+        name,
+        found.samples,
+        f"{found.within_20:.1%}",
+        verdict(found.within_20, least=WITHIN) if claimed else "",
+        f"{found.median:.1%}",
+        f"{found.worst_tenth:.0%}",
+        f"{found.order:.4f}",
+        verdict(found.order, least=ORDER) if claimed else "",
+    )
+
+
+TITLES = (
+    "prediction",
+    "fused operators",
+    "within 20 %",
+    "",
+    "median error",
+    "a tenth is off by",
+    "Spearman",
+    "",
+)
+
+
+def estimated(estimator, samples):
+    return [estimator.seconds(seen(one)) for one in samples]
+
+
+def shipped_rows(page, kept):
+    estimator = shipped()
+    page.add(f"## E2: shipped weights on unseen structures\n\nTrained on {estimator.about.machine}.")
+    with page.table(*TITLES) as row:
+        row_of(row, "estimator", estimated(estimator, kept), kept, claimed=True)
+        long = [one for one in kept if one.seconds >= 20e-6]
+        row_of(row, "estimator, 20 us and more", estimated(estimator, long), long)
+        row_of(row, "analytic formula", [analytic_s(one) for one in kept], kept)
+        row_of(row, "sum of own times", [alone_s(one) for one in kept], kept)
+
+
+def source_rows(page, kept):
+    page.add("## Shipped weights by source")
+    estimator = shipped()
+    with page.table(*TITLES) as row:
+        for source in sorted({one.source for one in kept}):
+            own = [one for one in kept if one.source == source]
+            row_of(row, source, estimated(estimator, own), own)
+
+
+def refit_rows(page, preset, known, kept):
+    estimator = learn(known, epochs=preset["epochs"], members=preset["members"])
+    page.add("## Weights trained here")
+    with page.table(*TITLES) as row:
+        row_of(row, "estimator", estimated(estimator, kept), kept)
+        row_of(row, "estimator, on what it learned from", estimated(estimator, known), known)
+
+
+def measured(preset, file):
+    """Samples of all regions, from the file and this machine."""
+    for found in collect(file, structures=preset["structures"], sizes=preset["sizes"]):
+        print(f"{found[0].source}: {len(found)} sizes", flush=True)
+    return read_samples(file)
+
+
+def report(options, preset, file):
+    regions = measured(preset, file)
+    known, kept = split(regions)
+    counts = [len({structure_of(one) for one in part}) for part in (known, kept)]
+    facts = {
+        "Samples": f"{len(known)} of {counts[0]} structures to learn from, {len(kept)} of {counts[1]} others to test",
+    }
+    page = Page("Fused operators", options.preset, facts)
+    if "shipped" in options.only:
+        shipped_rows(page, kept)
+    if "sources" in options.only:
+        source_rows(page, kept)
+    if "refit" in options.only:
+        refit_rows(page, preset, known, kept)
+    page.finish(options.out)
+
+
+def main():
+    options = arguments(__doc__, ("shipped", "sources", "refit"))
+    preset = PRESETS[options.preset]
+    if options.out:
+        report(options, preset, options.out.with_suffix(".jsonl"))
+    else:
+        with scratch() as folder:
+            report(options, preset, folder / "samples.jsonl")
+
+
+if __name__ == "__main__":
+    main()
