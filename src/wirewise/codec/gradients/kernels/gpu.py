@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from wirewise.codec.gradients.kernels import gpu_codes
-from wirewise.codec.gradients.kernels.pieces import BLOCK, peaks, slices, values_of
+from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, peaks, slices, values_of
 from wirewise.codec.gradients.kernels.reference import add_cast, halves, sums, write_cast
 from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps, orthogonalise
 from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
