@@ -31,11 +31,12 @@ PRESETS = {
     "smoke": {
         "job": {"dataset": SMALL, "workers": 2, "fanouts": (6, 4), "batch_size": 32, "epochs": 2, "hidden": 16},
         "train_share": 1.0, "tested": 100, "alphas": (0.1, 0.5), "slower": ("50mbit",), "even": "900mbit",
-        "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300, "train_share": 1.0},
+        "modes": {}, "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300, "train_share": 1.0},
     },
     "paper": {
         "job": {"dataset": "debian", "workers": 4, "epochs": 4}, "train_share": 0.05, "tested": 64,
         "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"), "even": "900mbit",
+        "modes": {"train_share": 0.13, "epochs": 3},
         "accuracy": {"epochs": 15, "seeds": (0, 1, 2), "tested": 8_000, "train_share": 0.08},
     },
 }  # fmt: skip
@@ -127,7 +128,7 @@ def described(found):
 
 
 def modes_row(page, preset, kept):
-    found = kept.run(modes=MODES)
+    found = kept.run(modes=MODES, **preset["modes"])
     page.add(
         f"## Modes at {LINK}\n\n{described(found)} Each mode adds to the one before (bf16 stands beside it): base "
         "fetches float32 rows when they are asked for; pipeline makes batches ahead; cache keeps rows by the plan; "
