@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "windows": 8,
         "window": 2,
         "stop": 1000,
-        "ten": (8, 2),
+        "ten": (6, 1),
     },
 }
 
@@ -69,11 +71,15 @@ class Kept:
         self._path = path
         self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
 
-    def job(self, label: str, **job: Any) -> dict[str, Any]:
+    def job(self, label: str, **job: Any) -> Any:
         """What rank 0 found, and the seconds that the job took."""
+        return self.once(label, lambda: run(job))
+
+    def once(self, label: str, make: Callable[[], Any]) -> Any:
+        """What was made for the label, and how long that took; made if nothing was."""
         if label not in self._found:
             begin = time.perf_counter()
-            self._found[label] = {"found": run(job), "seconds": time.perf_counter() - begin}
+            self._found[label] = {"found": make(), "seconds": time.perf_counter() - begin}
             if self._path is not None:
                 with atomic_file(self._path) as file:
                     file.write(msgspec.json.encode(self._found))
@@ -90,24 +96,35 @@ def run(job: dict[str, Any]) -> Any:
         return msgspec.json.decode((folder / "result.json").read_bytes())
 
 
-def profiled(model: str, preset: dict[str, Any], kept: Kept) -> tuple[StepModel, float]:
+def profiled(
+    model: str, preset: dict[str, Any], kept: Kept, label: str = "profile"
+) -> tuple[StepModel, float]:
     """The model's step for the simulator, and the optimizer's seconds."""
-    found = kept.job(f"profile {model}", kind="profile", model=model, repeats=preset["repeats"])
+    found = kept.job(f"{label} {model}", kind="profile", model=model, repeats=preset["repeats"])
     graph = msgspec.convert(found["graph"], OperatorGraph)
-    slope, base = np.polyfit(found["sizes"], found["seconds"], 1)
-    line = Linear(max(float(base), 0.0), max(float(slope), 0.0))
-    return StepModel(graph, AnalyticCosts(graph), line), found["optimizer_s"]
+    return StepModel(graph, AnalyticCosts(graph), wire(preset, kept)), found["optimizer_s"]
+
+
+def wire(preset: dict[str, Any], kept: Kept) -> Linear:
+    """Seconds of an all-reduce by bytes; least squares of relative errors, because most buckets are small."""
+    found = kept.job("all-reduces", kind="all_reduces", repeats=preset["repeats"])
+    slope, base = np.polyfit(found["sizes"], found["seconds"], 1, w=1.0 / np.array(found["seconds"]))
+    return Linear(max(float(base), 0.0), max(float(slope), 0.0))
 
 
 def planned(model: str, preset: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
     """DisCo's plan, carried out region by region, and its buckets with one graph that Inductor cuts itself."""
-    step, other_s = profiled(model, preset, kept)
-    plan = plan_operators(step, other_s=other_s, knobs=Knobs(stop=preset["stop"])).plan
-    whole = msgspec.structs.replace(plan, regions=())
+    plan = kept.once(f"plan {model}", lambda: _searched(model, preset, kept))
     return [
-        {"name": REGIONS, "plan": msgspec.to_builtins(plan), "rest": "eager"},
-        {"name": WHOLE, "plan": msgspec.to_builtins(whole), "rest": "compiled"},
+        {"name": REGIONS, "plan": plan, "rest": "eager"},
+        {"name": WHOLE, "plan": {**plan, "regions": ()}, "rest": "compiled"},
     ]
+
+
+def _searched(model: str, preset: dict[str, Any], kept: Kept) -> Any:
+    step, other_s = profiled(model, preset, kept)
+    found = plan_operators(step, other_s=other_s, knobs=Knobs(stop=preset["stop"]))
+    return msgspec.to_builtins(found.plan)
 
 
 def steps_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
@@ -207,7 +224,7 @@ def by_turn(seconds: dict[str, list[float]]) -> np.ndarray:
     return turns / turns.mean(axis=0)
 
 
-def ten_plans(step: StepModel, other_s: float, seed: int = 0) -> list[FusionPlan]:
+def ten_plans(step: StepModel, seed: int = 0) -> list[Any]:
     """Without fusion: each gradient alone, all together, DistributedDataParallel's buckets, and seven that were drawn.
 
     Those are as far apart as possible in the simulated step, so that noise does not decide on the order.
@@ -222,7 +239,15 @@ def ten_plans(step: StepModel, other_s: float, seed: int = 0) -> list[FusionPlan
         number = max(left, key=lambda number: min(abs(left[number] - other) for other in taken))
         states.append(drawn[number])
         taken.append(left.pop(number))
-    return [plan_of(step, state, planner="cuts", other_s=other_s) for state in states]
+    return [msgspec.to_builtins(plan_of(step, state, planner="cuts")) for state in states]
+
+
+def simulated_s(step: StepModel, plan: Any) -> float:
+    """The simulated step of the plan's buckets, operator by operator."""
+    operators = step.graph.operators
+    number = {operators[one].gradient: place for place, one in enumerate(step.graph.gradients)}
+    groups = [[number[name] for name in bucket["parameters"]] for bucket in plan["buckets"]]
+    return step.times(step.in_buckets(step.alone(), groups)).step_s
 
 
 def _drawn(order: list[int], random: np.random.Generator) -> list[list[int]]:
@@ -238,7 +263,8 @@ def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
     page.add(
         "## E3: simulated against measured steps\n\nThe captured step run operator by operator (what the measured "
         "operator times are of) under ten bucketings. Simulated: the operators' times, a straight line of all-reduce "
-        "seconds by bytes, and the optimizer, each measured before. Bucketings: each gradient alone, all together, "
+        "seconds by bytes (in a queue of up to eight, as buckets are), and the optimizer, each measured by itself. "
+        "Bucketings: each gradient alone, all together, "
         f"DistributedDataParallel's, and of {DRAWN} random ones the seven that lie farthest apart in the simulated "
         "step. Order: Spearman's coefficient over the ten, of the simulated step and the median of measured ones, each "
         "over the mean of its turn."
@@ -250,22 +276,19 @@ def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
         "Spearman", "order",
     ) as row:  # fmt: skip
         for model in preset["models"]:
-            step, other_s = profiled(model, preset, kept)
-            plans = ten_plans(step, other_s)
+            step, other_s = profiled(model, preset, kept, "simulator profile")
+            plans = kept.once(f"ten plans {model}", partial(ten_plans, step))
             done = kept.job(
                 f"simulator {model}",
                 kind="steps",
                 model=model,
                 stock=(),
-                plans=[
-                    {"name": str(i), "plan": msgspec.to_builtins(plan), "compiler": "none"}
-                    for i, plan in enumerate(plans)
-                ],
+                plans=[{"name": str(i), "plan": plan, "compiler": "none"} for i, plan in enumerate(plans)],
                 windows=preset["ten"][0],
                 window=preset["ten"][1],
             )
             measured = np.array([np.median(done["seconds"][str(i)]) for i in range(len(plans))])
-            simulated = np.array([plan.predicted_step_s for plan in plans])
+            simulated = np.array([simulated_s(step, plan) + other_s for plan in plans])
             relative = np.median(
                 by_turn({str(i): done["seconds"][str(i)] for i in range(len(plans))}), axis=1
             )

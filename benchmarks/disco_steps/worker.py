@@ -33,34 +33,42 @@ STOCK: dict[str, tuple[bool, dict[str, Any]]] = {
 }
 """Whether compiled, and arguments of DistributedDataParallel."""
 
+QUEUED = 8
+"""All-reduces in flight while one is measured: gloo works on two at once, which hides latency."""
+LARGEST_BYTES = 2_500_000
+
 Step = Callable[[], None]
 
 
 def profile(model: str, repeats: int) -> dict[str, Any]:
-    """The captured step with the seconds of its operators, and the seconds of all-reduces by bytes."""
+    """The captured step with the seconds of its operators, and those of the optimizer."""
     module, batch = models.make(model, dist.get_rank())
     found = capture(module, models.loss_of, batch)
     graph = measure_operators(found.module, found.inputs(module, batch), found.operators, passes=repeats)
-    total = sum(one.output_bytes for one in graph.operators if one.gradient)
-    sizes = [int(size) for size in np.geomspace(2**14, total, 7)]
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return {
         "graph": msgspec.to_builtins(graph),
-        "sizes": sizes,
-        "seconds": [_reduced(size, repeats) for size in sizes],
         "optimizer_s": _window(torch.optim.SGD(module.parameters(), lr=1e-3).step, repeats),
     }
 
 
-def _reduced(size_bytes: int, repeats: int) -> float:
-    """Median seconds of one all-reduce, the slowest rank's."""
-    flat, seconds = torch.zeros(size_bytes // 4), []
+def all_reduces(repeats: int) -> dict[str, Any]:
+    """Seconds of all-reduces by bytes, up to those of the largest model's gradients."""
+    sizes = [int(size) for size in np.geomspace(2**9, LARGEST_BYTES, 10)]
+    seconds = [_reduced(size, min(QUEUED, LARGEST_BYTES // size), repeats) for size in sizes]
+    return {"sizes": sizes, "seconds": seconds}
+
+
+def _reduced(size_bytes: int, count: int, repeats: int) -> float:
+    """Median seconds of an all-reduce in a queue of so many, as buckets are; the slowest rank's."""
+    flats, seconds = torch.zeros(count, size_bytes // 4), []
     for _ in range(repeats + 1):
         dist.barrier()
         begin = time.perf_counter()
-        dist.all_reduce(flat)
-        seconds.append(time.perf_counter() - begin)
+        for work in [dist.all_reduce(flat, async_op=True) for flat in flats]:
+            work.wait()
+        seconds.append((time.perf_counter() - begin) / count)
     worst = torch.tensor(seconds[1:])
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     return median(worst.tolist())
@@ -154,7 +162,7 @@ def _mean_gradients(model: str, change: float = 0.0) -> list[torch.Tensor]:
     return gradients
 
 
-JOBS = {"profile": profile, "steps": steps}
+JOBS = {"profile": profile, "all_reduces": all_reduces, "steps": steps}
 
 
 def main() -> None:
