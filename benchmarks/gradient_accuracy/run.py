@@ -79,9 +79,11 @@ def wishes(model):
         f"{name}, no feedback": {"codec": name, "options": options, "feedback": False}
         for name, options in LOSSY.items()
     }
+    # Unbiased, and with errors beyond what they code: fed back, these would grow.
     for name, options in (("qsgd", {"levels": 4}), ("terngrad", {})):
         for groups, told in ((1, "one group"), (0, "a group for each tensor")):
-            found[f"{name}, {told}"] = {"codec": name, "options": options, "block": 512, "groups": groups}
+            knobs = {"codec": name, "options": options, "feedback": False, "block": 512, "groups": groups}
+            found[f"{name}, {told}"] = knobs
     return found
 
 
