@@ -51,7 +51,7 @@ PRESETS = {
     },
     "paper": {
         "seeds": 6,
-        "steps": (250, 1000),
+        "steps": (250,),
         "exhaustive": 6,
         "iterations": 70,
         "graphs": ("debian, metis", "debian, random", "blocks"),
