@@ -65,7 +65,13 @@ def carry_out(jobs):
         (folder / "jobs.json").write_bytes(msgspec.json.encode(jobs))
         words = [sys.executable, WORKER, str(folder)]
         workers = [subprocess.Popen([*words, str(i), str(WORKERS)]) for i in range(WORKERS)]
-        if [worker for worker in workers if worker.wait()]:
+        try:
+            failed = [worker for worker in workers if worker.wait()]
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        if failed:
             raise SystemExit("a worker failed; what it said stands above")
         return [msgspec.json.decode((folder / f"found-{i}.json").read_bytes()) for i in range(len(jobs))]
 
