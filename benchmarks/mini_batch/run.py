@@ -35,8 +35,8 @@ PRESETS = {
     },
     "paper": {
         "job": {"dataset": "debian", "workers": 4, "epochs": 4}, "train_share": 0.05, "tested": 64,
-        "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"), "even": "900mbit",
-        "modes": {"train_share": 0.13, "epochs": 3},
+        "alphas": (0.05, 0.1, 0.2, 0.5), "slower": ("50mbit", "25mbit"), "even": "900mbit",
+        "modes": {},
         "accuracy": {"epochs": 15, "seeds": (0, 1, 2), "tested": 8_000, "train_share": 0.08},
     },
 }  # fmt: skip
