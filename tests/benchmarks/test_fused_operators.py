@@ -1,0 +1,66 @@
+"""The page about fused operators compares predictions with what was measured."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+import numpy as np
+from tests.benchmarks.test_benchmarks import load
+
+from wirewise.planners.fusion.disco.synthetic import random_graph
+from wirewise.recipes.fused_operators import accuracy, split, structure_of
+from wirewise.recipes.fused_samples import Sample
+
+
+def samples(seed: int) -> list[Sample]:
+    """One structure at three sizes; fusion saves half of the time."""
+    graph = random_graph(seed, 6, 2)
+    members = tuple(i for i, one in enumerate(graph.operators) if one.category != "opaque")
+    found = []
+    for factor in (1, 4, 16):
+        own = tuple(
+            msgspec.structs.replace(one, time_s=1e-5 * (i + 1) * factor)
+            for i, one in enumerate(graph.operators)
+        )
+        taken_s = 5e-6 + 0.5 * sum(own[i].time_s for i in members)
+        larger = msgspec.structs.replace(graph, operators=own, device="cpu")
+        one = Sample(
+            source="random",
+            graph=larger,
+            operators=members,
+            outputs=members[-1:],
+            seconds=taken_s,
+            size=factor,
+        )
+        found.append(one)
+    return found
+
+
+def test_structures_are_in_one_part_only():
+    regions = [samples(seed) for seed in range(40)]
+    known, kept = split(regions)
+    assert len(known) + len(kept) == 120 and 6 <= len(kept) / 3 <= 14
+    assert not {structure_of(one) for one in known} & {structure_of(one) for one in kept}
+    assert split(regions[::-1])[1] == [one for samples in regions[::-1] for one in samples if one in kept]
+
+
+def test_accuracy_counts_relative_errors():
+    regions = samples(0)
+    found = accuracy(
+        [one.seconds * factor for one, factor in zip(regions, (1.1, 0.7, 1.15), strict=True)], regions
+    )
+    assert found.samples == 3 and found.order == 1.0
+    assert np.allclose((found.within_20, found.median), (2 / 3, 0.15))
+
+
+def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
+    run = load(monkeypatch, "run", "fused_operators")
+    out = tmp_path / "page.md"
+    lines = [msgspec.json.encode(samples(seed)) for seed in range(24)]
+    out.with_suffix(".jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out)])
+    run.main()
+    page = out.read_text()
+    assert "| estimator |" in page and "| analytic formula |" in page and "| random |" in page
+    assert ">= 0.95:" in page and "## Weights trained here" in page

@@ -1,0 +1,168 @@
+"""The estimator of fused regions (E2): what it reads, what it says, and its files."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from tests.planners.fusion.estimators import estimator, network, region
+from wirewise.errors import InputError
+from wirewise.planners.fusion.disco import AnalyticCosts, Operator, OperatorGraph
+from wirewise.planners.fusion.disco.estimator import Estimator, LearnedCosts, costs_for, shipped
+from wirewise.planners.fusion.disco.features import FEATURES, RegionGraph, region_graph
+from wirewise.planners.fusion.disco.passes import loops_of
+from wirewise.planners.fusion.disco.synthetic import random_graph
+from wirewise.profile.estimator import batch_of
+
+NUMBERS = {"mm": 1, "mul": 2, "outside": 3, "sum": 4}
+
+
+def shuffled(one: RegionGraph, seed: int) -> RegionGraph:
+    order = np.random.default_rng(seed).permutation(len(one.kinds))
+    return RegionGraph(
+        one.nodes[order],
+        tuple(one.kinds[i] for i in order),
+        one.reads[np.ix_(order, order)],
+        one.prior_s[order],
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_nodes_does_not_matter(seed):
+    one, found = region(seed), estimator()
+    assert found.seconds(shuffled(one, seed)) == pytest.approx(found.seconds(one), rel=1e-4)
+
+
+def test_a_batch_says_what_its_regions_say_one_by_one_in_torch_and_in_numpy():
+    regions = [region(seed, operators) for seed, operators in enumerate((5, 9, 14, 9))]
+    own = network(5)
+    together = own(batch_of(regions, NUMBERS)).exp().tolist()
+    alone = [own(batch_of([one], NUMBERS)).exp().item() for one in regions]
+    assert together == pytest.approx(alone, rel=1e-5)
+    assert [estimator(members=1).seconds(one) for one in regions] == pytest.approx(together, rel=1e-4)
+
+
+def test_all_weights_get_gradients():
+    own = network(5)
+    own(batch_of([region(seed) for seed in range(6)], NUMBERS)).square().sum().backward()
+    for name, one in own.named_parameters():
+        assert one.grad is not None and one.grad.abs().sum() > 0, name
+
+
+def test_edges_matter():
+    one, found = region(0, 14), estimator()
+    assert one.reads.any()
+    assert found.seconds(one._replace(reads=np.zeros_like(one.reads))) != pytest.approx(found.seconds(one))
+
+
+def chain(*kinds: str, category: str = "pointwise", size: int = 4096) -> OperatorGraph:
+    return OperatorGraph(
+        operators=tuple(
+            Operator(
+                name=f"o{i}",
+                kind=f"aten.{kind}.default",
+                category="reduction" if kind == "sum" else "view" if kind == "expand" else category,
+                inputs=(i - 1,) if i else (),
+                outside_bytes=0 if i else size,
+                output_bytes=4 if kind == "sum" else size,
+                elements=1 if kind == "sum" else size // 4,
+                time_s=1e-5,
+            )
+            for i, kind in enumerate(kinds)
+        )
+    )
+
+
+def test_what_two_loops_need_is_computed_twice_unless_it_is_stored():
+    # sub reads tanh and its sum: the sum ends a loop, so tanh is computed again for sub.
+    graph = chain("tanh", "sum", "sub")
+    both = msgspec.structs.replace(graph.operators[2], inputs=(0, 1))
+    graph = msgspec.structs.replace(graph, operators=(*graph.operators[:2], both))
+    found = loops_of(graph, (0, 1, 2), (2,))
+    assert [found[i].computed for i in range(3)] == [2, 1, 1]
+    assert [found[i].first for i in range(3)] == [0, 0, 1]
+    assert loops_of(graph, (0, 1, 2), (0, 2))[0].computed == 1
+    exponential = msgspec.structs.replace(graph.operators[0], kind="aten.exp.default")
+    stored = msgspec.structs.replace(graph, operators=(exponential, *graph.operators[1:]))
+    assert loops_of(stored, (0, 1, 2), (2,))[0].computed == 1
+
+
+def test_what_only_shapes_depend_on_takes_nothing():
+    graph = chain("exp", "ones_like", "mul")
+    found = loops_of(graph, (0, 1, 2), (2,))
+    assert [found[i].live for i in range(3)] == [False, True, True]
+    assert region_graph(graph, (0, 1, 2), (2,)).prior_s[0] < 1e-6
+
+
+def test_a_view_that_repeats_values_moves_what_they_are():
+    graph = chain("sum", "expand", "mul")
+    wide = region_graph(chain("neg", "expand", "mul"), (1, 2), (2,)).nodes
+    narrow = region_graph(graph, (1, 2), (2,)).nodes
+    assert wide.shape == (3, FEATURES)
+    assert narrow[1, 2] < wide[1, 2]  # Bytes that mul reads.
+
+
+def test_files_give_back_the_same_estimator(tmp_path):
+    found = estimator()
+    found.save(tmp_path / "weights.npz")
+    again = Estimator.load(tmp_path / "weights.npz")
+    assert again.about == found.about
+    assert again.seconds(region(3)) == found.seconds(region(3))
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "weights.npz"
+    path.write_bytes(b"PK nothing")
+    with pytest.raises(InputError, match=r"cannot read an estimator from .*weights\.npz"):
+        Estimator.load(path)
+    with pytest.raises(InputError, match="No such file"):
+        Estimator.load(tmp_path / "none.npz")
+    np.savez(path, about=np.array([object()], dtype=object))
+    with pytest.raises(InputError, match="allow_pickle"):
+        Estimator.load(path)
+    found = estimator()
+    other = msgspec.structs.replace(found.about, format="something else")
+    Estimator(other, found._weights).save(path)
+    with pytest.raises(InputError, match="its format is 'something else'"):
+        Estimator.load(path)
+
+
+@pytest.mark.parametrize("change", [lambda w: w[:1], lambda w: w * np.nan, None])
+def test_weights_of_another_network_are_refused(change):
+    found = estimator()
+    weights = dict(found._weights)
+    if change is None:
+        del weights["1.mix.2.weight"]
+    else:
+        weights["1.mix.2.weight"] = change(weights["1.mix.2.weight"])
+    with pytest.raises(InputError, match=r"mix\.2\.weight.* expected finite ones of shape"):
+        Estimator(found.about, weights)
+
+
+def test_the_shipped_estimator_serves_cpus_and_says_so():
+    graph = random_graph(0, 12, 3)
+    timed = tuple(msgspec.structs.replace(one, time_s=2e-5) for one in graph.operators)
+    graph = msgspec.structs.replace(graph, operators=timed, device="cpu")
+    chosen = costs_for(graph)
+    assert isinstance(chosen.costs, LearnedCosts) and shipped().about.machine in chosen.why
+    assert 0 < chosen.costs((0, 1), (1,)) < 1
+    assert chosen.costs((2,), (2,)) == graph.operators[2].time_s
+    elsewhere = costs_for(msgspec.structs.replace(graph, device="cuda:0"))
+    assert (
+        isinstance(elsewhere.costs, AnalyticCosts)
+        and "no weights of the estimator for device 'cuda'" in elsewhere.why
+    )
+
+
+def test_the_shipped_file_is_small():
+    from wirewise.planners.fusion.disco import estimator as module
+
+    assert module._SHIPPED.stat().st_size < 300_000
+
+
+def test_torch_keeps_its_state():
+    before = torch.get_rng_state()
+    shipped().seconds(region(1))
+    assert torch.equal(torch.get_rng_state(), before)
