@@ -4,8 +4,8 @@
 
 Rows: `task-5` (E7: the classes of a vertex's task compete, 5 vertices of each class are kept), `others` (more methods),
 `rate` (twice the learning rate), `decoupled` and `decoupled-others` (weight decay beside Adam instead of inside),
-`class-20` (all classes so far compete, 20 kept). With --out each run is kept beside the page in FILE.json and not made
-again; remove that file to start anew. Time is not measured.
+`class-20` and `class-20-decoupled` (all classes so far compete, 20 kept). With --out each run is kept beside the page in
+FILE.json and not made again; remove that file to start anew. Time is not measured.
 """
 
 import sys
@@ -48,6 +48,7 @@ class Row(NamedTuple):
 MAIN = ("bare", "er-random", "coverage", "k-centre", "sea-er", "joint")
 MORE = ("herding", "er-cm", "er-mf", "er-random+kmm", "coverage+kmm", "gem", "ewc", "lwf", "ssrm")
 TASK = {"setting": "task", "budget": 5, "decay": "l2"}
+CLASS = {"setting": "class", "budget": 20, "decay": "l2"}
 BESIDE = TASK | {"decay": "decoupled"}
 ROWS = {
     "task-5": Row("Task-incremental, 5 vertices of each class kept (E7)", MAIN, TASK, 3),
@@ -55,11 +56,9 @@ ROWS = {
     "rate": Row("Twice the learning rate", ("bare", "er-random"), TASK | {"learning_rate": 0.01}, 1),
     "decoupled": Row("Weight decay beside Adam, the library's default", MAIN[:3], BESIDE, 3),
     "decoupled-others": Row("More methods, weight decay beside Adam", MAIN[3:], BESIDE, 1),
-    "class-20": Row(
-        "Class-incremental, 20 vertices of each class kept",
-        MAIN[:4],
-        TASK | {"setting": "class", "budget": 20},
-        1,
+    "class-20": Row("Class-incremental, 20 vertices of each class kept", MAIN[:4], CLASS, 1),
+    "class-20-decoupled": Row(
+        "Class-incremental, weight decay beside Adam", MAIN[1:3], CLASS | {"decay": "decoupled"}, 1
     ),
 }
 
