@@ -16,6 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
+
 from common import Page, arguments, scratch, verdict
 from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.estimator import shipped
@@ -64,6 +66,17 @@ TITLES = (
 )
 
 
+def roughness(regions):
+    """How far a time lies from the line, on log scales, between those of the next sizes: noise, and some curvature."""
+    found = []
+    for samples in regions:
+        for a, b, c in zip(samples, samples[1:], samples[2:], strict=False):
+            x, y = ([np.log(getattr(one, name)) for one in (a, b, c)] for name in ("size", "seconds"))
+            found.append(abs(y[1] - np.interp(x[1], x[::2], y[::2])))
+    median, most = np.quantile(found, [0.5, 0.9])
+    return f"a time lies {median:.0%} off the line between its neighbours' in the median, a tenth {most:.0%}"
+
+
 def estimated(estimator, samples):
     return [estimator.seconds(seen(one)) for one in samples]
 
@@ -109,6 +122,7 @@ def report(options, preset, file):
     counts = [len({structure_of(one) for one in part}) for part in (known, kept)]
     facts = {
         "Samples": f"{len(known)} of {counts[0]} structures to learn from, {len(kept)} of {counts[1]} others to test",
+        "Noise": roughness(regions),
     }
     page = Page("Fused operators", options.preset, facts)
     if "shipped" in options.only:
