@@ -34,7 +34,7 @@ LOSSY = {"efsign": {}, "topk": {}, "dgc": {}, "powersgd": {"rank": 4}}
 STEPS = {"mlp": 2000, "cnn": 1000, "transformer": 600}
 RATES = {"mlp": 0.1, "cnn": 0.02, "transformer": 0.05}
 PRESETS = {
-    "smoke": {"seeds": [0], "share": 0.02, "models": ["mlp"]},
+    "smoke": {"seeds": [0], "share": 0.005, "models": ["mlp"]},
     "paper": {"seeds": [0, 1, 2], "share": 1.0, "models": list(STEPS)},
 }
 
