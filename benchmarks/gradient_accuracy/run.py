@@ -26,7 +26,7 @@ from wirewise.files import atomic_file
 WORKER = str(Path(__file__).parent / "worker.py")
 RANKS = 2
 WORKERS = os.cpu_count() or 1
-TOGETHER = 12
+TOGETHER = 16
 """Runs until what came of them is kept."""
 D1_LOSS, D2_ACCURACY, D2_GAP, D3_LOSS = 0.02, 0.015, 0.6, 0.03
 CASTS = {"fp16": {}, "bf16": {}}
