@@ -4,8 +4,8 @@
 
 Rows: `task-5` (E7: the classes of a vertex's task compete, 5 vertices of each class are kept), `others` (more methods),
 `rate` (twice the learning rate), `decoupled` and `decoupled-others` (weight decay beside Adam instead of inside),
-`class-20` and `class-20-decoupled` (all classes so far compete, 20 kept). With --out each run is kept beside the page in
-FILE.json and not made again; remove that file to start anew. Time is not measured.
+`class-20` and `class-20-decoupled` (all classes so far compete, 20 kept). With --out each run is kept beside the page
+in FILE.json and not made again; remove that file to start anew. Time is not measured.
 """
 
 import sys
