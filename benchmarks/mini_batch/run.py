@@ -35,9 +35,9 @@ PRESETS = {
     },
     "paper": {
         "job": {"dataset": "debian", "workers": 4, "epochs": 4}, "train_share": 0.05, "tested": 64,
-        "alphas": (0.05, 0.1, 0.2, 0.5), "slower": ("50mbit", "25mbit"), "even": "900mbit",
-        "modes": {},
-        "accuracy": {"epochs": 15, "seeds": (0, 1, 2), "tested": 8_000, "train_share": 0.08},
+        "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"), "even": "900mbit",
+        "modes": {"train_share": 0.13, "epochs": 3},
+        "accuracy": {"epochs": 15, "seeds": (0,), "tested": 8_000, "train_share": 0.08},
     },
 }  # fmt: skip
 LINK = "100mbit"
@@ -221,13 +221,14 @@ def accuracy_row(page, preset, kept):
     )
     workers = preset["job"]["workers"]
     size = preset["job"].get("batch_size", 64)
-    shared = {"link": "10gbit", **{name: knobs[name] for name in ("epochs", "tested", "train_share")}}
+    shared = {name: knobs[name] for name in ("epochs", "tested", "train_share")}
+    shared |= {"link": "10gbit", "codec": "powersgd"}
     points = {name: [] for name in ("alone", "base", "int8", *CODECS)}
     with page.table("seed", *points) as row:
         for seed in knobs["seeds"]:
             alone = kept.run(modes=("base",), seed=seed, **shared, workers=1, batch_size=size * workers)
-            many = kept.run(modes=("base", "int8", "gradients"), seed=seed, **shared, codec="powersgd")
-            cast = kept.run(modes=("gradients",), seed=seed, **shared, codec="bf16")
+            many = kept.run(modes=("base", "int8", "gradients"), seed=seed, **shared)
+            cast = kept.run(modes=("gradients",), seed=seed, **{**shared, "codec": "bf16"})
             points["alone"].append(100 * alone.modes["base"].accuracy)
             found = many.modes["base"], many.modes["int8"], many.modes["gradients"], cast.modes["gradients"]
             for name, one in zip(("base", "int8", *CODECS), found, strict=True):
