@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco.estimator import HEADS, LAYERS, MOST_LOG, About, Estimator
+from wirewise.planners.fusion.disco.estimator import HEADS, LAUNCH_S, LAYERS, MOST_LOG, About, Estimator
 from wirewise.planners.fusion.disco.features import FEATURES, RegionGraph
 
 __all__ = ["Batch", "Network", "batch_of", "fit", "train"]
@@ -76,7 +76,7 @@ class Network(nn.Module):
         self.reader = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
         self.source = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
         self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in ((width, width), (width, width), (width, 1)))
-        self.launch = nn.Parameter(torch.tensor([-12.0]))
+        self.launch = nn.Parameter(torch.zeros(1))
         nn.init.normal_(self.kind.weight, std=0.1)
         self.dropout = nn.Dropout(_DROPPED)
         for one in self.dense[-1].parameters():
@@ -93,7 +93,7 @@ class Network(nn.Module):
         for dense in self.dense[:-1]:
             state = functional.relu(dense(state))
         shares = (MOST_LOG * torch.tanh(self.dense[-1](state)[..., 0] / MOST_LOG)).exp()
-        return (self.launch.exp() + (shares * batch.prior_s).sum(1)).log()
+        return (LAUNCH_S * self.launch.exp() + (shares * batch.prior_s).sum(1)).log()
 
     def _attend(self, layer: int, state: Tensor, seen: Tensor) -> Tensor:
         heads = self.mix[layer](state).unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -111,7 +111,7 @@ def train(
     numbers: dict[str, int],
     *,
     epochs: int = 60,
-    batch: int = 64,
+    batch: int = 96,
     rate: float = 3e-3,
     seed: int = 0,
 ) -> Iterator[float]:
@@ -153,7 +153,7 @@ def fit(
     machine: str,
     device: str = "cpu",
     members: int = 3,
-    epochs: int = 40,
+    epochs: int = 28,
     seed: int = 0,
 ) -> Estimator:
     """An estimator trained on measured regions.

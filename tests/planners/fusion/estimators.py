@@ -25,7 +25,7 @@ def network(kinds: int, seed: int = 0) -> Network:
     with torch.no_grad():
         for one in found.parameters():
             one.copy_(0.2 * torch.randn(one.shape))
-        found.launch.fill_(-12.0)
+        found.launch.zero_()
     return found.eval()
 
 

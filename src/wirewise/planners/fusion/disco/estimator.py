@@ -42,6 +42,9 @@ LAYERS, HEADS = 6, 4
 MOST_LOG = 3.0
 """Log of the largest share of its prior that an operator can take; the least is one over it."""
 
+LAUNCH_S = 7e-6
+"""Of a compiled region; weights hold a factor to it."""
+
 _SHIPPED = Path(__file__).parent / "data" / "regions-cpu.npz"
 _FORMAT = "wirewise-region-estimator-1"
 _MOST_BYTES = 10_000_000
@@ -150,7 +153,7 @@ def _log_seconds(weights: Mapping[str, Array], region: RegionGraph, kinds: NDArr
     for dense in ("dense.0", "dense.1"):
         state = np.maximum(_linear(weights, dense, state), 0.0)
     shares = np.exp(MOST_LOG * np.tanh(_linear(weights, "dense.2", state)[:, 0] / MOST_LOG))
-    return float(np.log(np.exp(weights["launch"][0]) + (shares * region.prior_s).sum()))
+    return float(np.log(LAUNCH_S * np.exp(weights["launch"][0]) + (shares * region.prior_s).sum()))
 
 
 def _attend(weights: Mapping[str, Array], layer: int, state: Array, seen: NDArray[np.bool_]) -> Array:

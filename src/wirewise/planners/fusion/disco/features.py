@@ -27,7 +27,8 @@ _GROUPS = {name: group for group, names in _WORK.items() for name in names.split
 FEATURES = 17 + len(CATEGORIES) + len(_WORK)
 """Of a node."""
 
-_UNMEASURED_S = 5e-6
+_UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
+"""Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
 _S_PER_BYTE, _S_PER_NARROW_ELEMENT = 5e-11, 2e-9
 """Of what crosses the region's border; narrow are those of less than four bytes, which keep loops from vectors."""
 
@@ -62,13 +63,15 @@ def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tupl
         reads[place[one], [place[i] for i in graph.operators[one].inputs]] = True
     loops, leaving = loops_of(graph, operators, outputs), set(outputs)
     held = _held_bytes(graph, members)
+    used = {i for one in operators if loops[one].live for i in graph.operators[one].inputs if i not in inside}
     rows, prior = [], []
     for number, read_by in zip(members, reads.sum(0).tolist(), strict=True):
         own_s = _own_s(graph, number, loops)
         rows.append(_features(graph, number, loops.get(number), held, own_s, number in leaving, read_by))
         computed = loops[number].computed if number in loops else 0
-        crossing_s = _crossing_s(graph.operators[number], held[number])
-        prior.append(own_s * computed + (crossing_s if number in leaving or not computed else 0.0))
+        crosses = number in leaving or number in used
+        crossing_s = _crossing_s(graph.operators[number], held[number]) if crosses else 0.0
+        prior.append(max(own_s - _DISPATCH_S, own_s / 10) * computed + crossing_s)
     kinds = tuple(name_of(graph.operators[i].kind) if i in inside else "outside" for i in members)
     return RegionGraph(np.array(rows, dtype=np.float32), kinds, reads, np.array(prior, dtype=np.float32))
 
