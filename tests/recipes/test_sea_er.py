@@ -78,6 +78,7 @@ def test_what_cannot_be_used_is_named(words, told, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_workers_share_the_vertices_and_find_the_same(tmp_path):
     job = Job(dataset=GRAPH, methods=("bare", "sea-er", "joint"), settings=SETTINGS)
     said: list[str] = []
