@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
-from wirewise.planners.fusion.disco import AnalyticCosts
+from wirewise.planners.fusion.disco import AnalyticCosts, read_operator_graph
 from wirewise.planners.fusion.disco.synthetic import DEVICE, random_step
 from wirewise.plans import load
 
@@ -58,9 +58,22 @@ def test_a_plan_is_written_and_told(graph, tmp_path):
     assert "bucket 0" in result.stdout
 
 
+def test_a_learned_estimator_prices_regions(graph, tmp_path):
+    of_a_cpu = tmp_path / "cpu.json"
+    msgspec.structs.replace(read_operator_graph(graph), device="cpu").save(of_a_cpu)
+    words = ("plan", "fusion", "--graph", of_a_cpu, *WORDS, "--with", "maximal+default")
+    learned, plain = call(*words, "--estimator", "shipped"), call(*words)
+    assert learned.exit_code == 0, learned.output
+    assert "an estimator learned from" in learned.stdout and "a formula says" in plain.stdout
+    assert plain.stdout.splitlines()[0] != learned.stdout.splitlines()[0]
+    elsewhere = call("plan", "fusion", "--graph", graph, *WORDS, "--estimator", "shipped")
+    assert "there are no weights of the estimator for device" in elsewhere.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--estimator", "absent.npz"], "absent.npz"),
         (["--with", "dpro"], "unknown planner 'dpro'; expected one of: disco"),
         (["--codec", "dgc"], "--codec does not go with --graph"),
         (["--ranks", "1"], "expected at least 2"),

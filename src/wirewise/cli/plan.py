@@ -21,7 +21,8 @@ from wirewise.units import format_size, parse_size
 __all__ = ["app"]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks."
+    no_args_is_help=True,
+    help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks.",
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
@@ -55,6 +56,7 @@ def fusion(
     time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
     trace: plan_gradients.TraceOption = None,
     graph: plan_operators.GraphOption = None,
+    estimator: plan_operators.EstimatorOption = None,
     codec: plan_gradients.CodecOption = None,
     ranks: plan_gradients.RanksOption = None,
     bandwidth: plan_gradients.BandwidthOption = None,
@@ -76,8 +78,10 @@ def fusion(
                 f"{option} {file} takes the place of a run, of its memory and of other files; give one of them"
             )
     if graph is not None:
-        plan_operators.operators(graph, planner or "disco", words, out, json)
+        plan_operators.operators(graph, planner or "disco", words, estimator, out, json)
         return
+    if estimator is not None:
+        raise InputError("--estimator belongs to --graph FILE, and none is given")
     if trace is not None:
         plan_gradients.gradients(trace, planner or "cupcake", words, out, json)
         return

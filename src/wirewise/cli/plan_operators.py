@@ -16,11 +16,14 @@ from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import (
     METHODS,
     AnalyticCosts,
+    ChosenCosts,
+    Estimator,
     Knobs,
     Linear,
     OperatorGraph,
     Planned,
     StepModel,
+    costs_for,
     line_of,
     plan_operators,
     read_operator_graph,
@@ -29,15 +32,25 @@ from wirewise.plans import save
 from wirewise.report.figures import seconds
 from wirewise.units import parse_rate
 
-__all__ = ["METHODS", "GraphOption", "operators"]
+__all__ = ["METHODS", "EstimatorOption", "GraphOption", "operators"]
 
 GraphOption = Annotated[
     Path | None,
     typer.Option(help="JSON with the operators of a captured step, as `OperatorGraph.save` writes it."),
 ]
 
+EstimatorOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Of --graph, what prices fused operators: shipped, or a file of `wirewise profile operators`; "
+        "by default a formula."
+    ),
+]
 
-def operators(graph: Path, method: str, words: Words, out: Path | None, json: str | None) -> None:
+
+def operators(
+    graph: Path, method: str, words: Words, estimator: str | None, out: Path | None, json: str | None
+) -> None:
     """Plan, write and tell.
 
     Raises:
@@ -48,7 +61,8 @@ def operators(graph: Path, method: str, words: Words, out: Path | None, json: st
         if getattr(words, name) is not None:
             raise InputError(f"--{name} does not go with --graph: its all-reduces are not compressed")
     captured = read_operator_graph(graph)
-    model = StepModel(captured, AnalyticCosts(captured), _line(captured, words))
+    priced = _costs(captured, estimator)
+    model = StepModel(captured, priced.costs, _line(captured, words))
     begin = time.perf_counter()
     found = plan_operators(model, method=method, ranks=_ranks(words), knobs=Knobs(seed=words.seed or 0))
     planning_s = time.perf_counter() - begin
@@ -58,7 +72,14 @@ def operators(graph: Path, method: str, words: Words, out: Path | None, json: st
     if json == "-":
         return
     typer.echo(_sentence(found))
+    typer.echo(f"Costs: {priced.why}.")
     print_table(*found.plan.table())
+
+
+def _costs(graph: OperatorGraph, estimator: str | None) -> ChosenCosts:
+    if estimator is None:
+        return ChosenCosts(AnalyticCosts(graph), "regions cost what a formula says")
+    return costs_for(graph, None if estimator == "shipped" else Estimator.load(Path(estimator)))
 
 
 def _ranks(words: Words) -> int:

@@ -8,7 +8,7 @@ decide on the two one after the other; here one search decides on both by the si
 from __future__ import annotations
 
 from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts, Roofline, fit
-from wirewise.planners.fusion.disco.estimator import Estimator, LearnedCosts, costs_for
+from wirewise.planners.fusion.disco.estimator import ChosenCosts, Estimator, LearnedCosts, costs_for
 from wirewise.planners.fusion.disco.graph import CATEGORIES, Operator, OperatorGraph, read_operator_graph
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
 from wirewise.planners.fusion.disco.plan import METHODS, Planned, disco, line_of, plan_of, plan_operators
@@ -19,6 +19,7 @@ __all__ = [
     "CATEGORIES",
     "METHODS",
     "AnalyticCosts",
+    "ChosenCosts",
     "Estimator",
     "Found",
     "Knobs",
