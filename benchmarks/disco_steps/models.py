@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wirewise.recipes.fused_models import Block
+
 CLASSES = 10
 NODES, EDGES, WIDTH = 800, 6000, 256
 
@@ -45,27 +47,10 @@ class Lstm(nn.Module):
         return self.out(self.layer(x)[0][:, -1])
 
 
-class Block(nn.Module):
-    def __init__(self, width: int = 128, heads: int = 4) -> None:
-        super().__init__()
-        self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.mixed = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows, length, width = x.shape
-        qkv = self.qkv(self.first(x)).view(rows, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        weight = (q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5).softmax(-1)
-        x = x + self.mixed((weight @ v).transpose(1, 2).reshape(rows, length, width))
-        return x + self.down(functional.gelu(self.up(self.second(x))))
-
-
 class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block() for _ in range(3)))
+        self.blocks = nn.Sequential(*(Block(128, 4, functional.gelu, 4) for _ in range(3)))
         self.out = nn.Linear(128, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from wirewise.planners.fusion.disco import OperatorGraph
 from wirewise.profile.regions import PRIME
 from wirewise.runtime.data_parallel.capture import capture, graph_of
 
-__all__ = ["SOURCES", "captured_source"]
+__all__ = ["SOURCES", "Block", "captured_source"]
 
 _WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
 _CLASSES = 10
@@ -79,13 +79,15 @@ def _cnn(random: Random) -> tuple[nn.Module, Any]:
     return model, (torch.randn(PRIME, 3, side, side), _labels())
 
 
-class _Block(nn.Module):
-    def __init__(self, random: Random, width: int, heads: int) -> None:
+class Block(nn.Module):
+    """A transformer's block whose attention is spelt out, [rows, length, width] to the same."""
+
+    def __init__(self, width: int, heads: int, activation: Callable[[Tensor], Tensor], widening: int) -> None:
         super().__init__()
-        self.heads, self.activation = heads, _Activation(random)
+        self.heads, self.activation = heads, activation
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.mixed = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.up, self.down = nn.Linear(width, widening * width), nn.Linear(widening * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         rows, length, width = x.shape
@@ -99,7 +101,7 @@ class _Block(nn.Module):
 class _Transformer(nn.Module):
     def __init__(self, random: Random, width: int) -> None:
         super().__init__()
-        self.block = _Block(random, width, random.choice([2, 4]))
+        self.block = Block(width, random.choice([2, 4]), _Activation(random), 2)
         self.out = nn.Linear(width, _CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,12 +5,11 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from tests.planners.cache.problems import block_problem
 from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError, PlanError
-from wirewise.graph import BlockModel, block_model
 from wirewise.planners.cache import (
     POLICIES,
-    CacheProblem,
     best_split,
     fetched_rows,
     keep,
@@ -25,15 +24,7 @@ from wirewise.sim.mini_batch import fetch_batch
 
 @pytest.fixture(scope="module")
 def problem():
-    graph = block_model(BlockModel(nodes=6000, classes=12, mean_degree=8.0, features=2))
-    owner = graph.y % 3
-    return CacheProblem(
-        edges=graph.in_edges,
-        owner=owner,
-        train=tuple(np.flatnonzero((graph.split == 0) & (owner == k)) for k in range(3)),
-        batch_size=16,
-        fanouts=(8, 4),
-    )
+    return block_problem(16)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -6,12 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.planners.cache.problems import block_problem
 from tests.sim.flows.helpers import links, mixed_links
 from wirewise.errors import InputError, PlanError
-from wirewise.graph import BlockModel, block_model
 from wirewise.graph.sampling import seed_batches
 from wirewise.planners import cache
-from wirewise.planners.cache import CacheProblem
 from wirewise.planners.placement import (
     METHODS,
     STARTS,
@@ -195,15 +194,7 @@ def test_rates_of_hosts_come_from_links_between_hosts():
 
 @pytest.fixture(scope="module")
 def sampled():
-    graph = block_model(BlockModel(nodes=6000, classes=12, mean_degree=8.0, features=2))
-    owner = graph.y % 3
-    return CacheProblem(
-        edges=graph.in_edges,
-        owner=owner,
-        train=tuple(np.flatnonzero((graph.split == 0) & (owner == k)) for k in range(3)),
-        batch_size=32,
-        fanouts=(8, 4),
-    )
+    return block_problem(32)
 
 
 def counted_rows(problem, train, batches, size=0, kept=()):
