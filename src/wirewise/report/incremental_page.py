@@ -153,10 +153,10 @@ def _method(run: IncrementalRun) -> list[tuple[str, str]]:
         "separate": "no edges between tasks",
         "transductive": "the whole graph from the start",
     }
-    competing = "classes of its own task" if run.setting == "task" else "all classes so far"
+    competing = "the classes of its own task" if run.setting == "task" else "all classes so far"
     return [
         ("graph", f"{run.dataset}; {grows[run.growth]}"),
-        ("test vertices", f"of every task so far, on the current graph, among the {competing}"),
+        ("test vertices", f"of every task so far, on the current graph, among {competing}"),
         ("accuracy", "mean over the classes of a task"),
         ("run", f"workers: {run.workers}, seed: {run.seed}"),
     ]
