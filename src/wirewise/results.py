@@ -177,6 +177,8 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     pipelined: bool = False
     speedup: float = 1.0
     """Over the first mode."""
+    sampling_bytes: int = 0
+    """Of all machines in an epoch: nodes and neighbours, where the topology is partitioned."""
 
     @property
     def predicted_s(self) -> float:
@@ -209,6 +211,8 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the remote rows that each policy leaves to fetch, by alpha."""
     codec: str = ""
     """Of gradients, in modes that compress them."""
+    topology: str = "replicated"
+    device: str = "cpu"
 
 
 class IncrementalRecord(msgspec.Struct, frozen=True, kw_only=True):

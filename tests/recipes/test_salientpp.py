@@ -15,7 +15,7 @@ from wirewise.cli.main import app
 from wirewise.errors import InputError
 from wirewise.graph import load, read_graph, write_graph
 from wirewise.recipes.launch import last_words
-from wirewise.recipes.salientpp import Job, prepare
+from wirewise.recipes.salientpp import Job, prepare, run
 from wirewise.runtime import full_graph
 
 GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
@@ -41,6 +41,12 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
         ({"hosts": 3}, "4 workers cannot be spread evenly over 3 hosts"),
         ({"others": ("vip", "best")}, "cache policy 'best'"),
         ({"codec": "zip"}, "unknown gradient codec 'zip'"),
+        ({"topology": "cut"}, "topology is 'cut'; expected one of: replicated, partitioned"),
+        ({"topology": "partitioned", "threads": 2}, "2 threads cannot sample a partitioned topology"),
+        ({"device": "tpu"}, "device is 'tpu'; expected one of: cpu, cuda"),
+        ({"network": "air"}, "network is 'air'; expected one of: lab, loopback"),
+        ({"prefix": 1.5}, "prefix is 1.5"),
+        ({"dropout": 1.0}, "dropout is 1"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_machines_start(setting, told):
@@ -62,6 +68,62 @@ def test_what_machines_read_belongs_together(tmp_path):
     for number, machine in enumerate(plan.machines):
         own = (machine.ids >= offsets[number]) & (machine.ids < offsets[number + 1])
         assert len(machine.ids) == 150 and not own.any()
+
+
+def test_training_and_test_nodes_are_the_same_for_all_numbers_of_machines(tmp_path):
+    found = []
+    for workers in (1, 3):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        prepare(Job(dataset=GRAPH, workers=workers, fanouts=(6, 4), train_share=0.5, tested=50), folder)
+        graph = read_graph(folder / "graph.npz")
+        with np.load(folder / "nodes.npz") as nodes:
+            # Nodes are told by their features: their numbers differ.
+            found.append([{graph.x[node].tobytes() for node in nodes[part]} for part in ("train", "test")])
+    assert found[0] == found[1]
+    assert len(found[0][1]) == 50
+
+
+def test_a_device_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(InputError, match="finds no CUDA device here; choose 'cpu'"):
+        run(Job(dataset=GRAPH, device="cuda"), tmp_path / "run", print)
+    assert not (tmp_path / "run").exists()
+
+
+def on_loopback(folder, **knobs):
+    job = Job(
+        dataset=GRAPH, workers=2, network="loopback", fanouts=(6, 4), batch_size=32, train_share=1.0, epochs=2,
+        tested=200, **knobs,
+    )  # fmt: skip
+    return run(job, folder, lambda text: None).modes
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_partitioned_topology_trains_bit_for_bit_alike(tmp_path):
+    both = [
+        on_loopback(tmp_path / topology, topology=topology, modes=("base", "int8"))
+        for topology in ("replicated", "partitioned")
+    ]
+    for name, whole in both[0].items():
+        parts = both[1][name]
+        assert parts.loss == whole.loss and parts.accuracy == whole.accuracy > 0.5
+        assert (parts.remote_rows, parts.bytes_sent) == (whole.remote_rows, whole.bytes_sent)
+        assert whole.sampling_bytes == 0 < parts.sampling_bytes
+        # No link is known here, so that none can bind.
+        assert whole.link_s == 0 and whole.binding == "processors"
+
+
+@pytest.mark.gpu
+def test_a_device_trains_alike(tmp_path):
+    modes = ("pipeline", "gradients")
+    cpu, cuda = (
+        on_loopback(tmp_path / device, device=device, modes=modes, dropout=0.0) for device in ("cpu", "cuda")
+    )
+    for name, one in cpu.items():
+        assert cuda[name].loss == pytest.approx(one.loss, rel=1e-2)
+        assert (cuda[name].remote_rows, cuda[name].bytes_sent) == (one.remote_rows, one.bytes_sent)
 
 
 def test_a_graph_without_training_nodes(tmp_path):

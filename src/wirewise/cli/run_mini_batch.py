@@ -23,6 +23,17 @@ def salientpp(
     workers: Annotated[int, typer.Option(help="Machines, a part of the features each.")] = 4,
     hosts: Annotated[int, typer.Option(help="Hosts of the lab; 0: one for each machine.")] = 0,
     link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "100mbit",
+    network: Annotated[
+        str, typer.Option(help="lab, or loopback: processes of this machine, slowed by no link.")
+    ] = "lab",
+    topology: Annotated[
+        str,
+        typer.Option(help="replicated: all edges on every machine; partitioned: those of its own nodes."),
+    ] = "replicated",
+    device: Annotated[str, typer.Option(help="cpu or cuda: where batches are made and trained.")] = "cpu",
+    prefix: Annotated[
+        float, typer.Option(help="Share of its own rows that a machine keeps on a CUDA device.")
+    ] = 0.15,
     modes: Annotated[
         str, typer.Option(help="base, pipeline, cache, bf16, int8, gradients; the first is compared with.")
     ] = "base,pipeline,cache,int8,gradients",
@@ -37,6 +48,8 @@ def salientpp(
     train_share: Annotated[float, typer.Option(help="Use so much of the training nodes.")] = 0.13,
     epochs: Annotated[int, typer.Option(help="Of every mode.")] = 3,
     hidden: Annotated[int, typer.Option(help="Width of the hidden rows.")] = 64,
+    dropout: Annotated[float, typer.Option(help="Probability of dropping a hidden value.")] = 0.5,
+    learning_rate: Annotated[float, typer.Option(help="Of Adam.")] = 0.003,
     threads: Annotated[int, typer.Option(help="That sample, on each machine.")] = 1,
     tested: Annotated[int, typer.Option(help="Test nodes that are evaluated at most.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of partition, draws and weights.")] = 0,
@@ -59,6 +72,10 @@ def salientpp(
         workers=workers,
         hosts=hosts,
         link=link,
+        network=network,
+        topology=topology,
+        device=device,
+        prefix=prefix,
         modes=_words(modes),
         fanouts=_numbers(fanouts),
         batch_size=batch_size,
@@ -69,6 +86,8 @@ def salientpp(
         train_share=train_share,
         epochs=epochs,
         hidden=hidden,
+        dropout=dropout,
+        learning_rate=learning_rate,
         threads=threads,
         tested=tested,
         seed=seed,
@@ -108,7 +127,7 @@ def _show(found: MiniBatchRun) -> None:
             one.binding,
             str(one.remote_rows),
             f"{one.hit_rate:.0%}",
-            size(one.bytes_sent),
+            size(one.bytes_sent + one.sampling_bytes),
             f"{100 * one.accuracy:.1f}",
         ]
         for name, one in found.modes.items()

@@ -15,7 +15,7 @@ from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job, Outcome
 from wirewise.results import EpochRecord
 
-__all__ = ["SAYS", "choose_network", "in_lab", "last_words", "train"]
+__all__ = ["SAYS", "choose_network", "in_lab", "last_words", "on_loopback", "train"]
 
 _WORKER = ["-m", "wirewise.recipes.full_graph_worker"]
 SAYS = "for the user: "
@@ -71,25 +71,54 @@ def in_lab(
     possible, reason = lab.available()
     if not possible:
         raise LabError(f"no lab here: {reason}; `wirewise doctor` says more")
-    outcome = folder / "outcome.json"
-    outcome.unlink(missing_ok=True)
-
-    def heard(host: int, line: str) -> None:
-        if line.startswith(SAYS):
-            say(line.removeprefix(SAYS))
-
+    (folder / "outcome.json").unlink(missing_ok=True)
     with lab.Lab(hosts, link, links) as network:
         done = network.run(
             ["-m", module, str(folder)],
             processes_per_host=per_host,
             launcher="direct",
             folder=folder / "logs",
-            listener=heard,
+            listener=_for_user(say),
             timeout_s=timeout_s,
         )
+    return _outcome(done, folder)
+
+
+def on_loopback(
+    module: str, folder: Path, ranks: int, say: Callable[[str], None], *, timeout_s: float = 3600.0
+) -> bytes:
+    """As `in_lab`, but all ranks are processes of this machine that talk over loopback, which no link shapes.
+
+    Raises:
+        PeerError: A rank failed; the message holds its last words.
+    """
+    (folder / "outcome.json").unlink(missing_ok=True)
+    with lab.Loopback() as network:
+        done = network.run(
+            ["-m", module, str(folder)],
+            processes=ranks,
+            launcher="direct",
+            folder=folder / "logs",
+            listener=_for_user(say),
+            timeout_s=timeout_s,
+        )
+    return _outcome(done, folder)
+
+
+def _for_user(say: Callable[[str], None]) -> Callable[[int, str], None]:
+    """Pass on the lines of workers that the user shall read."""
+
+    def heard(host: int, line: str) -> None:
+        if line.startswith(SAYS):
+            say(line.removeprefix(SAYS))
+
+    return heard
+
+
+def _outcome(done: lab.JobResult, folder: Path) -> bytes:
     if not done.ok:
         raise PeerError(last_words(done, folder / "logs"))
-    return outcome.read_bytes()
+    return (folder / "outcome.json").read_bytes()
 
 
 def train(

@@ -1,8 +1,8 @@
 """SALIENT++: mini-batch training over partitioned features, with a cache by inclusion probability and a pipeline.
 
 T. Kaler, A.-S. Iliopoulos, P. Murzynowski, T. B. Schardl, C. E. Leiserson, J. Chen: Communication-Efficient Graph
-Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023. Every machine has the graph
-and a part of the features; modes train one after another on the same batches.
+Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023. Every machine has the graph,
+or the edges of its own nodes, and a part of the features; modes train one after another on the same batches.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import torch
 
 from wirewise import plans, units
 from wirewise.codec.gradients import make
@@ -25,11 +26,18 @@ from wirewise.planners import cache
 from wirewise.planners.cache import POLICIES, CacheProblem
 from wirewise.planners.cache.inclusion import inclusion
 from wirewise.plans import CachePlan
-from wirewise.recipes.launch import in_lab
+from wirewise.recipes.launch import in_lab, on_loopback
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
 
-__all__ = ["ALPHAS", "MODES", "Job", "Mode", "run"]
+__all__ = ["ALPHAS", "DEVICES", "MODES", "NETWORKS", "TOPOLOGIES", "Job", "Mode", "run"]
+
+TOPOLOGIES = ("replicated", "partitioned")
+"""Whether a machine has the edges of all nodes, or of its own ones only and asks others hop by hop."""
+DEVICES = ("cpu", "cuda")
+"""Where batches are made and trained."""
+NETWORKS = ("lab", "loopback")
+"""Hosts with shaped links, or processes of this machine that no link slows."""
 
 
 class Mode(NamedTuple):
@@ -66,6 +74,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     hosts: int = 0
     """Of the lab; 0: one for each worker."""
     link: str = "100mbit"
+    network: str = "lab"
+    topology: str = "replicated"
+    device: str = "cpu"
+    prefix: float = 0.15
+    """Share of its own rows that a machine keeps on its device, where that is not the processor."""
     modes: tuple[str, ...] = ("base", "pipeline", "cache", "int8", "gradients")
     fanouts: tuple[int, ...] = (15, 10, 5)
     batch_size: int = 64
@@ -79,6 +92,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Of the training nodes."""
     epochs: int = 3
     hidden: int = 64
+    dropout: float = 0.5
     learning_rate: float = 0.003
     threads: int = 1
     tested: int = 2000
@@ -102,6 +116,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise InputError(
                 f"cache policy {unknown[0]!r} is unknown; expected some of: {', '.join(POLICIES)}"
             )
+        for name, known in (("topology", TOPOLOGIES), ("device", DEVICES), ("network", NETWORKS)):
+            if (value := getattr(self, name)) not in known:
+                raise InputError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
+        if self.topology == "partitioned" and self.threads > 1:
+            raise InputError(
+                f"{self.threads} threads cannot sample a partitioned topology, whose machines draw together; expected 1"
+            )
         if self.hosts < 0 or self.workers % (self.hosts or self.workers):
             raise InputError(
                 f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; choose a number of workers "
@@ -118,11 +139,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 raise InputError(f"{name} is {getattr(self, name)}; expected a finite number above 0")
         if not 0 < self.train_share <= 1:
             raise InputError(f"train_share is {self.train_share}; expected a share above 0 and at most 1")
+        if not 0 <= self.prefix <= 1:
+            raise InputError(
+                f"prefix is {self.prefix}; expected the share of the own rows on the device, 0 to 1"
+            )
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; expected a probability of at least 0, below 1")
         units.parse_rate(self.link)
 
 
 def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
-    """Cut the graph, plan the cache, and train every mode, a machine on each host of a lab.
+    """Cut the graph, plan the cache, and train every mode, a machine on each host of a lab or all on loopback.
 
     Args:
         job: What.
@@ -131,16 +158,27 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
 
     Raises:
         LabError: No lab can be built here.
-        InputError: The graph or a setting cannot be used.
+        InputError: The graph or a setting cannot be used, or there is no such device.
         PeerError: A machine failed; the message holds its last words.
     """
+    _check_device(job.device)
     make_folder(folder)
     say(f"cutting {job.dataset} into {job.workers} parts and planning the cache")
     prepare(job, folder)
-    hosts = job.hosts or job.workers
-    worker, per_host = "wirewise.recipes.salientpp_worker", job.workers // hosts
-    outcome = in_lab(worker, folder, hosts, job.link, say, per_host=per_host)
+    hosts, worker = job.hosts or job.workers, "wirewise.recipes.salientpp_worker"
+    if job.network == "loopback":
+        outcome = on_loopback(worker, folder, job.workers, say)
+    else:
+        outcome = in_lab(worker, folder, hosts, job.link, say, per_host=job.workers // hosts)
     return msgspec.json.decode(outcome, type=MiniBatchRun)
+
+
+def _check_device(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"device is {device!r}, and PyTorch {torch.__version__} finds no CUDA device here; choose 'cpu', or run "
+            "where `wirewise doctor` lists one"
+        )
 
 
 def prepare(job: Job, folder: Path) -> None:
@@ -150,12 +188,14 @@ def prepare(job: Job, folder: Path) -> None:
     owner = np.zeros(graph.num_nodes, np.int64)
     if job.workers > 1:
         owner = partition(graph, job.workers, method="metis", seed=job.seed).astype(np.int64)
-    graph, ranges, train = _ordered(job, graph, owner)
+    train, test = _chosen(job, graph)
+    graph, ranges = _ordered(job, graph, owner, train)
+    train, test = (np.sort(ranges.new[nodes]) for nodes in (train, test))
     problem = _problem(job, graph, ranges.owner, train)
     _check_memory(graph.num_features, _plan(job, problem, folder))
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "nodes.npz") as file:
-        np.savez(file, offsets=ranges.offsets, train=train)
+        np.savez(file, offsets=ranges.offsets, train=train, test=test)
     with atomic_file(folder / "job.json") as file:
         file.write(msgspec.json.encode(job))
 
@@ -185,21 +225,29 @@ def _plan(job: Job, problem: CacheProblem, folder: Path) -> CachePlan:
     return plan
 
 
-def _ordered(job: Job, graph: GraphData, owner: np.ndarray) -> tuple[GraphData, Ranges, np.ndarray]:
-    """The graph with each machine's nodes in a range, those first that its batches need most; training nodes."""
-    pool = np.flatnonzero(graph.split == 0)
-    if not len(pool):
+def _chosen(job: Job, graph: GraphData) -> tuple[np.ndarray, np.ndarray]:
+    """Training and test nodes that are used; drawn before nodes are renumbered, so the same for all machines."""
+    train, test = (np.flatnonzero(graph.split == part) for part in (0, 2))
+    if not len(train):
         raise InputError(f"{graph.name} has no training nodes; expected some with split 0")
-    chosen = np.random.default_rng(job.seed).choice(
-        pool, max(int(job.train_share * len(pool)), 1), replace=False
+    used = max(int(job.train_share * len(train)), 1)
+    tested = min(len(test), job.tested)
+    train, test = (
+        np.random.default_rng(job.seed).choice(nodes, count, replace=False)
+        for nodes, count in ((train, used), (test, tested))
     )
-    before = _problem(job, graph, owner, chosen)
+    return train, test
+
+
+def _ordered(job: Job, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> tuple[GraphData, Ranges]:
+    """The graph with each machine's nodes in a range, those first that its batches need most."""
+    before = _problem(job, graph, owner, train)
     scores = [
         inclusion(before.drawers, before.drawn[machine], job.fanouts, hop_zero=True)
         for machine in range(job.workers)
     ]
     ranges = ranges_of(owner, scores)
-    return ranges.renumber(graph), ranges, np.sort(ranges.new[chosen])
+    return ranges.renumber(graph), ranges
 
 
 def _problem(job: Job, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> CacheProblem:

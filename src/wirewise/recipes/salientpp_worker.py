@@ -22,18 +22,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise import plans, units
+from wirewise import units
 from wirewise.codec.layout import row_bytes
 from wirewise.files import atomic_file
-from wirewise.graph import SparseRows, read_graph
-from wirewise.graph.sampling import NeighborSampler
-from wirewise.plans import CachePlan
 from wirewise.recipes.launch import SAYS
 from wirewise.recipes.salientpp import MODES, Job, Mode
+from wirewise.recipes.salientpp_part import Part
 from wirewise.results import MiniBatchRecord, MiniBatchRun
+from wirewise.rng import stream_key
 from wirewise.runtime import full_graph
 from wirewise.runtime.data_parallel import HookState, hook
-from wirewise.runtime.mini_batch import STAGES, BatchLoader, Fetcher, MiniBatch, RowStore
+from wirewise.runtime.mini_batch import STAGES, BatchLoader, MiniBatch, PartitionedSampler
 from wirewise.runtime.mini_batch.sage import Sage
 from wirewise.runtime.transport import Transport
 
@@ -93,25 +92,17 @@ class _Seen:
 class _Machine:
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.folder = job, folder
-        self.graph = read_graph(folder / "graph.npz")
-        with np.load(folder / "nodes.npz") as nodes:
-            self.offsets, self.train = nodes["offsets"], nodes["train"]
-        plan = plans.load(folder / "plan.json")
-        assert isinstance(plan, CachePlan)
-        self.plan = plan
         store = dist.distributed_c10d._get_default_store()
-        # Rows travel in groups of their own, so that they never wait for gradients.
-        groups = [dist.group.WORLD, dist.new_group(), dist.new_group()]
-        self.gradients, self.rows, self.evaluation = (
+        # Rows travel in groups of their own, so that they never wait for gradients; so do neighbours.
+        groups = [dist.group.WORLD, *(dist.new_group() for _ in range(3))]
+        self.gradients, self.rows, self.evaluation, sampling = (
             Transport(group, timeout_s=job.timeout_s, store=store)  # type: ignore[arg-type]
             for group in groups
         )
         self.rank = self.gradients.rank
-        self.labels = torch.from_numpy(self.graph.y).long()
-        first, end = self.offsets[self.rank : self.rank + 2]
-        x = self.graph.x
-        own = x.rows(np.arange(first, end)).to_dense() if isinstance(x, SparseRows) else x[first:end]
-        self.own = torch.from_numpy(np.ascontiguousarray(own))
+        self.part = Part(job, folder, self.rank, sampling)
+        self.batches = 0
+        """Of an epoch."""
 
     def work(self) -> None:
         """Train every mode, write."""
@@ -127,25 +118,26 @@ class _Machine:
         run = MiniBatchRun(
             dataset=self.job.dataset,
             workers=self.job.workers,
-            link=self.job.link,
+            link=self.job.link if self.job.network == "lab" else self.job.network,
             alpha=self.job.alpha,
             policy=self.job.policy,
-            batches=len(self._loader(self.rows, self.job.fanouts, MODES["base"], self.train)),
-            predicted_remaining=self.plan.remaining,
+            batches=self.batches,
+            predicted_remaining=self.part.plan.remaining,
             sampler_edges_per_s=rate,
             modes=records,
             hosts=self.job.hosts or self.job.workers,
             policies=msgspec.json.decode((self.folder / "policies.json").read_bytes()),
             codec=self.job.codec,
+            topology=self.job.topology,
+            device=self.job.device,
         )
         with atomic_file(self.folder / "outcome.json") as file:
             file.write(msgspec.json.encode(run))
 
     def _train(self, name: str) -> MiniBatchRecord:
         mode, net, seen = MODES[name], self._net(MODES[name]), _Seen()
-        loader = self._loader(self.rows, self.job.fanouts, mode, self.train)
-        fetcher = loader.fetcher
-        fetcher.sent_bytes = fetcher.received_bytes = 0
+        loader = self.part.loader(self.rows, self.job.fanouts, mode, self.part.train)
+        self.batches = len(loader)
         for epoch in range(self.job.epochs):
             self._epoch(loader, epoch, net, seen)
             self._say(f"{name}, epoch {epoch + 1} of {self.job.epochs}: {seen.epochs_s[-1]:.2f} s")
@@ -157,7 +149,10 @@ class _Machine:
     def _net(self, mode: Mode) -> _Net:
         torch.manual_seed(self.job.seed)
         hidden = [self.job.hidden] * (len(self.job.fanouts) - 1)
-        bare = Sage([self.graph.num_features, *hidden, self.graph.num_classes])
+        widths = [self.part.num_features, *hidden, self.part.num_classes]
+        bare = Sage(widths, dropout=self.job.dropout).to(self.part.device)
+        # Machines start from the same weights and drop different values, as one would in the union of their batches.
+        torch.manual_seed(stream_key(self.job.seed, self.rank))
         wrapped, compressed = DistributedDataParallel(bare), None
         if mode.compressed:
             compressed, function = hook(codec=self.job.codec, model=bare, timeout_s=self.job.timeout_s)
@@ -189,65 +184,56 @@ class _Machine:
         gradients = net.ring_bytes * len(loader)
         if net.compressed is not None:
             gradients = net.compressed.bytes_sent / epochs
-        busiest = max(fetcher.sent_bytes, fetcher.received_bytes) / epochs + gradients
+        asked = loader.sampler if isinstance(loader.sampler, PartitionedSampler) else None
+        sent, received = fetcher.sent_bytes, fetcher.received_bytes
+        if asked is not None:
+            sent, received = sent + asked.sent_bytes, received + asked.received_bytes
+        busiest = max(sent, received) / epochs + gradients
         fetched, foreign = self._reduced(float(seen.fetched)), self._reduced(float(seen.foreign))
-        per_host = self.job.workers // (self.job.hosts or self.job.workers)
-        link_bytes_s = units.parse_rate(self.job.link) / per_host
         return MiniBatchRecord(
             epoch_s=statistics.median(seen.epochs_s),
             epochs_s=tuple(seen.epochs_s),
             remote_rows=int(fetched / epochs),
             bytes_sent=int(self._reduced(float(fetcher.sent_bytes)) / epochs),
             bytes_predicted=self._predicted_bytes(mode, len(loader)),
+            sampling_bytes=int(self._reduced(float(sent - fetcher.sent_bytes)) / epochs),
             gradient_bytes=int(self._reduced(gradients)),
             hit_rate=1 - fetched / foreign if foreign else 0.0,
             accuracy=self._accuracy(net.bare),
             loss=self._reduced(statistics.mean(seen.losses[-len(loader) :])) / self.job.workers,
             stage_s={stage: statistics.median(spent) for stage, spent in seen.stages.items()},
-            link_s=self._reduced(busiest, dist.ReduceOp.MAX) * _HEADERS / link_bytes_s,
+            link_s=self._link_s(self._reduced(busiest, dist.ReduceOp.MAX)),
             cpu_s=statistics.median(seen.cpu_s) / min(self.job.workers, os.cpu_count() or 1),
             pipelined=mode.depth > 0,
         )
 
+    def _link_s(self, sent_bytes: float) -> float:
+        """What bytes of a machine take on the link that it shares with others of its host; loopback is no link."""
+        if self.job.network != "lab":
+            return 0.0
+        per_host = self.job.workers // (self.job.hosts or self.job.workers)
+        return sent_bytes * _HEADERS * per_host / units.parse_rate(self.job.link)
+
     def _predicted_bytes(self, mode: Mode, batches: int) -> int:
         """Of an epoch, from the rows that the plan expects of batches of the size that it was made for."""
-        owner = np.searchsorted(self.offsets, self.train, side="right") - 1
+        owner = self.part.owner_of(self.part.train)
         steps = np.bincount(owner, minlength=self.job.workers) / self.job.batch_size
         rows = sum(
             count * sum(machine.fetched if mode.cached else machine.needed)
-            for count, machine in zip(steps, self.plan.machines, strict=True)
+            for count, machine in zip(steps, self.part.plan.machines, strict=True)
         )
         heads = self.job.workers * (self.job.workers - 1) * (8 + 4 * batches)
-        return int(rows * (row_bytes(self.graph.num_features, mode.bits) + 4)) + heads
-
-    def _loader(
-        self, transport: Transport, fanouts: tuple[int, ...], mode: Mode, seeds: np.ndarray
-    ) -> BatchLoader:
-        cached = self.plan.machines[self.rank].ids if mode.cached else None
-        fetcher = Fetcher(
-            RowStore(self.own, self.offsets, self.rank, cached), transport, bits=mode.bits, seed=self.job.seed
-        )
-        if cached is not None:
-            fetcher.fill_cache()
-        owner = np.searchsorted(self.offsets, seeds, side="right") - 1
-        by_machine = [seeds[owner == machine] for machine in range(self.job.workers)]
-        sampler = NeighborSampler(self.graph.in_edges, fanouts, seed=self.job.seed)
-        size, depth = self.job.batch_size, mode.depth
-        return BatchLoader(
-            fetcher, sampler, self.labels, by_machine, size, depth=depth, threads=self.job.threads
-        )
+        return int(rows * (row_bytes(self.part.num_features, mode.bits) + 4)) + heads
 
     @torch.no_grad()
     def _accuracy(self, net: Sage) -> float:
         """Share of the test nodes that are right, each machine looking at its own."""
-        test = np.flatnonzero(self.graph.split == 2)
+        test = self.part.test
         if not len(test):
             return float("nan")
-        few = min(len(test), self.job.tested)
-        test = np.sort(np.random.default_rng(self.job.seed).choice(test, few, replace=False))
         net.eval()
         fanouts = (_EVALUATED,) * len(self.job.fanouts)
-        loader = self._loader(self.evaluation, fanouts, MODES["base"], test)
+        loader = self.part.loader(self.evaluation, fanouts, MODES["base"], test)
         right = sum(
             int((net(batch.x, batch.batch.layers).argmax(dim=1) == batch.y).sum())
             for batch in loader.epoch(0)
@@ -256,14 +242,15 @@ class _Machine:
         return self._reduced(float(right)) / len(test)
 
     def _sampling_rate(self) -> float:
-        """Edges a second on one thread of rank 0, while the other machines wait."""
-        sampler, drawn = NeighborSampler(self.graph.in_edges, self.job.fanouts, seed=self.job.seed), 0
-        size = min(1024, self.graph.num_nodes)
-        seeds = np.random.default_rng(0).choice(self.graph.num_nodes, size, replace=False)
-        if self.rank == 0:
-            sampler.sample(seeds)
+        """Edges a second on one thread of rank 0, while the other machines wait, or answer what it asks."""
+        sampler, drawn = self.part.sampler(self.job.fanouts), 0
+        size = min(1024, self.part.num_nodes)
+        seeds = np.random.default_rng(0).choice(self.part.num_nodes, size, replace=False)
+        if self.rank == 0 or sampler.collective:
+            mine = seeds if self.rank == 0 else seeds[:0]
+            sampler.sample(mine)
             start_s = time.perf_counter()
-            drawn = sum(sampler.sample(seeds, batch=number).num_edges for number in range(10))
+            drawn = sum(sampler.sample(mine, batch=number).num_edges for number in range(10))
             drawn = int(drawn / (time.perf_counter() - start_s))
         self.gradients.all_reduce(torch.zeros(1), "the end")
         return float(drawn)

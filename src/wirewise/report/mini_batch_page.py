@@ -136,16 +136,19 @@ def _bytes(run: MiniBatchRun) -> str:
             size(one.bytes_predicted),
             size(one.bytes_sent),
             signed(one.bytes_sent / one.bytes_predicted - 1) if one.bytes_predicted else "",
+            size(one.sampling_bytes),
             size(one.gradient_bytes),
             f"{100 * one.accuracy:.1f} %",
         ]
         for name, one in run.modes.items()
     ]
     titles = [
-        "mode", "rows fetched", "cache hits", "predicted", "sent", "over prediction", "gradients", "test accuracy",
+        "mode", "rows fetched", "cache hits", "predicted", "sent", "over prediction", "neighbours", "gradients",
+        "test accuracy",
     ]  # fmt: skip
     lead = (
-        "Of all machines in an epoch. Predicted: ids and rows that the cache plan expects, before training."
+        "Of all machines in an epoch. Predicted: ids and rows that the cache plan expects, before training. "
+        "Neighbours: what machines tell each other to sample, where each has the edges of its own nodes only."
     )
     return shell.section("Bytes", lead, shell.table(titles, rows))
 
@@ -163,10 +166,13 @@ def _policies(run: MiniBatchRun) -> str:
 
 
 def _notes(run: MiniBatchRun) -> str:
+    where = "on every machine" if run.topology == "replicated" else "partitioned"
+    hosts = f"on {run.hosts or run.workers} hosts of a lab with links of {run.link}"
+    if run.link == "loopback":
+        hosts = "that talk over loopback, which no link shapes"
     told = [
-        "The graph is on every machine, features are partitioned; all modes train on the same batches.",
-        f"Machines are processes on {run.hosts or run.workers} hosts of a lab with links of {run.link}; all compute "
-        "on this computer.",
+        f"The graph is {where}, features are partitioned; all modes train on the same batches.",
+        f"Machines are processes {hosts}; all compute on this computer ({run.device}).",
         f"The sampler draws {run.sampler_edges_per_s / 1e6:.1f} million edges a second on one thread.",
         f"Compressed gradients travel by {run.codec}." if run.codec else "",
     ]

@@ -63,6 +63,31 @@ def test_a_machine_without_seeds_answers_the_others():
     same(found[2], whole.sample(seeds, batch=2))
 
 
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_sent_bytes_are_nodes_and_neighbours(semantics):
+    _, make = samplers(3, semantics=semantics)
+
+    def machine(rank, group, store):
+        sampler = make(rank, group, store)
+        batch = sampler.sample(np.array([10, 300, 590]) + rank, batch=rank)
+        return sampler, batch
+
+    told = 0
+    found = run_ranks_as_threads(3, machine)
+    for rank, (sampler, batch) in enumerate(found):
+        asked = 0
+        for layer in reversed(batch.layers):
+            targets = batch.n_id[asked if semantics == "frontier" else 0 : layer.num_targets]
+            drawn = np.diff(layer.indptr)[-len(targets) :]
+            foreign = np.searchsorted(sampler.offsets, targets, side="right") - 1 != rank
+            # A node and the number of its neighbours take four bytes each, and so does a neighbour.
+            told += int(8 * foreign.sum() + 4 * drawn[foreign].sum())
+            asked = layer.num_targets
+    heads = 3 * 2 * 16 * len(FANOUTS)
+    assert sum(sampler.sent_bytes for sampler, _ in found) == told + heads
+    assert sum(sampler.received_bytes for sampler, _ in found) == told + heads
+
+
 @pytest.mark.parametrize("depth", [0, 3])
 def test_a_loader_makes_the_same_batches(depth):
     job = Job(3, depth=depth, alpha=0.1, empty=(1,))

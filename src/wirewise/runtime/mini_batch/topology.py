@@ -26,10 +26,10 @@ __all__ = ["PartitionedSampler", "own_edges"]
 
 
 def own_edges(edges: InEdges, first: int, end: int) -> InEdges:
-    """In-edges of the nodes `first` to `end` of a graph, sources by global id."""
+    """In-edges of the nodes `first` to `end` of a graph, sources by global id; copies, so that the graph may go."""
     begin, stop = edges.indptr[first], edges.indptr[end]
-    weight = None if edges.weight is None else edges.weight[begin:stop]
-    return InEdges(edges.indptr[first : end + 1] - begin, edges.indices[begin:stop], weight)
+    weight = None if edges.weight is None else edges.weight[begin:stop].copy()
+    return InEdges(edges.indptr[first : end + 1] - begin, edges.indices[begin:stop].copy(), weight)
 
 
 class _Asked(NamedTuple):
