@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirewise.report.incremental_page import _spread, incremental_html, write_incremental_html
+from wirewise.report.incremental_page import _chart, _spread, incremental_html, write_incremental_html
+from wirewise.report.svg import ticks
 from wirewise.results import IncrementalRecord, IncrementalRun
 
 
@@ -53,6 +54,19 @@ def test_the_best_method_and_its_bounds_are_told():
 def test_joint_training_alone_is_a_page_too(tmp_path):
     write_incremental_html(made(joint=record(0.9, 0.0)), tmp_path / "page.html")
     assert "joint ends at 90.0" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(("tasks", "wish"), [(2, [1, 2]), (3, [1, 2, 3]), (20, [5, 10, 15, 20])])
+def test_tasks_are_counted_in_whole_numbers(tasks, wish):
+    chart = _chart({"bare": (0.9,) * tasks}, "AP")
+    assert [float(at) for at in re.findall(r'class="tick" text-anchor="middle">([\d.]+)<', chart)] == wish
+
+
+@given(st.integers(0, 50), st.integers(1, 5000), st.integers(2, 12))
+def test_whole_ticks_are_whole_and_not_many(low, width, count):
+    found = ticks(low, low + width, count, whole=True)
+    assert found and all(value == round(value) and low <= value <= low + width for value in found)
+    assert len(found) <= count / 0.7 + 1
 
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=15))

@@ -101,7 +101,7 @@ def _chart(lines: dict[str, tuple[float, ...]], label: str, width: float = 560, 
     tasks = len(next(iter(lines.values())))
     x = Scale(1, max(tasks, 2), frame.left, frame.right)
     y = Scale(low - margin, high + margin, frame.bottom, frame.top)
-    parts = [svg.axes(frame, x, y, "tasks learnt", "{:g} %")]
+    parts = [svg.axes(frame, x, y, "tasks learnt", "{:g} %", whole=True)]
     ends = _spread([y(100 * line[-1]) for line in lines.values()], frame.bottom)
     for number, (name, line) in enumerate(lines.items()):
         colour = _colour(number)

@@ -46,13 +46,14 @@ class Frame:
     bottom: float
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round values from `low` to `high`."""
+def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
+    """About `count` round values from `low` to `high`; `whole`: whole numbers, of things that are counted."""
     if not high > low:
         return [low]
     raw = (high - low) / max(count, 1)
+    raw = max(raw, 1.0) if whole else raw
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.7)
+    step = next(power * m for m in ((1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)) if power * m >= raw * 0.7)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [i * step for i in range(first, last + 1)]
@@ -96,8 +97,13 @@ def polyline(dots: Sequence[tuple[float, float]], kind: str) -> str:
     return f'<path d="{"".join(path)}" class="{kind}"/>' if path else ""
 
 
-def axes(frame: Frame, x: Scale, y: Scale, x_title: str, y_format: str = "{:g}") -> str:
-    """Horizontal grid lines with values at the left, values along the bottom, the title of the x axis."""
+def axes(
+    frame: Frame, x: Scale, y: Scale, x_title: str, y_format: str = "{:g}", *, whole: bool = False
+) -> str:
+    """Horizontal grid lines with values at the left, values along the bottom, the title of the x axis.
+
+    `whole`: the x axis counts things, so that only whole numbers stand at it.
+    """
     parts = []
     for value in ticks(y.low, y.high):
         if value < 0 <= y.low + 0.5 * (y.high - y.low):
@@ -106,7 +112,7 @@ def axes(frame: Frame, x: Scale, y: Scale, x_title: str, y_format: str = "{:g}")
         at = y(value)
         parts.append(f'<path d="M{number(frame.left)} {number(at)}H{number(frame.right)}" class="grid"/>')
         parts.append(text(frame.left - 8, at + 4, y_format.format(value), "tick", "end"))
-    for value in ticks(x.low, x.high, 6):
+    for value in ticks(x.low, x.high, 6, whole=whole):
         parts.append(text(x(value), frame.bottom + 18, f"{value:g}", "tick", "middle"))
     parts.append(
         f'<path d="M{number(frame.left)} {number(frame.bottom)}H{number(frame.right)}" class="axis"/>'
