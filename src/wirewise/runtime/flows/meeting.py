@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 
 from wirewise.errors import PeerError
+from wirewise.runtime.congestion import leave_bbr
 
 __all__ = ["FLOWS", "WORDS", "Peers", "meet"]
 
@@ -165,6 +166,7 @@ def _connected(place: tuple[str, int], deadline_s: float) -> socket.socket:
 def _ready(connection: socket.socket, timeout_s: float) -> socket.socket:
     connection.settimeout(timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    leave_bbr(connection)
     return connection
 
 
