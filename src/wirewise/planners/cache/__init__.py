@@ -1,5 +1,6 @@
 """Which features of other machines' nodes a machine keeps, so that mini-batches fetch few rows."""
 
+from wirewise.planners.cache.growth import CacheChange, GrowingCache
 from wirewise.planners.cache.inclusion import Drawers, inclusion, one_hop, seed_probability
 from wirewise.planners.cache.lookahead import best_split, fetched_rows, remote_rows
 from wirewise.planners.cache.planner import budgets_of, plan, plans, share_budget
@@ -8,8 +9,10 @@ from wirewise.planners.cache.volume import access_counts, missed
 
 __all__ = [
     "POLICIES",
+    "CacheChange",
     "CacheProblem",
     "Drawers",
+    "GrowingCache",
     "access_counts",
     "best_split",
     "budgets_of",

@@ -24,7 +24,7 @@ from wirewise.graph.structure import InEdges, out_edges
 __all__ = ["Drawers", "inclusion", "one_hop", "seed_probability"]
 
 Vector = NDArray[np.float64]
-_ALMOST_ONE = 1.0 - 1e-12
+ALMOST_ONE = 1.0 - 1e-12
 
 
 class Drawers:
@@ -48,7 +48,7 @@ class Drawers:
 
     def any_of(self, probability: Vector) -> Vector:
         """Probability that a node is drawn if each node draws it with this probability, independently, [N]."""
-        logarithms = np.log1p(-np.minimum(probability, _ALMOST_ONE))
+        logarithms = np.log1p(-np.minimum(probability, ALMOST_ONE))
         return -np.expm1(_sums(self.indptr, self.indices, logarithms))
 
 
