@@ -12,11 +12,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Bucket, Grants
 from wirewise.runtime.flows.meeting import FLOWS, WORDS, Peers
+from wirewise.runtime.flows.outbox import Outbox
 
 __all__ = ["Carrier"]
 
@@ -29,18 +29,6 @@ _WORD = struct.Struct("!iiqi")
 _ENDED, _ANNOUNCED, _GRANTED = range(3)
 _BUFFER_BYTES = 1 << 20
 _IDLE_S = 1.0
-
-
-@dataclass
-class _Flow:
-    """A flow that this host sends."""
-
-    op: int
-    host: int
-    iteration: int
-    arrival: int
-    granted: int = 0
-    key: tuple[int, int] = (0, 0)
 
 
 class _Frames:
@@ -96,16 +84,13 @@ class Carrier:
         """Called with (op, bytes) of every piece of a flow."""
         self.told: Callable[[int], None] = lambda op: None
         """Called with each op that another host said has ended."""
-        self._order = ORDERS[order]
-        self._bucket = Bucket(out_bytes_per_s, chunk_bytes)
+        self._outbox = Outbox(Bucket(out_bytes_per_s, chunk_bytes), order)
         self._grants = Grants(Bucket(in_bytes_per_s, chunk_bytes), order)
-        self._flows: dict[int, _Flow] = {}
         self._rest: dict[int, memoryview] = {}
         """What is left of a frame that a connection took only a part of, by host."""
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._words: dict[int, bytes] = {}
         """Beginning of a word, by host."""
-        self._turn = self._arrivals = self._unsent = 0
         self._selector = selectors.DefaultSelector()
         self._prepare()
 
@@ -118,7 +103,7 @@ class Carrier:
     @property
     def sending(self) -> bool:
         """Whether anything waits to be sent."""
-        return bool(self._rest) or self._unsent > 0
+        return bool(self._rest) or not self._outbox.empty
 
     def send(self, host: int, op: int, size_bytes: int, iteration: int) -> None:
         """Let a flow of one byte or more to a host begin.
@@ -126,9 +111,7 @@ class Carrier:
         Raises:
             PeerError: The host is gone.
         """
-        self._arrivals += 1
-        self._unsent += size_bytes
-        self._flows[op] = _Flow(op, host, iteration, self._arrivals)
+        self._outbox.add(host, op, size_bytes, iteration, time.monotonic())
         self._say(host, _ANNOUNCED, op, size_bytes, iteration)
 
     def tell(self, host: int, op: int) -> None:
@@ -154,14 +137,16 @@ class Carrier:
         now = time.monotonic()
         while (grant := self._grants.next(now)) is not None:
             self._say(grant[0], _GRANTED, *grant[1:])
-        wanted = {flow.host for flow in self._flows.values() if flow.granted} | set(self._rest)
-        if wanted and now < self._bucket.free_s:
-            until_s, wanted = min(until_s, self._bucket.free_s), set()
+        wanted = self._outbox.hosts(now)
+        if self._rest and now < self._outbox.bucket.free_s:
+            until_s = min(until_s, self._outbox.bucket.free_s)
+        elif self._rest:
+            wanted |= set(self._rest)
         watched = {host: self.peers.out[host, FLOWS] for host in wanted}
         for host, connection in watched.items():
             self._selector.register(connection, selectors.EVENT_WRITE, (host, FLOWS, None))
         try:
-            wait_s = min(until_s, self._grants.when_s, now + _IDLE_S) - now
+            wait_s = min(until_s, self._outbox.when_s(now), self._grants.when_s, now + _IDLE_S) - now
             events = self._selector.select(max(wait_s, 0.0))
         finally:
             for connection in watched.values():
@@ -170,7 +155,7 @@ class Carrier:
             if key.data[1] == WORDS or key.data[2] is not None:
                 self._take(key.fileobj, *key.data)
         if free := [key.data[0] for key, _ in events if key.data[1] == FLOWS and key.data[2] is None]:
-            self._give(free)
+            self._give(free, time.monotonic())
         return bool(events)
 
     def _prepare(self) -> None:
@@ -205,7 +190,7 @@ class Carrier:
             frames.walk(self._buffer[:count], lambda op, size: self._arrive(host, op, size))
 
     def _arrive(self, host: int, op: int, size_bytes: int) -> None:
-        self._grants.arrived(host, size_bytes)
+        self._grants.arrived(host, op, size_bytes, time.monotonic())
         self.arrived(op, size_bytes)
 
     def _hear(self, host: int, text: bytes) -> None:
@@ -215,22 +200,19 @@ class Carrier:
             if what == _ENDED:
                 self.told(op)
             elif what == _ANNOUNCED:
-                self._grants.announce(host, op, size, iteration)
+                self._grants.announce(host, op, size, iteration, time.monotonic())
             else:
-                flow = self._flows[op]
-                flow.granted += size
-                flow.key = self._order(flow.iteration, flow.arrival, self._turn)
+                self._outbox.grant(op, size)
 
-    def _give(self, free: list[int]) -> None:
+    def _give(self, free: list[int], now_s: float) -> None:
         """One chunk, to the host whose first flow goes first among those that take more."""
         started = [host for host in free if host in self._rest]
         if started:
-            host = started[0]
-            frame = self._rest.pop(host)
+            host, frame = started[0], self._rest.pop(started[0])
+        elif (chunk := self._outbox.next(free, now_s)) is not None:
+            host, frame = chunk[0], _frame(*chunk[1:])
         else:
-            able = [flow for flow in self._flows.values() if flow.granted and flow.host in free]
-            flow = min(able, key=lambda flow: flow.key)
-            host, frame = flow.host, self._frame(flow)
+            return
         try:
             count = self.peers.out[host, FLOWS].send(frame)
         except BlockingIOError:
@@ -239,18 +221,14 @@ class Carrier:
             raise _gone(host, error) from error
         if count < len(frame):
             self._rest[host] = frame[count:]
-        self._bucket.take(count, time.monotonic())
+        self._outbox.bucket.take(count, time.monotonic())
 
-    def _frame(self, flow: _Flow) -> memoryview:
-        """The next chunk of a flow, which goes behind its equals."""
-        size = min(flow.granted, self._bucket.chunk_bytes)
-        flow.granted -= size
-        self._unsent -= size
-        self._turn += 1
-        flow.key = self._order(flow.iteration, flow.arrival, self._turn)
-        frame = bytearray(_HEADER.size + size)
-        _HEADER.pack_into(frame, 0, flow.op, size)
-        return memoryview(frame)
+
+def _frame(op: int, size_bytes: int) -> memoryview:
+    """A piece of a flow, with its header."""
+    frame = bytearray(_HEADER.size + size_bytes)
+    _HEADER.pack_into(frame, 0, op, size_bytes)
+    return memoryview(frame)
 
 
 def _gone(host: int, why: object) -> PeerError:
