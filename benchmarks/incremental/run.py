@@ -3,9 +3,11 @@
     python benchmarks/incremental/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
 Rows: `task-5` (E7: the classes of a vertex's task compete, 5 vertices of each class are kept), `others` (more methods),
-`rate` (twice the learning rate), `decoupled` and `decoupled-others` (weight decay beside Adam instead of inside),
-`class-20` and `class-20-decoupled` (all classes so far compete, 20 kept). With --out each run is kept beside the page
-in FILE.json and not made again; remove that file to start anew. Time is not measured.
+`task-1` (1 kept), `rate` (twice the learning rate), `decoupled` and `decoupled-others` (weight decay beside Adam, not
+inside), `task-5-default`, `cora`, `citeseer`, `block` (the library's settings, four graphs), `class-20` (all classes
+so far compete, 20 kept), `class-limit` (the same with all that was seen), `class-20-mean` and
+`class-20-mean-decoupled` (old tasks weigh together as much as the new one). With --out each run is kept beside the
+page in FILE.json and not made again; remove that file to start anew. Time is not measured.
 """
 
 import sys
@@ -29,9 +31,16 @@ PRESETS = {
         "dataset": "block:nodes=900,classes=6,features=12,noise=1.0,mean_degree=8",
         "most_seeds": 1,
         "settings": {"epochs": 10, "hidden": 16, "learning_rate": 0.02},
+        "graphs": {},
         "gates": False,
     },
-    "paper": {"dataset": "debian", "most_seeds": 3, "settings": {}, "gates": True},
+    "paper": {
+        "dataset": "debian",
+        "most_seeds": 3,
+        "settings": {},
+        "graphs": {"block": "block:nodes=6000,classes=20"},
+        "gates": True,
+    },
 }
 WITHIN = 0.01
 """How far below random rehearsal the default may be."""
@@ -43,22 +52,36 @@ class Row(NamedTuple):
     methods: tuple[str, ...]
     wishes: dict
     seeds: int
+    graph: str = ""
 
 
 MAIN = ("bare", "er-random", "coverage", "k-centre", "sea-er", "joint")
 MORE = ("herding", "er-cm", "er-mf", "er-random+kmm", "coverage+kmm", "gem", "ewc", "lwf", "ssrm")
-TASK = {"setting": "task", "budget": 5, "decay": "l2"}
-CLASS = {"setting": "class", "budget": 20, "decay": "l2"}
+QUICK = MAIN + MORE[:5]
+TASK = {"setting": "task", "budget": 5, "decay": "l2", "mixing": "mean"}
+CLASS = {"setting": "class", "budget": 20, "decay": "l2", "mixing": "sum"}
 BESIDE = TASK | {"decay": "decoupled"}
+DEFAULT = BESIDE | {"mixing": "sum"}
+TOGETHER = CLASS | {"mixing": "mean"}
 ROWS = {
     "task-5": Row("Task-incremental, 5 vertices of each class kept (E7)", MAIN, TASK, 3),
     "others": Row("More methods, as above", MORE, TASK, 1),
+    "task-1": Row("1 vertex of each class kept", MAIN[1:5], TASK | {"budget": 1}, 3),
     "rate": Row("Twice the learning rate", ("bare", "er-random"), TASK | {"learning_rate": 0.01}, 1),
-    "decoupled": Row("Weight decay beside Adam, the library's default", MAIN[:3], BESIDE, 3),
+    "decoupled": Row("Weight decay beside Adam", MAIN[:3], BESIDE, 3),
     "decoupled-others": Row("More methods, weight decay beside Adam", MAIN[3:], BESIDE, 1),
-    "class-20": Row("Class-incremental, 20 vertices of each class kept", MAIN[:4], CLASS, 1),
-    "class-20-decoupled": Row(
-        "Class-incremental, weight decay beside Adam", MAIN[1:3], CLASS | {"decay": "decoupled"}, 1
+    "task-5-default": Row("The library's settings: debian", MAIN[1:5], DEFAULT, 1),
+    "cora": Row("The library's settings: cora", QUICK, DEFAULT, 3, "cora"),
+    "citeseer": Row("The library's settings: citeseer", QUICK, DEFAULT, 3, "citeseer"),
+    "block": Row("The library's settings: a generated graph", QUICK, DEFAULT, 3, "block"),
+    "class-20": Row("Class-incremental, 20 vertices of each class kept", MAIN[1:4], CLASS, 3),
+    "class-limit": Row("Class-incremental, the bound: all vertices seen so far", MAIN[5:], CLASS, 1),
+    "class-20-mean": Row("Class-incremental, old tasks weigh as one", MAIN[:4], TOGETHER, 1),
+    "class-20-mean-decoupled": Row(
+        "Class-incremental, old tasks weigh as one, weight decay beside Adam",
+        MAIN[1:3],
+        TOGETHER | {"decay": "decoupled"},
+        1,
     ),
 }
 
@@ -74,32 +97,36 @@ class Kept:
         """Seeds, and AP and AF, [methods, seeds, 2]; methods of a seed that are not known learn in turns."""
         seeds = range(min(wanted.seeds, self._preset["most_seeds"]))
         for seed in seeds:
-            new = [
-                method
-                for method in wanted.methods
-                if self._key(method, wanted.wishes, seed) not in self._found
-            ]
+            new = [method for method in wanted.methods if self._key(method, wanted, seed) not in self._found]
             if new:
                 settings = Settings(**(self._preset["settings"] | wanted.wishes), seed=seed)
-                for method, accuracy in train(self._graph(seed), new, settings, told).items():
+                for method, accuracy in train(self._graph(wanted, seed), new, settings, told).items():
                     pair = [average_performance(accuracy), average_forgetting(accuracy)]
-                    self._found[self._key(method, wanted.wishes, seed)] = pair
+                    self._found[self._key(method, wanted, seed)] = pair
                 self._save()
-        keys = [[self._key(method, wanted.wishes, seed) for seed in seeds] for method in wanted.methods]
+        keys = [[self._key(method, wanted, seed) for seed in seeds] for method in wanted.methods]
         return seeds, np.array([[self._found[key] for key in some] for some in keys])
 
-    def _graph(self, seed):
-        if seed not in self._graphs:
-            self._graphs = {seed: growing_graph(load(self._preset["dataset"]), seed=seed)}
-        return self._graphs[seed]
+    def _graph(self, wanted, seed):
+        name = dataset(self._preset, wanted)
+        if (name, seed) not in self._graphs:
+            self._graphs = {(name, seed): growing_graph(load(name), seed=seed)}
+        return self._graphs[name, seed]
 
-    def _key(self, method, wishes, seed):
-        return " ".join([self._preset["dataset"], *map(str, wishes.values()), method, str(seed)])
+    def _key(self, method, wanted, seed):
+        name = dataset(self._preset, wanted)
+        return " ".join([name, *map(str, wanted.wishes.values()), method, str(seed)])
 
     def _save(self):
         if self._path is not None:
             with atomic_file(self._path) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(self._found)))
+
+
+def dataset(preset, wanted):
+    if not wanted.graph or not preset["gates"]:
+        return preset["dataset"]
+    return preset["graphs"].get(wanted.graph, wanted.graph)
 
 
 def told(task, method, accuracies, taken_s):

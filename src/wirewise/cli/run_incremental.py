@@ -43,8 +43,8 @@ def sea_er(
         str, typer.Option(help="Of weights: decoupled from Adam's steps, or l2 as in the published protocol.")
     ] = "decoupled",
     mixing: Annotated[
-        str, typer.Option(help="mean: old tasks weigh as much together as the new one; sum: as much each.")
-    ] = "mean",
+        str, typer.Option(help="sum: each old task weighs as much as the new one; mean: all together do.")
+    ] = "sum",
     kernel: Annotated[str, typer.Option(help="Of matched weights: rbf or linear.")] = "rbf",
     most_weight: Annotated[float, typer.Option(help="Largest matched weight of a vertex.")] = 3.0,
     workers: Annotated[int, typer.Option(help="Processes, a part of the vertices each.")] = 1,

@@ -88,7 +88,7 @@ def test_matched_weights_reach_the_loss(growing):
     for task in (0, 1):
         learner.learn(CurrentGraph(growing, task))
     rows = learner.rows(CurrentGraph(growing, 2))
-    weights = np.concatenate([part.weights * 4 * 2 for part in rows[1:]])
+    weights = np.concatenate([part.weights * 4 for part in rows[1:]])
     assert weights.std() > 0.01 and 0 <= weights.min() and weights.max() <= 3 + 1e-6
 
 
@@ -101,6 +101,22 @@ def test_old_tasks_do_not_crowd_out_the_new_one(growing, mixing, share):
     new, *old = learner.rows(CurrentGraph(growing, 2))
     assert new.weights.sum() == pytest.approx(1)
     assert sum(part.weights.sum() for part in old) == pytest.approx(share)
+
+
+@pytest.mark.slow
+def test_where_all_classes_compete_old_tasks_must_each_weigh_as_the_new_one():
+    """Together they weigh one, so that classes of the new task win vertices of old ones."""
+    growing = small(900)
+    found = {
+        mixing: train(
+            growing,
+            ["er-random"],
+            Settings(epochs=25, hidden=16, learning_rate=0.02, setting="class", mixing=mixing),
+        )["er-random"]
+        for mixing in ("sum", "mean")
+    }
+    assert average_performance(found["sum"]) > average_performance(found["mean"])
+    assert average_forgetting(found["sum"]) > average_forgetting(found["mean"])
 
 
 def test_classes_that_compete(growing):

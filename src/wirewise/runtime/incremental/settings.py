@@ -13,8 +13,9 @@ __all__ = ["DECAYS", "DEFAULT_METHOD", "METHODS", "MIXINGS", "SETTINGS", "Method
 
 SETTINGS = ("task", "class")
 """Whether a vertex is told its task, and only that task's classes compete; or all classes seen so far do."""
-MIXINGS = ("mean", "sum")
-"""How the losses of old tasks enter beside that of the new one."""
+MIXINGS = ("sum", "mean")
+"""How the losses of old tasks enter beside that of the new one: each as much, or all together as much. Together, the
+classes of a new task outweigh old ones the more, the more old ones there are: where all compete, they win."""
 
 DECAYS = ("l2", "decoupled")
 """Weight decay inside Adam, which makes it a full step for weights without other gradients, such as those of old tasks'
@@ -71,8 +72,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     weight_decay: float = 5e-4
     decay: str = "decoupled"
     """One of `DECAYS`; l2 is CGLB's."""
-    mixing: str = "mean"
-    """One of `MIXINGS`; the sum over old tasks is the paper's."""
+    mixing: str = "sum"
+    """One of `MIXINGS`; the sum over old tasks is SEA-ER's."""
     kernel: str = "rbf"
     """Of kernel mean matching; rbf has the median distance as bandwidth."""
     most: float = 3.0
