@@ -7,12 +7,13 @@ INFOCOM 2022. Links, TCP and bytes are real; executions are emulated: a task sle
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError
@@ -20,11 +21,11 @@ from wirewise.files import atomic_file, make_folder
 from wirewise.planners.placement import PlacementProblem, host_links
 from wirewise.plans import PlacementPlan
 from wirewise.recipes.launch import in_lab
-from wirewise.sim.flows import TaskSet
+from wirewise.sim.flows import FlowRun, FlowSimulator, TaskSet
 from wirewise.topology import lab_hosts
 from wirewise.units import parse_rate
 
-__all__ = ["PAYLOAD_SHARE", "Compared", "Job", "Measured", "lab_links", "lab_problem", "run"]
+__all__ = ["PAYLOAD_SHARE", "Compared", "Job", "LineTimes", "OpTimes", "lab_links", "lab_problem", "run"]
 
 PAYLOAD_SHARE = 0.9
 """Of a link's rate that hosts use both ways at once. 0.956 is payload of full packets, acknowledgements take 0.02, and
@@ -59,11 +60,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a plan; when each op began and ended, [ops]."""
+class OpTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """When each op began and ended, of a whole run of a plan or of a part of it, [ops]."""
 
     start_s: list[float]
     end_s: list[float]
+
+
+class LineTimes(NamedTuple):
+    """A task or a flow between hosts; seconds since the hosts began together, a figure an iteration."""
+
+    kind: str
+    """Of the task; "flow"."""
+    name: str
+    simulated: OpTimes
+    """When an execution or a flow could begin, and when it ended."""
+    measured: OpTimes
+
+    @property
+    def late_s(self) -> tuple[float, ...]:
+        """How much later than simulated each iteration ended."""
+        pairs = zip(self.measured.end_s, self.simulated.end_s, strict=True)
+        return tuple(measured_s - simulated_s for measured_s, simulated_s in pairs)
 
 
 class Compared(NamedTuple):
@@ -75,11 +93,18 @@ class Compared(NamedTuple):
     """The same, median over turns."""
     all_s: tuple[float, ...]
     """Of each turn."""
+    lines: tuple[LineTimes, ...]
+    """Tasks that execute and flows between hosts, in the turn of the median, or the one before it."""
 
     @property
     def error(self) -> float:
         """Of the simulated time: simulated / measured - 1."""
         return self.simulated_s / self.measured_s - 1.0
+
+    def latest(self, kind: str) -> LineTimes | None:
+        """Of tasks or flows of a kind, the one that ended an iteration furthest from its simulated time."""
+        lines = [line for line in self.lines if line.kind == kind]
+        return max(lines, key=lambda line: max(map(abs, line.late_s)), default=None)
 
 
 def lab_links(links: tuple[str, ...]) -> Links:
@@ -119,18 +144,37 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compare
         say,
         links=dict(enumerate(job.links)),
     )
-    measured = msgspec.json.decode(outcome, type=dict[str, list[Measured]])
+    measured = msgspec.json.decode(outcome, type=dict[str, list[OpTimes]])
     return compare(job, measured)
 
 
-def compare(job: Job, measured: Mapping[str, list[Measured]]) -> dict[str, Compared]:
-    """Seconds of an iteration, simulated and measured, of each plan."""
+def compare(job: Job, measured: Mapping[str, list[OpTimes]]) -> dict[str, Compared]:
+    """Seconds of an iteration, and of each task and flow, simulated and measured, of each plan."""
     simulator = lab_problem(job.tasks, job.links).simulator
     found, steps = {}, job.tasks.iterations
     for name, plan in job.plans.items():
         places = np.array([plan.places[task.name] for task in job.tasks.tasks])
+        turns = sorted(measured[name], key=lambda one: max(one.end_s))
+        simulated = simulator.run(places, plan.policy)
         seconds = tuple(max(one.end_s) / steps for one in measured[name])
         found[name] = Compared(
-            simulator.seconds(places, plan.policy) / steps, statistics.median(seconds), seconds
+            float(simulated.end_s.max()) / steps,
+            statistics.median(seconds),
+            seconds,
+            tuple(_lines(simulator, places, simulated, turns[(len(turns) - 1) // 2])),
         )
     return found
+
+
+def _lines(
+    simulator: FlowSimulator, places: NDArray[np.int64], simulated: FlowRun, measured: OpTimes
+) -> Iterator[LineTimes]:
+    """Lines that take time."""
+    graph, steps = simulator.graph, simulator.tasks.iterations
+    takes = (graph.duration > 0) | ((graph.size > 0) & (places[graph.source] != places[graph.target]))
+    for number, (kind, name) in enumerate(simulator.lines):
+        ops = slice(number * steps, (number + 1) * steps)
+        if takes[ops].any():
+            fluid = OpTimes(start_s=simulated.start_s[ops].tolist(), end_s=simulated.end_s[ops].tolist())
+            real = OpTimes(start_s=measured.start_s[ops], end_s=measured.end_s[ops])
+            yield LineTimes(kind, name, fluid, real)

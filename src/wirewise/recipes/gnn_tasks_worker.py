@@ -14,7 +14,7 @@ import numpy as np
 
 from wirewise.errors import PeerError
 from wirewise.files import atomic_file
-from wirewise.recipes.gnn_tasks import Job, Measured, lab_links
+from wirewise.recipes.gnn_tasks import Job, OpTimes, lab_links
 from wirewise.recipes.launch import SAYS
 from wirewise.runtime.flows import Peers, execute, meet
 
@@ -27,7 +27,7 @@ def main(path: str) -> None:
     job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    measured: dict[str, list[Measured]] = {name: [] for name in job.plans}
+    measured: dict[str, list[OpTimes]] = {name: [] for name in job.plans}
     with meet(rank, world_size, address, port, timeout_s=job.timeout_s) as peers:
         for _ in range(job.turns):
             for name in job.plans:
@@ -39,7 +39,7 @@ def main(path: str) -> None:
             file.write(msgspec.json.encode(measured))
 
 
-def _carry_out(job: Job, name: str, peers: Peers) -> Measured | None:
+def _carry_out(job: Job, name: str, peers: Peers) -> OpTimes | None:
     """Times of all ops, on host 0."""
     times = execute(job.plans[name], job.tasks, peers, lab_links(job.links))
     parts = peers.gather(np.stack(times).tobytes())
@@ -54,7 +54,7 @@ def _carry_out(job: Job, name: str, peers: Peers) -> Measured | None:
     steps = job.tasks.iterations
     sys.stdout.write(f"{SAYS}{name}: {whole[1].max() / steps:.3f} s an iteration\n")
     sys.stdout.flush()
-    return Measured(start_s=whole[0].tolist(), end_s=whole[1].tolist())
+    return OpTimes(start_s=whole[0].tolist(), end_s=whole[1].tolist())
 
 
 if __name__ == "__main__":

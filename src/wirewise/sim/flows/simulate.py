@@ -54,6 +54,12 @@ class FlowSimulator:
         self.capacity = np.concatenate([links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s])
         self._steps = tasks.iterations
 
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Kind and name of each task, then of each flow, in the order of ops, which have `iterations` each."""
+        flows = [("flow", f"{flow.source} to {flow.target}") for flow in self.tasks.flows]
+        return [*((task.kind, task.name) for task in self.tasks.tasks), *flows]
+
     def run(self, places: Ints, policy: FlowPolicy = "iter", *, record: bool = False) -> FlowRun:
         """Simulate.
 
@@ -109,9 +115,7 @@ class FlowSimulator:
 
     def timeline(self, places: Ints, found: FlowRun) -> Timeline:
         """What ran on which host: executions by kind of task, flows on the host that sends."""
-        lines: list[tuple[str, str]] = [(task.kind, task.name) for task in self.tasks.tasks]
-        lines += [("flow", f"{flow.source} to {flow.target}") for flow in self.tasks.flows]
-        spans = []
+        lines, spans = self.lines, []
         for op in np.flatnonzero(found.end_s > found.start_s):
             phase, name = lines[op // self._steps]
             span = Span(
