@@ -5,8 +5,9 @@ from typing import Any
 from wirewise.lab.counters import HostBytes, interface_bytes
 from wirewise.lab.faults import Fault, parse_fault
 from wirewise.lab.job import Job, JobResult
+from wirewise.lab.loopback import Loopback
 from wirewise.lab.namespaces import available, clean
-from wirewise.lab.network import Lab, Loopback
+from wirewise.lab.network import Lab
 from wirewise.lab.pairs import Pairs, pairs_of, topology_of
 from wirewise.lab.servers import Servers
 

@@ -1,4 +1,4 @@
-"""Hosts on one machine, joined by a network whose links are shaped; the same interface for loopback."""
+"""Hosts on one machine, joined by a network whose links are shaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import atexit
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Self
 
 from wirewise import units
 from wirewise.errors import LabError
-from wirewise.lab import namespaces
+from wirewise.lab import namespaces, shaping
 from wirewise.lab.counters import HostBytes, read_counters
 from wirewise.lab.faults import Fault
 from wirewise.lab.job import Job, JobResult, Listener, Process
@@ -26,21 +25,11 @@ from wirewise.lab.servers import Servers
 from wirewise.lab.throttle import Throttle
 from wirewise.topology import Topology
 
-__all__ = ["Lab", "Loopback"]
+__all__ = ["Lab"]
 
 _FIRST_PORT = 29511
 _INTERFACE = "net0"
 _MAX_HOSTS = 200
-_QUEUE_LATENCY = "50ms"
-"""Longest time that a packet waits for tokens before it is dropped: the depth of the queue."""
-_BURST_S = 0.001
-_MIN_BURST = 4_096
-"""A bucket's size in seconds of its rate, and its least bytes. Whatever fits into the bucket passes unshaped
-after a pause, so a large one falsifies short transfers: measured at 200 Mbit/s, 100 kB after a pause reach
-1.17 of the rate with a bucket of 1 ms and 7 to 12 of it with one of 10 ms; 25 MB reach 0.95 with either."""
-
-_MAX_RATE = 4e12
-"""Bytes per second whose bucket of `_BURST_S` still fits into the 32 bits that the kernel keeps for it."""
 
 
 class Lab:
@@ -198,34 +187,23 @@ class Lab:
                 self._limit_packets(host)
 
     def _shape(self, host: int, bytes_per_s: float, verb: str) -> None:
-        if not 1 <= bytes_per_s <= _MAX_RATE:
-            raise LabError(
-                f"the link of host {host} has {bytes_per_s:g} bytes per second; expected 1 to {_MAX_RATE:g}, "
-                "which is what the kernel can shape"
-            )
+        shaping.checked(bytes_per_s, f"the link of host {host}")
         slowest = bytes_per_s if self.servers is None else min(bytes_per_s, self.servers.uplink_bytes_per_s)
         # A host's own end shapes what it sends, the bridge's end what it receives.
         for where, device in ((self.names[host], _INTERFACE), (self._bridge, f"port{host}")):
             self._bucket(where, device, bytes_per_s, slowest, verb)
 
     def _shape_uplinks(self, servers: Servers) -> None:
-        rate = servers.uplink_bytes_per_s
-        if not 1 <= rate <= _MAX_RATE:
-            raise LabError(
-                f"got uplinks of {rate:g} bytes per second; expected 1 to {_MAX_RATE:g}, which is what the kernel can "
-                "shape"
-            )
+        rate = shaping.checked(servers.uplink_bytes_per_s, "the uplink of each server")
         for device in itertools.chain(*servers.interfaces):
             self._bucket(self._bridge, device, rate, rate, "add")
 
     def _bucket(self, where: str, device: str, bytes_per_s: float, slowest: float, verb: str) -> None:
         """Shape what an interface sends; its packets fit into the bucket of the slowest link on their way."""
-        burst, least = (max(_MIN_BURST, int(rate * _BURST_S)) for rate in (bytes_per_s, slowest))
-        bucket = f"tbf rate {round(bytes_per_s * 8)}bit burst {burst}b latency {_QUEUE_LATENCY}".split()
         # A segment larger than the burst would be cut into packets, each waiting on a timer of its own.
-        segment = str(min(65_536, least * 4 // 5))
+        segment = str(min(65_536, shaping.burst_bytes(slowest) * 4 // 5))
         self._open().ip("-n", where, "link", "set", "dev", device, "gso_max_size", segment)
-        self._open().tc("-n", where, "qdisc", verb, "dev", device, "root", *bucket)
+        self._open().tc("-n", where, "qdisc", verb, "dev", device, "root", *shaping.bucket(bytes_per_s))
 
     def address(self, host: int) -> str:
         """Address of a host inside the lab."""
@@ -434,43 +412,6 @@ class Lab:
             raise LabError(f"got host {host}; expected 0 to {self.num_hosts - 1}")
 
 
-class Loopback:
-    """The ranks of a job on this machine without any shaping; used, and labelled, where no lab can be had."""
-
-    network = "loopback"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def run(
-        self,
-        command: Sequence[str],
-        *,
-        processes: int,
-        launcher: str = "torchrun",
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        listener: Listener | None = None,
-        timeout_s: float | None = None,
-        grace_s: float = 20.0,
-    ) -> JobResult:
-        """Run one job of `processes` ranks and wait for its end; arguments as `Lab.launch`."""
-        place = Place(0, 1, "lo", "127.0.0.1", _free_port())
-        ranks = rank_commands(place, command, per_host=processes, launcher=launcher)
-        job = Job(
-            [Process(0, argv, variables) for argv, variables in ranks],
-            environment=environment,
-            folder=folder,
-            listener=listener,
-            timeout_s=timeout_s,
-            grace_s=grace_s,
-        )
-        return job.wait()
-
-
 def _host_devices(address: str) -> list[str]:
     # Without an address of their own kind IPv6 neighbours stay silent, and the counters hold nothing but the
     # job's bytes.
@@ -489,12 +430,6 @@ def _per_host(command: Sequence[str] | Sequence[Sequence[str]], hosts: int) -> l
     if len(commands) != hosts:
         raise LabError(f"got commands for {len(commands)} hosts; expected {hosts}, or one command for all")
     return commands
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from wirewise import units
 from wirewise.errors import LabError
+from wirewise.lab import shaping
 from wirewise.topology import Host, Link, Topology
 
 __all__ = ["Pairs", "pairs_of", "topology_of"]
 
-_BURST_S = 0.001
-_MIN_BURST = 4_096
-_MAX_RATE = 4e12
 _LATENCY_S = 5e-5
 _PACKET_S, _PACKETS_PER_S = 0.002, 3_000
 _LEAST_PACKET, _MOST_PACKET = 3_000, 65_536
@@ -89,7 +87,7 @@ class Pairs:
     def _line(self, verb: str, source: int, target: int, device: str) -> str:
         slowed = max(self.slowed[source], self.slowed[target])
         bytes_per_s = self.rates[min(source, target), max(source, target)] / slowed
-        burst = max(_MIN_BURST, int(bytes_per_s * _BURST_S))
+        burst = shaping.burst_bytes(bytes_per_s)
         rate = f"{max(round(bytes_per_s * 8), 8)}bit"
         return (
             f"class {verb} dev {device} parent 1: classid 1:{target + 1:x} htb rate {rate} ceil {rate} "
@@ -140,10 +138,4 @@ def topology_of(pairs: Pairs, *, latency_s: float = _LATENCY_S) -> Topology:
 
 
 def _rate(rate: str | float) -> float:
-    bytes_per_s = units.parse_rate(rate)
-    if not 1 <= bytes_per_s <= _MAX_RATE:
-        raise LabError(
-            f"got a pair with {bytes_per_s:g} bytes per second; expected 1 to {_MAX_RATE:g}, which is what the "
-            "kernel can shape"
-        )
-    return bytes_per_s
+    return shaping.checked(units.parse_rate(rate), "a pair of hosts")

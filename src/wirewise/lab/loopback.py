@@ -1,0 +1,56 @@
+"""The interface of a lab without a network of its own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from wirewise.lab.job import Job, JobResult, Listener, Process
+from wirewise.lab.launch import Place, rank_commands
+
+__all__ = ["Loopback"]
+
+
+class Loopback:
+    """The ranks of a job on this machine without any shaping; used, and labelled, where no lab can be had."""
+
+    network = "loopback"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        processes: int,
+        launcher: str = "torchrun",
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        listener: Listener | None = None,
+        timeout_s: float | None = None,
+        grace_s: float = 20.0,
+    ) -> JobResult:
+        """Run one job of `processes` ranks and wait for its end; arguments as `Lab.launch`."""
+        place = Place(0, 1, "lo", "127.0.0.1", _free_port())
+        ranks = rank_commands(place, command, per_host=processes, launcher=launcher)
+        job = Job(
+            [Process(0, argv, variables) for argv, variables in ranks],
+            environment=environment,
+            folder=folder,
+            listener=listener,
+            timeout_s=timeout_s,
+            grace_s=grace_s,
+        )
+        return job.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
