@@ -20,12 +20,19 @@ import numpy as np
 from wirewise.results import EpochRecord
 
 
-def arguments(description: str, rows: Sequence[str]) -> argparse.Namespace:
-    """--preset, --out and --only, the last one checked against the names of the rows."""
+def arguments(description: str, rows: Sequence[str], **others: Sequence[str]) -> argparse.Namespace:
+    """--preset, --out and --only; --only and options for other lists of names are checked against the names."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--preset", choices=("smoke", "paper"), default="smoke")
     parser.add_argument("--out", type=Path, help="write the page to this Markdown file")
     parser.add_argument("--only", type=lambda text: chosen(text, rows), default=list(rows), metavar="ROW,...")
+    for name, known in others.items():
+        parser.add_argument(
+            f"--{name}",
+            type=lambda text, known=known: chosen(text, known),
+            default=list(known),
+            metavar=f"{name.upper()},...",
+        )
     return parser.parse_args()
 
 
