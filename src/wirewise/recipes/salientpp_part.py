@@ -33,12 +33,13 @@ class Part:
         job: What is trained.
         folder: Holds the graph, the nodes and the cache plan.
         rank: This machine.
-        sampling: Carries the neighbours that machines tell each other where the topology is partitioned; nothing else
-            may use its group.
+        ids: Carries ids of rows.
+        sampling: Carries the neighbours that machines tell each other where the topology is partitioned. Nothing else
+            may use these groups.
     """
 
-    def __init__(self, job: Job, folder: Path, rank: int, sampling: Transport) -> None:
-        self.job, self.rank, self._sampling = job, rank, sampling
+    def __init__(self, job: Job, folder: Path, rank: int, ids: Transport, sampling: Transport) -> None:
+        self.job, self.rank, self._ids, self._sampling = job, rank, ids, sampling
         graph = read_graph(folder / "graph.npz")
         with np.load(folder / "nodes.npz") as nodes:
             self.offsets, self.train, self.test = nodes["offsets"], nodes["train"], nodes["test"]
@@ -70,7 +71,7 @@ class Part:
     ) -> BatchLoader:
         """Batches of some nodes of all machines, rows as the mode says; its cache is filled, its bytes are zero."""
         cached = self.plan.machines[self.rank].ids if mode.cached else None
-        fetcher = Fetcher(self._store(cached), transport, bits=mode.bits, seed=self.job.seed)
+        fetcher = Fetcher(self._store(cached), transport, ids=self._ids, bits=mode.bits, seed=self.job.seed)
         if cached is not None:
             fetcher.fill_cache()
         fetcher.sent_bytes = fetcher.received_bytes = 0

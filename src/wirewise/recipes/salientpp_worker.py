@@ -93,14 +93,14 @@ class _Machine:
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.folder = job, folder
         store = dist.distributed_c10d._get_default_store()
-        # Rows travel in groups of their own, so that they never wait for gradients; so do neighbours.
-        groups = [dist.group.WORLD, *(dist.new_group() for _ in range(3))]
-        self.gradients, self.rows, self.evaluation, sampling = (
+        # Rows and ids travel in groups of their own, so that they never wait for gradients or each other.
+        groups = [dist.group.WORLD, *(dist.new_group() for _ in range(4))]
+        self.gradients, self.rows, self.evaluation, ids, sampling = (
             Transport(group, timeout_s=job.timeout_s, store=store)  # type: ignore[arg-type]
             for group in groups
         )
         self.rank = self.gradients.rank
-        self.part = Part(job, folder, self.rank, sampling)
+        self.part = Part(job, folder, self.rank, ids, sampling)
         self.batches = 0
         """Of an epoch."""
 

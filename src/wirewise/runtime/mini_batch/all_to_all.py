@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class AllToAll:
         self.transport = transport
         self.sent_bytes = self.received_bytes = 0
         """Without what a machine sends to itself."""
+        self._counting = threading.Lock()
 
     def exchange(
         self,
@@ -48,8 +50,7 @@ class AllToAll:
         """
         transport = self.transport
         out, into = ([] if one is None else [int(n) for n in one] for one in (send_counts, receive_counts))
-        self.sent_bytes += self._foreign_bytes(sends, out)
-        self.received_bytes += self._foreign_bytes(came, into)
+        self.count(self._foreign_bytes(sends, out), self._foreign_bytes(came, into))
         if transport.world_size == 1:
             came.copy_(sends)
             return
@@ -61,6 +62,12 @@ class AllToAll:
         transport.wait_for(works[0], what)
         if landed is not came:
             came.copy_(landed)
+
+    def count(self, sent_bytes: int, received_bytes: int) -> None:
+        """Add to what was sent and received; threads may do so at the same time."""
+        with self._counting:
+            self.sent_bytes += sent_bytes
+            self.received_bytes += received_bytes
 
     def _foreign_bytes(self, buffer: Tensor, counts: list[int]) -> int:
         own = counts[self.transport.rank] if counts else buffer.numel() // self.transport.world_size

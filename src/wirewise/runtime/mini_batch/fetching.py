@@ -58,18 +58,30 @@ class Incoming(NamedTuple):
 class Fetcher(AllToAll):
     """Asks other machines for rows, and answers what they ask; all machines call the same methods in the same order.
 
+    One thread sends; another may wait for rows meanwhile.
+
     Args:
         store: Rows of this machine.
         transport: The machines; nothing else may use its group meanwhile.
+        ids: Carries ids in a group of its own, so that they do not queue behind rows of earlier batches; none: the
+            group of the rows.
         bits: One of `WIRE_BITS`.
         seed: Of stochastic rounding, where rows are quantized.
     """
 
-    def __init__(self, store: RowStore, transport: Transport, *, bits: int = 32, seed: int = 0) -> None:
+    def __init__(
+        self,
+        store: RowStore,
+        transport: Transport,
+        *,
+        ids: Transport | None = None,
+        bits: int = 32,
+        seed: int = 0,
+    ) -> None:
         if bits not in WIRE_BITS:
             raise InputError(f"rows travel with {bits} bits a value; expected one of {WIRE_BITS}")
-        super().__init__(transport)
-        self.store, self.bits, self._seed = store, bits, seed
+        super().__init__(ids or transport)
+        self.store, self.bits, self._seed, self._rows = store, bits, seed, transport
         self._tag = 0
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
@@ -132,10 +144,10 @@ class Fetcher(AllToAll):
         came = torch.empty(sum(sizes), dtype=torch.uint8)
         self._tag += 1
         receives = dict(enumerate(came.split(sizes)))
-        return Incoming(came, self.transport.open("the exchange of rows", self._tag, receives))
+        return Incoming(came, self._rows.open("the exchange of rows", self._tag, receives))
 
-    def fetch(self, incoming: Incoming, answer: Answer) -> UInt8[Tensor, " bytes"]:
-        """Send the encoded rows that others asked for, and receive those that this machine asked for.
+    def send(self, incoming: Incoming, answer: Answer) -> None:
+        """Start to send the encoded rows that others asked for with the ids of a batch, of which `incoming` comes back.
 
         All receives have been posted by then. gloo has one connection for both directions between two ranks: the word
         that a receive is ready would wait behind the rows that travel the other way, and rows would go one way at a
@@ -145,14 +157,26 @@ class Fetcher(AllToAll):
             PeerError: A machine is gone.
         """
         parts = answer.message.split(answer.sizes.tolist())
-        for peer in self.transport.peers:
+        for peer in self._rows.peers:
             incoming.pending.send(peer, parts[peer])
         incoming.pending.launch()
+
+    def land(self, incoming: Incoming) -> UInt8[Tensor, " bytes"]:
+        """Wait for the rows of a batch; `incoming.pending.wait_sends` waits for those that others asked for.
+
+        Raises:
+            PeerError: A machine is gone.
+        """
         incoming.pending.drain()
-        incoming.pending.wait_sends()
-        self.sent_bytes += incoming.pending.bytes_sent
-        self.received_bytes += len(incoming.rows)
+        self.count(incoming.pending.bytes_sent, len(incoming.rows))
         return incoming.rows
+
+    def fetch(self, incoming: Incoming, answer: Answer) -> UInt8[Tensor, " bytes"]:
+        """Send, and wait for rows and sends."""
+        self.send(incoming, answer)
+        came = self.land(incoming)
+        incoming.pending.wait_sends()
+        return came
 
     def place(
         self,
