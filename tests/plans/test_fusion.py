@@ -3,6 +3,7 @@ import pytest
 
 from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan, loads
+from wirewise.plans.splits import PIECE_BLOCK, pieces, splits_of
 
 
 def bucket(*names: str, size_bytes: int = 400, chunks: int = 1) -> Bucket:
@@ -13,6 +14,7 @@ def plan(*buckets: Bucket, **rest: object) -> FusionPlan:
     return FusionPlan(world_size=2, planner="test", buckets=buckets, **rest)
 
 
+SPLIT = plan(bucket("b", "a[0]"), bucket("a[1]"), bucket("a[2]", "c"), splits={"a": PIECE_BLOCK})
 GOOD = plan(bucket("2.bias", "2.weight"), bucket("0.weight", size_bytes=1_000_000, chunks=4))
 
 
@@ -44,6 +46,60 @@ def test_what_is_wrong_is_named(changes, words):
     with pytest.raises(PlanError) as caught:
         msgspec.structs.replace(GOOD, **changes).check_itself()
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("groups", "splits", "words"),
+    [
+        (
+            (("a[0]", "a[1]"),),
+            {"a": 100},
+            "'a' - at `$.splits`: pieces of 100 elements; expected a name, and a multiple",
+        ),
+        ((("a[0]", "a[1]"),), {"a": 0}, "pieces of 0 elements"),
+        ((("a[0]",),), {"a": PIECE_BLOCK}, "buckets list 1 pieces of it"),
+        ((("a",),), {"a": PIECE_BLOCK}, "expected two or more"),
+        ((("b",),), {"a": PIECE_BLOCK}, "buckets list 0 pieces"),
+        ((("a[1]", "a[0]"),), {"a": PIECE_BLOCK}, "one behind the other as 'a[0]', 'a[1]'"),
+        ((("a[0]", "b"), ("a[1]",)), {"a": PIECE_BLOCK}, "one behind the other"),
+        ((("a[0]", "a[2]"),), {"a": PIECE_BLOCK}, "one behind the other"),
+        ((("a[0]", "a[1]", "a"),), {"a": PIECE_BLOCK}, "buckets list 3 pieces"),
+    ],
+)
+def test_pieces_that_are_not_all_of_a_parameter_are_named(groups, splits, words):
+    with pytest.raises(PlanError) as caught:
+        plan(*(bucket(*group) for group in groups), splits=splits).check_itself()
+    assert words in str(caught.value)
+
+
+def test_pieces_belong_to_their_parameter():
+    SPLIT.check_itself()
+    assert SPLIT.parameters == ["b", "a", "c"]
+    assert SPLIT.parameter_of("a[2]") == "a" and SPLIT.parameter_of("c[0]") == "c[0]"
+    assert SPLIT.spans == [(0, 0, 1, 0), (1, 1, 1, 1), (1, 2, 2, 0)]
+    assert loads(SPLIT.to_json()) == SPLIT
+    assert ["split 0", "3", "a[0]", "a[2]", "-", "-"] in SPLIT.table()[1]
+
+
+def test_plans_from_before_there_were_pieces_are_read():
+    old = GOOD.to_json().replace('"splits":{},', "").replace(',"unsplit_step_s":0.0', "")
+    assert "split" not in old and loads(old) == GOOD
+
+
+@pytest.mark.parametrize("most", [1, 4_096, 10_000, 1 << 20])
+def test_size_alone_decides_on_pieces(most):
+    sizes = {"small": 10, "even": 3 * 4_096, "odd": 100_001, "giant": 102_760_448 >> 4}
+    splits = splits_of(sizes, most)
+    for name, size in sizes.items():
+        alone = splits_of({name: size}, most)
+        assert alone.get(name) == splits.get(name)
+        if name not in splits:
+            assert size <= max(most, PIECE_BLOCK)
+            continue
+        found = list(pieces(name, size, splits[name]).values())
+        assert [begin for begin, _ in found] == [0, *(end for _, end in found[:-1])] and found[-1][1] == size
+        assert splits[name] % PIECE_BLOCK == 0 and len(found) >= 2
+        assert splits[name] < most + PIECE_BLOCK
 
 
 def test_a_module_may_be_fused_and_computed_again():

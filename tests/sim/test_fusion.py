@@ -55,6 +55,17 @@ def test_names_tell_the_op_where_gradients_are_not_in_order():
     assert min(starts(flow)) == pytest.approx(12e-3)
 
 
+def test_pieces_wait_for_their_gradient():
+    names = (
+        ("block.3.weight", "block.2.weight[0]"),
+        ("block.2.weight[1]", "block.1.weight"),
+        ("block.0.weight",),
+    )
+    buckets = tuple(Bucket(parameters=group, size_bytes=1_000_000) for group in names)
+    split = FusionPlan(world_size=2, planner="test", buckets=buckets, splits={"block.2.weight": 4096})
+    np.testing.assert_allclose(starts(with_plan(FLOW, LINKS, split)), [8e-3, 10e-3, 12e-3], rtol=1e-9)
+
+
 def test_chunks_share_the_bytes_and_each_pays_the_latency():
     whole, parts = (with_plan(FLOW, LINKS, plan((3, 2, 1, 0), chunks=c)) for c in (1, 4))
     assert parts.size_bytes[transfers(parts)].tolist() == [1e6] * 4

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isfinite
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
 from wirewise.errors import PlanError
 from wirewise.plans.base import Plan
+from wirewise.plans.splits import PIECE_BLOCK, piece_name, piece_of
 
-__all__ = ["DECODES", "PRECISIONS", "SCHEMES", "Bucket", "FusionPlan"]
+__all__ = ["DECODES", "PRECISIONS", "SCHEMES", "Bucket", "FusionPlan", "Span"]
 
 PRECISIONS = ("float32", "bfloat16")
 """Types in which forward and backward may compute."""
@@ -28,7 +29,8 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Gradients that travel together."""
 
     parameters: tuple[str, ...]
-    """Names as in `model.named_parameters()`, in the order in which their gradients get ready."""
+    """Names as in `model.named_parameters()`, in the order in which their gradients get ready; of a parameter that the
+    plan splits, names of pieces."""
     size_bytes: int
     """Of the gradients."""
     chunks: int = 1
@@ -46,6 +48,15 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.scheme if self.codec == "none" else f"{self.codec} by {self.scheme}"
 
 
+class Span(NamedTuple):
+    """First and last parameter of a bucket, numbered in the order of launch, and the pieces of them, 0 without."""
+
+    first: int
+    first_piece: int
+    last: int
+    last_piece: int
+
+
 class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """The buckets of the gradients, and the decisions that are taken together with them (dPRO, MLSys 2022)."""
 
@@ -53,6 +64,9 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
     buckets: tuple[Bucket, ...]
     """In the order of launch, the same on all ranks."""
+    splits: dict[str, int] = msgspec.field(default_factory=dict)
+    """Parameters that travel in pieces, and the elements of each piece but the last (`plans.splits`); buckets list
+    "NAME[0]", "NAME[1]", ..., one behind the other."""
     fused_ops: tuple[tuple[str, ...], ...] = ()
     """Groups of module names; each group runs as one compiled op."""
     regions: tuple[tuple[str, ...], ...] = ()
@@ -74,12 +88,34 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """Simulated time of the best step with codecs, if compressing had to gain enough; 0: nothing was compared."""
     uncompressed_step_s: float = 0.0
     """The same without codecs."""
+    unsplit_step_s: float = 0.0
+    """Simulated time of the best step without splits; 0: nothing was compared."""
     predicted_memory_bytes: int = 0
     """Estimated peak of a rank under the plan; 0: not estimated."""
 
     @property
     def parameters(self) -> list[str]:
-        """Names of all parameters in the order of launch."""
+        """Names of all parameters in the order of launch, split ones once."""
+        return list(dict.fromkeys(self.parameter_of(name) for name in self._listed))
+
+    @property
+    def spans(self) -> list[Span]:
+        """Of each bucket."""
+        number = {name: i for i, name in enumerate(self.parameters)}
+
+        def place(name: str) -> tuple[int, int]:
+            piece = piece_of(name, self.splits)
+            return number[self.parameter_of(name)], piece.number if piece else 0
+
+        return [Span(*place(one.parameters[0]), *place(one.parameters[-1])) for one in self.buckets]
+
+    def parameter_of(self, name: str) -> str:
+        """The parameter that a bucket lists, whole or a piece of it."""
+        piece = piece_of(name, self.splits)
+        return piece.parameter if piece else name
+
+    @property
+    def _listed(self) -> list[str]:
         return [name for bucket in self.buckets for name in bucket.parameters]
 
     @property
@@ -96,7 +132,12 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     def check_itself(self) -> None:
         """Raise if a value is out of range or a name stands twice; see `Plan.check_itself`."""
         Plan.check_itself(self)
-        for fault in (*self._bucket_faults(), *self._name_faults(), *self._value_faults()):
+        for fault in (
+            *self._bucket_faults(),
+            *self._split_faults(),
+            *self._name_faults(),
+            *self._value_faults(),
+        ):
             raise PlanError(fault)
 
     def _bucket_faults(self) -> Iterator[str]:
@@ -122,6 +163,23 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
                 )
             elif bucket.codec == "none" and bucket.scheme in ("all_gather", "divisible"):
                 yield f"{where}: scheme {bucket.scheme!r} carries payloads of a codec; name the codec"
+
+    def _pieces_of(self, parameter: str) -> tuple[str, ...]:
+        return tuple(name for name in self._listed if self.parameter_of(name) == parameter)
+
+    def _split_faults(self) -> Iterator[str]:
+        listed = self._listed
+        owners = [self.parameter_of(name) for name in listed]
+        for name, size in self.splits.items():
+            where = f"{name!r} - at `$.splits`"
+            if not name or size < 1 or size % PIECE_BLOCK:
+                yield f"{where}: pieces of {size} elements; expected a name, and a multiple of {PIECE_BLOCK}"
+            count, first = owners.count(name), owners.index(name) if name in owners else 0
+            if count < 2 or listed[first : first + count] != [piece_name(name, i) for i in range(count)]:
+                yield (
+                    f"{where}: buckets list {count} pieces of it; expected two or more, and all of them one behind the "
+                    f"other as {piece_name(name, 0)!r}, {piece_name(name, 1)!r}, ..."
+                )
 
     def _name_faults(self) -> Iterator[str]:
         groups = [(f"$.fused_ops[{i}]", group) for i, group in enumerate(self.fused_ops)]
@@ -152,6 +210,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             "lower_bound_s",
             "compressed_step_s",
             "uncompressed_step_s",
+            "unsplit_step_s",
             "predicted_memory_bytes",
         ):
             value = getattr(self, name)
@@ -170,6 +229,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             )
             for number, bucket in enumerate(self.buckets)
         ]
+        rows += [_row(f"split {i}", self._pieces_of(name)) for i, name in enumerate(self.splits)]
         rows += [_row(f"fused {number}", group) for number, group in enumerate(self.fused_ops)]
         rows += [_row(f"region {i}", group) for i, group in enumerate(self.regions) if len(group) > 1]
         if self.recompute:
@@ -180,6 +240,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             rows.append(["accumulation", str(self.accumulation), "micro-steps", "-", "-", "-"])
         figures = {"predicted": self.predicted_step_s, "without plan": self.baseline_step_s}
         figures |= {"best with codecs": self.compressed_step_s, "best without": self.uncompressed_step_s}
+        figures["best without splits"] = self.unsplit_step_s
         for label, seconds in {**figures, "lower bound": self.lower_bound_s}.items():
             if seconds > 0:
                 rows.append([label, "-", f"{seconds * 1e3:.3f} ms a step", "-", "-", "-"])

@@ -59,7 +59,7 @@ def _by_name(flow: Dataflow, backward: list[int], plan: FusionPlan) -> list[int]
     ready = {name: next((place[n] for n in _prefixes(name) if n in place), -1) for name in plan.parameters}
     if min(ready.values()) < 0:
         return []
-    return [max(ready[name] for name in bucket.parameters) for bucket in plan.buckets]
+    return [max(ready[plan.parameter_of(name)] for name in bucket.parameters) for bucket in plan.buckets]
 
 
 def _prefixes(name: str) -> list[str]:

@@ -28,6 +28,7 @@ class Segments:
         ids: Number of each tensor in the model, below 2^31: random draws depend on it; None: 0, 1, ...; [t].
         block: Cut each tensor into blocks of so many elements, the last one shorter; None: a segment is a tensor.
         shapes: Of each tensor, for codecs of matrices; None: not known; [t].
+        firsts: Number of the first block of each tensor: what stands for a tensor may be a piece of it; None: 0; [t].
 
     Attributes:
         sizes: Elements of each segment, int64 [s].
@@ -48,6 +49,7 @@ class Segments:
         ids: Sequence[int] | None = None,
         block: int | None = None,
         shapes: Sequence[Sequence[int]] | None = None,
+        firsts: Sequence[int] | None = None,
     ) -> None:
         whole = np.asarray(sizes, dtype=np.int64)
         tensors = np.arange(len(whole)) if ids is None else np.asarray(ids, dtype=np.int64)
@@ -57,7 +59,8 @@ class Segments:
         self.tensor_ids: NDArray[np.int64] = tensors
         self.sizes: NDArray[np.int64]
         self.ids: NDArray[np.int64]
-        self.sizes, self.ids = (whole, tensors << 32) if block is None else _cut(whole, tensors, block)
+        begins = (tensors << 32) + (0 if firsts is None else np.asarray(firsts, dtype=np.int64))
+        self.sizes, self.ids = (whole, begins) if block is None else _cut(whole, begins, block)
         self.offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(self.sizes)])
         self._starts: dict[int, NDArray[np.int64]] = {}
         self._blocks: dict[int, NDArray[np.int64]] = {}
@@ -99,13 +102,13 @@ class Segments:
 
 
 def _cut(
-    sizes: NDArray[np.int64], tensors: NDArray[np.int64], block: int
+    sizes: NDArray[np.int64], begins: NDArray[np.int64], block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sizes and ids of the blocks of all tensors."""
+    """Sizes and ids of the blocks of all tensors, from the id of each one's first block on."""
     counts = -(-sizes // block)
     owner = np.repeat(np.arange(len(sizes)), counts)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.minimum(block, sizes[owner] - number * block), (tensors[owner] << 32) + number
+    return np.minimum(block, sizes[owner] - number * block), begins[owner] + number
 
 
 def _check(sizes: NDArray[np.int64], ids: NDArray[np.int64], block: int | None) -> None:

@@ -94,6 +94,7 @@ def _check_decisions(plan: FusionPlan) -> None:
         "precision": plan.precision != "float32",
         "recompute": bool(plan.recompute),
         "accumulation": plan.accumulation > 1,
+        "splits": bool(plan.splits),
     }
     if found := [name for name, decided in others.items() if decided]:
         raise PlanError(

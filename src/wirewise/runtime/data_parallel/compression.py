@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from wirewise.codec.gradients import GradientCodec, make
 from wirewise.errors import InputError, PlanError
-from wirewise.plans import FusionPlan
+from wirewise.plans import Bucket, FusionPlan
 
 __all__ = ["Compression", "check_plan"]
 
@@ -104,4 +104,21 @@ def check_plan(plan: FusionPlan, compression: Compression) -> bool:
             raise PlanError(
                 f"{where} in {bucket.chunks} chunks; expected 1 with a codec: make it several buckets"
             )
+        _check_pieces(plan, bucket, codec, compression.block, where)
     return any(bucket.way != "all_reduce" for bucket in plan.buckets)
+
+
+def _check_pieces(
+    plan: FusionPlan, bucket: Bucket, codec: GradientCodec, block: int | None, where: str
+) -> None:
+    """Raise if the codec would make something else of pieces than of the parameters."""
+    for name in {plan.parameter_of(name) for name in bucket.parameters} & plan.splits.keys():
+        if "factor" in codec.memories:
+            raise PlanError(
+                f"{where} and holds pieces of {name!r}, but it needs whole matrices; plan without splits"
+            )
+        if block is not None and plan.splits[name] % block:
+            raise PlanError(
+                f"{where} and cuts {name!r} into pieces of {plan.splits[name]} elements, no multiple of the block of "
+                f"{block}; give a Compression(block=...) that divides it, or plan without splits"
+            )

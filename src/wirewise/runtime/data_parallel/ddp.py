@@ -3,6 +3,8 @@
 import datetime
 import hashlib
 import inspect
+import itertools
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +18,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
+from wirewise.runtime.data_parallel.matching import check_pieces
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.transport import Transport
 
@@ -40,8 +43,10 @@ def hook(
     DistributedDataParallel decides which gradients share a bucket before it calls a hook. A bucket takes the codec and
     scheme that hold most of its bytes in the plan, or the chunks of the plan's bucket next in size. Give
     DistributedDataParallel `bucket_caps(plan)` to come near the plan's buckets, or use `parallel`, which carries out
-    all of the plan. Residuals stay with their parameters when DistributedDataParallel makes its buckets anew. Not so
-    those of a parameter that no rank used in a step: DistributedDataParallel throws away what came for it.
+    all of the plan. Pieces of parameters travel in groups as the plan says, once DistributedDataParallel hands their
+    bucket over; that takes the model. Residuals stay with their parameters when DistributedDataParallel makes its
+    buckets anew. Not so those of a parameter that no rank used in a step: DistributedDataParallel throws away what
+    came for it.
 
     Args:
         plan: None: `codec` for all buckets.
@@ -93,12 +98,15 @@ class HookState:
         self.compresses = True
         if plan is not None:
             plan.check_itself()
-            self.compresses = check_plan(plan, compression)
+            self.compresses = check_plan(plan, compression) or bool(plan.splits)
         named = {} if model is None else dict(model.named_parameters())
         self._names: dict[Tensor, str] = {p: name for name, p in named.items()}
         self._by_name = model is not None
         sizes = {name: p.numel() for name, p in named.items()}
         self.pools = Pools(sizes, compression, shapes={name: p.shape for name, p in named.items()})
+        if plan is not None and plan.splits:
+            check_pieces(plan, named)
+            self.pools.split(plan.splits)
         self._planned = {name: b for b in (plan.buckets if plan else ()) for name in b.parameters}
         self._carrier: Carrier | None = None
         self._travelling: list[Travelling] = []
@@ -138,18 +146,16 @@ class HookState:
         if bucket.index() == 0:
             self._travelling, self._start_bytes = [], 0
         names = self._names_of(bucket.parameters())
-        way = self._way(names, self._start_bytes, flat.nbytes)
+        groups = self._groups(names, self._start_bytes, flat.nbytes)
         self._start_bytes += flat.nbytes
         future: Future[Tensor] = Future(devices=[flat.device] if flat.is_cuda else None)  # type: ignore[list-item]
-        one = carrier.begin(
-            names,
-            flat,
-            codec=way.codec,
-            scheme=way.scheme,
-            decode=way.decode,
-            done=lambda: future.set_result(flat),
-        )
-        self._travelling.append(one)
+        coming = _Coming(len(groups), lambda: future.set_result(flat))
+        sizes = [sum(self.pools.member(name).size for name in own) for own, _ in groups]
+        for (own, way), part in zip(groups, flat.split(sizes), strict=True):
+            one = carrier.begin(
+                own, part, codec=way.codec, scheme=way.scheme, decode=way.decode, done=coming.came
+            )
+            self._travelling.append(one)
         if bucket.is_last():
             self._check_size()
             # Before DistributedDataParallel copies buckets to gradients, and where an error reaches `backward()`.
@@ -206,6 +212,25 @@ class HookState:
                 self.pools.add({name: parameter.numel()}, {name: parameter.shape})
         return tuple(self._names[parameter] for parameter in parameters)
 
+    def _groups(
+        self, names: tuple[str, ...], start_bytes: int, size_bytes: int
+    ) -> list[tuple[tuple[str, ...], Bucket]]:
+        """What a bucket of DistributedDataParallel travels in: itself, or the plan's groups if it holds pieces."""
+        members = [member for name in names for member in self.pools.members_of(name)]
+        if self._by_name and self.plan is not None:
+            self._check_known(members)
+        if len(members) == len(names):
+            return [(names, self._way(names, start_bytes, size_bytes))]
+        groups = itertools.groupby(members, key=lambda member: self._planned[member])
+        return [(tuple(own), way) for way, own in groups]
+
+    def _check_known(self, members: Sequence[str]) -> None:
+        assert self.plan is not None
+        if missing := [name for name in members if name not in self._planned]:
+            raise PlanError(
+                f"the plan by {self.plan.planner!r} has no parameter {missing[0]!r}; make it again from this model"
+            )
+
     def _way(self, names: tuple[str, ...], start_bytes: int, size_bytes: int) -> Bucket:
         """The bucket of the plan that holds most of the bytes of a bucket of DistributedDataParallel."""
         if self._always is not None:
@@ -213,10 +238,6 @@ class HookState:
         assert self.plan is not None
         shares: Counter[int] = Counter()
         if self._by_name:
-            if missing := [name for name in names if name not in self._planned]:
-                raise PlanError(
-                    f"the plan by {self.plan.planner!r} has no parameter {missing[0]!r}; make it again from this model"
-                )
             for name in names:
                 shares[self.plan.buckets.index(self._planned[name])] += self.pools.sizes[name]
         else:
@@ -233,6 +254,20 @@ class HookState:
                 f"the plan by {self.plan.planner!r} is for {self.plan.size_bytes} bytes of gradients, the buckets of "
                 f"DistributedDataParallel have {self._start_bytes}; make the plan again from this model"
             )
+
+
+class _Coming:
+    """Tells once so many groups have come, each on whatever thread."""
+
+    def __init__(self, count: int, done: Callable[[], None]) -> None:
+        self._left, self._done, self._lock = count, done, threading.Lock()
+
+    def came(self) -> None:
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            self._done()
 
 
 def _bucket_of(codec: str, compression: Compression) -> Bucket:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
+from wirewise.plans.splits import Piece, piece_name, piece_of
 from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.flat import Slot
 from wirewise.runtime.transport import Transport
 
-__all__ = ["check_agreement", "check_unchanged", "check_uncompressed", "modules_of", "parameters_of"]
+__all__ = [
+    "check_agreement",
+    "check_pieces",
+    "check_unchanged",
+    "check_uncompressed",
+    "modules_of",
+    "parameters_of",
+    "slots_of",
+]
 
 _SHOWN = 20
 
@@ -33,11 +44,12 @@ def check_uncompressed(plan: FusionPlan) -> None:
 
 
 def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Parameter]]:
-    """Parameters of each bucket by name; a parameter of two modules may go by either name.
+    """Parameters of each bucket by what it lists; a parameter of two modules may go by either name.
 
     Raises:
         PlanError: Names that the model does not have or does not train, trained parameters that are in no
-            bucket, or a shared parameter in two places; the message lists them.
+            bucket, or a shared parameter in two places; the message lists them. A parameter of another size than
+            that which the plan splits.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     place = {named[name]: name for name in plan.parameters if name in named}
@@ -59,7 +71,48 @@ def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Param
             f"the plan by {plan.planner!r} does not fit the model: {told}; make the plan again from this model, "
             "with the names of `model.named_parameters()`"
         )
-    return [{name: named[name] for name in bucket.parameters} for bucket in plan.buckets]
+    check_pieces(plan, named)
+    return [{name: named[plan.parameter_of(name)] for name in bucket.parameters} for bucket in plan.buckets]
+
+
+def check_pieces(plan: FusionPlan, named: Mapping[str, Tensor]) -> None:
+    """Raise unless the parameters that the plan splits make as many pieces as it has.
+
+    Raises:
+        PlanError: The message names the first that does not.
+    """
+    counts = Counter(plan.parameter_of(name) for bucket in plan.buckets for name in bucket.parameters)
+    for name, size in plan.splits.items():
+        elements = named[name].numel() if name in named else 0
+        if counts[name] != -(-elements // size):
+            raise PlanError(
+                f"the plan by {plan.planner!r} has {counts[name]} pieces of {size} elements of {name!r}, the model "
+                f"{f'{elements} elements' if elements else 'is not given, or has none of that name'}; plan for this "
+                "model, or without splits"
+            )
+
+
+def slots_of(model: nn.Module, plan: FusionPlan) -> list[list[Slot]]:
+    """What each bucket holds, by the model's first name of each parameter.
+
+    Raises:
+        PlanError: As of `parameters_of`.
+    """
+    own = {p: name for name, p in model.named_parameters()}
+    return [
+        [
+            _slot(own[p], p, piece_of(name, plan.splits), plan.splits.get(plan.parameter_of(name), 0))
+            for name, p in bucket.items()
+        ]
+        for bucket in parameters_of(model, plan)
+    ]
+
+
+def _slot(name: str, parameter: nn.Parameter, piece: Piece | None, size: int) -> Slot:
+    if piece is None:
+        return Slot(name, parameter, parameter.numel())
+    left = parameter.numel() - piece.number * size
+    return Slot(piece_name(name, piece.number), parameter, min(size, left))
 
 
 def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:

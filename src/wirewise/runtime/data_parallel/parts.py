@@ -12,6 +12,7 @@ from wirewise.codec.gradients import GradientCodec, Segments
 from wirewise.codec.gradients.codec import Memory
 from wirewise.errors import CodecError
 from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.members import Member
 from wirewise.runtime.data_parallel.pools import Pools
 
 __all__ = ["Fault", "Part"]
@@ -41,7 +42,8 @@ class Fault(NamedTuple):
     @staticmethod
     def in_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> Fault:
         """Which parameter of a sum is not finite."""
-        return Fault(-1, pools.place(names[_first_bad(flat, [pools.sizes[name] for name in names])]))
+        members = [pools.member(name) for name in names]
+        return Fault(-1, members[_first_bad(flat, [member.size for member in members])].place)
 
 
 class Part:
@@ -50,9 +52,7 @@ class Part:
     Args:
         codec: Of the group.
         compression: Block and seed.
-        sizes: Elements of each tensor of the group, [t].
-        places: Their numbers in the model, [t].
-        shapes: Their shapes, [t]; used where none of them is cut.
+        members: Of the group, [t]; their shapes are used where none of them is cut.
         begin: First element.
         end: One behind the last element.
         share: Which of the shares it is; draws of different shares of a tensor are independent.
@@ -65,28 +65,33 @@ class Part:
         self,
         codec: GradientCodec,
         compression: Compression,
-        sizes: Sequence[int],
-        places: Sequence[int],
-        shapes: Sequence[Sequence[int] | None],
+        members: Sequence[Member],
         begin: int,
         end: int,
         share: int = 0,
         shares: int = 1,
     ) -> None:
         self.codec, self.elements, self._seed = codec, end - begin, compression.seed
-        found, start = [], 0
-        for size, place, shape in zip(sizes, places, shapes, strict=True):
-            inside = min(start + size, end) - max(start, begin)
+        self._sizes: list[int] = []
+        found, known, start = list[Member](), [], 0
+        for member in members:
+            inside = min(start + member.size, end) - max(start, begin)
             if inside > 0:
-                found.append((inside, place, shape if inside == size else None))
-            start += size
-        self._sizes, self._places = [size for size, *_ in found], [place for _, place, _ in found]
-        known = [shape for *_, shape in found if shape is not None]
-        ids = [place * shares + share for place in self._places]
+                found.append(member)
+                self._sizes.append(inside)
+            if inside == member.size and member.shape is not None:
+                known.append(member.shape)
+            start += member.size
+        self._places = [member.place for member in found]
         self._segments: Segments | None = None
         if found:
-            whole = known if len(known) == len(found) else None
-            self._segments = Segments(self._sizes, ids=ids, block=compression.block, shapes=whole)
+            self._segments = Segments(
+                self._sizes,
+                ids=[place * shares + share for place in self._places],
+                block=compression.block,
+                shapes=known if len(known) == len(found) else None,
+                firsts=[member.first_block(compression.block) for member in found],
+            )
         self.size_bytes = self.FLAG_BYTES
         if self._segments is not None:
             self.size_bytes += codec.size_bytes(self._segments)

@@ -12,6 +12,7 @@ from wirewise.codec import gradients
 from wirewise.codec.gradients import GradientCodec, Residuals
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.members import Member, Members
 
 __all__ = ["Pools", "resize"]
 
@@ -48,24 +49,17 @@ class Pools:
         *,
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        self.sizes = dict(sizes)
-        self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+        self._members = Members(sizes, shapes or {})
+        self.sizes = self._members.sizes
         self.compression = compression or Compression()
         self.device = torch.device(device)
         self.step = self.world_size = 0
-        self._places = {name: place for place, name in enumerate(self.sizes)}
         self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in KINDS}
         self._saved: dict[tuple[str, str], Tensor | None] = {}
 
     def add(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] | None = None) -> None:
         """Take in parameters that were not known before; they get the next numbers."""
-        self.shapes |= {name: tuple(shape) for name, shape in (shapes or {}).items()}
-        for name, size in sizes.items():
-            if self.sizes.setdefault(name, size) != size:
-                raise InputError(
-                    f"parameter {name!r} has {size} elements, the pool {self.sizes[name]}; use that of the same model"
-                )
-            self._places.setdefault(name, len(self._places))
+        self._members.add(sizes, shapes or {})
 
     def to(self, device: torch.device | str) -> None:
         """Move all buffers."""
@@ -73,9 +67,51 @@ class Pools:
             state, self.device = self.state_dict(), torch.device(device)
             self.load_state_dict(state)
 
-    def place(self, name: str) -> int:
-        """Number of a parameter."""
-        return self._places[name]
+    def member(self, name: str) -> Member:
+        """What groups mean by a name, a parameter's or a piece's."""
+        return self._members[name]
+
+    def members_of(self, name: str) -> list[str]:
+        """Names of the pieces of a parameter, or its own if it is whole."""
+        return self._members.of(name)
+
+    def split(self, splits: Mapping[str, int]) -> None:
+        """From now on groups hold these parameters in pieces of so many elements (`plans.splits`), all others whole.
+
+        What waits to be sent stays with its elements. Factors of matrices, which pieces do not have, are forgotten.
+        """
+        for name in {**self._members.splits, **splits}:
+            if self._members.splits.get(name) != splits.get(name):
+                self._cut(name, splits.get(name))
+
+    def _cut(self, name: str, size: int | None) -> None:
+        # Shares of other groups have other owners.
+        for member in self.members_of(name):
+            if (owed := self.take("owner", (member,))) is not None:
+                self.group("residual", (member,)).add_(owed)
+        before = {kind: self._whole(kind, name) for kind in ("residual", "momentum")}
+        for member in self.members_of(name):
+            for held in self._held.values():
+                held.pop(member, None)
+        self._members.cut(name, size)
+        for kind, whole in before.items():
+            if whole is not None:
+                self._put(kind, name, whole)
+
+    def _whole(self, kind: str, name: str) -> Tensor | None:
+        """Copy of what is remembered of a parameter, [elements]; None: nothing."""
+        held, members = self._held[kind], self.members_of(name)
+        if not any(member in held for member in members):
+            return None
+        nothing = torch.zeros(self._members[members[0]].size, device=self.device)
+        parts = [held[m].of(m) if m in held else nothing[: self.member(m).size] for m in members]
+        return torch.cat(parts)
+
+    def _put(self, kind: str, name: str, whole: Tensor) -> None:
+        """Remember that of a parameter, [elements]."""
+        for one in self.members_of(name):
+            member = self.member(one)
+            self.group(kind, (one,)).copy_(whole[member.begin : member.begin + member.size])
 
     def memory(self, codec: GradientCodec, names: Names) -> list[Tensor] | None:
         """What `codec.encode` reads and writes for a group, float32 [elements] each; None: it keeps nothing."""
@@ -88,7 +124,7 @@ class Pools:
         held = self._held[kind]
         present = held.get(names[0])
         if present is None or not self.is_group(kind, names):
-            present = _Held(names, Residuals({n: self.sizes[n] for n in names}, device=self.device))
+            present = _Held(names, Residuals({n: self.member(n).size for n in names}, device=self.device))
             for name in names:
                 if (before := held.get(name)) is not None:
                     present.of(name).copy_(before.of(name))
@@ -150,8 +186,8 @@ class Pools:
     def state_dict(self) -> dict[str, Any]:
         """Copies by kind and parameter name, for a checkpoint of this rank."""
         pools = {
-            kind: {n: held[n].of(n).clone() for n in self.sizes if n in held}
-            for kind, held in self._held.items()
+            kind: {n: whole for n in self.sizes if (whole := self._whole(kind, n)) is not None}
+            for kind in KINDS
         }
         return {"step": self.step, "world_size": self.world_size, "sizes": dict(self.sizes), **pools}
 
@@ -167,7 +203,7 @@ class Pools:
         for kind in KINDS:
             self._held[kind].clear()
             for name, value in state[kind].items():
-                self.group(kind, (name,)).copy_(value.flatten())
+                self._put(kind, name, value.flatten())
 
     def _check(self, state: Mapping[str, Any]) -> None:
         if missing := [key for key in ("step", "world_size", "sizes", *KINDS) if key not in state]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -18,8 +18,8 @@ from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
 from wirewise.runtime.data_parallel.exchanges import Exchanges
-from wirewise.runtime.data_parallel.flat import FlatBucket
-from wirewise.runtime.data_parallel.matching import check_agreement, check_unchanged, parameters_of
+from wirewise.runtime.data_parallel.flat import FlatBucket, flat_buckets
+from wirewise.runtime.data_parallel.matching import check_agreement, check_unchanged, slots_of
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.transport import Transport
@@ -98,13 +98,12 @@ class Reducer:
         self.model, self.plan, self.unused, self.until = model, plan, unused, until
         self.transport = transport_of(process_group, timeout_s=timeout_s, store=store)
         self._check_ranks()
-        self.buckets = [
-            FlatBucket(parameters, bucket.chunks)
-            for parameters, bucket in zip(parameters_of(model, plan), plan.buckets, strict=True)
-        ]
+        self.buckets = flat_buckets(slots_of(model, plan), [bucket.chunks for bucket in plan.buckets])
         check_agreement(self.transport, model, plan, self.compression)
-        self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters.values()}
+        self._buckets_of = _buckets_of(self.buckets)
         self._names = {p: name for name, p in model.named_parameters()}
+        named = dict(model.named_parameters(remove_duplicate=False))
+        self._splits = {self._names[named[name]]: size for name, size in plan.splits.items()}
         self.pools = pools or _pools_of(model, self.compression)
         self.pools.world_size = self.transport.world_size
         self._collective = collective
@@ -138,9 +137,10 @@ class Reducer:
     def open(self) -> None:
         """Hook into the model; done by the constructor, and again after `close`."""
         if not self._handles:
+            self.pools.split(self._splits)
             if self._carried:
                 self._carrier = Carrier(self.transport, self.pools, self.compression, sum_up=self._collective)
-            hooks = [p.register_post_accumulate_grad_hook(self._ready) for p in self._bucket_of]
+            hooks = [p.register_post_accumulate_grad_hook(self._ready) for p in self._buckets_of]
             self._handles = [*hooks, self.model.register_forward_pre_hook(self._before_forward)]
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Reducer:
             self._finish(self._carrier)
         if self._flags is not None:
             counts = self._flags.tolist()
-            for number, parameter in enumerate(self._bucket_of):
+            for number, parameter in enumerate(self._buckets_of):
                 if parameter in self._blank and counts[number] == 0 and self._is_blank(parameter):
                     parameter.grad = None
         self._forget()
@@ -252,10 +252,10 @@ class Reducer:
         with self._lock:
             if not self._in_pass:
                 self._begin_pass()
-            bucket = self._bucket_of[parameter]
-            self._check_gradient(parameter, bucket)
-            bucket.own(parameter)
-            bucket.missing.discard(parameter)
+            for bucket in self._buckets_of[parameter]:
+                self._check_gradient(parameter, bucket)
+                bucket.own(parameter)
+                bucket.missing.discard(parameter)
             self._used.add(parameter)
             if self._reduces:
                 self._launch_ready()
@@ -290,7 +290,7 @@ class Reducer:
             self._launch_rest()
             try:
                 # While gradients travel: it takes half a millisecond for 300 parameters.
-                check_unchanged(self.model, self._bucket_of)
+                check_unchanged(self.model, self._buckets_of)
             finally:
                 if self.until == "backward":
                     self.wait()
@@ -301,9 +301,9 @@ class Reducer:
 
     def _launch_rest(self) -> None:
         """Launch the buckets that a parameter without gradient, or an early step, held back."""
-        unused = [p for p in self._bucket_of if p not in self._used]
+        unused = [p for p in self._buckets_of if p not in self._used]
         if unused:
-            check_unchanged(self.model, self._bucket_of)
+            check_unchanged(self.model, self._buckets_of)
         if unused and self.unused == "error":
             names = ", ".join(self._name(p) for p in unused[:20])
             raise InputError(
@@ -313,12 +313,12 @@ class Reducer:
             )
         self._blank = {p for p in unused if p.grad is None}
         for bucket in self.buckets[self._launched :]:
-            for parameter in bucket.parameters.values():
+            for parameter in bucket.parameters:
                 bucket.own(parameter)
         while self._launched < len(self.buckets):
             self._launch()
         if self.unused == "zeros" and self.transport.world_size > 1:
-            used = [float(p in self._used) for p in self._bucket_of]
+            used = [float(p in self._used) for p in self._buckets_of]
             self._flags = torch.tensor(used, device=self.buckets[0].flats[0].device)
             what = "the exchange of unused parameters"
             if self._carrier is None:
@@ -340,11 +340,10 @@ class Reducer:
     def _carry(self, carrier: Carrier, number: int) -> None:
         bucket, planned = self.buckets[number], self.plan.buckets[number]
         bucket.join()
-        for flat, members in zip(bucket.flats, bucket.members, strict=True):
+        for flat, slots in zip(bucket.flats, bucket.slots, strict=True):
             if flat.numel():
-                names = tuple(self._names[parameter] for parameter in members)
                 started = carrier.begin(
-                    names,
+                    tuple(slot.name for slot in slots),
                     flat,
                     codec=planned.codec,
                     scheme=planned.scheme,
@@ -355,6 +354,15 @@ class Reducer:
 
     def _name(self, parameter: nn.Parameter) -> str:
         return self._names[parameter]
+
+
+def _buckets_of(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, list[FlatBucket]]:
+    """Buckets of each parameter: several where it is in pieces."""
+    found: dict[nn.Parameter, list[FlatBucket]] = {}
+    for bucket in buckets:
+        for parameter in bucket.parameters:
+            found.setdefault(parameter, []).append(bucket)
+    return found
 
 
 def _pools_of(model: nn.Module, compression: Compression) -> Pools:

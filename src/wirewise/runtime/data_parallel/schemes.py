@@ -38,15 +38,13 @@ class Group:
     @property
     def total(self) -> int:
         """Elements."""
-        return sum(self.pools.sizes[name] for name in self.names)
+        return sum(self.pools.member(name).size for name in self.names)
 
     def part(self, begin: int, end: int, share: int = 0, shares: int = 1) -> Part:
         """A range of the elements as a payload of its own."""
         assert self.codec is not None
-        sizes = [self.pools.sizes[name] for name in self.names]
-        places = [self.pools.place(name) for name in self.names]
-        shapes = [self.pools.shapes.get(name) for name in self.names]
-        return Part(self.codec, self.pools.compression, sizes, places, shapes, begin, end, share, shares)
+        members = [self.pools.member(name) for name in self.names]
+        return Part(self.codec, self.pools.compression, members, begin, end, share, shares)
 
     def cuts(self, shares: int) -> list[tuple[int, int]]:
         """First element and end of shares of about equal size."""

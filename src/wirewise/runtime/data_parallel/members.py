@@ -1,0 +1,79 @@
+"""What groups of gradients hold: parameters, and pieces of them where a plan splits some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from wirewise.errors import InputError
+from wirewise.plans.splits import pieces
+
+__all__ = ["Member", "Members"]
+
+
+class Member(NamedTuple):
+    """A parameter in a group, or a piece of one."""
+
+    place: int
+    """Number of the parameter."""
+    size: int
+    """Elements."""
+    begin: int = 0
+    """Its first element in the parameter."""
+    number: int = 0
+    """Of the piece."""
+    shape: tuple[int, ...] | None = None
+    """Of a whole parameter, if it is known."""
+
+    def first_block(self, block: int | None) -> int:
+        """Number of its first block of so many elements in the parameter; None: each piece is a block."""
+        return self.number if block is None else self.begin // block
+
+
+class Members:
+    """Members by name.
+
+    Args:
+        sizes: Elements of each parameter; the order numbers them.
+        shapes: Of parameters, where they are known.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
+        self.sizes: dict[str, int] = {}
+        self.splits: dict[str, int] = {}
+        """Elements of a piece of each parameter that is cut."""
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._places: dict[str, int] = {}
+        self._pieces: dict[str, Member] = {}
+        self.add(sizes, shapes)
+
+    def add(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
+        """Take in parameters that were not known before; they get the next numbers."""
+        self._shapes |= {name: tuple(shape) for name, shape in shapes.items()}
+        for name, size in sizes.items():
+            if self.sizes.setdefault(name, size) != size:
+                raise InputError(
+                    f"parameter {name!r} has {size} elements, the pool {self.sizes[name]}; use that of the same model"
+                )
+            self._places.setdefault(name, len(self._places))
+
+    def __getitem__(self, name: str) -> Member:
+        if name in self._pieces:
+            return self._pieces[name]
+        return Member(self._places[name], self.sizes[name], shape=self._shapes.get(name))
+
+    def of(self, parameter: str) -> list[str]:
+        """Names of its pieces in order, or its own if it is whole."""
+        size = self.splits.get(parameter)
+        return [parameter] if size is None else list(pieces(parameter, self.sizes[parameter], size))
+
+    def cut(self, parameter: str, size: int | None) -> None:
+        """Cut it into pieces of so many elements; None: it is whole."""
+        for piece in self.of(parameter):
+            self._pieces.pop(piece, None)
+        self.splits.pop(parameter, None)
+        if size is not None:
+            self.splits[parameter] = size
+            spans = pieces(parameter, self.sizes[parameter], size).items()
+            for number, (piece, (begin, end)) in enumerate(spans):
+                self._pieces[piece] = Member(self._places[parameter], end - begin, begin, number)
