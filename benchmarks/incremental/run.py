@@ -6,7 +6,8 @@ Rows: `task-5` (E7: the classes of a vertex's task compete, 5 vertices of each c
 `task-1` (1 kept), `rate` (twice the learning rate), `decoupled` and `decoupled-others` (weight decay beside Adam, not
 inside), `task-5-default`, `cora`, `citeseer`, `block` (the library's settings, four graphs), `class-20` (all classes
 so far compete, 20 kept), `class-limit` (the same with all that was seen), `class-20-mean` and
-`class-20-mean-decoupled` (old tasks weigh together as much as the new one). With --out each run is kept beside the
+`class-20-mean-decoupled` (old tasks weigh together as much as the new one), `caches` (7.12: what four machines compute
+again and fetch when the graph has grown by a task). With --out each run is kept beside the
 page in FILE.json and not made again; remove that file to start anew. Time is not measured.
 """
 
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import growing_caches
 import msgspec
 import numpy as np
 import torch
@@ -45,6 +47,17 @@ PRESETS = {
 WITHIN = 0.01
 """How far below random rehearsal the default may be."""
 E7 = {"bare": (0.74, 0.82), "er-random": (0.88, None), "joint": (0.955, None)}
+
+PROTOCOL = (
+    "Protocol of CGLB: two classes a task in label order, classes of fewer than 50 vertices left out, a split of "
+    "60/20/20 % of each class by seed, later vertices bring edges to earlier ones. Two-layer GCN without biases, of "
+    "width {hidden}, full batch, {epochs} epochs a task, Adam. Accuracies are means over the classes of a task, on the "
+    "current graph, where rehearsed vertices are looked up too. Under the library's settings and where all classes "
+    "compete each old task weighs as much as the new one; elsewhere all of them together do. +kmm: weights by kernel "
+    "mean matching (rbf with the median distance, at most 3, sums bounded in each class). sea-er: k-centre with such "
+    "weights. Weight decay inside Adam is CGLB's: classes of old tasks get no gradient, so that Adam makes a full step "
+    "of it; the library's is beside Adam."
+)
 
 
 class Row(NamedTuple):
@@ -123,6 +136,16 @@ class Kept:
                 file.write(msgspec.json.format(msgspec.json.encode(self._found)))
 
 
+def row_of_caches(page, preset):
+    page.add(
+        f"## Caches of {growing_caches.MACHINES} machines while the graph grows\n\n{growing_caches.SETTING}"
+    )
+    growing = growing_graph(load(preset["dataset"]))
+    anew = growing_caches.table(page, growing)
+    with page.table("claim", "found", "threshold") as row:
+        row("as planned anew on every graph", f"{anew:.0e}", verdict(anew, most=1e-12))
+
+
 def dataset(preset, wanted):
     if not wanted.graph or not preset["gates"]:
         return preset["dataset"]
@@ -171,21 +194,17 @@ def claims(page, name, ap):
 
 def main():
     torch.set_num_threads(1)
-    options = arguments(__doc__, list(ROWS))
+    options = arguments(__doc__, [*ROWS, "caches"])
     preset = PRESETS[options.preset]
     page = Page("Rehearsal on growing graphs", options.preset, {"Threads": "1", "Dataset": preset["dataset"]})
-    page.add(
-        "Protocol of CGLB: two classes a task in label order, classes of fewer than 50 vertices left out, a split of "
-        "60/20/20 % of each class by seed, later vertices bring edges to earlier ones. Two-layer GCN of width "
-        f"{Settings(**preset['settings']).hidden}, full batch, {Settings(**preset['settings']).epochs} epochs a task, "
-        "Adam. Accuracies are means over the classes of a task, on the current graph, where rehearsed vertices are "
-        "looked up too; old tasks weigh together as much as the new one. +kmm: weights by kernel mean matching (rbf "
-        "with the median distance, at most 3, sums bounded in each class). sea-er: k-centre with such weights. Weight "
-        "decay inside Adam is CGLB's: classes of old tasks get no gradient, so that Adam makes a full step of it."
-    )
+    settings = Settings(**preset["settings"])
+    page.add(PROTOCOL.format(hidden=settings.hidden, epochs=settings.epochs))
     kept = Kept(options.out.with_suffix(".json") if options.out else None, preset)
     for name in options.only:
-        row_of(page, preset, kept, name)
+        if name == "caches":
+            row_of_caches(page, preset)
+        else:
+            row_of(page, preset, kept, name)
     page.finish(options.out)
 
 

@@ -26,3 +26,11 @@ def test_a_failed_gate_is_told(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "| E7 bare | 0.8000 | >= 0.74 and <= 0.82: holds |" in printed
     assert printed.count("FAILS") == 2 and "| may not be the default | coverage |" in printed
+
+
+def test_caches_grow_as_if_planned_anew(monkeypatch, capsys):
+    run = load(monkeypatch, "run", "incremental")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--preset", "smoke", "--only", "caches"])
+    run.main()
+    printed = capsys.readouterr().out
+    assert "| mean |" in printed and "<= 1e-12: holds" in printed

@@ -1,4 +1,4 @@
-"""The network of CGLB: a graph convolutional network of two layers (Kipf, Welling 2017)."""
+"""The network of CGLB: a graph convolutional network of two layers (Kipf, Welling 2017), which has no biases."""
 
 from __future__ import annotations
 
@@ -27,22 +27,17 @@ class Gcn(nn.Module):
         super().__init__()
         random = torch.Generator().manual_seed(seed)
         self.first = _weight(hidden, features, random)
-        self.first_bias = nn.Parameter(torch.zeros(hidden))
         self.second = _weight(classes, hidden, random)
-        self.second_bias = nn.Parameter(torch.zeros(classes))
 
     def embed(self, block: Block) -> Float[Tensor, "n hidden"]:
         """Embeddings of the block's vertices, in their order."""
         x = block.features
-        if isinstance(x, Csr):
-            hidden = sparse_linear(x, self.first, self.first_bias)
-        else:
-            hidden = linear(x, self.first, self.first_bias)
+        hidden = sparse_linear(x, self.first, None) if isinstance(x, Csr) else linear(x, self.first)
         return aggregate(block.adjacency, hidden.relu())
 
     def scores(self, embedding: Float[Tensor, "n hidden"]) -> Float[Tensor, "n classes"]:
         """Scores of embedded vertices."""
-        return linear(embedding, self.second, self.second_bias)
+        return linear(embedding, self.second)
 
     def forward(self, block: Block) -> Float[Tensor, "n classes"]:
         """Scores of the block's vertices."""
