@@ -281,8 +281,15 @@ class Pending:
             if transport.on_device:
                 self._operations.append(dist.P2POp(dist.irecv, buffer, peer, transport.group))
             else:
-                work = transport.group.recv([buffer], peer, tag)
-                transport.waiter(peer).put((work, transport.timeout, peer, self._arrived))
+                self._receive(peer, buffer)
+
+    def _receive(self, peer: int, buffer: torch.Tensor) -> None:
+        works: list[dist.Work] = []
+        # A connection that is closed already is told here.
+        self.transport.guard(
+            lambda: works.append(self.transport.group.recv([buffer], peer, self.tag)), self.what, peer
+        )
+        self.transport.waiter(peer).put((works[0], self.transport.timeout, peer, self._arrived))
 
     def send(self, peer: int, buffer: torch.Tensor) -> None:
         """Post one message; `buffer` must stay unchanged until `wait_sends`."""

@@ -46,7 +46,8 @@ class Job:
     def __init__(self, machines, *, alpha=0.0, batch_size=16, empty=(), skew=0, nodes=600, **knobs):
         self.graph, self.ranges = graph_of(machines, nodes, skew)
         self.train = train_of(self.graph, self.ranges, empty)
-        self.bits, self.timeout_s = knobs.pop("bits", 32), knobs.pop("timeout_s", 30.0)
+        self.bits, self.timeout_s = knobs.pop("bits", None), knobs.pop("timeout_s", 30.0)
+        self.dtype = knobs.pop("dtype", torch.float32)
         self.store = knobs.pop("store", RowStore)
         self.batch_size, self.knobs = batch_size, knobs
         self.plan = None
@@ -57,7 +58,7 @@ class Job:
 
     def loader(self, rank, group, store):
         offsets = self.ranges.offsets
-        own = torch.from_numpy(self.graph.x[offsets[rank] : offsets[rank + 1]])
+        own = torch.from_numpy(self.graph.x[offsets[rank] : offsets[rank + 1]]).to(self.dtype)
         cached = None if self.plan is None else self.plan.machines[rank].ids
         transport = Transport(group, timeout_s=self.timeout_s, store=store)
         rows = self.store(own, offsets, rank, cached)

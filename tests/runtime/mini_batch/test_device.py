@@ -35,6 +35,16 @@ def test_d1_rows_are_those_of_the_whole_graph(device, prefix, alpha, depth):
             assert np.array_equal(y.cpu().numpy(), job.graph.y[n_id[: len(y)]])
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("prefix", [0.15, 1.0])
+def test_d1_halves_on_eight_machines(device, prefix):
+    job = Job(8, alpha=0.1, depth=2, store=on(device, prefix), dtype=torch.float16)
+    whole = job.graph.x.astype(np.float16).astype(np.float32)
+    for found in job.run(batches):
+        for n_id, x, *_ in found:
+            assert np.array_equal(x.cpu().numpy(), whole[n_id])
+
+
 def test_the_prefix_is_the_first_rows():
     rows = torch.arange(20.0).view(10, 2)
     store = DeviceStore(rows, np.array([0, 10, 14]), 0, np.array([12, 10]), device="cpu", prefix=0.3)

@@ -1,5 +1,7 @@
 """Batches over machines hold the rows of the whole graph, and training on them is training on one machine."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -17,9 +19,10 @@ def batches(rank, loader, epoch=0, start=0):
     return [(b.number, b.n_id, b.x, b.y, b.scale) for b in loader.epoch(epoch, start=start)]
 
 
-@pytest.mark.parametrize("machines", [1, 2, 3, 4])
-@pytest.mark.parametrize("alpha", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("depth", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("machines", "alpha", "depth"),
+    [*product([1, 2, 3, 4], [0.0, 0.1, 1.0], [0, 1, 4]), (8, 0.0, 4), (8, 0.1, 0), (8, 1.0, 4)],
+)
 def test_d1_rows_are_those_of_the_whole_graph(machines, alpha, depth):
     job = Job(machines, alpha=alpha, depth=depth, threads=2)
     for found in job.run(batches):
@@ -27,6 +30,37 @@ def test_d1_rows_are_those_of_the_whole_graph(machines, alpha, depth):
         for _, n_id, x, y, _ in found:
             assert np.array_equal(x.numpy(), job.graph.x[n_id])
             assert np.array_equal(y.numpy(), job.graph.y[n_id[: len(y)]])
+
+
+@pytest.mark.parametrize(
+    ("machines", "alpha", "depth"),
+    [(1, 0.1, 0), (2, 0.0, 3), (3, 1.0, 3), (4, 0.1, 1), (8, 0.0, 0), (8, 0.1, 3)],
+)
+def test_d1_rows_kept_as_halves_are_those_halves(machines, alpha, depth):
+    job = Job(machines, alpha=alpha, depth=depth, dtype=torch.float16)
+    whole = job.graph.x.astype(np.float16)
+    for found in job.run(batches):
+        for _, n_id, x, _, _ in found:
+            assert x.dtype == torch.float32
+            assert np.array_equal(x.numpy(), whole[n_id].astype(np.float32))
+
+
+def test_halves_take_half_the_bytes_and_are_quantized_as_others_are():
+    def count(rank, loader):
+        made = list(loader.epoch(0))
+        rows, steps = sum(batch.remote_rows for batch in made), len(loader)
+        return loader.fetcher.sent_bytes, rows, steps, [batch.x for batch in made]
+
+    halves = Job(3, alpha=0.1, depth=2, dtype=torch.float16).run(count)
+    heads = 3 * 2 * (8 + 4 * halves[0][2])
+    assert sum(sent for sent, *_ in halves) == sum(rows for _, rows, *_ in halves) * (2 * 12 + 4) + heads
+    for exact, rough in zip(
+        halves, Job(3, alpha=0.1, depth=2, dtype=torch.float16, bits=8).run(count), strict=True
+    ):
+        for x, rounded in zip(exact[-1], rough[-1], strict=True):
+            spread = x.max(dim=1).values - x.min(dim=1).values
+            assert ((rounded - x).abs() <= 1.05 / 255 * spread[:, None] + 1e-6).all()
+            assert not torch.equal(rounded, x)
 
 
 @pytest.mark.parametrize(("bits", "most"), [(16, 2**-8), (8, 1 / 255)])
@@ -88,7 +122,13 @@ def test_an_epoch_goes_on_where_it_stopped():
     for one, two in zip(whole, rest, strict=True):
         assert [made[0] for made in two] == [made[0] for made in one[2:]]
         assert all(torch.equal(a[2], b[2]) for a, b in zip(one[2:], two, strict=True))
-    assert all(made == [] for made in job.run(batches, 5, len(whole[0])))
+
+    def at_the_end(rank, loader):
+        # Nothing is sent otherwise, and a machine would leave while others connect.
+        loader.fetcher.transport.all_reduce(torch.zeros(1), "the test")
+        return batches(rank, loader, 5, len(loader))
+
+    assert all(made == [] for made in job.run(at_the_end))
 
 
 def test_sent_bytes_are_rows_and_ids():
@@ -200,9 +240,11 @@ class _Length:
 
 @pytest.mark.parametrize("depth", [0, 3])
 def test_d5_a_machine_that_is_gone_is_named_with_the_stage(depth):
-    job = Job(3, depth=depth, timeout_s=3.0)
+    # More batches than any machine makes ahead.
+    job = Job(3, depth=depth, timeout_s=3.0, batch_size=3)
 
     def machine(rank, loader):
+        assert len(loader) > 15
         try:
             for batch in loader.epoch(0):
                 if rank == 1 and batch.number == 1:
@@ -234,6 +276,7 @@ def test_stages_are_timed():
         ({"batch_size": 0}, "batches of 0 seeds"),
         ({"depth": -1}, "depth -1"),
         ({"bits": 4}, "4 bits a value; expected one of"),
+        ({"bits": 32, "dtype": torch.float16}, r"32 bits a value; expected one of \[8, 16\]"),
     ],
 )
 def test_knobs_that_cannot_be_used(knobs, told):

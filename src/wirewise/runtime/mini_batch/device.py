@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.runtime.mini_batch.kernels import copy_held
 from wirewise.runtime.mini_batch.store import Assembled, Decode, RowStore
 
 __all__ = ["DeviceStore"]
@@ -26,7 +25,7 @@ class DeviceStore(RowStore):
     goes the same way without streams.
 
     Args:
-        own: Rows of this machine in the order of their ids, float32 [n, F].
+        own: Rows of this machine in the order of their ids, float32 or float16 [n, F]; batches are float32.
         offsets: First id of each machine, then N; [K + 1].
         rank: This machine.
         cached: Ids of rows of other machines that are kept on the device, each once, [c].
@@ -68,7 +67,7 @@ class DeviceStore(RowStore):
         cached = slots[there] >= self.num_own
         kept = slots[there] - np.where(cached, self.num_own - self.num_prefix, 0)
         staged = torch.empty(len(here), self.num_features, pin_memory=self._stream is not None)
-        copy_held(slots[here], self.rows.numpy(), staged.numpy())
+        self.copy(slots[here], staged)
         decode(staged, np.searchsorted(here, places))
         if self._stream is None:
             return Assembled(self._joined(len(ids), there, kept, here, staged))
@@ -90,7 +89,7 @@ class DeviceStore(RowStore):
             torch.from_numpy(part.astype(np.int64)).to(self.device, non_blocking=True)
             for part in (there, kept, here)
         )
-        x[index] = self._resident[rows]
+        x[index] = self._resident[rows].float()
         x[others] = staged.to(self.device, non_blocking=True)
         return x
 

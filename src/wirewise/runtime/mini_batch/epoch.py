@@ -93,8 +93,9 @@ class Epoch:
             stop.set()
             for queue in (under_way, done):
                 _drain(queue)
+            deadline = time.monotonic() + self.fetcher.transport.timeout_s
             for thread in threads:
-                thread.join(self.fetcher.transport.timeout_s)
+                thread.join(max(deadline - time.monotonic(), 0))
 
     def _ask_all(self, under_way: Queue[Any], stop: threading.Event) -> None:
         """Send ids of each batch, then rows of the one before it, and wait for no rows."""

@@ -14,18 +14,13 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wirewise.codec.layout import MessageLayout
-from wirewise.codec.quantize import pack, unpack_add
-from wirewise.errors import InputError
 from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.all_to_all import AllToAll
 from wirewise.runtime.mini_batch.store import RowStore
+from wirewise.runtime.mini_batch.wire import WIRE_BITS, exact_bits, wire_of
 from wirewise.runtime.transport import Pending, Transport
 
 __all__ = ["WIRE_BITS", "Answer", "Fetcher", "Incoming", "Wanted"]
-
-WIRE_BITS = (8, 16, 32)
-"""Of a value on the wire: 8 quantized by row, 16 bfloat16, 32 float32."""
 
 
 class Wanted(NamedTuple):
@@ -65,8 +60,11 @@ class Fetcher(AllToAll):
         transport: The machines; nothing else may use its group meanwhile.
         ids: Carries ids in a group of its own, so that they do not queue behind rows of earlier batches; none: the
             group of the rows.
-        bits: One of `WIRE_BITS`.
+        bits: One of `WIRE_BITS`, at most those of the store; none: rows as they are.
         seed: Of stochastic rounding, where rows are quantized.
+
+    Raises:
+        InputError: Other bits.
     """
 
     def __init__(
@@ -75,13 +73,14 @@ class Fetcher(AllToAll):
         transport: Transport,
         *,
         ids: Transport | None = None,
-        bits: int = 32,
+        bits: int | None = None,
         seed: int = 0,
     ) -> None:
-        if bits not in WIRE_BITS:
-            raise InputError(f"rows travel with {bits} bits a value; expected one of {WIRE_BITS}")
         super().__init__(ids or transport)
-        self.store, self.bits, self._seed, self._rows = store, bits, seed, transport
+        self.store, self._seed, self._rows = store, seed, transport
+        dtype, width = store.rows.dtype, store.num_features
+        self._exact = wire_of(dtype, width, exact_bits(dtype))
+        self._wire = self._exact if bits is None else wire_of(dtype, width, bits)
         self._tag = 0
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
@@ -127,20 +126,17 @@ class Fetcher(AllToAll):
 
     def answer(self, asked: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0) -> Answer:
         """Encode the rows that each machine asked for; rounding differs between epochs and batches."""
-        layouts = [self._layout(len(rows)) for rows in asked]
-        sizes = np.array([layout.size_bytes for layout in layouts])
+        sizes = np.array([self._wire.size_bytes(len(rows)) for rows in asked])
         out = torch.empty(int(sizes.sum()), dtype=torch.uint8)
-        key = stream_key(self._seed, epoch, batch)
-        for part, layout, rows in zip(out.split(sizes.tolist()), layouts, asked, strict=True):
+        key, store = stream_key(self._seed, epoch, batch), self.store
+        for part, rows in zip(out.split(sizes.tolist()), asked, strict=True):
             if len(rows):
-                places = rows.astype(np.int64)
-                index = torch.from_numpy(places)
-                pack(self.store.own, index, layout, part, key=key, rows=places + self.store.first)
+                self._wire.encode(store.own, rows.astype(np.int64), store.first, key, part)
         return Answer(out, sizes)
 
     def expect(self, wanted: Wanted) -> Incoming:
         """Prepare to receive the rows of a batch, before it is asked for: see `fetch`. Its time limit runs from now."""
-        sizes = [self._layout(int(count)).size_bytes for count in wanted.counts]
+        sizes = [self._wire.size_bytes(int(count)) for count in wanted.counts]
         came = torch.empty(sum(sizes), dtype=torch.uint8)
         self._tag += 1
         receives = dict(enumerate(came.split(sizes)))
@@ -189,14 +185,14 @@ class Fetcher(AllToAll):
         start = begin = 0
         for count in wanted.counts.tolist():
             if count:
-                layout = self._layout(count)
+                size = self._wire.size_bytes(count)
                 index = torch.from_numpy(places[begin : begin + count])
-                unpack_add(came[start : start + layout.size_bytes], layout, index, out)
-                start, begin = start + layout.size_bytes, begin + count
+                self._wire.decode(came[start : start + size], index, count, out)
+                start, begin = start + size, begin + count
 
     def fill_cache(self) -> None:
-        """Fetch the rows that the store keeps of other machines, at full precision."""
-        bits, self.bits = self.bits, 32
+        """Fetch the rows that the store keeps of other machines, as they are."""
+        wire, self._wire = self._wire, self._exact
         ids = self.store.cached
         owner = np.searchsorted(self.store.offsets, ids, side="right") - 1
         order = np.argsort(owner, kind="stable")
@@ -208,7 +204,4 @@ class Fetcher(AllToAll):
         found = torch.zeros(len(ids), self.store.num_features)
         self.place(wanted, came, found, wanted.places)
         self.store.fill(found)
-        self.bits = bits
-
-    def _layout(self, count: int) -> MessageLayout:
-        return MessageLayout(np.full(count, self.bits, np.uint8), self.store.num_features)
+        self._wire = wire

@@ -17,6 +17,8 @@ from wirewise.runtime.mini_batch.kernels import copy_held
 __all__ = ["Assembled", "Decode", "RowStore"]
 
 
+_KEPT = (torch.float32, torch.float16)
+
 Decode = Callable[[Tensor, NDArray[np.int64]], None]
 """Adds the rows that came to places of a matrix, whose rows are zero there."""
 
@@ -33,7 +35,7 @@ class RowStore:
     """Rows by global id, where machine k owns the ids `offsets[k]` to `offsets[k + 1]`.
 
     Args:
-        own: Rows of this machine in the order of their ids, float32 [n, F].
+        own: Rows of this machine in the order of their ids, float32 or float16 [n, F]; batches are float32.
         offsets: First id of each machine, then N; [K + 1].
         rank: This machine.
         cached: Ids of rows of other machines that are kept here too, each once, [c].
@@ -50,9 +52,9 @@ class RowStore:
         cached: NDArray[np.int64] | None = None,
     ) -> None:
         first, end = int(offsets[rank]), int(offsets[rank + 1])
-        if own.dim() != 2 or len(own) != end - first or own.dtype != torch.float32:
+        if own.dim() != 2 or len(own) != end - first or own.dtype not in _KEPT:
             raise InputError(
-                f"machine {rank} was given rows {own.dtype} {tuple(own.shape)}; expected float32 of its "
+                f"machine {rank} was given rows {own.dtype} {tuple(own.shape)}; expected float32 or float16 of its "
                 f"{end - first} nodes, [{end - first}, features]: features are missing for a part"
             )
         ids = np.empty(0, np.int64) if cached is None else np.asarray(cached, dtype=np.int64)
@@ -104,9 +106,15 @@ class RowStore:
         """How many of the ids belong to other machines."""
         return int(np.count_nonzero((ids < self.first) | (ids >= self.first + self.num_own)))
 
-    def gather(self, ids: NDArray[np.int64], out: Float[Tensor, "n f"]) -> None:
-        """Write the rows that are held to their places in `out`; others become zero."""
-        copy_held(self._slots[ids], self.rows.numpy(), out.numpy())
+    def copy(self, slots: NDArray[np.int32], out: Float[Tensor, "n f"]) -> None:
+        """Write the rows of some slots to `out`, float32; a negative slot becomes zero."""
+        if self.rows.dtype == torch.float32:
+            copy_held(slots, self.rows.numpy(), out.numpy())
+            return
+        # The kernels know no halves: their bits are copied as integers.
+        halves = torch.empty(out.shape, dtype=torch.float16)
+        copy_held(slots, self.rows.view(torch.int16).numpy(), halves.view(torch.int16).numpy())
+        out.copy_(halves)
 
     def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> Assembled:
         """The rows of a batch: those that are held, and those that came for `places` of it.
@@ -117,6 +125,6 @@ class RowStore:
             decode: Adds them to places of a matrix.
         """
         x = torch.empty(len(ids), self.num_features)
-        self.gather(ids, x)
+        self.copy(self._slots[ids], x)
         decode(x, places)
         return Assembled(x)
