@@ -142,16 +142,16 @@ def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
 def above(
     values: Tensor, memory: Sequence[Tensor] | None, segments: Segments, bounds: Bounds, key: int
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    kept = None if memory is None else tuple(buffer.numpy() for buffer in memory)
+    kept = None if memory is None else True
     return _above(values, (None, None, np.float32(0.0), kept), segments, bounds, key)
 
 
 def accumulate_above(
     gradient: Tensor, memory: Sequence[Tensor], share: float, segments: Segments, bounds: Bounds, key: int
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    rest, momentum = (buffer.numpy() for buffer in memory)
-    moving = (gradient.numpy(), momentum, np.float32(share), (rest, momentum))
-    return _above(memory[0], moving, segments, bounds, key)
+    rest, momentum = memory
+    moving = (gradient.numpy(), momentum.numpy(), np.float32(share), True)
+    return _above(rest, moving, segments, bounds, key)
 
 
 def _above(

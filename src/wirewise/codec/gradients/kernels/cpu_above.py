@@ -1,12 +1,16 @@
-"""Numba kernels of deep gradient compression: momentum and residual in one pass, elements above a sampled threshold."""
+"""Numba kernels of deep gradient compression: memories move, and large elements are taken out, in one pass.
+
+What is above the first threshold is taken while its block is in cache: reading and clearing 1 % of the elements later
+would fetch as many cache lines from memory again. It is kept aside, and given back where too much was taken.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from wirewise.codec.gradients.kernels.cpu_select import BINS, choose, collect, threshold
-from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, limit, part_of
-from wirewise.codec.gradients.kernels.pieces import BLOCK
+from wirewise.codec.gradients.kernels.cpu_masks import WORD, first_bit, large
+from wirewise.codec.gradients.kernels.cpu_select import BINS, choose, threshold
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, limit, part_of, peak
 from wirewise.codec.gradients.kernels.reference_select import TRIES
 from wirewise.codec.kernels.words import as_bits, entry, inline, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
@@ -14,20 +18,22 @@ from wirewise.rng import GOLDEN, mix32, row_key
 __all__ = ["above"]
 
 _MOST = np.float32(np.finfo(np.float32).max)
+_BLOCK = 1024
+"""Elements that are moved and searched together: three buffers of them stay in the first cache."""
+_ONE, _ZERO = np.uint64(1), np.float32(0.0)
+_ABOVE_ALL = np.uint32(0xFFFFFFFF)
 
 
 @kernel
 def _move(rest, gradient, momentum, share):
-    """Momentum u = share * u + gradient, residual w = w + u; then both at most float32's largest."""
+    """Momentum u = share * u + gradient, residual w = w + u; both at most float32's largest; largest bits of all."""
     top = np.uint32(0)
     for i in range(len(rest)):
         u = np.float32(np.float32(momentum[i] * share) + gradient[i])
         w = np.float32(rest[i] + u)
         momentum[i], rest[i] = u, w
         top = max(top, np.uint32(as_bits(u) & ABS), np.uint32(as_bits(w) & ABS))
-    if top >= EXPONENT:
-        limit(momentum, _MOST)
-        limit(rest, _MOST)
+    return top if top < EXPONENT else max(limit(momentum, _MOST), limit(rest, _MOST))
 
 
 @inline
@@ -52,105 +58,145 @@ def _sample(values, gradient, momentum, share, row, drawn):
 
 
 @kernel
-def _collect_moved(values, gradient, momentum, share, edge, places, found):
-    """`collect` of what `_move` makes of each block, while it is in cache."""
+def _mark(values, edge, words):
+    """A bit for each element from the edge on; the number of words."""
+    whole = len(values) // WORD
+    for j in range(whole):
+        words[j] = large(values, j * WORD, edge)
+    if whole * WORD == len(values):
+        return whole
+    words[whole] = np.uint64(0)
+    for i in range(whole * WORD, len(values)):
+        here = np.uint64(np.uint32(as_bits(values[i]) & ABS) >= edge)
+        words[whole] |= np.uint64(here << np.uint64(i - whole * WORD))
+    return whole + 1
+
+
+@kernel
+def _take(values, momentum, kept, lo, hi, edge, aside, count):
+    """Note the elements of lo..hi from the edge on behind the `count` that there are; 0 in memories that are kept."""
+    places, sent, held, words = aside
+    for j in range(_mark(values[lo:hi], edge, words)):
+        word = words[j]
+        while word:
+            i = lo + j * WORD + first_bit(word)
+            word &= np.uint64(word - _ONE)
+            places[count], sent[count] = i, values[i]
+            if kept is not None:
+                values[i] = _ZERO
+            if momentum is not None:
+                held[count], momentum[i] = momentum[i], _ZERO
+            count += 1
+    return count
+
+
+@kernel
+def _sweep(values, gradient, momentum, share, kept, edge, aside):
+    """Take all elements from the edge on, with a gradient after a move; their number, and the largest bits of all."""
     count, top = 0, np.uint32(0)
-    for lo in range(0, len(values), BLOCK):
-        hi = min(lo + BLOCK, len(values))
-        _move(values[lo:hi], gradient[lo:hi], momentum[lo:hi], share)
-        more, here = collect(values[lo:hi], None, edge, places[count:], found[count:])
-        for i in range(count, count + more):
-            places[i] += np.int32(lo)
-        count, top = count + more, max(top, here)
+    for lo in range(0, len(values), _BLOCK):
+        hi = min(lo + _BLOCK, len(values))
+        if gradient is None:
+            here = peak(values[lo:hi], None)[1]
+        else:
+            here = _move(values[lo:hi], gradient[lo:hi], momentum[lo:hi], share)
+        count, top = _take(values, momentum, kept, lo, hi, edge, aside, count), max(top, here)
     return count, top
 
 
 @kernel
-def _narrow(places, found, count, edge):
-    """Keep those from the edge on; their number."""
-    kept = 0
-    for i in range(count):
-        places[kept], found[kept] = places[i], found[i]
-        kept += 1 if found[i] >= edge else 0
-    return kept
+def _give_back(values, momentum, kept, count, edge, aside):
+    """Put what lies below an edge back to where it was taken; number of the others."""
+    places, sent, held, _ = aside
+    left = 0
+    for k in range(count):
+        if np.uint32(as_bits(sent[k]) & ABS) >= edge:
+            places[left], sent[left], held[left] = places[k], sent[k], held[k]
+            left += 1
+        elif kept is not None:
+            values[places[k]] = sent[k]
+            if momentum is not None:
+                momentum[places[k]] = held[k]
+    return left
 
 
 @kernel
-def _search(values, gradient, momentum, share, drawn, bounds, places, found, counts):
-    """Places of the elements above a threshold that the bounds allow; their number or -1, and the largest bits.
-
-    With a gradient, values are moved before.
-    """
+def _search(values, gradient, momentum, share, kept, drawn, bounds, aside, counts):
+    """Take the elements above a threshold that the bounds allow; their number, or -1."""
     wanted, least, most, aim = bounds
     edge, _ = threshold(drawn, aim, counts)
-    if gradient is None:
-        count, top = collect(values, None, edge, places, found)
-    else:
-        count, top = _collect_moved(values, gradient, momentum, share, edge, places, found)
+    count, top = _sweep(values, gradient, momentum, share, kept, edge, aside)
     for _ in range(TRIES):
         if least <= count <= most:
-            return count, top
+            break
         before, aim = aim, min(len(drawn), (2 * aim * wanted + count) // (2 * count))
         if aim == 0 or aim == before:
-            return -1, top
+            break
         edge, _ = threshold(drawn, aim, counts)
         if aim < before:
-            count = _narrow(places, found, count, edge)
+            count = _give_back(values, momentum, kept, count, edge, aside)
         else:
-            count, top = collect(values, None, edge, places, found)
-    return (count if least <= count <= most else -1), top
+            _give_back(values, momentum, kept, count, _ABOVE_ALL, aside)
+            count, top = _sweep(values, None, momentum, share, kept, edge, aside)
+    if least <= count <= most and top < EXPONENT:
+        return count
+    _give_back(values, momentum, kept, count, _ABOVE_ALL, aside)
+    return -1
 
 
 @kernel
-def _write(values, places, count, first, indices, target):
-    for i in range(count):
-        indices[i] = places[i] + first
-        target[i] = values[places[i]]
-    indices[count:] = np.int32(first)
-    target[count:] = np.float32(0.0)
+def _write(aside, count, first, indices, target):
+    for k in range(count):
+        indices[k] = aside[0][k] + first
+        target[k] = aside[1][k]
 
 
 @kernel
 def _clear(buffer, indices):
     for i in range(len(indices)):
-        buffer[indices[i]] = np.float32(0.0)
+        buffer[indices[i]] = _ZERO
 
 
 @entry
-def above(values, gradient, momentum, share, memory, offsets, ids, bounds, key, indices, target, numbers):
+def above(values, gradient, momentum, share, kept, offsets, ids, bounds, key, indices, target, numbers):
     """As in the reference; bounds are its tables, int64 [5, s]; first segment not finite, or -1.
 
-    With a gradient, values are the residual, and it and the momentum are moved before: as `accumulate_above`.
+    With a gradient, values are the residual, and it and the momentum are moved before: as `accumulate_above`. With
+    `kept` (True or None) values become 0 where they are sent, and so does the momentum, if there is one.
     """
     wanted, least, most, samples, aims = bounds
     size = 0
     for s in range(len(ids)):
         size = max(size, offsets[s + 1] - offsets[s])
-    # One more: elements are written before it is known whether they are kept.
+    # One more: `choose` writes elements before it knows whether they are kept.
     places, found = np.empty(size + 1, dtype=np.int32), np.empty(size + 1, dtype=np.uint32)
+    held, words = np.empty(size + 1, dtype=np.float32), np.empty(_BLOCK // WORD, dtype=np.uint64)
+    aside = (places, found.view(np.float32), held, words)
     counts, drawn, at = np.empty(BINS, dtype=np.int32), np.empty(max(samples), dtype=np.uint32), 0
     for s in range(len(ids)):
         lo, hi, end = offsets[s], offsets[s + 1], at + most[s]
         part, new, old = values[lo:hi], part_of(gradient, lo, hi), part_of(momentum, lo, hi)
-        count, top = -1, np.uint32(0)
+        count = -1
         if samples[s]:
-            _sample(part, new, old, share, row_key(key, ids[s]), drawn[: samples[s]])
+            own = drawn[: samples[s]]
+            _sample(part, new, old, share, row_key(key, ids[s]), own)
             limits = (wanted[s], least[s], most[s], aims[s])
-            count, top = _search(part, new, old, share, drawn[: samples[s]], limits, places, found, counts)
+            count = _search(part, new, old, share, kept, own, limits, aside, counts)
         elif gradient is not None:
             _move(part, new, old, share)
         if count < 0:
             count = wanted[s]
-            own = slice(at, at + count)
-            top = choose(part, None, count, places, found, counts, indices[own], target[own], lo)
-            indices[at + count : end] = np.int32(lo)
-            target[at + count : end] = np.float32(0.0)
+            sent = slice(at, at + count)
+            top = choose(part, None, count, places, found, counts, indices[sent], target[sent], lo)
+            if top >= EXPONENT:
+                return s
+            if kept is not None:
+                _clear(values, indices[sent])
+                if momentum is not None:
+                    _clear(momentum, indices[sent])
         else:
-            _write(part, places, count, lo, indices[at:end], target[at:end])
-        if top >= EXPONENT:
-            return s
-        if memory is not None:
-            for buffer in memory:
-                _clear(buffer, indices[at : at + count])
+            _write(aside, count, lo, indices[at:end], target[at:end])
+        indices[at + count : end] = np.int32(lo)
+        target[at + count : end] = _ZERO
         numbers[s], at = count, end
     return -1

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-from wirewise.codec.kernels.words import as_bits, as_float, bfloat16, entry, kernel
+from wirewise.codec.kernels.words import as_bits, as_float, bfloat16, entry, inline, kernel
 
 __all__ = [
     "ABS",
@@ -32,6 +32,7 @@ ABS = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
 """Bits of |v| from here on are infinity or NaN."""
 _HALF_MAX = np.float32(65504.0)
+_STRETCH = 256
 
 # Sums may be taken in any order, so that they are vectorised.
 _reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, _nrt=False)
@@ -92,6 +93,22 @@ def peak(gradient, memory):
     return np.float64(as_float(top)), top
 
 
+@inline
+def _peak_bits(gradient, memory, lo, hi):
+    return peak(gradient[lo:hi], None)[1] if memory is None else peak(gradient[lo:hi], memory[lo:hi])[1]
+
+
+@kernel
+def _peak_of_large(gradient, memory):
+    """Bits of `peak`, of a quarter each in turn: the processor fetches ahead in pages that were begun, here in four."""
+    quarter, top = len(gradient) // 4, np.uint32(0)
+    for start in range(0, quarter, _STRETCH):
+        end = min(start + _STRETCH, quarter)
+        for first in (0, quarter, 2 * quarter, 3 * quarter):
+            top = max(top, _peak_bits(gradient, memory, first + start, first + end))
+    return max(top, _peak_bits(gradient, memory, 4 * quarter, len(gradient)))
+
+
 @kernel
 def limit(values, most):
     """Cut magnitudes to `most`; NaN stays. Returns the largest bits of |v| that come of it."""
@@ -130,7 +147,8 @@ def scan(gradient, memory, offsets, power, found):
     for s in range(len(found)):
         lo, hi = offsets[s], offsets[s + 1]
         if power == 0:
-            found[s], top = peak(gradient[lo:hi], part_of(memory, lo, hi))
+            top = _peak_of_large(gradient[lo:hi], part_of(memory, lo, hi))
+            found[s] = as_float(top)
         elif power == 1:
             found[s], top = _sum(gradient[lo:hi], part_of(memory, lo, hi))
         else:

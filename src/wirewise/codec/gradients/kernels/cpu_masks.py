@@ -1,0 +1,40 @@
+"""Which of 64 numbers are large, as the bits of one word: a compare of whole vectors, where numba has 64 branches."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+__all__ = ["WORD", "first_bit", "large"]
+
+WORD = 64
+_ABS = 0x7FFFFFFF
+
+
+@intrinsic
+def large(typingctx, values, start, edge):
+    """Bit i: the magnitude of values[start + i] has the bits `edge` or more; all 64 values must be there."""
+
+    def generate(context, builder, signature, arguments):
+        number, word = ir.IntType(32), ir.VectorType(ir.IntType(32), WORD)
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), word.as_pointer())
+        magnitudes = builder.and_(builder.load(pointer, align=4), ir.Constant(word, [_ABS] * WORD))
+        nothing = ir.Constant(word, ir.Undefined)
+        single = builder.insert_element(nothing, arguments[2], ir.Constant(number, 0))
+        edges = builder.shuffle_vector(single, nothing, ir.Constant(word, [0] * WORD))
+        # Without the sign bit signed numbers have the same order, and that compare is one instruction.
+        return builder.bitcast(builder.icmp_signed(">=", magnitudes, edges), ir.IntType(WORD))
+
+    return types.uint64(values, types.int64, types.uint32), generate
+
+
+@intrinsic
+def first_bit(typingctx, word):
+    """Number of the lowest bit of a word that is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.zext(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1)), ir.IntType(64))
+
+    return types.int64(types.uint64), generate
