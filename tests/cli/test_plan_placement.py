@@ -35,13 +35,24 @@ def test_a_dataset_is_placed_without_a_run(hosts, tmp_path):
         "--with",
         "gnn-tasks",
     ]
-    result = call(hosts, *words, "-o", tmp_path / "plan.json", "--json", tmp_path / "found.json")
+    files = [
+        "-o",
+        tmp_path / "plan.json",
+        "--job-out",
+        tmp_path / "job.json",
+        "--json",
+        tmp_path / "found.json",
+    ]
+    result = call(hosts, *words, *files)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("8 iterations of 13 tasks on 3 hosts take ")
     assert "Whatever the sizes, oes takes at most" in result.stdout
     plan = load(tmp_path / "plan.json")
     assert isinstance(plan, PlacementPlan)
     assert plan.hosts == ("host0", "host1", "host2")
+    check = ["check", tmp_path / "plan.json", "--on", hosts, "--job", tmp_path / "job.json"]
+    checked = CliRunner().invoke(app, [str(word) for word in check])
+    assert checked.exit_code == 0, checked.output
     found = json.loads((tmp_path / "found.json").read_text())["simulated"]
     assert set(found) == {"gnn-tasks", "colocated", "store-affine", "random"}
     assert found["gnn-tasks"]["iter"] == plan.predicted_s

@@ -148,19 +148,25 @@ def show(
 def check(
     program: Annotated[
         str,
-        typer.Argument(
-            help="A program file, a plan of a collective, broadcast:binomial:8, or an MSCCL file."
-        ),
+        typer.Argument(help="A program file, a plan of any family, broadcast:binomial:8, or an MSCCL file."),
     ],
+    on: Annotated[str | None, typer.Option("--on", help="Topology that a plan must fit.")] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="Tasks that a plan of placement must fit, as of `plan placement`.")
+    ] = None,
     fifo: Annotated[int, typer.Option(min=1, help="Messages that a channel between ranks holds.")] = 1,
     dialect: Annotated[str, typer.Option(help="Of an MSCCL file: microsoft or azure.")] = "microsoft",
     root: Annotated[int, typer.Option(min=0, help="Of an MSCCL file of a broadcast or reduce.")] = 0,
     json: JsonOption = None,
 ) -> None:
-    """Prove that a program does what its collective asks for; exit code 1 and the first fault if not."""
-    from wirewise.cli import programs
+    """Prove that a program does what its collective asks for, or that a plan fits; exit code 1 and a fault if not."""
+    from wirewise.cli import check_plan, programs
 
-    if not programs.check(programs.Check(program, fifo, programs.dialect_of(dialect), root, json)):
+    if on is not None or job is not None or check_plan.is_plan(program):
+        right = check_plan.check(program, on, job, json)
+    else:
+        right = programs.check(programs.Check(program, fifo, programs.dialect_of(dialect), root, json))
+    if not right:
         raise typer.Exit(1)
 
 

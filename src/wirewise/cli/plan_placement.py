@@ -19,7 +19,7 @@ from wirewise.planners.placement import METHODS, PlacementProblem, from_graph, p
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
 from wirewise.report.figures import seconds
-from wirewise.sim.flows import TaskSet, read_tasks
+from wirewise.sim.flows import TaskSet, read_tasks, write_tasks
 from wirewise.topology import Topology
 
 __all__ = ["placement"]
@@ -57,6 +57,9 @@ def placement(
         typer.Option(help="Of --dataset: drawn (the first batches) or expected (by inclusion probability)."),
     ] = "drawn",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
+    job_out: Annotated[
+        Path | None, typer.Option(help="File that takes the tasks and flows, for `wirewise check --job`.")
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """Choose hosts for the samplers, workers and parameter servers of GNN training.
@@ -87,6 +90,8 @@ def placement(
     found = plan(problem, method=method, policy=policy, steps=steps, seed=seed)  # type: ignore[arg-type]
     if out is not None:
         save(found, out)
+    if job_out is not None:
+        write_tasks(tasks, job_out)
     compared = _compare(problem, found, seed)
     write_json(json, {"plan": msgspec.to_builtins(found), "simulated": compared})
     if json != "-":

@@ -129,18 +129,23 @@ def check(asked: Check) -> bool:
         file = File.read(asked.source)
         broken = msccl.violations(file.text, asked.dialect, asked.root)
         found = [f"{v.where}: {v.rule}: {v.message}" for v in broken]
-        right = f"{asked.source}: fits {asked.dialect}'s MSCCL, and ranks end with the right values"
+        right = f"fits {asked.dialect}'s MSCCL, and ranks end with the right values"
     else:
         program = program_of(asked.source)
         found = [f"{fault.kind}: {fault.message}" for fault in collective.faults(program, asked.fifo)]
         right = (
-            f"{asked.source}: {program.name} is right: {program.collective} of {program.ranks} ranks in "
+            f"{program.name} is right: {program.collective} of {program.ranks} ranks in "
             f"{program.steps} steps and {len(program.messages())} messages"
         )
-    write_json(asked.json, {"right": not found, "faults": found})
-    if asked.json != "-":
+    return tell(asked.source, found, right, asked.json)
+
+
+def tell(source: str, found: Sequence[str], right: str, json: str | None) -> bool:
+    """Write what is wrong, print the first fault or what is right; whether nothing is wrong."""
+    write_json(json, {"right": not found, "faults": found})
+    if json != "-":
         more = f" (and {len(found) - 1} more: --json - lists them)" if len(found) > 1 else ""
-        typer.echo(f"{asked.source}: {found[0]}{more}" if found else right)
+        typer.echo(f"{source}: {found[0]}{more}" if found else f"{source}: {right}")
     return not found
 
 

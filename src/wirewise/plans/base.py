@@ -88,13 +88,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Column titles and rows that show the plan to people."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is drawn")
 
+    @property
+    def headline(self) -> str:
+        """What it is and whom for, in a line."""
+        return f"{self.family} plan by {self.planner!r} for {self.world_size} ranks"
+
     def summary(self) -> str:
-        """The plan as an aligned text table under one headline."""
+        """The plan as an aligned text table under its headline."""
         titles, rows = self.table()
         widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
         cells = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in [titles, *rows]]
-        headline = f"{self.family} plan by {self.planner!r} for {self.world_size} ranks"
-        return "\n".join([headline, *("  ".join(row) for row in cells)])
+        return "\n".join([self.headline, *("  ".join(row) for row in cells)])
 
 
 def explain(error: Exception, family: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import ClassVar, Literal
 
@@ -19,6 +19,9 @@ KINDS: tuple[TaskKind, ...] = ("store", "sampler", "worker", "server")
 
 FlowPolicy = Literal["iter", "maxmin", "oes", "fifo", "mrtf", "omcoflow"]
 """How flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""
+
+_NAMED = 4
+"""Tasks that a message names at most."""
 
 
 class PlacedTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +62,38 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
     def places(self) -> dict[str, int]:
         """Host of each task, by name."""
         return {task.name: task.host for task in self.tasks}
+
+    @property
+    def headline(self) -> str:
+        """Hosts, and the simulated time next to that of colocated tasks."""
+        said = (
+            f"placement plan by {self.planner!r} for {self.world_size} hosts: {self.iterations} iterations take "
+            f"{self.predicted_s:.4g} s simulated under {self.policy}"
+        )
+        if self.colocated_s > 0:
+            said += f", colocated {self.colocated_s:.4g} s"
+        return said
+
+    def check_tasks(self, kinds: Mapping[str, TaskKind]) -> None:
+        """Raise if the plan was made for other tasks.
+
+        Args:
+            kinds: Kind of each task of the job, by name.
+
+        Raises:
+            PlanError: The message names tasks that only one of both has, or whose kinds differ.
+        """
+        own = {task.name: task.kind for task in self.tasks}
+        different = {
+            "unknown to the job": sorted(own.keys() - kinds.keys()),
+            "not placed": sorted(kinds.keys() - own.keys()),
+            "of another kind": sorted(name for name in own.keys() & kinds.keys() if own[name] != kinds[name]),
+        }
+        if any(different.values()):
+            said = "; ".join(f"{what}: {_some(names)}" for what, names in different.items() if names)
+            raise PlanError(
+                f"plan {self.planner!r} was made for other tasks; {said}; make the plan again for this job"
+            )
 
     def check(self, topology: TopologyLike) -> None:
         """Raise if the plan is inconsistent or was made for another number of hosts; see `Plan.check`."""
@@ -106,6 +141,11 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
             here = [task for task in self.tasks if task.host == number]
             rows.append([name, *(_names(here, kind) for kind in KINDS)])
         return ["host", "stores", "samplers", "workers", "servers"], rows
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _names(tasks: list[PlacedTask], kind: TaskKind) -> str:

@@ -229,8 +229,10 @@ def test_a_plan_is_drawn_over_its_hosts():
     assert timeline.seconds == pytest.approx(FlowSimulator(tasks, mixed_links(0)).seconds(places))
     executed = sum(sum(tasks.numbers(task.execution_s)) for task in tasks.tasks if task.kind == "worker")
     assert sum(s.seconds for s in timeline.spans if s.phase == "worker") == pytest.approx(executed)
-    with pytest.raises(PlanError, match=r"different: sampler5\.0, sampler5\.1, worker5"):
+    with pytest.raises(PlanError, match=r"unknown to the job: sampler5\.0, sampler5\.1, worker5"):
         simulate_placement(plan, random_tasks(iterations=2, workers=5), mixed_links(0))
+    with pytest.raises(PlanError, match="is for 4 hosts, got links of 5"):
+        simulate_placement(plan, tasks, mixed_links(0, hosts=5))
 
 
 def change(**changed):

@@ -1,6 +1,7 @@
 """Where the tasks of a distributed job run."""
 
 from wirewise.planners.placement.chain import search
+from wirewise.planners.placement.checks import faults, host_faults
 from wirewise.planners.placement.gnn_tasks import METHODS, plan
 from wirewise.planners.placement.problem import PlacementProblem, host_links, problem_of
 from wirewise.planners.placement.starts import STARTS, colocated, first_fit, scattered, store_affine
@@ -14,8 +15,10 @@ __all__ = [
     "colocated",
     "drawn_rows",
     "expected_rows",
+    "faults",
     "first_fit",
     "from_graph",
+    "host_faults",
     "host_links",
     "plan",
     "problem_of",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost.interfaces import Links
-from wirewise.errors import PeerError, PlanError
+from wirewise.errors import PeerError
 from wirewise.plans.placement import PlacementPlan
 from wirewise.runtime.flows.carrier import Carrier
 from wirewise.runtime.flows.grants import CHUNK_BYTES
@@ -164,8 +164,7 @@ def execute(
         InputError: The plan's policy needs rates that chunks do not give.
         PeerError: A host is gone, or nothing happened for the timeout of the connections, by which ends may differ too.
     """
-    if set(plan.places) != {task.name for task in tasks.tasks}:
-        raise PlanError(f"plan {plan.planner!r} was made for other tasks; make it again for these")
+    plan.check_tasks(tasks.kinds)
     place = np.array([plan.places[task.name] for task in tasks.tasks], np.int64)
     out, into = (
         float(rates[peers.rank])

@@ -5,7 +5,7 @@ from wirewise.sim.flows.generate import random_tasks
 from wirewise.sim.flows.graph import Graph, expand
 from wirewise.sim.flows.rates import POLICIES
 from wirewise.sim.flows.simulate import Bounds, FlowSimulator, simulate_placement
-from wirewise.sim.flows.tasks import ROUTES, Flow, Task, TaskSet, read_tasks
+from wirewise.sim.flows.tasks import ROUTES, Flow, Task, TaskSet, read_tasks, write_tasks
 
 __all__ = [
     "POLICIES",
@@ -21,4 +21,5 @@ __all__ = [
     "random_tasks",
     "read_tasks",
     "simulate_placement",
+    "write_tasks",
 ]

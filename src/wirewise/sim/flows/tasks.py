@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from wirewise.errors import InputError
+from wirewise.files import atomic_file
 from wirewise.plans.placement import TaskKind
 
-__all__ = ["ROUTES", "Flow", "Task", "TaskSet", "read_tasks"]
+__all__ = ["ROUTES", "Flow", "Task", "TaskSet", "read_tasks", "write_tasks"]
 
 ROUTES = {("store", "sampler"), ("sampler", "worker"), ("worker", "server"), ("server", "worker")}
 """Kinds of tasks between which bytes flow."""
@@ -68,6 +69,11 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         for fault in (*self._task_faults(), *self._flow_faults()):
             raise InputError(fault)
+
+    @property
+    def kinds(self) -> dict[str, TaskKind]:
+        """Kind of each task, by name."""
+        return {task.name: task.kind for task in self.tasks}
 
     def numbers(self, amounts: Amounts) -> tuple[float, ...]:
         """A figure for each iteration, [iterations]."""
@@ -137,3 +143,13 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskSet:
         raise InputError(
             f"{os.fspath(path)}: {error}; expected tasks and flows, mend the named place"
         ) from error
+
+
+def write_tasks(tasks: TaskSet, path: str | os.PathLike[str]) -> None:
+    """Write what `read_tasks` reads, at once or not at all.
+
+    Raises:
+        InputError: The folder is missing, not writable or full.
+    """
+    with atomic_file(path) as file:
+        file.write(msgspec.json.encode(tasks))

@@ -1,0 +1,71 @@
+"""`wirewise check` of plans: consistent, and made for these hosts and this job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from wirewise import plans
+from wirewise.cli.programs import tell
+from wirewise.cli.topo import open_topology
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import PlacementPlan, Plan
+
+__all__ = ["check", "is_plan"]
+
+
+class _Head(msgspec.Struct):
+    family: str
+
+
+def is_plan(source: str) -> bool:
+    """Whether a file holds a plan without a program."""
+    try:
+        return msgspec.json.decode(Path(source).read_bytes(), type=_Head).family != "collective"
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return False
+
+
+def check(source: str, on: str | None, job: Path | None, json: str | None) -> bool:
+    """Say whether a plan is consistent and fits; the first fault is printed.
+
+    Args:
+        source: Plan file.
+        on: Topology that it is for, a preset or a file; None: it is not looked at.
+        job: File of tasks that a placement is for.
+        json: As `JsonOption`.
+
+    Raises:
+        InputError: A file that cannot be read, or a job for a plan that has none.
+        PlanError: The file holds no plan, or an inconsistent one.
+    """
+    plan = plans.load(source)
+    found = list(_faults(plan, on, job))
+    fits = " and ".join(str(what) for what in (on, job) if what is not None)
+    return tell(source, found, f"{plan.headline}; it is right" + (f" and fits {fits}" if fits else ""), json)
+
+
+def _faults(plan: Plan, on: str | None, job: Path | None) -> Iterator[str]:
+    if job is not None and not isinstance(plan, PlacementPlan):
+        raise InputError(f"got --job for a plan of {plan.family}; only plans of placement are made for a job")
+    # Programs are checked without what simulates placements, which takes time to import.
+    from wirewise.planners.placement import faults, host_faults, problem_of
+    from wirewise.sim.flows import read_tasks
+
+    topology = None if on is None else open_topology(on)
+    tasks = None if job is None else read_tasks(job)
+    try:
+        if topology is not None:
+            plan.check(topology)
+        if not isinstance(plan, PlacementPlan):
+            return
+        if tasks is not None and topology is not None:
+            yield from faults(plan, problem_of(tasks, topology))
+        elif tasks is not None:
+            plan.check_tasks(tasks.kinds)
+        elif topology is not None:
+            yield from host_faults(plan, tuple(host.name for host in topology.hosts))
+    except PlanError as error:
+        yield str(error)
