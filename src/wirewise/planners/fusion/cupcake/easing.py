@@ -1,0 +1,75 @@
+"""Plans with less to do whose step is hardly longer.
+
+The shortest step of the model fills links and processors up to the last moment that costs nothing: it leaves a group
+uncompressed where the link would else be idle. Where links and processors are a little slower than their tables, such a
+step gets longer than that of a plan with less to encode, send and decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.timeline import step_s
+
+__all__ = ["eased", "work_s"]
+
+_TRIED = 2_000
+"""Changes that are tried at most, a tenth of a millisecond each."""
+
+
+def eased(problem: CompressionProblem, groups: Sequence[Group], slack: float) -> list[Group]:
+    """Groups with less work, by the best change at a time: another option of a group, or two neighbours as one.
+
+    Args:
+        problem: What is decided on.
+        groups: A plan of it.
+        slack: Share of the plan's step by which that of the result may be longer.
+    """
+    limit = step_s(problem, groups) * (1 + slack)
+    found, left = list(groups), _TRIED
+    while left > 0:
+        for changed in _easier(problem, found):
+            left -= 1
+            if step_s(problem, changed) <= limit:
+                found = changed
+                break
+            if not left:
+                break
+        else:
+            break
+    return found
+
+
+def work_s(problem: CompressionProblem, groups: Sequence[Group]) -> float:
+    """Seconds to encode, send and decode all groups, one after the other."""
+    return float(sum(_work(problem, [group])[group.option, 0] for group in groups))
+
+
+def _easier(problem: CompressionProblem, groups: list[Group]) -> Iterator[list[Group]]:
+    """All changes that save work, those that save most first."""
+    pairs = [Group(a.first, b.last, a.option) for a, b in pairwise(groups)]
+    alone = _work(problem, groups)
+    now = alone[[group.option for group in groups], range(len(groups))]
+    saved = np.concatenate([now - alone, now[:-1] + now[1:] - _work(problem, pairs)], axis=1)
+    for place in np.argsort(-saved, axis=None):
+        option, number = divmod(int(place), saved.shape[1])
+        if saved[option, number] <= 0:
+            return
+        merged = number >= len(groups)
+        first = number - len(groups) if merged else number
+        one = (pairs[first] if merged else groups[first])._replace(option=option)
+        yield [*groups[:first], one, *groups[first + 1 + merged :]]
+
+
+def _work(problem: CompressionProblem, groups: Sequence[Group]) -> NDArray[np.float64]:
+    """Seconds of each group's work with each option, [options, groups]."""
+    sums = problem.element_sums
+    sizes = np.array([sums[group.last + 1] - sums[group.first] for group in groups])
+    return np.array(
+        [o.encode_s(sizes) + o.communicate_s(sizes) + o.decode_s(sizes) for o in problem.options]
+    ).reshape(len(problem.options), len(groups))
