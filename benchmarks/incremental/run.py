@@ -6,8 +6,10 @@ Rows: `task-5` (E7: the classes of a vertex's task compete, 5 vertices of each c
 `task-placed`, `others` (more methods), `task-1` (1 kept), `rate` (twice the learning rate), `decoupled` (weight decay
 beside Adam), `class-20` (all classes so far compete, 20 kept), `class-placed`, `class-limit`, `class-20-mean` (old
 tasks weigh together as much as the new one), `debian`, `cora`, `citeseer`, `block` (the library's settings on four
-graphs), `caches` (7.12: what four machines compute again and fetch when the graph has grown by a task). With --out each run is
-kept beside the page in FILE.json and not made again; remove that file to start anew. Time is not measured.
+graphs), `caches` (7.12: what four machines compute again and fetch when the graph has grown by a task).
+
+With --out each run is kept beside the page in FILE.json and not made again; remove that file to start anew. Time is
+not measured.
 """
 
 import sys
