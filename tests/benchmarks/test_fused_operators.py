@@ -54,13 +54,21 @@ def test_accuracy_counts_relative_errors():
     assert np.allclose((found.within_20, found.median), (2 / 3, 0.15))
 
 
+def test_time_is_weighted_by_what_operators_take(monkeypatch):
+    run = load(monkeypatch, "run", "fused_operators")
+    share, missed = run.of_time([1.1, 3.0, 6.0], [1.0, 4.0, 5.0])
+    assert np.allclose((share, missed), (0.6, 0.21))
+
+
 def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "fused_operators")
     out = tmp_path / "page.md"
     lines = [msgspec.json.encode(samples(seed)) for seed in range(24)]
-    out.with_suffix(".jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    for name in ("page", "page-1", "page-2"):
+        out.with_name(f"{name}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out)])
     run.main()
     page = out.read_text()
     assert "| estimator |" in page and "| analytic formula |" in page and "| random |" in page
+    assert "| any time | 72 | 100.0% | 0.0% | 0% | 100.0% |" in page
     assert ">= 0.95:" in page and "## Weights trained here" in page
