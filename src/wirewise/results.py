@@ -177,18 +177,22 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     pipelined: bool = False
     speedup: float = 1.0
     """Over the first mode."""
+    slept_s: float = 0.0
+    """Of an epoch, as an accelerator would compute: emulated."""
     sampling_bytes: int = 0
     """Of all machines in an epoch: nodes and neighbours, where the topology is partitioned."""
 
     @property
     def predicted_s(self) -> float:
-        """Epoch by the model: in a pipeline the longer of link and processors, otherwise one after the other."""
-        return max(self.link_s, self.cpu_s) if self.pipelined else self.link_s + self.cpu_s
+        """Epoch by the model: in a pipeline the longest of link, processors and sleep, otherwise their sum."""
+        parts = (self.link_s, self.cpu_s, self.slept_s)
+        return max(parts) if self.pipelined else sum(parts)
 
     @property
     def binding(self) -> str:
-        """What an epoch cannot be faster than: "link" or "processors"."""
-        return "link" if self.link_s >= self.cpu_s else "processors"
+        """What an epoch cannot be faster than: "link", "processors", or the "accelerator" that is slept."""
+        parts = {"link": self.link_s, "processors": self.cpu_s, "accelerator": self.slept_s}
+        return max(parts, key=lambda name: parts[name])
 
 
 class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,3 +21,19 @@ def test_the_page_compares_modes(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out), "--only", "modes"])
     run.main()
     assert out.with_suffix(".json").read_bytes() == kept
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_accuracy_needs_no_lab(monkeypatch, tmp_path):
+    run = load(monkeypatch, "run", "mini_batch")
+    out = tmp_path / "page.md"
+    monkeypatch.setattr(run.lab, "available", lambda: (False, "none here"))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out), "--only", "accuracy,sage"])
+    run.main()
+    page = out.read_text()
+    assert "| base over alone |" in page and "| int8 over base |" in page
+    assert "## GraphSAGE of 2 layers on one machine (D6)" in page
+    monkeypatch.setattr(sys, "argv", ["run.py", "--only", "even"])
+    with pytest.raises(SystemExit, match="none here"):
+        run.main()

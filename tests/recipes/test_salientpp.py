@@ -6,16 +6,19 @@ import dataclasses
 import json
 import re
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.harness.processes import run_ranks_as_processes
 from wirewise import lab, plans
 from wirewise.cli.main import app
 from wirewise.errors import InputError
 from wirewise.graph import load, read_graph, write_graph
 from wirewise.recipes.launch import last_words
-from wirewise.recipes.salientpp import Job, prepare, run
+from wirewise.recipes.salientpp import TOPOLOGIES, Job, prepare, run
+from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
 
 GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
@@ -47,6 +50,7 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
         ({"network": "air"}, "network is 'air'; expected one of: lab, loopback"),
         ({"prefix": 1.5}, "prefix is 1.5"),
         ({"dropout": 1.0}, "dropout is 1"),
+        ({"step_s": -1.0}, "step_s is -1"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_machines_start(setting, told):
@@ -92,19 +96,36 @@ def test_a_device_that_is_not_there(tmp_path, monkeypatch):
 
 
 def on_loopback(folder, **knobs):
-    job = Job(
+    return run(job_of(**knobs), folder, lambda text: None).modes
+
+
+def job_of(**knobs):
+    return Job(
         dataset=GRAPH, workers=2, network="loopback", fanouts=(6, 4), batch_size=32, train_share=1.0, epochs=2,
         tested=200, **knobs,
     )  # fmt: skip
-    return run(job, folder, lambda text: None).modes
+
+
+def work(rank, folders):
+    """Be a machine of one job after another."""
+    from wirewise.recipes.salientpp_worker import Machine
+
+    for folder in folders:
+        job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+        Machine(job, folder).work()
 
 
 @pytest.mark.dist
 @pytest.mark.slow
 def test_a_partitioned_topology_trains_bit_for_bit_alike(tmp_path):
+    folders = [tmp_path / topology for topology in TOPOLOGIES]
+    for folder in folders:
+        folder.mkdir()
+        prepare(job_of(topology=folder.name, modes=("base", "int8")), folder)
+    run_ranks_as_processes(2, work, folders)
     both = [
-        on_loopback(tmp_path / topology, topology=topology, modes=("base", "int8"))
-        for topology in ("replicated", "partitioned")
+        msgspec.json.decode((folder / "outcome.json").read_bytes(), type=MiniBatchRun).modes
+        for folder in folders
     ]
     for name, whole in both[0].items():
         parts = both[1][name]

@@ -94,6 +94,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     hidden: int = 64
     dropout: float = 0.5
     learning_rate: float = 0.003
+    step_s: float = 0.0
+    """Slept in each step as an accelerator would compute, beside what the network computes here: emulated."""
     threads: int = 1
     tested: int = 2000
     """Test nodes that are evaluated at most: their rows travel over the same links."""
@@ -137,6 +139,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         for name in ("learning_rate", "timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} is {getattr(self, name)}; expected a finite number above 0")
+        if not 0 <= self.step_s < float("inf"):
+            raise InputError(f"step_s is {self.step_s}; expected a finite number of seconds, at least 0")
         if not 0 < self.train_share <= 1:
             raise InputError(f"train_share is {self.train_share}; expected a share above 0 and at most 1")
         if not 0 <= self.prefix <= 1:

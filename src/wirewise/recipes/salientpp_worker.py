@@ -36,7 +36,7 @@ from wirewise.runtime.mini_batch import STAGES, BatchLoader, MiniBatch, Partitio
 from wirewise.runtime.mini_batch.sage import Sage
 from wirewise.runtime.transport import Transport
 
-__all__ = ["main"]
+__all__ = ["Machine", "main"]
 
 _EVALUATED = 20
 """Neighbours in each hop of evaluation."""
@@ -52,7 +52,7 @@ def main(path: str) -> None:
     job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=job.timeout_s))
     try:
-        _Machine(job, folder).work()
+        Machine(job, folder).work()
     finally:
         dist.destroy_process_group()
 
@@ -89,7 +89,9 @@ class _Seen:
             self.stages[stage].append(spent)
 
 
-class _Machine:
+class Machine:
+    """One rank of the default process group."""
+
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.folder = job, folder
         store = dist.distributed_c10d._get_default_store()
@@ -173,6 +175,7 @@ class _Machine:
 
     def _step(self, net: nn.Module, optimizer: torch.optim.Optimizer, batch: MiniBatch) -> float:
         """Train on a batch; gradients are the mean over all seeds of all machines."""
+        time.sleep(self.job.step_s)
         loss = cross_entropy(net(batch.x, batch.batch.layers), batch.y, reduction="sum") * batch.scale
         loss.backward()
         optimizer.step()
@@ -204,6 +207,7 @@ class _Machine:
             stage_s={stage: statistics.median(spent) for stage, spent in seen.stages.items()},
             link_s=self._link_s(self._reduced(busiest, dist.ReduceOp.MAX)),
             cpu_s=statistics.median(seen.cpu_s) / min(self.job.workers, os.cpu_count() or 1),
+            slept_s=self.job.step_s * len(loader),
             pipelined=mode.depth > 0,
         )
 
