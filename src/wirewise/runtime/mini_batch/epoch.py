@@ -105,7 +105,7 @@ class Epoch:
         ):
             try:
                 sampled = self._sampled(samplers)
-                made = next(sampled)
+                made: _Making | None = next(sampled)
                 self.fetcher.announce(made.wanted)
                 before: _Making | None = None
                 while made is not None and not stop.is_set():
