@@ -105,8 +105,9 @@ class Epoch:
         ):
             try:
                 sampled = self._sampled(samplers)
-                made: _Making | None = next(sampled)
-                self.fetcher.announce(made.wanted)
+                first = next(sampled)
+                self.fetcher.announce(first.wanted)
+                made: _Making | None = first
                 before: _Making | None = None
                 while made is not None and not stop.is_set():
                     following = next(sampled, None)
