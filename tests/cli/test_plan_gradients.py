@@ -71,6 +71,25 @@ def test_a_plan_is_written_and_told(trace, tmp_path):
     assert (tmp_path / "plan.json").read_text() == (tmp_path / "again.json").read_text()
 
 
+def test_pieces_are_told_to_scripts(trace):
+    words = ["plan", "fusion", "--trace", trace, "--codec", "dgc", *WORDS, "--json", "-"]
+    whole, split, best = (
+        json.loads(call(*words, "--split", split).stdout) for split in ("none", "4MiB", "auto")
+    )
+    # Every fifth tensor has 3.1 million elements, which make three pieces of at most a million or so.
+    assert split["splits"] == {f"t{i}": 1_044_480 for i in range(4, 30, 5)}
+    assert whole["splits"] == {} and whole["unsplit_step_s"] == 0.0
+    assert split["unsplit_step_s"] == whole["predicted_step_s"] >= split["predicted_step_s"]
+    assert whole["layer_wise_step_s"] == split["layer_wise_step_s"]
+    ends = [(group["last"], group["last_piece"]) for group in split["groups"]]
+    begins = [(group["first"], group["first_piece"]) for group in split["groups"]]
+    assert begins[0] == (0, 0) and ends[-1] == (29, 2)
+    for (last, piece), begin in zip(ends[:-1], begins[1:], strict=True):
+        assert begin in ((last + 1, 0), (last, piece + 1))
+    assert best["unsplit_step_s"] == whole["predicted_step_s"]
+    assert bool(best["splits"]) == (best["predicted_step_s"] <= 0.98 * whole["predicted_step_s"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -82,6 +101,8 @@ def test_a_plan_is_written_and_told(trace, tmp_path):
         (["--costs", "absent.json"], "absent.json"),
         (["--decode", "never"], "unknown place to decode 'never'"),
         (["--memory-budget", "1GiB"], "give one of them"),
+        (["--split", "big"], "'big' says no limit for pieces"),
+        (["--split", "2B"], "expected auto, none or at least 1"),
     ],
 )
 def test_wrong_words_are_named(trace, words, message):

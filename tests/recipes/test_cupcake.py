@@ -57,12 +57,25 @@ def test_a_codec_before_a_plan_is_for_all_its_groups():
         ({"hosts": 1}, InputError, "hosts is 1"),
         ({"steps": 0}, InputError, "steps is 0"),
         ({"ratio": 0.0}, InputError, "ratio is 0"),
+        ({"splits": "big"}, InputError, "'big' says no limit"),
         ({"link": "fast"}, InputError, "fast"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused_before_ranks_start(setting, error, words):
     with pytest.raises(error, match=words):
         Job(trace=TRACE, **setting)
+
+
+def test_pieces_are_planned_and_recorded():
+    giant = GradientTensor(name="giant", elements=400_000, gap_us=1_000.0)
+    trace = GradientTrace(tensors=(*TENSORS, giant))
+    job = Job(trace=trace, hosts=2, codec="efsign", plans=("cupcake", "even:2"), splits="400KB")
+    made = make_plans(job, Measured(trace, 1e-2, COSTS))
+    plan, problem = made["cupcake"]
+    assert plan.splits == {"giant": 102_400} and not made["even:2"][0].splits
+    records = groups_of(plan, problem, job.ratio)
+    assert sum(record.elements for record in records) == sum(problem.elements) == 400_000 + 120_015
+    assert records[-1].last == 6 and plan.unsplit_step_s >= plan.predicted_step_s
 
 
 def test_payloads_by_hand():

@@ -63,6 +63,7 @@ def fusion(
     costs: plan_gradients.CostsOption = None,
     decode: plan_gradients.DecodeOption = None,
     ranks_per_host: plan_gradients.RanksPerHostOption = None,
+    split: plan_gradients.SplitOption = None,
     seed: plan_gradients.SeedOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -71,7 +72,7 @@ def fusion(
     With --trace, a file of gradients instead of a run: the groups that are compressed together, and how. With --graph,
     a file of operators: which of them run as one kernel, and the buckets.
     """
-    words = plan_gradients.Words(codec, ranks, bandwidth, costs, decode, ranks_per_host, seed)
+    words = plan_gradients.Words(codec, ranks, bandwidth, costs, decode, ranks_per_host, seed, split)
     for option, file, other in (("--trace", trace, graph), ("--graph", graph, trace)):
         if file is not None and (run or other or memory_budget is not None or memory_sizes is not None):
             raise InputError(

@@ -57,9 +57,11 @@ def operators(
         InputError: A file or an option that cannot be used.
         PlanError: No planner has the name.
     """
-    for name in ("codec", "decode"):
+    for name in ("codec", "decode", "split"):
         if getattr(words, name) is not None:
-            raise InputError(f"--{name} does not go with --graph: its all-reduces are not compressed")
+            raise InputError(
+                f"--{name} does not go with --graph: its all-reduces are whole and not compressed"
+            )
     captured = read_operator_graph(graph)
     priced = _costs(captured, estimator)
     model = StepModel(captured, priced.costs, _line(captured, words))

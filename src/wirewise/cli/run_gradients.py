@@ -36,6 +36,13 @@ def cupcake(
         float,
         typer.Option(help="Share of a step that codecs must be predicted to save; else cupcake takes none."),
     ] = 0.05,
+    split: Annotated[
+        str,
+        typer.Option(
+            help="Of cupcake: larger tensors travel in pieces of at most this size, such as 16MiB; none; or auto: if "
+            "the step is predicted to gain 2 %."
+        ),
+    ] = "auto",
     steps: Annotated[int, typer.Option(help="Measured in each window of a plan.")] = 7,
     rounds: Annotated[int, typer.Option(help="Windows of each plan; plans take turns.")] = 2,
     scale: Annotated[int, typer.Option(help="Divides the elements of each gradient, for short runs.")] = 1,
@@ -62,6 +69,7 @@ def cupcake(
         codec=codec,
         ratio=ratio,
         least_gain=least_gain,
+        splits=split,
         steps=steps,
         rounds=rounds,
         forward_share=forward_share,

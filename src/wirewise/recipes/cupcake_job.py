@@ -18,7 +18,9 @@ from wirewise.planners.fusion.cupcake import (
     Group,
     Option,
     compression_problem,
+    parse_split,
     plan_groups,
+    with_splits,
 )
 from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.plans import FusionPlan
@@ -46,6 +48,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ratio: float = 0.01
     least_gain: float = 0.05
     """Of Cupcake: unless codecs are predicted to save this share of a step, nothing is compressed."""
+    splits: str = "auto"
+    """Of Cupcake: size above which tensors travel in pieces, none, or auto (`planners.fusion.cupcake.parse_split`)."""
     forward_share: float = 0.5
     scale: int = 1
     steps: int = 7
@@ -73,6 +77,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if not self.plans or len(set(self.plans)) != len(self.plans):
             raise InputError(f"plans are {list(self.plans)}; expected at least one, each once")
         units.parse_rate(self.link)
+        parse_split(self.splits)
         trial = CompressionProblem(
             elements=[1], gaps_s=[0.0], options=(Option("none", "all_reduce", "inline", ZERO, ZERO, ZERO),)
         )
@@ -127,7 +132,9 @@ def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, Compres
         costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
         problem = compression_problem(found.trace, costs, GroupLinks(job.hosts), codecs)
         problem = replace(problem, forward_s=found.forward_s)
-        made[name] = plan_groups(problem, method=method, least_gain=job.least_gain), problem
+        split = parse_split(job.splits) if method == "cupcake" else "none"
+        plan = plan_groups(problem, method=method, least_gain=job.least_gain, split=split)
+        made[name] = plan, with_splits(problem, plan.splits)
     return made
 
 
@@ -137,12 +144,10 @@ def groups_of(
     """The groups of a plan with what was predicted of them, and what was measured."""
     options = {(o.codec, o.scheme, o.decode): number for number, o in enumerate(problem.options)}
     sizes = dict(zip(problem.names, problem.elements, strict=True))
-    found, first = [], 0
-    for number, bucket in enumerate(plan.buckets):
-        last = first + len(bucket.parameters) - 1
-        group = Group(first, last, options[bucket.codec, bucket.scheme, bucket.decode])
+    found = []
+    for number, (bucket, span) in enumerate(zip(plan.buckets, plan.spans, strict=True)):
+        group = Group(span.first, span.last, options[bucket.codec, bucket.scheme, bucket.decode])
         found.append(_record(bucket, group, problem, sizes, ratio, measured[number] if measured else None))
-        first = last + 1
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 from wirewise.cost.curve import Curve
 from wirewise.cost.gradients import V100, GroupLinks
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.fusion.cupcake import compression_problem, cupcake, step_s
+from wirewise.planners.fusion.cupcake import compression_problem, cupcake, plan_groups, step_s, with_splits
 from wirewise.planners.fusion.cupcake.replan import groups_of, replanner, slower
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 
@@ -56,6 +56,20 @@ def test_groups_of_a_plan_are_read_back():
     without = compression_problem(TRACE, costs(), GroupLinks(4), ["none"])
     with pytest.raises(PlanError, match="bucket 0 of the plan by 'cupcake' is efsign by"):
         groups_of(without, found)
+
+
+def test_a_plan_of_pieces_is_compared_as_it_is():
+    giant = GradientTensor(name="giant", elements=20_000_000, gap_us=2_000.0)
+    trace = GradientTrace(tensors=(*TRACE.tensors, giant))
+    problem = compression_problem(trace, costs(), GroupLinks(4), ["efsign", "none"])
+    present = plan_groups(problem, split=2_000_000)
+    assert set(present.splits) == {"giant"} and len(present.parameters) == 31
+    in_pieces = with_splits(problem, present.splits)
+    assert step_s(in_pieces, groups_of(in_pieces, present)) == pytest.approx(present.predicted_step_s)
+    for wanted in ("none", 5_000_000):
+        found = replanner(trace, costs(), ["efsign"], split=wanted)(1.0, present)
+        assert found.baseline_step_s == pytest.approx(present.predicted_step_s)
+        assert bool(found.splits) == (wanted != "none")
 
 
 @pytest.mark.parametrize("slowdown", [0.0, -1.0, float("inf"), float("nan")])

@@ -26,26 +26,33 @@ from wirewise.planners.fusion.cupcake.problem import (
     compression_problem,
 )
 from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
+from wirewise.planners.fusion.cupcake.splitting import Split, choose, parse_split, with_splits
 from wirewise.planners.fusion.cupcake.timeline import GroupTimes, step_s, times
 from wirewise.plans.fusion import Bucket, FusionPlan
 
 __all__ = [
+    "LEAST_GAIN",
     "RULES",
     "CompressionProblem",
     "Group",
     "GroupTimes",
     "Option",
     "Solution",
+    "Split",
     "by_rule",
     "compression_problem",
     "cupcake",
     "lower_bound_s",
+    "parse_split",
     "plan_groups",
     "solve",
     "step_s",
     "times",
+    "with_splits",
 ]
 
+LEAST_GAIN = 0.05
+"""Share of a step that compressing has to save before it is worth its risks."""
 _CLOSE = 1e-10
 """Relative gain that is not worth another plan."""
 _ROOMS = (8, 32)
@@ -74,7 +81,12 @@ class Solution(NamedTuple):
 
 
 def plan_groups(
-    problem: CompressionProblem, *, method: str = "cupcake", seed: int = 0, least_gain: float = 0.0
+    problem: CompressionProblem,
+    *,
+    method: str = "cupcake",
+    seed: int = 0,
+    least_gain: float = 0.0,
+    split: Split = "none",
 ) -> FusionPlan:
     """Plan with `cupcake`, or by a rule such as "layer-wise", "even:4", "bucket:25", "mg-wfbp", "mergecomp".
 
@@ -83,20 +95,25 @@ def plan_groups(
         method: The planner.
         seed: Recorded in the plan.
         least_gain: Of `cupcake`; by default its plan is the best of the model, however little it gains.
+        split: Which tensors travel in pieces; with "auto" those of rules stay whole.
 
     Raises:
-        InputError: A gain that is not from 0 to 1.
+        InputError: A gain that is not from 0 to 1, or a split that cannot be used.
         PlanError: No planner or rule has the name.
     """
     if method == "cupcake":
-        return cupcake(problem, seed=seed, least_gain=least_gain)
+        return choose(problem, lambda one: cupcake(one, seed=seed, least_gain=least_gain), split)
     if method.partition(":")[0] not in RULES:
         raise PlanError(f"unknown planner {method!r}; expected cupcake or one of: {', '.join(RULES)}")
-    return _plan(problem, by_rule(problem, method), method, seed, lower_bound_s(problem))
+    return choose(
+        problem,
+        lambda one: _plan(one, by_rule(one, method), method, seed, lower_bound_s(one)),
+        "none" if split == "auto" else split,
+    )
 
 
 def cupcake(
-    problem: CompressionProblem, *, seed: int = 0, room: int | None = None, least_gain: float = 0.05
+    problem: CompressionProblem, *, seed: int = 0, room: int | None = None, least_gain: float = LEAST_GAIN
 ) -> FusionPlan:
     """The groups whose step is shortest, as a plan; without codecs if they gain little.
 
@@ -209,6 +226,7 @@ def _plan(
         planner=planner,
         seed=seed,
         buckets=buckets,
+        splits=dict(problem.splits),
         predicted_step_s=step_s(problem, groups),
         baseline_step_s=step_s(problem, by_rule(problem, "layer-wise")),
         lower_bound_s=bound_s,

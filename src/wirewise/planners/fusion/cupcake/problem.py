@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -59,6 +59,8 @@ class CompressionProblem:
     """Forward pass and optimizer."""
     names: Sequence[str] = ()
     """None: the numbers of the tensors."""
+    splits: Mapping[str, int] = field(default_factory=dict)
+    """Tensors that are in pieces, which have names of `plans.splits`, and the elements of each piece but the last."""
     ranks: int = 2
     encode_contention: float | None = None
     """None: encoding runs on the thread that computes and delays back-propagation by its time. Otherwise it runs

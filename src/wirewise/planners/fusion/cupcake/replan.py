@@ -10,7 +10,16 @@ import msgspec
 from wirewise.cost.curve import Curve
 from wirewise.cost.gradients import GradientCosts, GroupLinks, Knots
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.fusion.cupcake import CompressionProblem, Group, compression_problem, cupcake, step_s
+from wirewise.planners.fusion.cupcake import (
+    LEAST_GAIN,
+    CompressionProblem,
+    Group,
+    Split,
+    compression_problem,
+    plan_groups,
+    step_s,
+    with_splits,
+)
 from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.plans.fusion import FusionPlan
 
@@ -80,6 +89,7 @@ def replanner(
     *,
     forward_s: float | None = None,
     probe_bytes: int = 1 << 18,
+    split: Split = "none",
 ) -> Callable[[float, FusionPlan], FusionPlan]:
     """What `Replanner` of `runtime.data_parallel` asks for a plan: (slowdown, present plan) -> the best plan.
 
@@ -91,6 +101,7 @@ def replanner(
         codecs: That groups may choose from; without a codec they always may.
         forward_s: Forward pass and optimizer; None: half of back-propagation.
         probe_bytes: Of the all-reduce by which the slowdown is found.
+        split: As of `plan_groups`.
     """
 
     def plan(slowdown: float, present: FusionPlan) -> FusionPlan:
@@ -98,7 +109,10 @@ def replanner(
         problem = compression_problem(trace, now, GroupLinks(costs.ranks), [*codecs, "none"])
         if forward_s is not None:
             problem = replace(problem, forward_s=forward_s)
-        found = cupcake(problem)
-        return msgspec.structs.replace(found, baseline_step_s=step_s(problem, groups_of(problem, present)))
+        found = plan_groups(problem, least_gain=LEAST_GAIN, split=split)
+        in_pieces = with_splits(problem, present.splits)
+        return msgspec.structs.replace(
+            found, baseline_step_s=step_s(in_pieces, groups_of(in_pieces, present))
+        )
 
     return plan
