@@ -74,18 +74,22 @@ def _mark(values, edge, words):
 
 @kernel
 def _take(values, momentum, kept, lo, hi, edge, aside, count):
-    """Note the elements of lo..hi from the edge on behind the `count` that there are; 0 in memories that are kept."""
+    """Note the elements of lo..hi from the edge on behind the `count` that there are; 0 in memories that are kept.
+
+    They are counted where there is room for no more.
+    """
     places, sent, held, words = aside
     for j in range(_mark(values[lo:hi], edge, words)):
         word = words[j]
         while word:
             i = lo + j * WORD + first_bit(word)
             word &= np.uint64(word - _ONE)
-            places[count], sent[count] = i, values[i]
-            if kept is not None:
-                values[i] = _ZERO
-            if momentum is not None:
-                held[count], momentum[i] = momentum[i], _ZERO
+            if count < len(places):
+                places[count], sent[count] = i, values[i]
+                if kept is not None:
+                    values[i] = _ZERO
+                if momentum is not None:
+                    held[count], momentum[i] = momentum[i], _ZERO
             count += 1
     return count
 
@@ -109,7 +113,7 @@ def _give_back(values, momentum, kept, count, edge, aside):
     """Put what lies below an edge back to where it was taken; number of the others."""
     places, sent, held, _ = aside
     left = 0
-    for k in range(count):
+    for k in range(min(count, len(places))):
         if np.uint32(as_bits(sent[k]) & ABS) >= edge:
             places[left], sent[left], held[left] = places[k], sent[k], held[k]
             left += 1
@@ -133,7 +137,7 @@ def _search(values, gradient, momentum, share, kept, drawn, bounds, aside, count
         if aim == 0 or aim == before:
             break
         edge, _ = threshold(drawn, aim, counts)
-        if aim < before:
+        if aim < before and count <= len(aside[0]):
             count = _give_back(values, momentum, kept, count, edge, aside)
         else:
             _give_back(values, momentum, kept, count, _ABOVE_ALL, aside)
@@ -165,13 +169,12 @@ def above(values, gradient, momentum, share, kept, offsets, ids, bounds, key, in
     `kept` (True or None) values become 0 where they are sent, and so does the momentum, if there is one.
     """
     wanted, least, most, samples, aims = bounds
-    size = 0
+    room = 0
     for s in range(len(ids)):
-        size = max(size, offsets[s + 1] - offsets[s])
-    # One more: `choose` writes elements before it knows whether they are kept.
-    places, found = np.empty(size + 1, dtype=np.int32), np.empty(size + 1, dtype=np.uint32)
-    held, words = np.empty(size + 1, dtype=np.float32), np.empty(_BLOCK // WORD, dtype=np.uint64)
-    aside = (places, found.view(np.float32), held, words)
+        room = max(room, 2 * most[s] if samples[s] else offsets[s + 1] - offsets[s] + 1)
+    # Little, for new memory costs more than what is done with it here.
+    places, sent, held = np.empty(room, np.int32), np.empty(room, np.float32), np.empty(room, np.float32)
+    aside = (places, sent, held, np.empty(_BLOCK // WORD, dtype=np.uint64))
     counts, drawn, at = np.empty(BINS, dtype=np.int32), np.empty(max(samples), dtype=np.uint32), 0
     for s in range(len(ids)):
         lo, hi, end = offsets[s], offsets[s + 1], at + most[s]
@@ -186,14 +189,18 @@ def above(values, gradient, momentum, share, kept, offsets, ids, bounds, key, in
             _move(part, new, old, share)
         if count < 0:
             count = wanted[s]
-            sent = slice(at, at + count)
-            top = choose(part, None, count, places, found, counts, indices[sent], target[sent], lo)
+            own_indices, own_target = indices[at : at + count], target[at : at + count]
+            # One more: `choose` writes elements before it knows whether they are kept.
+            if len(places) <= hi - lo:
+                places, sent = np.empty(hi - lo + 1, np.int32), np.empty(hi - lo + 1, np.float32)
+            found = sent.view(np.uint32)
+            top = choose(part, None, count, places, found, counts, own_indices, own_target, lo)
             if top >= EXPONENT:
                 return s
             if kept is not None:
-                _clear(values, indices[sent])
+                _clear(values, own_indices)
                 if momentum is not None:
-                    _clear(momentum, indices[sent])
+                    _clear(momentum, own_indices)
         else:
             _write(aside, count, lo, indices[at:end], target[at:end])
         indices[at + count : end] = np.int32(lo)
