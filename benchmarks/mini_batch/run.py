@@ -34,7 +34,7 @@ PRESETS = {
         "job": {"dataset": SMALL, "workers": 2, "fanouts": (6, 4), "batch_size": 32, "epochs": 2, "hidden": 16},
         "train_share": 1.0, "tested": 100, "alphas": (0.1, 0.5), "slower": ("50mbit",),
         "even": ({"link": "100mbit", "step_s": 0.01}, {"link": "900mbit"}), "modes": {},
-        "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300, "train_share": 1.0},
+        "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300, "train_share": 1.0, "fanouts": (6, 4)},
         "codecs": {"epochs": 3, "codecs": ()},
         "sage": {"epochs": 3, "train_share": 1.0, "tested": 300, "batch_size": 64},
     },
@@ -43,7 +43,7 @@ PRESETS = {
         "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"),
         "even": ({"link": "100mbit", "step_s": 0.75}, {"link": "900mbit"}),
         "modes": {"train_share": 0.13, "epochs": 3},
-        "accuracy": {"epochs": 36, "seeds": (0, 1, 2), "tested": 20_000, "train_share": 0.08},
+        "accuracy": {"epochs": 24, "seeds": (0, 1, 2), "tested": 20_000, "train_share": 0.08, "fanouts": (10, 5)},
         "codecs": {"epochs": 15, "codecs": ("bf16", "int4", "powersgd")},
         "sage": {"epochs": 15, "train_share": 1.0, "tested": 20_000, "batch_size": 1024, "hidden": 128},
     },
@@ -232,8 +232,8 @@ def accuracy_row(page, preset, kept):
     knobs, workers = preset["accuracy"], preset["job"]["workers"]
     page.add(
         f"## Accuracy (D6)\n\n{knobs['epochs']} epochs with {knobs['train_share']:.0%} of the training nodes, "
-        f"{workers} machines; alone is one machine with batches as large as those of all machines together, so with as "
-        "many steps. All look at the same test nodes. On loopback: nothing is timed."
+        f"fanouts {knobs['fanouts']}, {workers} machines; alone is one machine with batches as large as those of all "
+        "machines together, so with as many steps. All look at the same test nodes. On loopback: nothing is timed."
     )
     points = {"alone": [], "machines": []}
     size = preset["job"].get("batch_size", 64) * workers
@@ -249,7 +249,7 @@ def accuracy_row(page, preset, kept):
 
 
 def trained(preset, kept, seed, epochs, mode, **knobs):
-    shared = {name: preset["accuracy"][name] for name in ("tested", "train_share")}
+    shared = {name: preset["accuracy"][name] for name in ("tested", "train_share", "fanouts")}
     found = kept.run(modes=(mode,), seed=seed, epochs=epochs, network="loopback", **shared, **knobs)
     return found.modes[mode]
 
