@@ -70,6 +70,7 @@ def test_grants_keep_to_the_rate():
 def test_chunks_of_slow_interfaces_are_short():
     assert Bucket(1e9).chunk_bytes == 256 * 1024
     assert Bucket(6.25e6).chunk_bytes == 62_500
+    assert Bucket(6.25e6, order="oes").chunk_bytes == 25_000
     assert Bucket(1e3).chunk_bytes == 16 * 1024
     with pytest.raises(InputError, match="above 0"):
         Bucket(0.0)

@@ -84,8 +84,8 @@ class Carrier:
         """Called with (op, bytes) of every piece of a flow."""
         self.told: Callable[[int], None] = lambda op: None
         """Called with each op that another host said has ended."""
-        self._outbox = Outbox(Bucket(out_bytes_per_s, chunk_bytes), order)
-        self._grants = Grants(Bucket(in_bytes_per_s, chunk_bytes), order)
+        self._outbox = Outbox(Bucket(out_bytes_per_s, chunk_bytes, order), order)
+        self._grants = Grants(Bucket(in_bytes_per_s, chunk_bytes, order), order)
         self._rest: dict[int, memoryview] = {}
         """What is left of a frame that a connection took only a part of, by host."""
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))

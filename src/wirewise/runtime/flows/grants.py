@@ -15,6 +15,8 @@ CHUNK_BYTES = 256 * 1024
 """At most, of what is granted or sent before the order is looked at again."""
 _CHUNK_S = 0.01
 """A chunk takes no longer than this, so that slow interfaces change over as quickly as fast ones."""
+_SHARE_S = 0.004
+"""The same where flows have shares: a chunk arrives after its flow's share has let it through."""
 _LEAST_BYTES = 16 * 1024
 _SAVED = 4
 """Chunks that a pause saves at most."""
@@ -38,18 +40,20 @@ class Bucket:
     Args:
         rate_bytes_per_s: Of the interface.
         chunk_bytes: Most that is let through at once.
+        order: One of `ORDERS`; what is let through at once is less where it gives flows shares.
 
     Raises:
         InputError: A figure is not above 0.
     """
 
-    def __init__(self, rate_bytes_per_s: float, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, rate_bytes_per_s: float, chunk_bytes: int = CHUNK_BYTES, order: str = "iter") -> None:
         if not rate_bytes_per_s > 0 or chunk_bytes < 1:
             raise InputError(
                 f"got {rate_bytes_per_s} bytes a second and chunks of {chunk_bytes}; expected figures above 0"
             )
         self.rate = rate_bytes_per_s
-        self.chunk_bytes = min(chunk_bytes, max(int(_CHUNK_S * rate_bytes_per_s), _LEAST_BYTES))
+        chunk_s = _SHARE_S if order in _SHARED else _CHUNK_S
+        self.chunk_bytes = min(chunk_bytes, max(int(chunk_s * rate_bytes_per_s), _LEAST_BYTES))
         self.free_s = 0.0
         """Before which the interface is busy; `time.monotonic`."""
 
