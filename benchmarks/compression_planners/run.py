@@ -3,7 +3,7 @@
     python benchmarks/compression_planners/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
 Rows: `time` (B2: seconds of planning by the number of tensors), `models` (B4: recorded models against rules), `random`
-(how much the best groups gain over rules on random chains).
+(how much the best groups gain over rules on random chains), `pieces` (giant tensors in several groups).
 
 Models come from $WIREWISE_DATA/gradient-traces: elements of each tensor and the time since the one before, recorded
 on a V100. Assumed: times of codecs are Espresso's V100 constants, flat up to 2^20 elements and linear above; 150 us a
@@ -30,23 +30,35 @@ from wirewise.planners.fusion.cupcake import (
     Option,
     by_rule,
     compression_problem,
+    plan_groups,
     solve,
     step_s,
 )
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace, read_gradient_trace
 
 PRESETS = {
-    # Models; Gbit/s; codecs; tensors of the timed problems; random chains.
-    "smoke": {"models": ("lstm", "vgg16"), "rates": (10,), "codecs": ("dgc",), "tensors": (50,), "chains": 5},
+    # Models; Gbit/s; codecs; tensors of the timed problems; random chains; models and Gbit/s of pieces.
+    "smoke": {
+        "models": ("lstm", "vgg16"),
+        "rates": (10,),
+        "codecs": ("dgc",),
+        "tensors": (50,),
+        "chains": 5,
+        "giants": ("vgg16",),
+        "links": (1,),
+    },
     "paper": {
         "models": ("resnet50", "resnet101", "vgg16", "bert", "gpt2", "lstm"),
         "rates": (5, 10, 25),
         "codecs": ("dgc", "efsign"),
         "tensors": (161, 314, 1000),
         "chains": 200,
+        "giants": ("vgg16", "bert", "gpt2"),
+        "links": (0.1, 1, 10),
     },
 }
 RANKS = 8
+PIECE_RANKS = 4
 LIMITS_S = {314: 1.0, 1000: 15.0}
 LEAST = {
     ("resnet50", "dgc"): 1.3,
@@ -192,7 +204,39 @@ def random_row(page, preset):
             )  # fmt: skip
 
 
-ROWS = {"time": time_row, "models": models_row, "random": random_row}
+def pieces_row(page, preset):
+    page.add(
+        f"## Giant tensors in pieces, {PIECE_RANKS} ranks (simulated)\n\nMilliseconds a step of the best groups of "
+        "whole tensors, and of those that may hold pieces of larger tensors, where that gains 2 % (`--split auto`). "
+        "Any: each group with any of the codecs or none. The last gain is that of the best of 1/8, 1/32 and 1/128 of "
+        "all elements as the limit of a piece, however little it is."
+    )
+    with page.table(
+        "model", "Gbit/s", "codec", "whole", "auto", "tensors cut", "members", "groups", "gap %", "gain %", "at most %",
+        "never worse",
+    ) as row:  # fmt: skip
+        for name in preset["giants"]:
+            for gbit in preset["links"]:
+                for codecs in (["none"], ["dgc"], ["efsign"], [*V100.codecs, "none"]):
+                    label = codecs[0] if len(codecs) == 1 else "any"
+                    row(name, gbit, label, *in_pieces(name, gbit, codecs))
+
+
+def in_pieces(name, gbit, codecs):
+    problem = compression_problem(trace_of(name), V100, GroupLinks(PIECE_RANKS, gbit * 1e9 / 8), codecs)
+    plan, elements = plan_groups(problem, split="auto"), sum(problem.elements)
+    whole_s, step = plan.unsplit_step_s, plan.predicted_step_s
+    limits = [elements // share for share in (8, 32, 128)]
+    least = min(plan_groups(problem, split=limit).predicted_step_s for limit in limits)
+    return (
+        f"{1e3 * whole_s:.1f}", f"{1e3 * step:.1f}", len(plan.splits),
+        sum(len(bucket.parameters) for bucket in plan.buckets), len(plan.buckets),
+        f"{100 * max(step / plan.lower_bound_s - 1, 0):.3f}", f"{100 * (1 - step / whole_s):.1f}",
+        f"{100 * max(1 - least / whole_s, 0):.1f}", "holds" if step <= whole_s else "FAILS",
+    )  # fmt: skip
+
+
+ROWS = {"time": time_row, "models": models_row, "random": random_row, "pieces": pieces_row}
 
 
 def main():

@@ -13,4 +13,5 @@ def test_the_page_compares_rules_with_the_best(monkeypatch, tmp_path, wirewise_d
     run.main()
     page = out.read_text()
     assert "| vgg16 | 10 | dgc |" in page and "| best two groups |" in page and "| 50 | any |" in page
+    assert "| vgg16 | 1 | dgc | 246.9 | 231.8 |" in page
     assert "Thresholds that were not met: 0." in page

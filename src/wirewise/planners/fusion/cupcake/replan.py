@@ -11,15 +11,15 @@ from wirewise.cost.curve import Curve
 from wirewise.cost.gradients import GradientCosts, GroupLinks, Knots
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import (
-    LEAST_GAIN,
     CompressionProblem,
     Group,
     Split,
     compression_problem,
-    plan_groups,
+    cupcake,
     step_s,
     with_splits,
 )
+from wirewise.planners.fusion.cupcake.splitting import choose
 from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.plans.fusion import FusionPlan
 
@@ -109,7 +109,7 @@ def replanner(
         problem = compression_problem(trace, now, GroupLinks(costs.ranks), [*codecs, "none"])
         if forward_s is not None:
             problem = replace(problem, forward_s=forward_s)
-        found = plan_groups(problem, least_gain=LEAST_GAIN, split=split)
+        found = choose(problem, cupcake, split)
         in_pieces = with_splits(problem, present.splits)
         return msgspec.structs.replace(
             found, baseline_step_s=step_s(in_pieces, groups_of(in_pieces, present))
