@@ -106,8 +106,9 @@ def estimated(estimator, samples):
 def shipped_rows(page, kept):
     estimator = shipped()
     page.add(
-        f"## E2: shipped weights on unseen structures\n\nTrained on {estimator.about.machine}. What the network reads "
-        "was changed once after a look at its errors on these structures."
+        f"## E2: shipped weights on unseen structures\n\nTrained on {estimator.about.machine}, with "
+        f"{estimator.about.regions} fused operators. What the network reads was changed twice after a look at its "
+        "errors, also on these structures."
     )
     with page.table(*TITLES) as row:
         row_of(row, "estimator", estimated(estimator, kept), kept, claimed=True)

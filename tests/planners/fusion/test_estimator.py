@@ -96,6 +96,14 @@ def test_what_only_shapes_depend_on_takes_nothing():
     assert region_graph(graph, (0, 1, 2), (2,)).prior_s[0] < 1e-6
 
 
+def test_the_gradient_of_a_loss_needs_no_logarithms():
+    graph = chain("_log_softmax", "nll_loss_forward", "nll_loss_backward")
+    both = msgspec.structs.replace(graph.operators[2], inputs=(0, 1))
+    graph = msgspec.structs.replace(graph, operators=(*graph.operators[:2], both))
+    assert [loops_of(graph, (0, 1, 2), (2,))[i].live for i in range(3)] == [False, True, True]
+    assert all(one.live for one in loops_of(graph, (0, 1, 2), (1, 2)).values())
+
+
 def test_a_view_that_repeats_values_moves_what_they_are():
     graph = chain("sum", "expand", "mul")
     wide = region_graph(chain("neg", "expand", "mul"), (1, 2), (2,)).nodes

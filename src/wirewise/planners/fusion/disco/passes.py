@@ -7,6 +7,7 @@ operators one by one, though it moves fewer bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
@@ -14,9 +15,12 @@ from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
 __all__ = ["Loops", "loops_of", "name_of"]
 
 _SHAPE_ONLY = frozenset(
-    "ones_like zeros_like full_like empty_like rand_like new_zeros new_ones new_full".split()
+    "ones_like zeros_like full_like empty_like rand_like new_zeros new_ones new_full fill".split()
 )
 """Operators that read no values."""
+
+_LOSS, _LOSS_BACKWARD = "nll_loss_forward", "nll_loss_backward"
+"""The latter reads of the former only how many labels count, and of the logarithms only their shape."""
 
 _LOOPS = {
     "_softmax": 2,
@@ -69,7 +73,7 @@ def loops_of(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[in
     leaving, found, needed = set(outputs), dict[int, Loops](), dict[int, set[int]]()
     for i in reversed(operators):
         name = name_of(graph.operators[i].kind)
-        wanting = [r for r in readers[i] if found[r].live and not _shape_only(graph.operators[r])]
+        wanting = [r for r in readers[i] if found[r].live and not _shape_only(graph, r, i, readers, leaving)]
         loops = {loop for r in wanting for loop in _needs(graph.operators[r], first[r], needed[r])}
         stored = (
             i in leaving or graph.operators[i].category == "matmul" or (name in _STORED and len(loops) > 1)
@@ -93,8 +97,17 @@ def _ends(one: Operator) -> int:
     return _LOOPS[name] - 1 if name in _LOOPS else int(one.category in ("reduction", "matmul"))
 
 
-def _shape_only(one: Operator) -> bool:
-    return name_of(one.kind) in _SHAPE_ONLY
+def _shape_only(
+    graph: OperatorGraph, reader: int, read: int, readers: Mapping[int, list[int]], leaving: set[int]
+) -> bool:
+    """Whether what a region makes of an operator does not depend on the values that it reads of another."""
+    name = name_of(graph.operators[reader].kind)
+    if name == _LOSS:
+        return reader not in leaving and all(
+            name_of(graph.operators[r].kind) == _LOSS_BACKWARD for r in readers[reader]
+        )
+    logarithms = name == _LOSS_BACKWARD and name_of(graph.operators[read].kind) == "_log_softmax"
+    return logarithms or name in _SHAPE_ONLY
 
 
 def _needs(one: Operator, first: int, own: set[int]) -> set[int]:
