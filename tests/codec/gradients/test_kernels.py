@@ -76,6 +76,17 @@ def test_top_k_is_exact_where_sampling_misleads(case):
     same("topk", gradient, Segments([size]), torch.zeros(size))
 
 
+@pytest.mark.parametrize("memories", [1, 2])
+@pytest.mark.parametrize("repeats", [1, 50, 5000, 100_000])
+def test_what_was_taken_of_too_many_equals_is_given_back(repeats, memories):
+    size = 100_000
+    gradient = (torch.arange(size) // repeats).float() + 1.0
+    memory = torch.stack([normal(size, 1), normal(size, 2)])
+    same("dgc", gradient, Segments([size]), torch.zeros(size) if memories == 1 else torch.zeros_like(memory))
+    same("dgc", gradient, Segments([size - 70, 70]), None)
+    same("dgc", gradient, Segments([size]), memory[0] if memories == 1 else memory)
+
+
 @pytest.mark.parametrize("name", ["int8", "int4"])
 def test_sums_beyond_float32_are_cut_alike(name):
     gradient = 3e38 * normal(1000).sign()
