@@ -14,6 +14,7 @@ from wirewise.cost.curve import ZERO
 from wirewise.cost.gradients import WIRES, GradientCosts, GroupLinks
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import (
+    SLACK,
     CompressionProblem,
     Group,
     Option,
@@ -50,6 +51,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Of Cupcake: unless codecs are predicted to save this share of a step, nothing is compressed."""
     splits: str = "auto"
     """Of Cupcake: size above which tensors travel in pieces, none, or auto (`planners.fusion.cupcake.parse_split`)."""
+    slack: float = SLACK
+    """Of Cupcake: share of the shortest step that is given up for less to encode, send and decode."""
     forward_share: float = 0.5
     scale: int = 1
     steps: int = 7
@@ -72,8 +75,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least {value}")
-        if not 0 <= self.least_gain < 1:
-            raise InputError(f"least_gain is {self.least_gain}; expected a share from 0 to below 1")
+        for name, share in (("least_gain", self.least_gain), ("slack", self.slack)):
+            if not 0 <= share < 1:
+                raise InputError(f"{name} is {share}; expected a share from 0 to below 1")
         if not self.plans or len(set(self.plans)) != len(self.plans):
             raise InputError(f"plans are {list(self.plans)}; expected at least one, each once")
         units.parse_rate(self.link)
@@ -133,7 +137,7 @@ def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, Compres
         problem = compression_problem(found.trace, costs, GroupLinks(job.hosts), codecs)
         problem = replace(problem, forward_s=found.forward_s)
         split = parse_split(job.splits) if method == "cupcake" else "none"
-        plan = plan_groups(problem, method=method, least_gain=job.least_gain, split=split)
+        plan = plan_groups(problem, method=method, least_gain=job.least_gain, slack=job.slack, split=split)
         made[name] = plan, with_splits(problem, plan.splits)
     return made
 
