@@ -31,8 +31,8 @@ TOGETHER = 16
 D1_LOSS, D2_ACCURACY, D2_GAP, D3_LOSS = 0.02, 0.015, 0.6, 0.03
 CASTS = {"fp16": {}, "bf16": {}}
 LOSSY = {"efsign": {}, "topk": {}, "dgc": {}, "powersgd": {"rank": 4}}
-STEPS = {"mlp": 2000, "cnn": 1000, "transformer": 600}
-RATES = {"mlp": 0.1, "cnn": 0.02, "transformer": 0.05}
+STEPS = {"mlp": 6000, "cnn": 6000, "transformer": 600}
+RATES = {"mlp": 0.1, "cnn": 0.05, "transformer": 0.05}
 PRESETS = {
     "smoke": {"seeds": [0], "share": 0.005, "models": ["mlp"]},
     "paper": {"seeds": [0, 1, 2], "share": 1.0, "models": list(STEPS)},
