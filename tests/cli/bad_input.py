@@ -148,6 +148,14 @@ def _write_traces(folder: Path) -> None:
     write_trace(Trace([RankTrace(header, [alone])]), folder / "no-steps")
 
 
+_GRADIENT: dict[str, Any] = {"name": "weight", "elements": 10, "gap_us": 5.0}
+GRADIENTS = {
+    "gradients": [_GRADIENT],
+    "no-elements": [_GRADIENT | {"elements": 0}],
+    "name-twice": [_GRADIENT, _GRADIENT],
+}
+
+
 def write_files(folder: Path) -> None:
     """All of them, under the names that the cases use."""
     np.savez(folder / "good.npz", **GOOD_GRAPH)
@@ -162,6 +170,8 @@ def write_files(folder: Path) -> None:
     (folder / "two.toml").write_text(GOOD_TOPOLOGY)
     for name, text in PLANS.items():
         (folder / f"{name}.json").write_text(text)
+    for name, tensors in GRADIENTS.items():
+        (folder / f"{name}.json").write_text(json.dumps({"tensors": tensors}))
     _write_programs(folder)
     _write_traces(folder)
 
@@ -265,6 +275,21 @@ CASES: dict[str, str] = {
     "lab, malformed rates": "lab run --links 1gbit -- true",
     "lab, malformed fault": "lab run --fault explode -- true",
     "lab, malformed change": "lab run --change 1=20mbit -- true",
+    "gradients, no file": "plan fusion --trace nothing.json",
+    "gradients, other file": "plan fusion --trace good.npz",
+    "gradients, no elements": "plan fusion --trace no-elements.json",
+    "gradients, a name twice": "plan fusion --trace name-twice.json",
+    "gradients, unknown planner": "plan fusion --trace gradients.json --bandwidth 1gbit --with best",
+    "gradients, unknown codec": "plan fusion --trace gradients.json --codec zip",
+    "gradients, unknown costs": "plan fusion --trace gradients.json --costs nothing.json",
+    "gradients, no bandwidth": "plan fusion --trace gradients.json --codec fp16",
+    "gradients, one rank": "plan fusion --trace gradients.json --ranks 1",
+    "gradients, unknown rate": "plan fusion --trace gradients.json --bandwidth fast",
+    "gradients, unknown pieces": "plan fusion --trace gradients.json --bandwidth 1gbit --split lots",
+    "compressed steps, one host": "run cupcake --trace gradients.json --hosts 1",
+    "compressed steps, unknown plan": "run cupcake --trace gradients.json --plans best",
+    "compressed steps, no share": "run cupcake --trace gradients.json --least-gain 2",
+    "operators, no file": "plan fusion --graph nothing.json --with disco",
     "mini-batches, text for fanouts": "run salientpp --dataset good.npz --fanouts a,b",
     "mini-batches, no batch": "run salientpp --dataset good.npz --batch-size 0",
     "mini-batches, negative cache": "run salientpp --dataset good.npz --alpha -1",
@@ -272,6 +297,10 @@ CASES: dict[str, str] = {
     "mini-batches, unknown mode": "run salientpp --dataset good.npz --modes base,fast",
     "mini-batches, workers over hosts": "run salientpp --dataset good.npz --workers 3 --hosts 2",
     "mini-batches, no training nodes": "run salientpp --dataset no-train.npz",
+    "mini-batches, unknown topology": "run salientpp --dataset good.npz --topology half",
+    "mini-batches, unknown device": "run salientpp --dataset good.npz --device tpu",
+    "mini-batches, unknown network": "run salientpp --dataset good.npz --network wifi",
+    "mini-batches, prefix": "run salientpp --dataset good.npz --prefix 2",
     "cache, negative": "plan cache --dataset good.npz --workers 2 --alpha -1",
     "cache, unknown policy": "plan cache --dataset good.npz --workers 2 --policy best",
     "placement, neither job nor dataset": "plan placement --topology dgx-2",
