@@ -79,7 +79,8 @@ def test_a_script_is_measured_and_advised(tmp_path):
 
 @pytest.mark.dist
 def test_a_script_that_ends_too_soon_is_told(tmp_path):
-    with pytest.raises(PeerError, match="ended with exit code 0 before 26 steps of a model"):
+    # Seldom torch aborts while a script ends, and the exit code is 1 then.
+    with pytest.raises(PeerError, match=r"ended with exit code \d before 26 steps of a model"):
         advise(command(tmp_path, 1), tmp_path / "advice", lambda _: None)
 
 
