@@ -25,6 +25,7 @@ from common import Page, arguments, scratch, verdict
 from wirewise import lab
 from wirewise.files import atomic_file
 from wirewise.lab.replayed import scaled
+from wirewise.planners.fusion.cupcake import LEAST_GAIN
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace, read_gradient_trace
 from wirewise.recipes.cupcake import Job, run
 from wirewise.results import CompressionRun, PlanRecord
@@ -39,7 +40,6 @@ PLAIN = ("none:bucket:1", "none:bucket:25", "none:layer-wise", *(f"none:even:{y}
 C3 = {("100mbit", 4): (1.5, 1.3), ("100mbit", 2): (1.3, 1.2)}
 MODELS = ("cupcake", "none:bucket:25", *(f"{c}:{m}" for c in CODECS[2:] for m in ("cupcake", "layer-wise")))
 LAYER_WISE, UNCOMPRESSED = 1.79, 2.03
-LEAST_GAIN = 0.05
 RECORDED = {
     f"{name}-{rate}": (name, rate, scale)
     for rate in ("1gbit", "100mbit")

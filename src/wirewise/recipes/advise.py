@@ -17,6 +17,7 @@ from wirewise.cost.gradients import GradientCosts, GroupLinks
 from wirewise.errors import InputError, PeerError
 from wirewise.files import atomic_file, make_folder
 from wirewise.planners.fusion.cupcake import (
+    LEAST_GAIN,
     CompressionProblem,
     by_rule,
     compression_problem,
@@ -28,10 +29,8 @@ from wirewise.planners.fusion.cupcake.break_even import break_even, gain, uncomp
 from wirewise.profile.launch import environment, find_program
 from wirewise.recipes.advise_worker import ENTRY, VARIABLE, AdviceWish, Advised, read
 
-__all__ = ["LEAST_GAIN", "Advice", "advise", "advise_on"]
+__all__ = ["Advice", "advise", "advise_on"]
 
-LEAST_GAIN = 0.05
-"""Predicted share of a step below which compressing is not worth its risks."""
 DDP_BUCKETS = "bucket:25"
 
 

@@ -14,6 +14,7 @@ from wirewise.cost.curve import ZERO
 from wirewise.cost.gradients import WIRES, GradientCosts, GroupLinks
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import (
+    LEAST_GAIN,
     SLACK,
     CompressionProblem,
     Group,
@@ -47,7 +48,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     codec: str = "auto"
     """A codec, none, or auto; for plans that name none themselves."""
     ratio: float = 0.01
-    least_gain: float = 0.05
+    least_gain: float = LEAST_GAIN
     """Of Cupcake: unless codecs are predicted to save this share of a step, nothing is compressed."""
     splits: str = "auto"
     """Of Cupcake: size above which tensors travel in pieces, none, or auto (`planners.fusion.cupcake.parse_split`)."""

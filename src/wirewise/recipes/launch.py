@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -71,17 +72,9 @@ def in_lab(
     possible, reason = lab.available()
     if not possible:
         raise LabError(f"no lab here: {reason}; `wirewise doctor` says more")
-    (folder / "outcome.json").unlink(missing_ok=True)
     with lab.Lab(hosts, link, links) as network:
-        done = network.run(
-            ["-m", module, str(folder)],
-            processes_per_host=per_host,
-            launcher="direct",
-            folder=folder / "logs",
-            listener=_for_user(say),
-            timeout_s=timeout_s,
-        )
-    return _outcome(done, folder)
+        start = partial(network.run, processes_per_host=per_host, timeout_s=timeout_s)
+        return _outcome(start, module, folder, say)
 
 
 def on_loopback(
@@ -92,33 +85,25 @@ def on_loopback(
     Raises:
         PeerError: A rank failed; the message holds its last words.
     """
-    (folder / "outcome.json").unlink(missing_ok=True)
     with lab.Loopback() as network:
-        done = network.run(
-            ["-m", module, str(folder)],
-            processes=ranks,
-            launcher="direct",
-            folder=folder / "logs",
-            listener=_for_user(say),
-            timeout_s=timeout_s,
-        )
-    return _outcome(done, folder)
+        return _outcome(partial(network.run, processes=ranks, timeout_s=timeout_s), module, folder, say)
 
 
-def _for_user(say: Callable[[str], None]) -> Callable[[int, str], None]:
-    """Pass on the lines of workers that the user shall read."""
+def _outcome(
+    start: Callable[..., lab.JobResult], module: str, folder: Path, say: Callable[[str], None]
+) -> bytes:
+    """What rank 0 wrote when a network had started the ranks."""
 
     def heard(host: int, line: str) -> None:
         if line.startswith(SAYS):
             say(line.removeprefix(SAYS))
 
-    return heard
-
-
-def _outcome(done: lab.JobResult, folder: Path) -> bytes:
+    outcome = folder / "outcome.json"
+    outcome.unlink(missing_ok=True)
+    done = start(["-m", module, str(folder)], launcher="direct", folder=folder / "logs", listener=heard)
     if not done.ok:
         raise PeerError(last_words(done, folder / "logs"))
-    return (folder / "outcome.json").read_bytes()
+    return outcome.read_bytes()
 
 
 def train(

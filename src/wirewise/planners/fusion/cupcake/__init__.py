@@ -104,7 +104,7 @@ def plan_groups(
         split: Which tensors travel in pieces; with "auto" those of rules stay whole.
 
     Raises:
-        InputError: A gain that is not from 0 to 1, or a split that cannot be used.
+        InputError: A gain or a slack that is not from 0 to 1, or a split that cannot be used.
         PlanError: No planner or rule has the name.
     """
     if method == "cupcake":

@@ -8,7 +8,7 @@ step gets longer than that of a plan with less to encode, send and decode.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from wirewise.planners.fusion.cupcake.timeline import step_s
 
 __all__ = ["eased", "work_s"]
 
-_TRIED = 2_000
-"""Changes that are tried at most, a tenth of a millisecond each."""
+_TRIED = 500
+"""Changes of a plan that are tried at most for one that is short enough, a tenth of a millisecond each."""
 
 
 def eased(problem: CompressionProblem, groups: Sequence[Group], slack: float) -> list[Group]:
@@ -30,24 +30,20 @@ def eased(problem: CompressionProblem, groups: Sequence[Group], slack: float) ->
         groups: A plan of it.
         slack: Share of the plan's step by which that of the result may be longer.
     """
-    limit = step_s(problem, groups) * (1 + slack)
-    found, left = list(groups), _TRIED
-    while left > 0:
-        for changed in _easier(problem, found):
-            left -= 1
-            if step_s(problem, changed) <= limit:
-                found = changed
-                break
-            if not left:
-                break
-        else:
-            break
+    limit, found = step_s(problem, groups) * (1 + slack), list(groups)
+    while (changed := _eased_once(problem, found, limit)) is not None:
+        found = changed
     return found
 
 
 def work_s(problem: CompressionProblem, groups: Sequence[Group]) -> float:
     """Seconds to encode, send and decode all groups, one after the other."""
     return float(sum(_work(problem, [group])[group.option, 0] for group in groups))
+
+
+def _eased_once(problem: CompressionProblem, groups: list[Group], limit: float) -> list[Group] | None:
+    few = islice(_easier(problem, groups), _TRIED)
+    return next((changed for changed in few if step_s(problem, changed) <= limit), None)
 
 
 def _easier(problem: CompressionProblem, groups: list[Group]) -> Iterator[list[Group]]:
