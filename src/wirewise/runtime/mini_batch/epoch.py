@@ -2,7 +2,8 @@
 
 In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the one
 before it, in the same order on all machines, and another waits for rows: those of several batches travel at a time, so
-that a link has always something to carry.
+that a link has always something to carry. Once enough of them do, the next batch's wait until training takes a batch:
+they leave while it computes, before its gradients need the link.
 """
 
 from __future__ import annotations
@@ -47,6 +48,22 @@ class _Making:
     answer: Future[Answer] | None = None
 
 
+class _Line:
+    """Between the threads of a pipeline.
+
+    Args:
+        depth: Batches that are made ahead.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.stop = threading.Event()
+        """The reader of batches has gone."""
+        self.room = threading.Semaphore(max(depth // 2, 1) + 1)
+        """How many more batches' rows may leave."""
+        self.under_way: Queue[Any] = Queue()
+        self.done: Queue[Any] = Queue(max(depth - depth // 2, 1))
+
+
 class Epoch:
     """One epoch of a loader."""
 
@@ -72,32 +89,28 @@ class Epoch:
 
     def ahead(self) -> Iterator[MiniBatch]:
         """Some batches ready, some on their way: together about `depth` ahead of training."""
-        depth, stop = self.loader.depth, threading.Event()
-        under_way: Queue[Any] = Queue(max(depth // 2, 1))
-        done: Queue[Any] = Queue(max(depth - depth // 2, 1))
+        line = _Line(self.loader.depth)
         threads = [
-            threading.Thread(target=self._ask_all, args=(under_way, stop), name="wirewise-ask", daemon=True),
-            threading.Thread(
-                target=self._land_all, args=(under_way, done, stop), name="wirewise-land", daemon=True
-            ),
+            threading.Thread(target=work, args=(line,), name=f"wirewise-{name}", daemon=True)
+            for name, work in (("ask", self._ask_all), ("land", self._land_all))
         ]
         for thread in threads:
             thread.start()
         try:
             for _ in self.places:
-                found = done.get()
+                found = line.done.get()
                 if isinstance(found, BaseException):
                     raise found
                 yield found.result().arrive()
         finally:
-            stop.set()
-            for queue in (under_way, done):
+            line.stop.set()
+            for queue in (line.under_way, line.done):
                 _drain(queue)
             deadline = time.monotonic() + self.fetcher.transport.timeout_s
             for thread in threads:
                 thread.join(max(deadline - time.monotonic(), 0))
 
-    def _ask_all(self, under_way: Queue[Any], stop: threading.Event) -> None:
+    def _ask_all(self, line: _Line) -> None:
         """Send ids of each batch, then rows of the one before it, and wait for no rows."""
         with (
             ThreadPoolExecutor(self.loader.threads, "wirewise-sample") as samplers,
@@ -109,31 +122,30 @@ class Epoch:
                 self.fetcher.announce(first.wanted)
                 made: _Making | None = first
                 before: _Making | None = None
-                while made is not None and not stop.is_set():
+                while made is not None and not line.stop.is_set():
                     following = next(sampled, None)
                     self._ask(made, following, slicer)
                     if before is not None:
-                        self._send(before)
-                        _put(under_way, before, stop)
+                        self._send_when_room(before, line)
                     before, made = made, following
-                if before is not None and not stop.is_set():
-                    self._send(before)
-                    _put(under_way, before, stop)
+                if before is not None:
+                    self._send_when_room(before, line)
             except BaseException as error:
-                _put(under_way, error, stop)
+                line.under_way.put(error)
 
-    def _land_all(self, under_way: Queue[Any], done: Queue[Any], stop: threading.Event) -> None:
+    def _land_all(self, line: _Line) -> None:
         """Wait for the rows of each batch, and have it assembled."""
         with ThreadPoolExecutor(1, "wirewise-assemble") as assembler:
             try:
                 before: Pending | None = None
                 for _ in self.places:
-                    made = _get(under_way, stop)
+                    made = _get(line.under_way, line.stop)
+                    line.room.release()
                     if made is None:
                         return
                     if isinstance(made, BaseException):
                         raise made
-                    _put(done, assembler.submit(self._assemble, made, self._land(made)), stop)
+                    _put(line.done, assembler.submit(self._assemble, made, self._land(made)), line.stop)
                     # What others asked for may take longer: nobody here waits for it.
                     if before is not None:
                         before.wait_sends()
@@ -141,7 +153,7 @@ class Epoch:
                 if before is not None:
                     before.wait_sends()
             except BaseException as error:
-                _put(done, error, stop)
+                _put(line.done, error, line.stop)
 
     def _sampled(self, samplers: ThreadPoolExecutor) -> Iterator[_Making]:
         """Batches in order, some of them sampled ahead."""
@@ -183,6 +195,13 @@ class Epoch:
         assert made.answer is not None
         assert made.incoming is not None
         self.fetcher.send(made.incoming, made.answer.result())
+
+    def _send_when_room(self, made: _Making, line: _Line) -> None:
+        while not line.stop.is_set():
+            if line.room.acquire(timeout=_LOOK_S):
+                self._send(made)
+                line.under_way.put(made)
+                return
 
     def _land(self, made: _Making) -> Tensor:
         assert made.incoming is not None
