@@ -183,6 +183,29 @@ class TestTables:
         with pytest.raises(InputError, match=r"no times of codec 'topk' on cpu; the table has: none, efsign"):
             group_costs(measured(), "topk", GroupLinks(4))
 
+    def test_what_a_collective_takes_from_back_propagation_counts_as_computing(self):
+        knots = ((0.0, 1e-3), (1e6, 3e-3))
+        table = measured(
+            schemes={"all_reduce": knots, "all_gather": knots, "divisible": knots},
+            concurrent=((0, 1e-4), (1e6, 1e-3)),
+        )
+        delayed = msgspec.structs.replace(
+            table, delays={"all_reduce": knots, "divisible": ((0, 0.0), (1e6, 1.0))}
+        )
+        for one, other in ((table, delayed), (table.without_codecs(), delayed.without_codecs())):
+            for codec in ("none", "efsign"):
+                before, after = (group_costs(costs, codec, GroupLinks(4)) for costs in (one, other))
+                late = {
+                    a.scheme: float(a.encode_s(8e4) - b.encode_s(8e4))
+                    for a, b in zip(after, before, strict=True)
+                }
+                assert late == pytest.approx(
+                    {"all_reduce": 1e-3 + 0.32 * 2e-3}
+                    if codec == "none"
+                    else {"all_gather": 0.0, "divisible": 0.010004}
+                )
+                assert all(a[3:] == b[3:] for a, b in zip(after, before, strict=True))
+
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
@@ -190,6 +213,8 @@ class TestTables:
             ({"ratio": 0.0}, "ratio is 0"),
             ({"schemes": {"ring": ((1.0, 1.0), (2.0, 2.0))}}, "scheme 'ring' is unknown"),
             ({"schemes": {"all_reduce": ((1.0, 1.0),)}}, r"schemes.all_reduce` has 1 sizes"),
+            ({"delays": {"ring": ((1.0, 1.0), (2.0, 2.0))}}, "delaying scheme 'ring' is unknown"),
+            ({"delays": {"all_reduce": ((1.0, 1.0),)}}, r"delays.all_reduce` has 1 sizes"),
             ({"codecs": {"zip": measured().codecs["efsign"]}}, "unknown gradient codec 'zip'"),
             (
                 {"codecs": {"efsign": CodecTimes(((2.0, 1.0), (1.0, 1.0)), ((1.0, 1.0), (2.0, 1.0)))}},

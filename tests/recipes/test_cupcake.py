@@ -104,6 +104,9 @@ def test_records_hold_what_the_model_says_of_each_group():
     faster = msgspec.structs.replace(COSTS, concurrent=((0, 5e-4), (1e6, 0.05)))
     (other, _) = make_plans(job, Measured(TRACE, 0.01, faster))["none:even:1"]
     assert other.predicted_step_s == pytest.approx(0.01 + 0.024 + 5e-4 + 0.48006 * 0.0495)
+    delayed = msgspec.structs.replace(COSTS, delays={"all_reduce": ((0, 0.0), (1e6, 0.05))})
+    (late, _) = make_plans(job, Measured(TRACE, 0.01, delayed))["none:even:1"]
+    assert late.predicted_step_s == pytest.approx(whole.predicted_step_s + 0.48006 * 0.05)
     (only,) = groups_of(whole, problem, 0.01)
     assert only.payload_bytes == 4 * 120_015 and only.measured_s is None
 
@@ -120,6 +123,20 @@ def test_nothing_is_compressed_for_a_small_gain():
     assert "efsign" in codecs(0.05) and codecs(0.9) == {"none"}
     with pytest.raises(InputError, match="least_gain is 1"):
         codecs(1)
+
+
+def test_groups_are_compressed_where_sending_them_whole_delays_back_propagation():
+    quick = msgspec.structs.replace(
+        COSTS, schemes=dict.fromkeys(COSTS.schemes, ((0, 0.001), (1000000.0, 0.004)))
+    )
+    slowing = msgspec.structs.replace(quick, delays={"all_reduce": ((0, 0.0), (1e6, 0.02))})
+    job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake",))
+
+    def codecs(costs):
+        plan, _ = make_plans(job, Measured(TRACE, 0.01, costs))["cupcake"]
+        return {bucket.codec for bucket in plan.buckets}
+
+    assert codecs(quick) == {"none"} and codecs(slowing) == {"efsign"}
 
 
 def test_costs_are_kept_for_the_same_network_and_model_only(tmp_path):
@@ -183,6 +200,11 @@ def test_the_whole_way(trace, tmp_path):
     assert len(signs["groups"]) == 6 and signs["groups"][0]["measured_s"] is not None
     assert signs["payload_bytes"] < signs["bytes_sent"] < 0.2 * plain["bytes_sent"]
     assert "measuring codecs (efsign)" in done.stderr and "<svg" in (out / "report.html").read_text()
+    assert set(json.loads((out / "costs.json").read_text())["delays"]) == {
+        "all_reduce",
+        "all_gather",
+        "divisible",
+    }
     again = call(*words[:-4], "--plans", "none:even:2", "--steps", 1, "--rounds", 1, "--out", out)
     assert again.exit_code == 0 and "measuring codecs" not in again.output
     assert "none:even:2 is the fastest" in again.output

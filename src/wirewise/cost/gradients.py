@@ -180,6 +180,9 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Seconds by bytes of a rank's payload; hierarchical ones are not measured but computed."""
     concurrent: Knots = ()
     """Seconds by bytes of each of several uncompressed all-reduces in flight at once; none: as one after another."""
+    delays: dict[str, Knots] = {}
+    """Seconds by bytes of a rank's payload by which a collective delays back-propagation that it runs beside, by
+    scheme; none: by nothing."""
 
     def without_codecs(self) -> GradientCosts:
         """Costs of plans that compress nothing: torch launches their all-reduces without waiting for those before."""
@@ -201,11 +204,13 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 f"ratio is {self.ratio} and intra_bytes_per_s {self.intra_bytes_per_s}; expected a share of at most 1 "
                 "and a rate, both above 0"
             )
-        if unknown := sorted(set(self.schemes) - set(SCHEMES[:3])):
-            raise InputError(
-                f"measured scheme {unknown[0]!r} is unknown; expected some of {', '.join(SCHEMES[:3])}"
-            )
+        for what, known in (("measured", self.schemes), ("delaying", self.delays)):
+            if unknown := sorted(set(known) - set(SCHEMES[:3])):
+                raise InputError(
+                    f"{what} scheme {unknown[0]!r} is unknown; expected some of {', '.join(SCHEMES[:3])}"
+                )
         tables = {f"schemes.{name}": knots for name, knots in self.schemes.items()}
+        tables |= {f"delays.{name}": knots for name, knots in self.delays.items()}
         tables |= {"concurrent": self.concurrent} if self.concurrent else {}
         for name, times in self.codecs.items():
             _wire(name)
@@ -300,7 +305,8 @@ class GroupCost(NamedTuple):
     codec: str
     scheme: str
     encode_s: Curve
-    """On the device that computes."""
+    """On the device that computes, with what the collective delays it. That is counted before the group is sent, as if
+    back-propagation went on beside every collective to its end: too much by that of the last group."""
     communicate_s: Curve
     """With what the scheme encodes and decodes on the way."""
     decode_s: Curve
@@ -338,8 +344,10 @@ def _by_name(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupC
     rounds = 2 if _wire(codec).rank else 1
     part = sent.times(1 / rounds)
     wire = {name: curve.after(part).times(rounds) for name, curve in _collectives(costs, links).items()}
+    late = {name: Curve(knots).after(part).times(rounds) for name, knots in costs.delays.items()}
     if codec == "none":
         launch = costs.codecs["none"].encode_s() if "none" in costs.codecs else ZERO
+        launch = launch + late["all_reduce"] if "all_reduce" in late else launch
         return (
             [GroupCost(codec, "all_reduce", launch, wire["all_reduce"], ZERO)] if "all_reduce" in wire else []
         )
@@ -351,7 +359,8 @@ def _by_name(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupC
             continue
         through = wire[name] + shares + encode.of_share(1 / n) if name == "divisible" else wire[name]
         decode = {"all_reduce": times.decode_s(1), "all_gather": times.decode_s(n), "divisible": shares}
-        found.append(GroupCost(codec, name, encode, through, decode[name]))
+        computed = encode + late[name] if name in late else encode
+        found.append(GroupCost(codec, name, computed, through, decode[name]))
     return found
 
 

@@ -146,7 +146,10 @@ def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, Compres
 def groups_of(
     plan: FusionPlan, problem: CompressionProblem, ratio: float, measured: list[list[float]] | None = None
 ) -> list[GroupRecord]:
-    """The groups of a plan with what was predicted of them, and what was measured."""
+    """The groups of a plan with what was predicted of them, and what was measured.
+
+    What is predicted for encoding holds the delay of back-propagation by the group's collective.
+    """
     options = {(o.codec, o.scheme, o.decode): number for number, o in enumerate(problem.options)}
     sizes = dict(zip(problem.names, problem.elements, strict=True))
     found = []

@@ -1,7 +1,8 @@
 """One rank of a run of compressed gradients: `-m wirewise.recipes.cupcake_worker FOLDER`.
 
-It reads FOLDER/job.json, traces the model alone, measures codecs and collectives unless FOLDER/costs.json has them,
-takes the plans that rank 0 makes, and carries them out in turns; rank 0 writes FOLDER/outcome.json.
+It reads FOLDER/job.json, traces the model alone, measures codecs and collectives, by themselves and beside
+back-propagation, unless FOLDER/costs.json has them, takes the plans that rank 0 makes, and carries them out in turns;
+rank 0 writes FOLDER/outcome.json.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import datetime
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from wirewise.lab import interface_bytes
 from wirewise.lab.replayed import ReplayedModel
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile.gradients import gradient_trace, measure_costs
+from wirewise.recipes.cupcake_contention import measure_delays
 from wirewise.recipes.cupcake_job import Job, Measured, groups_of, make_plans, options_of
 from wirewise.recipes.launch import SAYS
 from wirewise.results import CompressionRun, PlanRecord
@@ -104,9 +108,9 @@ class _Rank:
         backward_s = 1e-6 * sum(t.gap_us for t in trace.tensors)
         whole = torch.tensor([statistics.median(seconds[-self.job.trace_steps :])], dtype=torch.float64)
         self.transport.all_reduce(whole, "the exchange of measured times", dist.ReduceOp.MAX)
-        return Measured(trace, max(float(whole) - backward_s, 0.0), self._costs())
+        return Measured(trace, max(float(whole) - backward_s, 0.0), self._costs(wrapped))
 
-    def _costs(self) -> GradientCosts:
+    def _costs(self, wrapped: DataParallel) -> GradientCosts:
         kept = self.folder / "costs.json"
         found = self._from_first(
             msgspec.json.decode(kept.read_bytes(), type=GradientCosts)
@@ -127,10 +131,24 @@ class _Rank:
             ratio=self.job.ratio,
             tensor_elements=max(sum(sizes) // len(sizes), 1),
         )
+        delays = measure_delays(found, self.transport, partial(self._backward_beside, wrapped))
+        found = msgspec.structs.replace(found, delays=delays)
         if self.transport.rank == 0:
             with atomic_file(kept) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(found)))
         return found
+
+    def _backward_beside(self, wrapped: DataParallel, begin: Callable[[], object]) -> float:
+        """Seconds of a back-propagation that sends nothing, beside what `begin` starts."""
+        with wrapped.no_sync():
+            loss = wrapped(self.x).sum()
+            self.transport.guard(lambda: self.transport.group.barrier().wait(), "the measuring of delays")
+            begin()
+            start_s = time.perf_counter()
+            loss.backward()
+            seconds = time.perf_counter() - start_s
+        self.model.zero_grad()
+        return seconds
 
     def _carry_out(self, wrapped: DataParallel, plans: dict[str, FusionPlan]) -> tuple[Any, Any, Any]:
         """By plan: seconds of each step on the slowest rank, bytes a host sent in a step, times of groups."""

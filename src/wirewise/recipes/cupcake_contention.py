@@ -1,0 +1,105 @@
+"""By how much collectives in flight delay back-propagation.
+
+Ranks that share processors with the threads that send their gradients compute more slowly while these work: four ranks
+on two processors by a third. Times of codecs and collectives measured by themselves do not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from wirewise.cost.gradients import GradientCosts, Knots
+from wirewise.profile.rounds import rising
+from wirewise.runtime.data_parallel.exchanges import Exchanges
+from wirewise.runtime.transport import Transport
+
+__all__ = ["Backward", "measure_delays"]
+
+Backward = Callable[[Callable[[], Future[None]]], float]
+"""Carries out a step that sends nothing, calls what it is given when back-propagation begins, and returns the seconds
+of back-propagation."""
+
+_STEPS = 5
+_SIZES = 3
+_BEYOND = 1.5
+"""Collectives last so many times as long as back-propagation alone, so that they last as long as it does with them."""
+
+
+def measure_delays(costs: GradientCosts, transport: Transport, backward: Backward) -> dict[str, Knots]:
+    """Tables for `GradientCosts.delays`: back-propagation with collectives in flight all the time, and without.
+
+    Of a collective's seconds, back-propagation loses the share by which it is longer. All ranks call it, and all get
+    the same; each step counts with the slowest rank.
+
+    Args:
+        costs: The same on all ranks, with measured schemes.
+        transport: The ranks.
+        backward: See `Backward`.
+
+    Raises:
+        PeerError: A peer is gone.
+    """
+    exchanges, found = Exchanges(transport, "the measuring of delays"), dict[str, Knots]()
+    with ThreadPoolExecutor(1, "wirewise-delay") as thread:
+        for scheme, knots in costs.schemes.items():
+            alone_s = _median_s(transport, thread, backward, lambda: None)
+            delays = []
+            for size, seconds in _some(knots, alone_s):
+                act = _repeated(exchanges, scheme, int(size), int(np.ceil(_BEYOND * alone_s / seconds)))
+                share = max(1.0 - alone_s / _median_s(transport, thread, backward, act), 0.0)
+                delays.append((size, share * seconds))
+            found[scheme] = rising(*zip(*delays, strict=True))
+    return found
+
+
+def _some(knots: Knots, longest_s: float) -> Iterator[tuple[float, float]]:
+    """A few sizes, none with collectives that outlast back-propagation, but at least two."""
+    count = max(sum(seconds <= longest_s for _, seconds in knots), 2)
+    return (knots[int(i)] for i in np.unique(np.linspace(0, count - 1, _SIZES).astype(int)))
+
+
+def _median_s(
+    transport: Transport, thread: ThreadPoolExecutor, backward: Backward, act: Callable[[], None]
+) -> float:
+    """Of the slowest rank, after a step that does not count."""
+    seconds, started = list[float](), list[Future[None]]()
+
+    def begin() -> Future[None]:
+        started.append(thread.submit(act))
+        return started[-1]
+
+    for _ in range(1 + _STEPS):
+        seconds.append(backward(begin))
+        started[-1].result()
+    slowest = torch.tensor(seconds[1:], dtype=torch.float64)
+    transport.all_reduce(slowest, "the exchange of measured times", dist.ReduceOp.MAX)
+    return float(slowest.quantile(0.5))
+
+
+def _repeated(exchanges: Exchanges, scheme: str, size_bytes: int, count: int) -> Callable[[], None]:
+    """So many collectives one after the other, of `size_bytes` from each rank."""
+    ranks = exchanges.transport.world_size
+    share = -(-size_bytes // ranks)
+    values, own = torch.zeros(-(-size_bytes // 4)), torch.zeros(size_bytes, dtype=torch.uint8)
+    parts = dict(enumerate(torch.zeros(ranks, share, dtype=torch.uint8)))
+
+    def divisible() -> None:
+        exchanges.all_to_all(parts, dict.fromkeys(parts, share))
+        exchanges.all_gather(parts[0])
+
+    once = {
+        "all_reduce": lambda: exchanges.all_reduce(values),
+        "all_gather": lambda: exchanges.all_gather(own),
+        "divisible": divisible,
+    }[scheme]
+
+    def act() -> None:
+        for _ in range(count):
+            once()
+
+    return act
