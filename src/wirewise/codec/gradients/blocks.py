@@ -24,6 +24,8 @@ ROUNDINGS = ("nearest", "stochastic")
 
 class _Blocks(GradientCodec):
     bits: ClassVar[int]
+    # Sums stay finite, so that behind a finite gradient only a memory that was not finite before can be refused.
+    looks_first = True
 
     def __init__(self, *, rounding: str = "nearest", implementation: str = "auto") -> None:
         super().__init__(implementation=implementation)
@@ -39,13 +41,8 @@ class _Blocks(GradientCodec):
         self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
         kernels = self._kernels(gradient.device)
-        if memory is not None:
-            # What is written overwrites the memory, so a gradient that is not finite must be known before. Sums stay
-            # finite, so that from here on only a memory that was not finite before can be refused.
-            bad: int = kernels.peaks(gradient, None, segments)[1]
-            if bad >= 0:
-                return bad
         key = draw.own_key if self.rounding == "stochastic" else None
+        bad: int
         steps, bad = kernels.write_blocks(gradient, memory, segments, self.bits, key, out)
         if bad < 0:
             raw = (steps.view(torch.int32) >> 16).to(torch.int16)

@@ -69,6 +69,8 @@ class GradientCodec(ABC):
             "momentum", "factor". With the first one alone, codecs of several do plain error feedback.
         wire_dtype: Type as which payloads can be added up by an all-reduce, or None: then they must be gathered.
         rounds: Parts of a payload, each of which needs the sum of the one before.
+        looks_first: Whether encoding with a memory reads the gradient once only to find out whether it is finite, which
+            `checked` saves; a scale that must be known first is found in a pass that cannot be left out.
 
     How a payload of several rounds comes about, on every rank:
 
@@ -84,6 +86,7 @@ class GradientCodec(ABC):
     memories: tuple[str, ...] = ("residual",)
     wire_dtype: ClassVar[torch.dtype | None] = None
     rounds: ClassVar[int] = 1
+    looks_first: ClassVar[bool] = False
 
     def __init__(self, *, implementation: str = "auto") -> None:
         if implementation not in IMPLEMENTATIONS:
@@ -103,6 +106,13 @@ class GradientCodec(ABC):
     @abstractmethod
     def size_bytes(self, segments: Segments) -> int:
         """Bytes of a payload."""
+
+    def _look(self, kernels: ModuleType, gradient: Tensor, memory: Any, segments: Segments) -> int:
+        """What must be refused before the memory is touched: the first segment that is not finite, or -1."""
+        if memory is None or not self.looks_first:
+            return -1
+        bad: int = kernels.peaks(gradient, None, segments)[1]
+        return bad
 
     @abstractmethod
     def _encode(self, gradient: Tensor, memory: Any, segments: Segments, out: Tensor, draw: Draw) -> int:
@@ -134,6 +144,7 @@ class GradientCodec(ABC):
         seed: int = 0,
         step: int = 0,
         rank: int = 0,
+        checked: bool = False,
     ) -> None:
         """Encode gradient + memory and keep in `memory` what was not sent (Signum: the momentum).
 
@@ -145,22 +156,29 @@ class GradientCodec(ABC):
             seed: The same on all ranks.
             step: Training step; random draws differ between steps.
             rank: Ranks round independently; shared draws do not depend on it.
+            checked: The caller has seen that the gradient is finite (`copy_checked`), so that kernels on the CPU need
+                not read it once more before they change the memory. The result is the same to the bit.
 
         Raises:
             CodecError: A tensor does not fit, or a segment (with memory) holds NaN or infinity: then `memory` is as
-                it was, `out` is undefined, and the caller may skip the step.
+                it was (undefined, if the gradient was said to be checked), `out` is undefined, and the caller may skip
+                the step.
         """
         self._check_floats("gradient", gradient, segments)
         if memory is not None:
             self._check_memory(memory, gradient, segments)
         _check_bytes("out", out, self.size_bytes(segments), 1)
-        gradient = gradient.detach()
-        bad = self._encode(gradient, memory, segments, out, Draw(seed, step, rank))
+        gradient, kernels = gradient.detach(), self._kernels(gradient.device)
+        known = checked and kernels.REFUSES_LATE
+        bad = -1 if known else self._look(kernels, gradient, memory, segments)
+        if bad < 0:
+            bad = self._encode(gradient, memory, segments, out, Draw(seed, step, rank))
         if bad >= 0:
             what = "the gradient" if memory is None else "the gradient plus memory"
+            kept = "undefined, for it was said to be checked" if known and memory is not None else "unchanged"
             raise CodecError(
                 f"{segments.describe(bad)} holds NaN or infinity in {what}, expected finite values; the memory is "
-                "unchanged: skip the step, or look for a diverging loss"
+                f"{kept}: skip the step, or look for a diverging loss"
             )
 
     def advance(

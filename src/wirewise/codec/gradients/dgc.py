@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -48,6 +51,7 @@ class DGC(GradientCodec):
     """
 
     memories = ("residual", "momentum")
+    looks_first = True
 
     def __init__(self, *, ratio: float = 0.01, momentum: float = 0.9, implementation: str = "auto") -> None:
         super().__init__(implementation=implementation)
@@ -59,20 +63,23 @@ class DGC(GradientCodec):
         """8 bytes (int32 index, float32 value) for each of floor(1.3 k) elements, padded, and a count a segment."""
         return 8 * int(self._bounds(segments).most.sum()) + 4 * len(segments)
 
+    def _look(self, kernels: ModuleType, gradient: Tensor, memory: Any, segments: Segments) -> int:
+        rows = () if memory is None else rows_of(memory)
+        bad: int = kernels.peaks(gradient, rows[0] if len(rows) == 1 else None, segments)[1]
+        return bad
+
     def _encode(
         self, gradient: Tensor, memory: Memory | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
         kernels = self._kernels(gradient.device)
         rows = None if memory is None else rows_of(memory)
         rest = None if rows is None or len(rows) > 1 else rows[0]
-        bad: int = kernels.peaks(gradient, rest, segments)[1]
-        if bad >= 0:
-            return bad
         tables = (segments, self._bounds(segments), draw.own_key)
         if rows is not None and rest is None:
             result = kernels.accumulate_above(gradient, rows, self.momentum, *tables)
         else:
             result = kernels.above(gradient if rest is None else rest.add_(gradient), rows, *tables)
+        bad: int
         indices, found, counts, bad = result
         if bad < 0:
             for number, part in enumerate((indices, found)):

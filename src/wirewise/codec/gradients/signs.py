@@ -77,6 +77,7 @@ class Signum(SignSGD):
     """
 
     memories = ("momentum",)
+    looks_first = True
 
     def __init__(self, *, momentum: float = 0.9, implementation: str = "auto") -> None:
         super().__init__(implementation=implementation)
@@ -90,9 +91,7 @@ class Signum(SignSGD):
         if memory is None:
             return super()._encode(gradient, None, segments, out, draw)
         kernels = self._kernels(gradient.device)
-        _, bad = kernels.peaks(gradient, None, segments)
-        if bad < 0:
-            kernels.write_momentum(gradient, memory, segments, 1.0 - self.momentum, out)
+        bad: int = kernels.write_momentum(gradient, memory, segments, 1.0 - self.momentum, out)
         return bad
 
 

@@ -22,6 +22,7 @@ from wirewise.codec.gradients.kernels.reference_blocks import SCALED
 from wirewise.codec.gradients.segments import Segments
 
 __all__ = [
+    "REFUSES_LATE",
     "above",
     "accumulate_above",
     "add_blocks",
@@ -30,6 +31,7 @@ __all__ = [
     "add_signs",
     "add_sparse",
     "add_ternary",
+    "copy_checked",
     "draw",
     "halves",
     "largest",
@@ -45,6 +47,8 @@ __all__ = [
     "write_signs",
     "write_ternary",
 ]
+
+REFUSES_LATE = True
 
 
 def _numpy(memory: Tensor | None) -> np.ndarray | None:
@@ -78,6 +82,12 @@ def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple
     return low, high, bad
 
 
+def copy_checked(source: Tensor, target: Tensor) -> bool:
+    """Copy float32 [d], and say whether all is finite."""
+    bits = (one.numpy().view(np.uint32) for one in (source, target))
+    return bool(cpu_values.copy_peak(*bits) < cpu_values.EXPONENT)
+
+
 def write_cast(
     gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, dtype: torch.dtype
 ) -> int:
@@ -96,9 +106,9 @@ def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
     return cpu_codes.write_plain_signs(gradient.numpy(), segments.offsets, segments.starts_of(1), out.numpy())
 
 
-def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
+def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> int:
     tables = (segments.offsets, segments.starts_of(1), np.float32(share))
-    cpu_codes.write_momentum(gradient.numpy(), memory.numpy(), *tables, out.numpy())
+    return cpu_codes.write_momentum(gradient.numpy(), memory.numpy(), *tables, out.numpy())
 
 
 def write_levels(

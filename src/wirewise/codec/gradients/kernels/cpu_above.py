@@ -10,7 +10,7 @@ import numpy as np
 
 from wirewise.codec.gradients.kernels.cpu_masks import WORD, first_bit, large
 from wirewise.codec.gradients.kernels.cpu_select import BINS, choose, threshold
-from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, limit, part_of, peak
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, infinite, limit, part_of, peak
 from wirewise.codec.gradients.kernels.reference_select import TRIES
 from wirewise.codec.kernels.words import as_bits, entry, inline, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
@@ -18,7 +18,7 @@ from wirewise.rng import GOLDEN, mix32, row_key
 __all__ = ["above"]
 
 _MOST = np.float32(np.finfo(np.float32).max)
-_BLOCK = 1024
+_BLOCK = 512
 """Elements that are moved and searched together: three buffers of them stay in the first cache."""
 _ONE, _ZERO = np.uint64(1), np.float32(0.0)
 _ABOVE_ALL = np.uint32(0xFFFFFFFF)
@@ -33,7 +33,9 @@ def _move(rest, gradient, momentum, share):
         w = np.float32(rest[i] + u)
         momentum[i], rest[i] = u, w
         top = max(top, np.uint32(as_bits(u) & ABS), np.uint32(as_bits(w) & ABS))
-    return top if top < EXPONENT else max(limit(momentum, _MOST), limit(rest, _MOST))
+    if top < EXPONENT:
+        return top
+    return max(limit(momentum, _MOST), limit(rest, _MOST), infinite(gradient))
 
 
 @inline
@@ -126,7 +128,7 @@ def _give_back(values, momentum, kept, count, edge, aside):
 
 @kernel
 def _search(values, gradient, momentum, share, kept, drawn, bounds, aside, counts):
-    """Take the elements above a threshold that the bounds allow; their number, or -1."""
+    """Take the elements above a threshold that the bounds allow; their number, or -1, and the largest bits of all."""
     wanted, least, most, aim = bounds
     edge, _ = threshold(drawn, aim, counts)
     count, top = _sweep(values, gradient, momentum, share, kept, edge, aside)
@@ -141,11 +143,11 @@ def _search(values, gradient, momentum, share, kept, drawn, bounds, aside, count
             count = _give_back(values, momentum, kept, count, edge, aside)
         else:
             _give_back(values, momentum, kept, count, _ABOVE_ALL, aside)
-            count, top = _sweep(values, None, momentum, share, kept, edge, aside)
+            count, _ = _sweep(values, None, momentum, share, kept, edge, aside)
     if least <= count <= most and top < EXPONENT:
-        return count
+        return count, top
     _give_back(values, momentum, kept, count, _ABOVE_ALL, aside)
-    return -1
+    return -1, top
 
 
 @kernel
@@ -179,14 +181,16 @@ def above(values, gradient, momentum, share, kept, offsets, ids, bounds, key, in
     for s in range(len(ids)):
         lo, hi, end = offsets[s], offsets[s + 1], at + most[s]
         part, new, old = values[lo:hi], part_of(gradient, lo, hi), part_of(momentum, lo, hi)
-        count = -1
+        count, top = -1, np.uint32(0)
         if samples[s]:
             own = drawn[: samples[s]]
             _sample(part, new, old, share, row_key(key, ids[s]), own)
             limits = (wanted[s], least[s], most[s], aims[s])
-            count = _search(part, new, old, share, kept, own, limits, aside, counts)
+            count, top = _search(part, new, old, share, kept, own, limits, aside, counts)
         elif gradient is not None:
-            _move(part, new, old, share)
+            top = _move(part, new, old, share)
+        if top >= EXPONENT:
+            return s
         if count < 0:
             count = wanted[s]
             own_indices, own_target = indices[at : at + count], target[at : at + count]

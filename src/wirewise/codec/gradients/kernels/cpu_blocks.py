@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wirewise.codec.gradients.kernels.cpu_codes import add_levels_of, levels_of
-from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, limit, peak
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, infinite, limit, peak
 from wirewise.codec.gradients.kernels.reference_blocks import LEAST_STEP, MOST, SCALED
 from wirewise.codec.kernels.words import as_bits, as_float, entry, inline, kernel
 from wirewise.rng import GOLDEN, row_key
@@ -23,13 +23,13 @@ _UPPER, _ROUND_UP = np.uint32(0xFFFF0000), np.uint32(0xFFFF)
 
 @kernel
 def _sum_into(memory, gradient):
-    """V, at most `MOST`, in place of the memory; the largest bits of |v|."""
+    """V, at most `MOST`, in place of the memory; the largest bits of |v|, or of a gradient that is not finite."""
     top = np.uint32(0)
     for j in range(len(memory)):
         v = np.float32(gradient[j] + memory[j])
         memory[j] = v
         top = max(top, np.uint32(as_bits(v) & ABS))
-    return top if top <= _LIMIT else limit(memory, _MOST)
+    return top if top <= _LIMIT else max(limit(memory, _MOST), infinite(gradient))
 
 
 @inline

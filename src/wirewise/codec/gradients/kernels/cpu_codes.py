@@ -110,21 +110,29 @@ def write_plain_signs(gradient, offsets, starts, out):
 
 @kernel
 def _move(memory, gradient, share):
+    """Move the memory towards the gradient; its largest bits."""
+    top = np.uint32(0)
     for j in range(len(memory)):
-        memory[j] = np.float32(memory[j] + np.float32(np.float32(gradient[j] - memory[j]) * share))
+        m = np.float32(memory[j] + np.float32(np.float32(gradient[j] - memory[j]) * share))
+        memory[j] = m
+        top = max(top, np.uint32(as_bits(m) & ABS))
+    return top
 
 
 @entry
 def write_momentum(gradient, memory, offsets, starts, share, out):
-    """Move the memory towards the gradient by `share` and write its sign bits, as `write_signs` does."""
+    """As in the reference; the gradient was checked, so that only a memory which is not finite makes it suspect."""
     for s in range(len(offsets) - 1):
         byte = starts[s]
         for lo in range(offsets[s], offsets[s + 1], _BLOCK):
             hi = min(lo + _BLOCK, offsets[s + 1])
             target = out[byte : byte + (hi - lo + 7) // 8]
-            _move(memory[lo:hi], gradient[lo:hi], share)
+            if _move(memory[lo:hi], gradient[lo:hi], share) >= EXPONENT:
+                if peak(gradient[lo:hi], None)[1] >= EXPONENT:
+                    return s
             _pack_signs(memory[lo:hi], target)
             byte += len(target)
+    return -1
 
 
 @kernel

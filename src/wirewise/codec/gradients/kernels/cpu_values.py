@@ -18,6 +18,8 @@ __all__ = [
     "ABS",
     "EXPONENT",
     "cast",
+    "copy_peak",
+    "infinite",
     "keep",
     "limit",
     "part_of",
@@ -32,6 +34,7 @@ ABS = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
 """Bits of |v| from here on are infinity or NaN."""
 _HALF_MAX = np.float32(65504.0)
+_LARGEST = np.float32(np.finfo(np.float32).max)
 _STRETCH = 256
 
 # Sums may be taken in any order, so that they are vectorised.
@@ -120,6 +123,35 @@ def limit(values, most):
     return top
 
 
+@kernel
+def infinite(gradient):
+    """Largest bits of |v| of a gradient that is not finite, 0 of one that is."""
+    top = peak(gradient, None)[1]
+    return top if top >= EXPONENT else np.uint32(0)
+
+
+@kernel
+def _copy_peak(source, target):
+    top = np.uint32(0)
+    for i in range(len(target)):
+        bits = source[i]
+        target[i] = bits
+        top = max(top, np.uint32(bits & ABS))
+    return top
+
+
+@entry
+def copy_peak(source, target):
+    """Copy the bits of float32 numbers, uint32 [d], in quarters as `_peak_of_large` reads; largest bits of |v|."""
+    quarter, top = len(target) // 4, np.uint32(0)
+    for start in range(0, quarter, _STRETCH):
+        end = min(start + _STRETCH, quarter)
+        for first in (0, quarter, 2 * quarter, 3 * quarter):
+            lo, hi = first + start, first + end
+            top = max(top, _copy_peak(source[lo:hi], target[lo:hi]))
+    return max(top, _copy_peak(source[4 * quarter :], target[4 * quarter :]))
+
+
 @_reduction
 def _sum(gradient, memory):
     total, top = 0.0, np.uint32(0)
@@ -184,6 +216,20 @@ def scan_halves(gradient, memory, offsets, lows, highs):
     return -1
 
 
+@inline
+def _cut(v):
+    """A sum, at most float32's largest; NaN stays."""
+    return np.float32(np.copysign(_LARGEST, v)) if abs(v) > _LARGEST else v
+
+
+@kernel
+def _suspect(gradient, memory):
+    """Whether largest bits of infinity or NaN came of more than a sum that was cut, told by what the cast kept."""
+    if memory is None:
+        return True
+    return infinite(gradient) > 0 or infinite(memory) > 0
+
+
 @kernel
 def _cast_half(gradient, memory, out):
     top = np.uint32(0)
@@ -192,7 +238,7 @@ def _cast_half(gradient, memory, out):
         top = max(top, np.uint32(as_bits(v) & ABS))
         raw = _to_half(min(max(v, -_HALF_MAX), _HALF_MAX))
         out[i] = raw
-        keep(memory, i, np.float32(v - _from_half(raw)))
+        keep(memory, i, np.float32(_cut(v) - _from_half(raw)))
     return top
 
 
@@ -208,20 +254,20 @@ def _cast_bfloat(gradient, memory, out):
         magnitude = min(np.uint32(raw & np.uint32(0x7FFF)), np.uint32(0x7F7F))
         sent = np.uint16(np.uint32(raw & np.uint32(0x8000)) | magnitude)
         out[i] = sent
-        keep(memory, i, np.float32(v - bfloat16(sent)))
+        keep(memory, i, np.float32(_cut(v) - bfloat16(sent)))
     return top
 
 
 @entry
 def cast(gradient, memory, offsets, half, out):
-    """Round v to 16 bits, memory = v - sent; returns the first segment not finite, or -1."""
+    """As in the reference; also refuses a gradient that is not finite, though it was said to be checked."""
     for s in range(len(offsets) - 1):
         lo, hi = offsets[s], offsets[s + 1]
         if half:
             top = _cast_half(gradient[lo:hi], part_of(memory, lo, hi), out[lo:hi])
         else:
             top = _cast_bfloat(gradient[lo:hi], part_of(memory, lo, hi), out[lo:hi])
-        if top >= EXPONENT:
+        if top >= EXPONENT and _suspect(gradient[lo:hi], part_of(memory, lo, hi)):
             return s
     return -1
 

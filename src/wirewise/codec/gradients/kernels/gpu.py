@@ -16,13 +16,14 @@ from torch import Tensor
 
 from wirewise.codec.gradients.kernels import gpu_codes
 from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, peaks, slices, values_of
-from wirewise.codec.gradients.kernels.reference import add_cast, halves, sums, write_cast
+from wirewise.codec.gradients.kernels.reference import REFUSES_LATE, add_cast, halves, sums, write_cast
 from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps, orthogonalise
 from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.kernels.triton_gpu import check_device
 
 __all__ = [
+    "REFUSES_LATE",
     "above",
     "accumulate_above",
     "add_blocks",
@@ -101,8 +102,9 @@ def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
     return peaks(gradient, None, segments)[1]
 
 
-def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
+def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> int:
     _signs(gradient, memory, segments, None, share, out)
+    return -1
 
 
 def write_ternary(

@@ -30,6 +30,7 @@ from wirewise.codec.gradients.kernels.reference_select import (
 from wirewise.codec.gradients.segments import Segments
 
 __all__ = [
+    "REFUSES_LATE",
     "above",
     "accumulate_above",
     "add_blocks",
@@ -54,6 +55,10 @@ __all__ = [
     "write_ternary",
 ]
 
+REFUSES_LATE = False
+"""Whether kernels that move a memory still refuse a gradient that is not finite, though it was said to be checked."""
+_LARGEST = torch.finfo(torch.float32).max
+
 
 def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
     """Sum of |v|^power of each segment, float64 [s], power 1 or 2; and the first segment not finite, or -1."""
@@ -77,8 +82,11 @@ def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple
 def write_cast(
     gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, dtype: torch.dtype
 ) -> int:
-    """Round v to 16 bits, at most the largest finite value; memory = v - sent; first segment not finite, or -1."""
-    v = values_of(gradient, memory)
+    """Round v to 16 bits, at most the largest finite value; memory = v - sent; first segment not finite, or -1.
+
+    Sums are at most float32's largest.
+    """
+    v = gradient if memory is None else (gradient + memory).clamp(-_LARGEST, _LARGEST)
     bad = peaks(v, None, segments)[1]
     most = torch.finfo(dtype).max
     sent = v.clamp(-most, most).to(dtype)
@@ -108,10 +116,15 @@ def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
     return peaks(gradient, None, segments)[1]
 
 
-def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> None:
-    """Add (gradient - memory) * share to the memory; its signs are written as by `write_signs`."""
+def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> int:
+    """Add (gradient - memory) * share to the memory; its signs are written as by `write_signs`.
+
+    Returns:
+        First segment whose gradient is not finite, where it is refused late, or -1.
+    """
     memory.add_((gradient - memory) * share)
     write_plain_signs(memory, segments, out)
+    return -1
 
 
 def write_levels(

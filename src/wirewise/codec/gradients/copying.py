@@ -1,0 +1,37 @@
+"""A copy that finds out on its way whether numbers are finite: the check costs nothing next to the memory's time."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from wirewise.errors import CodecError
+
+__all__ = ["copy_checked"]
+
+
+def copy_checked(source: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> bool:
+    """Copy bit by bit on one thread, and say whether all numbers are finite: for `GradientCodec.encode(checked=...)`.
+
+    Autograd does not count it as a change of the target.
+
+    Args:
+        source: float32 [d] on the CPU.
+        target: As many, not overlapping; written in full even where something is not finite.
+
+    Raises:
+        CodecError: A tensor does not fit.
+    """
+    for name, value in (("source", source), ("target", target)):
+        if (
+            value.type() != "torch.FloatTensor"
+            or value.shape != (source.numel(),)
+            or not value.is_contiguous()
+        ):
+            raise CodecError(
+                f"{name} is {value.type()} {tuple(value.shape)}, expected contiguous float32 ({source.numel()},) on "
+                "the CPU"
+            )
+    from wirewise.codec.gradients.kernels import cpu
+
+    return cpu.copy_checked(source.detach(), target.detach())
