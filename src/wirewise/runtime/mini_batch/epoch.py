@@ -2,8 +2,8 @@
 
 In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the one
 before it, in the same order on all machines, and another waits for rows: those of several batches travel at a time, so
-that a link has always something to carry. Once enough of them do, the next batch's wait until training takes a batch:
-they leave while it computes, before its gradients need the link.
+that a link has always something to carry. Once enough of them do, those of the next one wait until training takes a
+batch: they leave while it computes, before its gradients need the link.
 """
 
 from __future__ import annotations
@@ -58,10 +58,21 @@ class _Line:
     def __init__(self, depth: int) -> None:
         self.stop = threading.Event()
         """The reader of batches has gone."""
-        self.room = threading.Semaphore(max(depth // 2, 1) + 1)
-        """How many more batches' rows may leave."""
+        self._room = threading.Semaphore(max(depth // 2, 1) + 2)
         self.under_way: Queue[Any] = Queue()
         self.done: Queue[Any] = Queue(max(depth - depth // 2, 1))
+
+    def wait_for_room(self) -> None:
+        """Wait until there is room for one more batch on its way, or the reader has gone."""
+        while not self.stop.is_set():
+            if self._room.acquire(timeout=_LOOK_S):
+                return
+
+    def next_under_way(self) -> Any:
+        """The next batch whose rows have left, or none once the reader has gone; makes room for another."""
+        made = _get(self.under_way, self.stop)
+        self._room.release()
+        return made
 
 
 class Epoch:
@@ -124,12 +135,17 @@ class Epoch:
                 before: _Making | None = None
                 while made is not None and not line.stop.is_set():
                     following = next(sampled, None)
-                    self._ask(made, following, slicer)
+                    ask = partial(self._ask, made, following, slicer)
+                    # Where training waits for rows, machines that have just exchanged ids send together, and links
+                    # carry 2 to 4 % more; where it does not, rows leave at once.
+                    waits = line.done.empty()
+                    for step in (line.wait_for_room, ask) if waits else (ask, line.wait_for_room):
+                        step()
                     if before is not None:
-                        self._send_when_room(before, line)
+                        self._send(before, line)
                     before, made = made, following
                 if before is not None:
-                    self._send_when_room(before, line)
+                    self._send(before, line)
             except BaseException as error:
                 line.under_way.put(error)
 
@@ -139,8 +155,7 @@ class Epoch:
             try:
                 before: Pending | None = None
                 for _ in self.places:
-                    made = _get(line.under_way, line.stop)
-                    line.room.release()
+                    made = line.next_under_way()
                     if made is None:
                         return
                     if isinstance(made, BaseException):
@@ -191,17 +206,13 @@ class Epoch:
         made.stage_s["slice"] = time.perf_counter() - begin
         return answer
 
-    def _send(self, made: _Making) -> None:
+    def _send(self, made: _Making, line: _Line) -> None:
+        if line.stop.is_set():
+            return
         assert made.answer is not None
         assert made.incoming is not None
         self.fetcher.send(made.incoming, made.answer.result())
-
-    def _send_when_room(self, made: _Making, line: _Line) -> None:
-        while not line.stop.is_set():
-            if line.room.acquire(timeout=_LOOK_S):
-                self._send(made)
-                line.under_way.put(made)
-                return
+        line.under_way.put(made)
 
     def _land(self, made: _Making) -> Tensor:
         assert made.incoming is not None
