@@ -9,11 +9,14 @@ takes no turns in them; figures are medians over rounds, ratios medians of the r
 includes the residual (v = gradient + residual; residual = v - sent) for codecs with feedback; decoding is of one
 payload into a buffer that is there. The torch operations are what a user would write: sparse ones do not sort, random
 ones draw with torch.rand, and random-k draws with replacement. DGC includes momentum correction, PowerSGD both rounds
-of a square matrix with the factor of the step before; its products are torch's on both sides.
+of a square matrix with the factor of the step before; its products are torch's on both sides. "checked" is encoding
+of a gradient that the caller has seen to be finite, as where the own reducer copied it into its buffer; the row "copy"
+has that copy, which checks on its way, in place of a kernel, against torch's plain copy.
 """
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -22,7 +25,7 @@ import numpy as np
 import torch
 
 from common import Page, arguments, verdict
-from wirewise.codec.gradients import CODECS, Segments, make
+from wirewise.codec.gradients import CODECS, Segments, copy_checked, make
 
 PRESETS = {
     "smoke": {"elements": 1 << 16, "rounds": 3},
@@ -32,15 +35,17 @@ RATIO, LEVELS, RANK, MOMENTUM = 0.01, 64, 4, 0.9
 CLAIM = 5.0
 BOUND_BY_MEMORY = ("fp16", "bf16", "randomk", "powersgd")
 """Without arithmetic to speak of, or with the same products: the share of a copy's speed is shown, nothing claimed."""
+COPY_BYTES = 12
+"""That a copy moves: its target is fetched before it is overwritten."""
 BYTES = {
-    "fp16": 24, "bf16": 24, "topk": 20, "dgc": 24, "randomk": 20, "efsign": 20, "signsgd": 4, "signum": 16,
-    "onebit": 20, "qsgd": 22, "terngrad": 20, "int8": 18, "int4": 17,
+    "copy": COPY_BYTES, "fp16": 20, "bf16": 20, "topk": 20, "dgc": 24, "randomk": 20, "efsign": 20, "signsgd": 4,
+    "signum": 16, "onebit": 20, "qsgd": 22, "terngrad": 20, "int8": 18, "int4": 17,
 }  # fmt: skip
 """That encoding an element moves at the least: 4 to read the gradient or a buffer, 4 to write one, and twice its own
 for each byte of the payload that was not read before. Gradients are read twice where only that keeps the buffers as
 they were when something is not finite, or where a segment's scale must be known first."""
-COPY_BYTES = 12
-"""That a copy moves: its target is fetched before it is overwritten."""
+LOOK_BYTES = 4
+"""Of them, what reading a gradient takes that is only looked at: saved where it was checked."""
 BOUND = (
     f"bytes are those that encoding an element moves through memory at the least, {COPY_BYTES} for a copy; the bound "
     'is their time at the speed of the copy, and "torch / bound" about the most that a kernel could gain. Times are of '
@@ -206,11 +211,15 @@ class Job:
         kept = self.codec.memories
         memory = torch.zeros(max(1, len(kept)), elements)
         self.memory = None if not kept else memory[0] if len(kept) == 1 else memory
+        self.own_memory = None if self.memory is None else self.memory.clone()
         self.buffer = torch.empty(1, self.codec.size_bytes(self.segments), dtype=torch.uint8)
         plain = PLAIN[name]
         self.plain_encode, self.plain_decode = plain() if callable(plain) else plain
         self.plain = {kind: torch.zeros(elements) for kind in kept}
         self.payload = None
+        self.operations = ["copy", "torch_encode", "encode", "torch_decode", "decode"]
+        if self.codec.looks_first:
+            self.operations.insert(3, "encode_checked")
 
     def torch_encode(self):
         rest, momentum = self.plain.get("residual"), self.plain.get("momentum")
@@ -230,6 +239,9 @@ class Job:
     def torch_decode(self):
         self.plain_decode(self.payload, self.out)
 
+    def encode_checked(self):
+        self.codec.encode(self.gradient, self.own_memory, self.segments, self.buffer[0], step=1, checked=True)
+
     def encode(self):
         self.codec.encode(self.gradient, self.memory, self.segments, self.buffer[0], step=1)
         for number in range(self.codec.rounds):
@@ -242,15 +254,29 @@ class Job:
         self.out.copy_(self.gradient)
 
 
-OPERATIONS = ("copy", "torch_encode", "encode", "torch_decode", "decode")
+class Copying:
+    """A copy that checks, instead of a codec."""
+
+    operations = ("copy", "torch_check", "check")
+
+    def __init__(self, elements):
+        self.gradient, self.out = torch.randn(elements), torch.empty(elements)
+
+    def copy(self):
+        self.out.copy_(self.gradient)
+
+    torch_check = copy
+
+    def check(self):
+        copy_checked(self.gradient, self.out)
 
 
 def measure(jobs, rounds):
     """Microseconds [rounds] by codec and operation; a first round warms up."""
-    found = {name: {operation: [] for operation in OPERATIONS} for name in jobs}
+    found = {name: {operation: [] for operation in job.operations} for name, job in jobs.items()}
     for turn in range(rounds + 1):
         for name, job in jobs.items():
-            for operation in OPERATIONS:
+            for operation in job.operations:
                 OTHER.sum()
                 start = time.thread_time()
                 getattr(job, operation)()
@@ -259,21 +285,29 @@ def measure(jobs, rounds):
     return found
 
 
-def report(row, name, way, times):
-    plain, fast, copy = (np.array(times[key]) for key in (f"torch_{way}", way, "copy"))
+def bytes_of(name, operation):
+    if operation in ("encode", "check"):
+        return BYTES.get(name)
+    return BYTES[name] - LOOK_BYTES if operation == "encode_checked" else None
+
+
+def report(row, name, operation, times):
+    way, _, checked = operation.partition("_")
+    plain, fast, copy = (np.array(times[key]) for key in (f"torch_{way}", operation, "copy"))
     ratio = float(np.median(plain / fast))
-    claimed = "none" if name in BOUND_BY_MEMORY or way == "decode" else verdict(ratio, least=CLAIM)
-    moved = BYTES.get(name) if way == "encode" else None
+    claimed = "none" if name in BOUND_BY_MEMORY or way != "encode" else verdict(ratio, least=CLAIM)
+    moved = bytes_of(name, operation)
     bound = copy * moved / COPY_BYTES if moved else None
+    told = f"{way}, {checked}" if checked else way
     row(
-        name, way, f"{np.median(plain):.0f}", f"{np.median(fast):.0f}", f"{ratio:.1f}",
+        name, told, f"{np.median(plain):.0f}", f"{np.median(fast):.0f}", f"{ratio:.1f}",
         f"{np.median(copy / fast):.2f}", moved or "", "" if bound is None else f"{np.median(bound / fast):.2f}",
         "" if bound is None else f"{np.median(plain / bound):.1f}", claimed,
     )  # fmt: skip
 
 
 def main():
-    args = arguments(__doc__, list(CODECS))
+    args = arguments(__doc__, ["copy", *CODECS])
     torch.set_num_threads(1)
     preset = PRESETS[args.preset]
     facts = {
@@ -282,16 +316,18 @@ def main():
         "Bound": BOUND,
     }
     page = Page("Gradient codecs against torch operations", args.preset, facts)
-    jobs = {name: Job(name, preset["elements"]) for name in args.only}
+    makers = {"copy": Copying, **{name: partial(Job, name) for name in CODECS}}
+    jobs = {name: makers[name](preset["elements"]) for name in args.only}
     times = measure(jobs, preset["rounds"])
     titles = (
         "codec", "way", "torch us", "numba us", "torch / numba", "copy / numba", "bytes", "bound / numba",
         "torch / bound", "encode at least 5x",
     )  # fmt: skip
     with page.table(*titles) as row:
-        for name in jobs:
-            for way in ("encode", "decode"):
-                report(row, name, way, times[name])
+        for name, job in jobs.items():
+            for operation in job.operations:
+                if f"torch_{operation.partition('_')[0]}" in job.operations:
+                    report(row, name, operation, times[name])
     page.finish(args.out)
 
 

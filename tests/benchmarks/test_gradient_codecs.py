@@ -60,9 +60,21 @@ def test_random_torch_operations_send_the_same_levels(run, name):
 
 def test_the_page_has_a_row_for_each_way(monkeypatch, run, tmp_path):
     out = tmp_path / "page.md"
-    monkeypatch.setattr(sys, "argv", ["run.py", "--only", "efsign,topk", "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["run.py", "--only", "copy,efsign,topk,int8", "--out", str(out)])
     threads = torch.get_num_threads()
     run.main()
     torch.set_num_threads(threads)
     page = out.read_text()
     assert all(f"| {name} | {way} |" in page for name in ("efsign", "topk") for way in ("encode", "decode"))
+    assert "| copy | check |" in page and "| int8 | encode, checked |" in page
+    assert "| efsign | encode, checked |" not in page
+
+
+@pytest.mark.parametrize("name", ["dgc", "int8", "signum", "bf16"])
+def test_checked_encodes_do_the_same_job(run, name):
+    job = run.Job(name, 1 << 12)
+    found = []
+    for encode in (job.encode, job.encode_checked):
+        encode()
+        found.append(job.buffer.clone())
+    assert torch.equal(*found) and torch.equal(job.memory, job.own_memory)

@@ -74,7 +74,7 @@ def test_a_memory_that_is_not_finite_is_refused(name, checked):
         encode(codec, normal(segments.total), segments, memory, checked=checked)
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 255, 256, 1023, 1024, 1025, 4099])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 255, 256, 1023, 1024, 1025, 4099, 1 << 18, (1 << 18) + 3])
 def test_a_checked_copy_is_bit_by_bit_and_finds_what_is_not_finite(size):
     source = normal(size)
     source[: size // 2] = SMALLEST

@@ -17,7 +17,7 @@ from typing import Any
 from wirewise.codec.gradients.blocks import Int4, Int8
 from wirewise.codec.gradients.casts import BF16, FP16
 from wirewise.codec.gradients.codec import GradientCodec
-from wirewise.codec.gradients.copying import copy_checked
+from wirewise.codec.gradients.copying import copy_checked, parts_finite
 from wirewise.codec.gradients.dgc import DGC
 from wirewise.codec.gradients.levels import QSGD, TernGrad
 from wirewise.codec.gradients.lowrank import PowerSGD
@@ -27,7 +27,16 @@ from wirewise.codec.gradients.signs import EFSign, OneBit, SignSGD, Signum
 from wirewise.codec.gradients.sparse import RandomK, TopK
 from wirewise.errors import InputError
 
-__all__ = ["CODECS", "GradientCodec", "Residuals", "Segments", "copy_checked", "make", "resize"]
+__all__ = [
+    "CODECS",
+    "GradientCodec",
+    "Residuals",
+    "Segments",
+    "copy_checked",
+    "make",
+    "parts_finite",
+    "resize",
+]
 
 CODECS: dict[str, type[GradientCodec]] = {
     "fp16": FP16,

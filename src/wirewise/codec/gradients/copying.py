@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from wirewise.errors import CodecError
 
-__all__ = ["copy_checked"]
+__all__ = ["copy_checked", "parts_finite"]
 
 
 def copy_checked(source: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> bool:
@@ -35,3 +37,17 @@ def copy_checked(source: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> bo
     from wirewise.codec.gradients.kernels import cpu
 
     return cpu.copy_checked(source.detach(), target.detach())
+
+
+def parts_finite(values: Float[Tensor, " d"], parts: Int64[np.ndarray, "n 2"]) -> bool:
+    """Whether all numbers in some parts are finite, seen in one call.
+
+    Args:
+        values: Contiguous; float32 on the CPU, or nothing is looked at and the answer is no.
+        parts: First element and end of each.
+    """
+    if values.dtype != torch.float32 or values.device.type != "cpu":
+        return False
+    from wirewise.codec.gradients.kernels import cpu
+
+    return cpu.parts_finite(values.detach(), parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -58,6 +59,8 @@ class DGC(GradientCodec):
         if not 0.0 <= momentum < 1.0:
             raise InputError(f"momentum is {momentum}; expected at least 0 and below 1, for example 0.9")
         self.ratio, self.momentum = check_ratio(ratio), momentum
+        # Asked for several times a step; numpy takes as long for them as the search in a small segment.
+        self._known: WeakKeyDictionary[Segments, Bounds] = WeakKeyDictionary()
 
     def size_bytes(self, segments: Segments) -> int:
         """8 bytes (int32 index, float32 value) for each of floor(1.3 k) elements, padded, and a count a segment."""
@@ -102,6 +105,11 @@ class DGC(GradientCodec):
         add_gathered(self._kernels(out.device), payloads, total, scale, segments, out)
 
     def _bounds(self, segments: Segments) -> Bounds:
+        if segments not in self._known:
+            self._known[segments] = self._find_bounds(segments)
+        return self._known[segments]
+
+    def _find_bounds(self, segments: Segments) -> Bounds:
         sizes, wanted = segments.sizes, segments.counts(self.ratio)
         shares = np.where(sizes < _LARGE, _SAMPLED, _SAMPLED_LARGE)
         samples = np.where(sizes < _EXACT, 0, shares * sizes).astype(np.int64)

@@ -61,6 +61,7 @@ class Carrier:
         decode: str = "inline",
         step: int | None = None,
         chunks: int = 1,
+        checked: bool = False,
         done: Callable[[], None] | None = None,
     ) -> Travelling:
         """Encode a group and let it travel; `flat` is not touched until it has come.
@@ -73,6 +74,7 @@ class Carrier:
             decode: One of `plans.fusion.DECODES`.
             step: Of training; None: that of the pools.
             chunks: Collectives of a group without a codec.
+            checked: Whether the gradients were seen to be finite (`GradientCodec.encode`).
             done: Is called once the group has come, or has failed, on the thread where that shows.
 
         Raises:
@@ -86,7 +88,7 @@ class Carrier:
             self.pools.save(names)
         start_s = time.perf_counter()
         values = flat if codec == "none" or flat.dtype == torch.float32 else flat.float()
-        way.encode(values)
+        way.encode(values, checked)
         _synchronize(flat)
         travelling = Travelling(way, flat, values, codec, scheme, decode, done)
         travelling.spans["encode"] = start_s, time.perf_counter()

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["FlatBucket", "Slot", "flat_buckets"]
+from wirewise.codec.gradients import copy_checked, parts_finite
+
+__all__ = ["Copies", "FlatBucket", "Slot", "flat_buckets"]
+
+
+_LARGE = 1 << 14
+"""Elements from which on a gradient is checked in its copy; for small ones the call takes longer than the look."""
+_PARALLEL = 1 << 15
+"""Elements beyond which torch copies on all its threads: with several, that and the codec's own check are faster."""
 
 
 class Slot(NamedTuple):
@@ -25,6 +35,59 @@ class Slot(NamedTuple):
         return self.parameter.dtype, self.parameter.device
 
 
+class Copies:
+    """Copies of gradients into their views: large ones by `copy_checked`, all others by torch.
+
+    Args:
+        views: Where each gradient is to lie.
+
+    Attributes:
+        finite: Parameters whose large gradients were copied in this back-propagation, and are finite.
+    """
+
+    def __init__(self, views: Mapping[nn.Parameter, Tensor]) -> None:
+        # Behind the version of the buffer, which so counts only what others change.
+        self._targets = {parameter: view.data for parameter, view in views.items()}
+        self.finite: set[nn.Parameter] = set()
+
+    def copy(self, parameter: nn.Parameter, check: bool) -> None:
+        """Copy a gradient, and check it where it is large and that takes no longer."""
+        gradient, target = parameter.grad, self._targets[parameter]
+        assert gradient is not None
+        if not check or target.numel() < _LARGE or not _alike(gradient, target):
+            target.copy_(gradient)
+        elif target.numel() > _PARALLEL and torch.get_num_threads() > 1:
+            target.copy_(gradient)
+        elif copy_checked(_line(gradient), _line(target)):
+            self.finite.add(parameter)
+
+
+def _alike(gradient: Tensor, target: Tensor) -> bool:
+    """Whether both are float32 on the CPU, and lie in memory alike."""
+    if gradient.type() != "torch.FloatTensor" or target.type() != "torch.FloatTensor":
+        return False
+    return gradient.shape == target.shape and gradient.stride() == target.stride()
+
+
+def _line(dense: Tensor) -> Tensor:
+    """All elements in the order of memory, 1-D."""
+    return dense.as_strided((dense.numel(),), (1,))
+
+
+def _small_parts(slots: Sequence[Slot]) -> NDArray[np.int64]:
+    """First element of each stretch of small gradients in a buffer, and its end; int64 [stretches, 2]."""
+    found, start = list[list[int]](), 0
+    for slot in slots:
+        end = start + slot.elements
+        if slot.parameter.numel() < _LARGE:
+            if found and found[-1][1] == start:
+                found[-1][1] = end
+            else:
+                found.append([start, end])
+        start = end
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
 class FlatBucket:
     """Gradients as views of flat buffers, one buffer for each type and device.
 
@@ -33,6 +96,7 @@ class FlatBucket:
         flats: 1-D buffers, [slots].
         views: Of the gradients; of a parameter in pieces, all of it.
         chunks: Pieces of about equal size that the bucket travels in.
+        copies: Of the gradients into these views, for all buckets that share them.
     """
 
     def __init__(
@@ -41,6 +105,7 @@ class FlatBucket:
         flats: list[Tensor],
         views: dict[nn.Parameter, Tensor],
         chunks: int = 1,
+        copies: Copies | None = None,
     ) -> None:
         self.slots, self.flats, self.views = slots, flats, views
         self.parameters = list(dict.fromkeys(slot.parameter for group in slots for slot in group))
@@ -54,11 +119,18 @@ class FlatBucket:
         """What travels, views of the buffers."""
         self.missing: set[nn.Parameter] = set()
         """Parameters whose gradients this back-propagation has not brought yet."""
+        self.checks = False
+        """Whether gradients are checked as they are copied."""
+        self._copies = copies or Copies(views)
+        self._small = [_small_parts(group) for group in slots]
+        self._versions = [flat._version for flat in self.flats]
         self._streams: set[torch.cuda.Stream] = set()
 
     def begin(self) -> None:
         """All gradients are missing."""
         self.missing = set(self.parameters)
+        self._copies.finite.clear()
+        self._versions = [flat._version for flat in self.flats]
         self._streams.clear()
 
     @torch.no_grad()
@@ -68,10 +140,21 @@ class FlatBucket:
         if parameter.grad is None:
             view.zero_()
         elif parameter.grad is not view:
-            view.copy_(parameter.grad)
+            self._copies.copy(parameter, self.checks)
         parameter.grad = view
         if view.is_cuda:
             self._streams.add(torch.cuda.current_stream(view.device))
+
+    def is_finite(self, number: int) -> bool:
+        """Whether large gradients were seen to be finite as they were copied, and small ones are, seen here at once.
+
+        False also where something may have changed them since, as a hook of the user's behind ours.
+        """
+        flat, known = self.flats[number], self._copies.finite
+        if not self.checks or flat._version != self._versions[number]:
+            return False
+        large = (slot.parameter for slot in self.slots[number] if slot.parameter.numel() >= _LARGE)
+        return all(parameter in known for parameter in large) and parts_finite(flat, self._small[number])
 
     def join(self) -> None:
         """Let the current stream wait for every stream that wrote a gradient."""
@@ -118,7 +201,7 @@ def _in_one_memory(chain: Sequence[Sequence[Slot]], chunks: Iterator[int]) -> It
     slots = _by_kind(slot for group in chain for slot in group)
     flats = {kind: _zeros(own) for kind, own in slots.items()}
     views = {p: view for kind, own in slots.items() for p, view in _views(flats[kind], own).items()}
-    starts = dict.fromkeys(flats, 0)
+    starts, copies = dict.fromkeys(flats, 0), Copies(views)
     for group in chain:
         kinds = _by_kind(group)
         parts = []
@@ -126,7 +209,7 @@ def _in_one_memory(chain: Sequence[Sequence[Slot]], chunks: Iterator[int]) -> It
             end = starts[kind] + sum(slot.elements for slot in own)
             parts.append(flats[kind][starts[kind] : end])
             starts[kind] = end
-        yield FlatBucket(list(kinds.values()), parts, views, next(chunks))
+        yield FlatBucket(list(kinds.values()), parts, views, next(chunks), copies)
 
 
 def _by_kind(slots: Iterable[Slot]) -> dict[Any, list[Slot]]:

@@ -110,6 +110,7 @@ class Part:
         *,
         again: bool = False,
         whole: bool = True,
+        checked: bool = False,
     ) -> None:
         """Encode [elements]; what is not finite leaves `memory` as it was and sets the flag.
 
@@ -121,15 +122,15 @@ class Part:
             rank: This rank.
             again: Whether these are sums that were encoded before, so that draws are others.
             whole: Whether all rounds follow at once, without sums over the ranks between them.
+            checked: As of `GradientCodec.encode`.
         """
         out[-self.FLAG_BYTES :].zero_()
         if self._segments is None:
             return
-        codes, seed = out[: -self.FLAG_BYTES], self._seed + again
+        codes, kept = out[: -self.FLAG_BYTES], self._memory(memory)
+        draws = {"seed": self._seed + again, "step": step, "rank": rank}
         try:
-            self.codec.encode(
-                values, self._memory(memory), self._segments, codes, seed=seed, step=step, rank=rank
-            )
+            self.codec.encode(values, kept, self._segments, codes, **draws, checked=checked)
         except CodecError:
             bad = _first_bad(values if memory is None else values + memory[0], self._sizes)
             if bad < 0:

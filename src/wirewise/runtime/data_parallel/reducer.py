@@ -108,6 +108,8 @@ class Reducer:
         self.pools.world_size = self.transport.world_size
         self._collective = collective
         self._direct = AllReduces(self.transport, collective)
+        for bucket, planned in zip(self.buckets, plan.buckets, strict=True):
+            bucket.checks = planned.codec != "none" and self.compression.codec(planned.codec).looks_first
         self._carrier: Carrier | None = None
         self._accounts: list[dict[str, Any]] = []
         self._lock = threading.RLock()
@@ -340,7 +342,7 @@ class Reducer:
     def _carry(self, carrier: Carrier, number: int) -> None:
         bucket, planned = self.buckets[number], self.plan.buckets[number]
         bucket.join()
-        for flat, slots in zip(bucket.flats, bucket.slots, strict=True):
+        for part, (flat, slots) in enumerate(zip(bucket.flats, bucket.slots, strict=True)):
             if flat.numel():
                 started = carrier.begin(
                     tuple(slot.name for slot in slots),
@@ -349,6 +351,7 @@ class Reducer:
                     scheme=planned.scheme,
                     decode=planned.decode,
                     chunks=planned.chunks,
+                    checked=bucket.is_finite(part),
                 )
                 self._travelling.append(started)
 

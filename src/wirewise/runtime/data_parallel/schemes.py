@@ -60,8 +60,8 @@ class Scheme(ABC):
         """What was not finite in this step, the same on all ranks once it has travelled."""
 
     @abstractmethod
-    def encode(self, flat: Tensor) -> None:
-        """Take the gradients, [elements], and what the pools remember."""
+    def encode(self, flat: Tensor, checked: bool = False) -> None:
+        """Take the gradients, [elements], and what the pools remember; `checked` as of `GradientCodec.encode`."""
 
     @abstractmethod
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
@@ -85,7 +85,7 @@ class Scheme(ABC):
 class Uncompressed(Scheme):
     """All-reduce of the gradients, with whatever an earlier plan left to be sent."""
 
-    def encode(self, flat: Tensor) -> None:
+    def encode(self, flat: Tensor, checked: bool = False) -> None:
         self._send_all(flat)
         flat.div_(self.group.world_size)
 
@@ -106,10 +106,11 @@ class AllReduce(Scheme):
         self._part = group.part(0, group.total)
         self._payload = self._part.buffer(self.pools.device)
 
-    def encode(self, flat: Tensor) -> None:
+    def encode(self, flat: Tensor, checked: bool = False) -> None:
         self._settle()
         self._memory = self.pools.memory(self._part.codec, self.group.names)
-        self._part.encode(flat, self._memory, self._payload, self.pools.step, self.group.rank, whole=False)
+        draws = self.pools.step, self.group.rank
+        self._part.encode(flat, self._memory, self._payload, *draws, whole=False, checked=checked)
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
         wire = self._part.codec.wire_dtype
@@ -148,10 +149,10 @@ class AllGather(Scheme):
         self._part = group.part(0, group.total)
         self._payload = self._part.buffer(self.pools.device)
 
-    def encode(self, flat: Tensor) -> None:
+    def encode(self, flat: Tensor, checked: bool = False) -> None:
         self._settle()
         memory = self.pools.memory(self._part.codec, self.group.names)
-        self._part.encode(flat, memory, self._payload, self.pools.step, self.group.rank)
+        self._part.encode(flat, memory, self._payload, self.pools.step, self.group.rank, checked=checked)
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
         self._rows = exchanges.all_gather(self._payload)
@@ -175,12 +176,13 @@ class Divisible(Scheme):
         self._second = self._second.to(self.pools.device)
         self._owed: Tensor | None = None
 
-    def encode(self, flat: Tensor) -> None:
+    def encode(self, flat: Tensor, checked: bool = False) -> None:
         codec, names = self._parts[0].codec, self.group.names
         memory = self.pools.memory(codec, names)
         for part, (begin, end), payload in zip(self._parts, self._cuts, self._payloads, strict=True):
             kept = None if memory is None else [row[begin:end] for row in memory]
-            part.encode(flat[begin:end], kept, payload, self.pools.step, self.group.rank)
+            draws = self.pools.step, self.group.rank
+            part.encode(flat[begin:end], kept, payload, *draws, checked=checked)
         if memory is not None and codec.memory == "residual":
             begin, end = self._cuts[self.group.rank]
             if not self.pools.is_group("owner", names):
@@ -232,7 +234,7 @@ class Hierarchical(Scheme):
             self._part = group.part(*self._cuts[self._place], self._place, size)
             self._payload = self._part.buffer(self.pools.device)
 
-    def encode(self, flat: Tensor) -> None:
+    def encode(self, flat: Tensor, checked: bool = False) -> None:
         codec, (begin, end) = self.group.codec, self._cuts[self._place]
         if codec is None or (codec.memory == "residual" and "momentum" not in codec.memories):
             self._send_all(flat)

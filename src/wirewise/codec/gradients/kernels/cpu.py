@@ -36,6 +36,7 @@ __all__ = [
     "halves",
     "largest",
     "orthogonalise",
+    "parts_finite",
     "peaks",
     "sums",
     "take",
@@ -86,6 +87,11 @@ def copy_checked(source: Tensor, target: Tensor) -> bool:
     """Copy float32 [d], and say whether all is finite."""
     bits = (one.numpy().view(np.uint32) for one in (source, target))
     return bool(cpu_values.copy_peak(*bits) < cpu_values.EXPONENT)
+
+
+def parts_finite(values: Tensor, parts: np.ndarray) -> bool:
+    """Whether all is finite in parts of float32 [d], given by first element and end, int64 [n, 2]."""
+    return bool(cpu_values.peak_of_parts(values.numpy(), parts) < cpu_values.EXPONENT)
 
 
 def write_cast(

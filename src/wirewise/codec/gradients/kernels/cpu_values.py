@@ -24,6 +24,7 @@ __all__ = [
     "limit",
     "part_of",
     "peak",
+    "peak_of_parts",
     "scan",
     "scan_halves",
     "value",
@@ -36,6 +37,7 @@ EXPONENT = np.uint32(0x7F800000)
 _HALF_MAX = np.float32(65504.0)
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _STRETCH = 256
+_MANY = 1 << 18
 
 # Sums may be taken in any order, so that they are vectorised.
 _reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, _nrt=False)
@@ -142,14 +144,23 @@ def _copy_peak(source, target):
 
 @entry
 def copy_peak(source, target):
-    """Copy the bits of float32 numbers, uint32 [d], in quarters as `_peak_of_large` reads; largest bits of |v|."""
-    quarter, top = len(target) // 4, np.uint32(0)
+    """Copy bits of float32 numbers, uint32 [d]; many in quarters, as `_peak_of_large` reads. Largest bits of |v|."""
+    quarter, top = len(target) // 4 if len(target) >= _MANY else 0, np.uint32(0)
     for start in range(0, quarter, _STRETCH):
         end = min(start + _STRETCH, quarter)
         for first in (0, quarter, 2 * quarter, 3 * quarter):
             lo, hi = first + start, first + end
             top = max(top, _copy_peak(source[lo:hi], target[lo:hi]))
     return max(top, _copy_peak(source[4 * quarter :], target[4 * quarter :]))
+
+
+@entry
+def peak_of_parts(values, parts):
+    """Largest bits of |v| in parts, int64 [n, 2]."""
+    top = np.uint32(0)
+    for k in range(len(parts)):
+        top = max(top, peak(values[parts[k, 0] : parts[k, 1]], None)[1])
+    return top
 
 
 @_reduction
