@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.codec.gradients.groups import codec_of, normal, sent
+from tests.codec.gradients.groups import codec_of, encode, normal, sent
 from wirewise.codec.gradients import Residuals, Segments, resize
 
 
@@ -56,3 +56,15 @@ def test_several_buffers_move_and_resize_by_name():
     # A list of buffers is a memory too.
     sent(codec_of("dgc"), torch.ones(3), segments, list(other.group(["a"]).unbind()))
     assert int((other.group(["a"]) == 0).sum()) == 2
+
+
+@pytest.mark.parametrize("implementation", ["numba", "torch"])
+def test_a_payload_need_not_be_aligned(implementation):
+    codec, segments, gradient = codec_of("dgc", implementation), Segments([300, 20]), normal(320)
+    size, found = codec.size_bytes(segments), []
+    for start in range(5):
+        out = torch.full((size + 8,), 7, dtype=torch.uint8)
+        encode(codec, gradient, segments, out=out[start : start + size])
+        assert out[:start].tolist() == [7] * start and out[start + size :].tolist() == [7] * (8 - start)
+        found.append(out[start : start + size].clone())
+    assert all(torch.equal(other, found[0]) for other in found)

@@ -19,7 +19,7 @@ from wirewise.codec.gradients.codec import (
     put_floats,
     rows_of,
 )
-from wirewise.codec.gradients.kernels.pieces import Bounds
+from wirewise.codec.gradients.kernels.pieces import Bounds, Chosen
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.gradients.sparse import add_gathered
 from wirewise.errors import CodecError, InputError
@@ -77,18 +77,20 @@ class DGC(GradientCodec):
         kernels = self._kernels(gradient.device)
         rows = None if memory is None else rows_of(memory)
         rest = None if rows is None or len(rows) > 1 else rows[0]
-        tables = (segments, self._bounds(segments), draw.own_key)
+        # Written in place where it is aligned, as in all buffers of the runtime.
+        target = out[: out.numel() - 4 * len(segments)]
+        chosen = target if target.data_ptr() % 4 == target.storage_offset() % 4 == 0 else target.clone()
+        indices, found = chosen.view(torch.int32).chunk(2)
+        into = Chosen(indices, found.view(torch.float32))
+        tables = (segments, self._bounds(segments), draw.own_key, into)
         if rows is not None and rest is None:
-            result = kernels.accumulate_above(gradient, rows, self.momentum, *tables)
+            counts, bad = kernels.accumulate_above(gradient, rows, self.momentum, *tables)
         else:
-            result = kernels.above(gradient if rest is None else rest.add_(gradient), rows, *tables)
-        bad: int
-        indices, found, counts, bad = result
-        if bad < 0:
-            for number, part in enumerate((indices, found)):
-                put_floats(out, 4 * number * len(indices), part.view(torch.float32))
-            put_floats(out, 8 * len(indices), counts.view(torch.float32))
-        return bad
+            counts, bad = kernels.above(gradient if rest is None else rest.add_(gradient), rows, *tables)
+        if chosen is not target:
+            target.copy_(chosen)
+        put_floats(out, target.numel(), counts.view(torch.float32))
+        return int(bad)
 
     def _decode_sum(
         self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw

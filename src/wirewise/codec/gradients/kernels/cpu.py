@@ -17,7 +17,7 @@ from wirewise.codec.gradients.kernels import (
     cpu_select,
     cpu_values,
 )
-from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds
+from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, Chosen
 from wirewise.codec.gradients.kernels.reference_blocks import SCALED
 from wirewise.codec.gradients.segments import Segments
 
@@ -156,30 +156,39 @@ def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
 
 
 def above(
-    values: Tensor, memory: Sequence[Tensor] | None, segments: Segments, bounds: Bounds, key: int
-) -> tuple[Tensor, Tensor, Tensor, int]:
+    values: Tensor,
+    memory: Sequence[Tensor] | None,
+    segments: Segments,
+    bounds: Bounds,
+    key: int,
+    into: Chosen,
+) -> tuple[Tensor, int]:
     kept = None if memory is None else True
-    return _above(values, (None, None, np.float32(0.0), kept), segments, bounds, key)
+    return _above(values, (None, None, np.float32(0.0), kept), segments, bounds, key, into)
 
 
 def accumulate_above(
-    gradient: Tensor, memory: Sequence[Tensor], share: float, segments: Segments, bounds: Bounds, key: int
-) -> tuple[Tensor, Tensor, Tensor, int]:
+    gradient: Tensor,
+    memory: Sequence[Tensor],
+    share: float,
+    segments: Segments,
+    bounds: Bounds,
+    key: int,
+    into: Chosen,
+) -> tuple[Tensor, int]:
     rest, momentum = memory
     moving = (gradient.numpy(), momentum.numpy(), np.float32(share), True)
-    return _above(rest, moving, segments, bounds, key)
+    return _above(rest, moving, segments, bounds, key, into)
 
 
 def _above(
-    values: Tensor, moving: tuple[Any, ...], segments: Segments, bounds: Bounds, key: int
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    total = int(bounds.most.sum())
-    indices, found = torch.empty(total, dtype=torch.int32), torch.empty(total)
+    values: Tensor, moving: tuple[Any, ...], segments: Segments, bounds: Bounds, key: int, into: Chosen
+) -> tuple[Tensor, int]:
     counts = torch.empty(len(segments), dtype=torch.int32)
     tables = (segments.offsets, segments.ids, np.stack(bounds), np.uint32(key))
-    targets = (indices.numpy(), found.numpy(), counts.numpy())
+    targets = (into.indices.numpy(), into.values.numpy(), counts.numpy())
     bad = cpu_above.above(values.numpy(), *moving, *tables, *targets)
-    return indices, found, counts, bad
+    return counts, bad
 
 
 def largest(

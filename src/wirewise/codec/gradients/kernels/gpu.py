@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from wirewise.codec.gradients.kernels import gpu_codes
-from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, peaks, slices, values_of
+from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, Chosen, peaks, slices, values_of
 from wirewise.codec.gradients.kernels.reference import REFUSES_LATE, add_cast, halves, sums, write_cast
 from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps, orthogonalise
 from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
@@ -201,12 +201,18 @@ def add_blocks(payloads: Tensor, segments: Segments, steps: Tensor, bits: int, o
 
 
 def accumulate_above(
-    gradient: Tensor, memory: Sequence[Tensor], share: float, segments: Segments, bounds: Bounds, key: int
-) -> tuple[Tensor, Tensor, Tensor, int]:
+    gradient: Tensor,
+    memory: Sequence[Tensor],
+    share: float,
+    segments: Segments,
+    bounds: Bounds,
+    key: int,
+    into: Chosen,
+) -> tuple[Tensor, int]:
     grid = (triton.cdiv(len(gradient), 1024),)
     arguments = (gradient, *memory, share, _LARGEST, len(gradient))
     gpu_codes.compensate[grid](*arguments, BLOCK=1024, **_EXACT)
-    return above(memory[0], memory, segments, bounds, key)
+    return above(memory[0], memory, segments, bounds, key, into)
 
 
 def largest(

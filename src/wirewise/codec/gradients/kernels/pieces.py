@@ -22,6 +22,7 @@ from wirewise.codec.gradients.segments import Segments
 __all__ = [
     "BLOCK",
     "Bounds",
+    "Chosen",
     "first_bad",
     "from_planes",
     "peaks",
@@ -47,6 +48,15 @@ class Bounds(NamedTuple):
     """Elements that are drawn, with replacement; 0: the wanted ones are found exactly."""
     aims: np.ndarray
     """The threshold that is tried first is the `aims`-th largest sample."""
+
+
+class Chosen(NamedTuple):
+    """Where the elements that are kept of all segments are written."""
+
+    indices: Tensor
+    """int32 [sum of most]."""
+    values: Tensor
+    """float32 [sum of most]."""
 
 
 def slices(segments: Segments) -> Iterator[slice]:

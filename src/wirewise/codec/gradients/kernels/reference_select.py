@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wirewise.codec.gradients.kernels.pieces import (
     Bounds,
+    Chosen,
     first_bad,
     peaks,
     slices,
@@ -83,8 +84,14 @@ def add_sparse(indices: Tensor, values: Tensor, out: Tensor) -> None:
 
 
 def accumulate_above(
-    gradient: Tensor, memory: Sequence[Tensor], share: float, segments: Segments, bounds: Bounds, key: int
-) -> tuple[Tensor, Tensor, Tensor, int]:
+    gradient: Tensor,
+    memory: Sequence[Tensor],
+    share: float,
+    segments: Segments,
+    bounds: Bounds,
+    key: int,
+    into: Chosen,
+) -> tuple[Tensor, int]:
     """`above` of the residual, after momentum u = share * u + gradient and residual w = w + u.
 
     Both are at most float32's largest, so that only a memory that was not finite before can be refused.
@@ -93,20 +100,26 @@ def accumulate_above(
     most = torch.finfo(torch.float32).max
     rest.add_(momentum.mul_(share).add_(gradient)).clamp_(-most, most)
     momentum.clamp_(-most, most)
-    return above(rest, memory, segments, bounds, key)
+    return above(rest, memory, segments, bounds, key, into)
 
 
 def above(
-    values: Tensor, memory: Sequence[Tensor] | None, segments: Segments, bounds: Bounds, key: int
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Elements of large magnitude of each segment, as many as the bounds allow; first segment not finite, or -1.
+    values: Tensor,
+    memory: Sequence[Tensor] | None,
+    segments: Segments,
+    bounds: Bounds,
+    key: int,
+    into: Chosen,
+) -> tuple[Tensor, int]:
+    """Write the elements of large magnitude of each segment, as many as the bounds allow, by ascending index.
 
     The threshold is an order statistic of the samples floor(h * size / 2^32); where too few or too many elements
     reach it, another statistic in proportion is tried, and in the end the wanted ones are found exactly.
 
+    They are padded in each segment with its first index and 0. Sent places of all of `memory` become 0.
+
     Returns:
-        Indices (int32, ascending) and values [sum of most], padded in each segment with its first index and 0;
-        how many of them count, int32 [s]; and the segment. Sent places of all of `memory` become 0.
+        How many of them count, int32 [s]; and the first segment not finite, or -1.
     """
     bad = first_bad([values[part].isfinite().all() for part in slices(segments)])
     indices, found, counts = [], [], []
@@ -119,7 +132,9 @@ def above(
         for buffer in memory if memory is not None and bad < 0 else ():
             buffer[chosen] = 0.0
     count = torch.tensor(counts, dtype=torch.int32, device=values.device)
-    return torch.cat(indices).to(torch.int32), torch.cat(found), count, bad
+    into.indices.copy_(torch.cat(indices))
+    into.values.copy_(torch.cat(found))
+    return count, bad
 
 
 def _chosen(magnitudes: Tensor, segments: Segments, bounds: Bounds, s: int, key: int) -> Tensor:
