@@ -27,6 +27,7 @@ def test_every_operator_has_a_time_and_equal_ones_have_the_same():
     assert torch.equal(torch.get_rng_state(), state)
     assert all(one.time_s > 0 for one in measured.operators)
     assert len({one.time_s for one in measured.operators if one.kind == "aten.tanh.default"}) == 1
+    assert {one.layout.inner for one in measured.operators if one.kind == "aten.tanh.default"} == {8}
     assert [one.name for one in measured.operators] == [one.name for one in found.operators.operators]
 
 

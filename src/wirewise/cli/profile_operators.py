@@ -26,7 +26,7 @@ def operators(
         int, typer.Option(min=_LEAST, help="Fused operators to compile; each takes some seconds.")
     ] = 300,
     sizes: Annotated[int, typer.Option(min=2, help="Sizes at which each is measured.")] = 10,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes of training over what was measured.")] = 28,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes of training over what was measured.")] = 60,
     seed: Annotated[int, typer.Option(help="Of the fused operators.")] = 0,
     json: JsonOption = None,
 ) -> None:

@@ -13,13 +13,17 @@ from torch.nn import functional
 
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco.estimator import HEADS, LAUNCH_S, LAYERS, MOST_LOG, About, Estimator
-from wirewise.planners.fusion.disco.features import FEATURES, RegionGraph
+from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph
 
 __all__ = ["Batch", "Network", "batch_of", "fit", "train"]
 
 _UNKNOWN = 0.05
 """Share of the kinds that training hides, so that it learns about operators that it has not seen."""
 _DROPPED, _DECAY = 0.1, 0.1
+_START = -0.7
+"""Log of the shares at first: about half of each prior."""
+_DELTA = 0.15
+"""Errors of the log beyond this count linearly, so that a few regions that are far off do not rule."""
 _LEAST_SEEN = 8
 """Regions that a kind must be in to get a number."""
 
@@ -34,7 +38,7 @@ class Batch(NamedTuple):
     reads: Tensor
     """[b, n, n]."""
     prior_s: Tensor
-    """[b, n]."""
+    """[b, n, PRIORS]."""
 
 
 def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
@@ -48,7 +52,7 @@ def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
     nodes = torch.zeros(len(regions), n, FEATURES)
     kinds = torch.zeros(len(regions), n, dtype=torch.int64)
     reads = torch.zeros(len(regions), n, n, dtype=torch.bool)
-    prior = torch.zeros(len(regions), n)
+    prior = torch.zeros(len(regions), n, PRIORS)
     for row, one in enumerate(regions):
         own = len(one.kinds)
         nodes[row, :own] = torch.from_numpy(one.nodes)
@@ -59,7 +63,7 @@ def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
 
 
 class Network(nn.Module):
-    """Six layers of graph attention, three dense layers that give each node's share of its prior, and their sum.
+    """Six layers of graph attention, three dense layers that give each node's shares of its priors, and their sum.
 
     In the paper the sum comes before the dense layers; then a network of this size learned its samples by heart.
 
@@ -75,12 +79,13 @@ class Network(nn.Module):
         self.mix = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
         self.reader = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
         self.source = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(LAYERS))
-        self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in ((width, width), (width, width), (width, 1)))
+        self.dense = nn.ModuleList(nn.Linear(width, n) for n in (width, width, PRIORS))
         self.launch = nn.Parameter(torch.zeros(1))
         nn.init.normal_(self.kind.weight, std=0.1)
         self.dropout = nn.Dropout(_DROPPED)
-        for one in self.dense[-1].parameters():
-            nn.init.zeros_(one)
+        weight, bias = self.dense[-1].parameters()
+        nn.init.zeros_(weight)
+        nn.init.constant_(bias, _START)
 
     def forward(self, batch: Batch) -> Tensor:
         """Log seconds, [b]."""
@@ -92,8 +97,8 @@ class Network(nn.Module):
             state = state + self.dropout(self._attend(layer, state, seen))
         for dense in self.dense[:-1]:
             state = functional.relu(dense(state))
-        shares = (MOST_LOG * torch.tanh(self.dense[-1](state)[..., 0] / MOST_LOG)).exp()
-        return (LAUNCH_S * self.launch.exp() + (shares * batch.prior_s).sum(1)).log()
+        shares = (MOST_LOG * torch.tanh(self.dense[-1](state) / MOST_LOG)).exp()
+        return (LAUNCH_S * self.launch.exp() + (shares * batch.prior_s).sum((1, 2))).log()
 
     def _attend(self, layer: int, state: Tensor, seen: Tensor) -> Tensor:
         heads = self.mix[layer](state).unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -115,7 +120,7 @@ def train(
     rate: float = 3e-3,
     seed: int = 0,
 ) -> Iterator[float]:
-    """Least mean squared error of the log of the time, by Adam; yields the error of each epoch."""
+    """Least Huber error of the log of the time, by Adam; yields the error of each epoch."""
     random = np.random.default_rng(seed)
     target = torch.tensor(seconds, dtype=torch.float32).log()
     chunks = _batches(regions, batch)
@@ -130,7 +135,7 @@ def train(
             optimizer.zero_grad()
             hidden = torch.rand(inputs.kinds.shape) < _UNKNOWN
             inputs = inputs._replace(kinds=inputs.kinds.masked_fill(hidden, 0))
-            loss = functional.huber_loss(network(inputs), expected, delta=0.5)
+            loss = functional.huber_loss(network(inputs), expected, delta=_DELTA)
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
@@ -153,7 +158,7 @@ def fit(
     machine: str,
     device: str = "cpu",
     members: int = 3,
-    epochs: int = 28,
+    epochs: int = 60,
     seed: int = 0,
 ) -> Estimator:
     """An estimator trained on measured regions.

@@ -1,4 +1,4 @@
-"""How long each operator of a captured step takes by itself."""
+"""How long each operator of a captured step takes by itself, and how it walks through memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import OperatorGraph
+from wirewise.profile.layouts import node_layout
 
 __all__ = ["measure_operators"]
 
@@ -26,7 +27,7 @@ def measure_operators(
     passes: int = 7,
     known: dict[Hashable, float] | None = None,
 ) -> OperatorGraph:
-    """The operators with the seconds that each takes, the median of some passes over the whole graph.
+    """The operators with their layouts and the seconds that each takes, the median of passes over the whole graph.
 
     In a pass every operator runs alone, in order and on the values of this step, so caches hold what they hold in
     training. Operators of equal kind, arguments, shapes and types share what was measured (DisCo, TPDS 2022, keys
@@ -57,7 +58,8 @@ def measure_operators(
     return msgspec.structs.replace(
         operators,
         operators=tuple(
-            msgspec.structs.replace(one, time_s=known[keys[one.name]]) for one in operators.operators
+            msgspec.structs.replace(one, time_s=known[keys[one.name]], layout=node_layout(nodes[one.name]))
+            for one in operators.operators
         ),
     )
 

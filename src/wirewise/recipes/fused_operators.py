@@ -47,7 +47,7 @@ def seen(sample: Sample) -> RegionGraph:
     return region_graph(sample.graph, sample.operators, sample.outputs)
 
 
-def learn(samples: Sequence[Sample], *, epochs: int = 28, members: int = 3) -> Estimator:
+def learn(samples: Sequence[Sample], *, epochs: int = 60, members: int = 3) -> Estimator:
     """An estimator from samples that were measured on this machine.
 
     Raises:

@@ -17,6 +17,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import Operator, OperatorGraph
+from wirewise.profile.layouts import node_layout
 from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resized, seconds_alone, seconds_of
 from wirewise.recipes.fused_models import SOURCES, captured_source
 from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces, size_bytes
@@ -247,6 +248,7 @@ def _operators(region: fx.GraphModule, times: dict[str, float]) -> dict[fx.Node,
             elements=sum(v.numel() for v in _tensors(node)),
             flops=0.0 if outside else flops_of(node),
             time_s=times.get(node.name, 0.0),
+            layout=node_layout(node),
         )
     return found
 

@@ -9,9 +9,10 @@ import torch
 
 from tests.planners.fusion.estimators import estimator, network, region
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import AnalyticCosts, Operator, OperatorGraph
+from wirewise.planners.fusion.disco import AnalyticCosts, Operator, OperatorGraph, read_operator_graph
 from wirewise.planners.fusion.disco.estimator import Estimator, LearnedCosts, costs_for, shipped
-from wirewise.planners.fusion.disco.features import FEATURES, RegionGraph, region_graph
+from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
+from wirewise.planners.fusion.disco.graph import Layout
 from wirewise.planners.fusion.disco.passes import loops_of
 from wirewise.planners.fusion.disco.synthetic import random_graph
 from wirewise.profile.estimator import batch_of
@@ -93,7 +94,7 @@ def test_what_only_shapes_depend_on_takes_nothing():
     graph = chain("exp", "ones_like", "mul")
     found = loops_of(graph, (0, 1, 2), (2,))
     assert [found[i].live for i in range(3)] == [False, True, True]
-    assert region_graph(graph, (0, 1, 2), (2,)).prior_s[0] < 1e-6
+    assert region_graph(graph, (0, 1, 2), (2,)).prior_s[0].sum() < 1e-6
 
 
 def test_the_gradient_of_a_loss_needs_no_logarithms():
@@ -110,6 +111,42 @@ def test_a_view_that_repeats_values_moves_what_they_are():
     narrow = region_graph(graph, (1, 2), (2,)).nodes
     assert wide.shape == (3, FEATURES)
     assert narrow[1, 2] < wide[1, 2]  # Bytes that mul reads.
+
+
+def with_layout(graph: OperatorGraph, number: int, layout: Layout) -> OperatorGraph:
+    own = list(graph.operators)
+    own[number] = msgspec.structs.replace(own[number], layout=layout)
+    return msgspec.structs.replace(graph, operators=tuple(own))
+
+
+def test_what_one_operator_of_a_loop_walks_is_told_of_all_of_them():
+    plain = chain("neg", "tanh", "mul", "sum")
+    strided = with_layout(plain, 0, Layout(inner=64, strided=1))
+    apart = region_graph(plain, (0, 1, 2), (2,)).nodes != region_graph(strided, (0, 1, 2), (2,)).nodes
+    assert apart.any(1).all()
+    # The sum's readers run in a later loop.
+    graph = with_layout(chain("neg", "sum", "tanh"), 0, Layout(inner=64, strided=1))
+    other = region_graph(chain("neg", "sum", "tanh"), (0, 1, 2), (2,)).nodes
+    assert (region_graph(graph, (0, 1, 2), (2,)).nodes != other).any(1).tolist() == [True, False, False]
+
+
+def test_a_reduction_walks_what_it_reads():
+    graph = chain("neg", "sum")
+    wide = with_layout(graph, 1, Layout(inner=64, reduced=1024))
+    told, wider = (region_graph(one, (0, 1), (1,)).prior_s for one in (graph, wide))
+    assert told.shape == (2, PRIORS)
+    assert wider[1, 1] == pytest.approx(1024 * told[1, 1]) and (wider[0] == told[0]).all()
+
+
+def test_impossible_layouts_are_refused(tmp_path):
+    graph = chain("neg", "mul")
+    own = msgspec.structs.replace(graph.operators[1], gradient="w")
+    graph = msgspec.structs.replace(graph, operators=(graph.operators[0], own))
+    graph.save(tmp_path / "good.json")
+    assert read_operator_graph(tmp_path / "good.json") == graph
+    with_layout(graph, 0, Layout(reduced=0)).save(tmp_path / "bad.json")
+    with pytest.raises(InputError, match=r"operator 'o0' .*Layout\(.*expected 1 of reduced"):
+        read_operator_graph(tmp_path / "bad.json")
 
 
 def test_files_give_back_the_same_estimator(tmp_path):

@@ -1,9 +1,10 @@
 """What a fused region takes, learned from regions that were compiled and measured (DisCo, TPDS 2022).
 
 A graph attention network reads the operators of a region and what they read from outside: kind, category, own measured
-time, bytes in and out, and in how many loops a compiler computes them. It predicts what share of its own time each
-operator takes inside the region: the own times are a strong prior and hold the machine's speed. The forward pass is
-numpy, since planning needs no torch; `wirewise.profile.estimator` trains the weights.
+time, bytes in and out, how it walks through memory, and in how many loops a compiler computes them. It predicts what
+share each operator takes inside the region of its own time, of a time per value and of one per byte: own times are a
+strong prior and hold the machine's speed. The forward pass is numpy, since planning needs no torch;
+`wirewise.profile.estimator` trains the weights.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
-from wirewise.planners.fusion.disco.features import FEATURES, RegionGraph, region_graph
+from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
 from wirewise.planners.fusion.disco.graph import OperatorGraph
 
 __all__ = [
@@ -46,7 +47,7 @@ LAUNCH_S = 7e-6
 """Of a compiled region; weights hold a factor to it."""
 
 _SHIPPED = Path(__file__).parent / "data" / "regions-cpu.npz"
-_FORMAT = "wirewise-region-estimator-1"
+_FORMAT = "wirewise-region-estimator-2"
 _MOST_BYTES = 10_000_000
 
 
@@ -138,7 +139,7 @@ def _shapes(width: int, kinds: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"kind.weight": (kinds, width), "launch": (1,)}
     linear = {"enter": (width, FEATURES)}
     linear |= {f"mix.{layer}": (width, width) for layer in range(LAYERS)}
-    linear |= {"dense.0": (width, width), "dense.1": (width, width), "dense.2": (1, width)}
+    linear |= {"dense.0": (width, width), "dense.1": (width, width), "dense.2": (PRIORS, width)}
     for name, shape in linear.items():
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     return shapes | {f"{side}.{layer}": (width,) for side in ("reader", "source") for layer in range(LAYERS)}
@@ -152,7 +153,7 @@ def _log_seconds(weights: Mapping[str, Array], region: RegionGraph, kinds: NDArr
         state = state + _attend(weights, layer, state, seen)
     for dense in ("dense.0", "dense.1"):
         state = np.maximum(_linear(weights, dense, state), 0.0)
-    shares = np.exp(MOST_LOG * np.tanh(_linear(weights, "dense.2", state)[:, 0] / MOST_LOG))
+    shares = np.exp(MOST_LOG * np.tanh(_linear(weights, "dense.2", state) / MOST_LOG))
     return float(np.log(LAUNCH_S * np.exp(weights["launch"][0]) + (shares * region.prior_s).sum()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from wirewise.planners.fusion.disco.graph import CATEGORIES, Operator, OperatorGraph
 from wirewise.planners.fusion.disco.passes import Loops, loops_of, name_of
 
-__all__ = ["FEATURES", "RegionGraph", "region_graph"]
+__all__ = ["FEATURES", "PRIORS", "RegionGraph", "region_graph"]
 
 Array = NDArray[np.float32]
 
@@ -24,11 +25,16 @@ _WORK = {
     "convolution": "convolution convolution_backward",
 }
 _GROUPS = {name: group for group, names in _WORK.items() for name in names.split()}
-FEATURES = 17 + len(CATEGORIES) + len(_WORK)
+_OWN, _LAYOUT, _REGION, _LOOP = 17, 12, 4, 8
+FEATURES = _OWN + _LAYOUT + _REGION + _LOOP + len(CATEGORIES) + len(_WORK)
 """Of a node."""
+PRIORS = 3
+"""Guesses at what a node takes, whose weighted sum counts: own time, values walked, bytes across the border."""
 
 _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 """Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
+_S_PER_VALUE = 3e-10
+"""In a loop that uses vectors."""
 _S_PER_BYTE, _S_PER_NARROW_ELEMENT = 5e-11, 2e-9
 """Of what crosses the region's border; narrow are those of less than four bytes, which keep loops from vectors."""
 
@@ -43,7 +49,25 @@ class RegionGraph(NamedTuple):
     reads: NDArray[np.bool_]
     """Whether a node (row) reads another (column), [n, n]."""
     prior_s: Array
-    """Own times, once for each loop, and what crossing the region's border takes, [n]."""
+    """[n, PRIORS]; own times and values count once for each loop."""
+
+
+class _Region(NamedTuple):
+    """What the operators of a region have in common."""
+
+    graph: OperatorGraph
+    operators: tuple[int, ...]
+    leaving: set[int]
+    loops: Mapping[int, Loops]
+    held: Mapping[int, int]
+    """Bytes of results."""
+    used: set[int]
+    """Outside operators whose values it reads."""
+
+    def own_s(self, number: int) -> float:
+        one = self.graph.operators[number]
+        working = number in self.loops and self.loops[number].live and one.category != "view"
+        return (one.time_s or _UNMEASURED_S) if working else 0.0
 
 
 def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> RegionGraph:
@@ -61,30 +85,12 @@ def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tupl
     reads = np.zeros((len(members), len(members)), dtype=np.bool_)
     for one in operators:
         reads[place[one], [place[i] for i in graph.operators[one].inputs]] = True
-    loops, leaving = loops_of(graph, operators, outputs), set(outputs)
-    held = _held_bytes(graph, members)
+    loops = loops_of(graph, operators, outputs)
     used = {i for one in operators if loops[one].live for i in graph.operators[one].inputs if i not in inside}
-    rows, prior = [], []
-    for number, read_by in zip(members, reads.sum(0).tolist(), strict=True):
-        own_s = _own_s(graph, number, loops)
-        rows.append(_features(graph, number, loops.get(number), held, own_s, number in leaving, read_by))
-        computed = loops[number].computed if number in loops else 0
-        crosses = number in leaving or number in used
-        crossing_s = _crossing_s(graph.operators[number], held[number]) if crosses else 0.0
-        prior.append(max(own_s - _DISPATCH_S, own_s / 10) * computed + crossing_s)
+    region = _Region(graph, operators, set(outputs), loops, _held_bytes(graph, members), used)
     kinds = tuple(name_of(graph.operators[i].kind) if i in inside else "outside" for i in members)
-    return RegionGraph(np.array(rows, dtype=np.float32), kinds, reads, np.array(prior, dtype=np.float32))
-
-
-def _own_s(graph: OperatorGraph, number: int, loops: Mapping[int, Loops]) -> float:
-    one = graph.operators[number]
-    working = number in loops and loops[number].live and one.category != "view"
-    return (one.time_s or _UNMEASURED_S) if working else 0.0
-
-
-def _crossing_s(one: Operator, held_bytes: int) -> float:
-    narrow = one.output_bytes < 4 * one.elements
-    return one.elements * _S_PER_NARROW_ELEMENT if narrow else held_bytes * _S_PER_BYTE
+    prior = np.array([_prior_s(region, number) for number in members], dtype=np.float32)
+    return RegionGraph(_rows(region, members, reads.sum(0).tolist()), kinds, reads, prior)
 
 
 def _held_bytes(graph: OperatorGraph, members: tuple[int, ...]) -> dict[int, int]:
@@ -97,27 +103,61 @@ def _held_bytes(graph: OperatorGraph, members: tuple[int, ...]) -> dict[int, int
     return found
 
 
-def _features(
-    graph: OperatorGraph,
-    number: int,
-    loops: Loops | None,
-    held: Mapping[int, int],
-    own_s: float,
-    leaves: bool,
-    read_by: int,
-) -> list[float]:
-    one, inside = graph.operators[number], loops is not None
-    loops = loops or Loops(False, 0, 0)
-    read = one.outside_bytes + sum(held[i] for i in one.inputs) if inside else 0
-    written, moved = held[number], read + held[number]
-    group = _GROUPS.get(name_of(one.kind))
+def _prior_s(region: _Region, number: int) -> tuple[float, float, float]:
+    one, own_s = region.graph.operators[number], region.own_s(number)
+    computed = region.loops[number].computed if number in region.loops else 0
+    walked = _walked(one) if own_s and one.category != "matmul" else 0
+    crosses = number in region.leaving or number in region.used
+    crossing_s = _crossing_s(one, region.held[number]) if crosses else 0.0
+    return max(own_s - _DISPATCH_S, own_s / 10) * computed, walked * computed * _S_PER_VALUE, crossing_s
+
+
+def _walked(one: Operator) -> int:
+    """Values that an operator's loop goes through."""
+    return one.elements * (one.layout.reduced if one.category == "reduction" else 1)
+
+
+def _crossing_s(one: Operator, held_bytes: int) -> float:
+    narrow = one.output_bytes < 4 * one.elements
+    return one.elements * _S_PER_NARROW_ELEMENT if narrow else held_bytes * _S_PER_BYTE
+
+
+def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Array:
+    operators = region.graph.operators
+    crossing = sum(region.held[i] for i in region.used | region.leaving)
+    crossing += sum(operators[i].outside_bytes for i in region.operators)
+    total_s = sum(region.own_s(i) for i in region.operators)
+    most = max(operators[i].elements for i in region.operators)
+    together = _together(region)
+    found = []
+    for number, readers in zip(members, read_by, strict=True):
+        one, own_s = operators[number], region.own_s(number)
+        inside = number in region.loops
+        whole = [
+            _log(crossing),
+            log(own_s / (total_s + 1e-9) + 0.01) / 2 if inside else 0.0,
+            log((one.elements + 1) / (most + 1)) / 4,
+            log((own_s * 1e9 + 10) / (_walked(one) + 64)) if inside else 0.0,
+        ]
+        layout = _layout(one) if inside else [0.0] * _LAYOUT
+        work = _work(one) if inside else [0.0] * (len(CATEGORIES) + len(_WORK))
+        own = _features(region, number, readers)
+        found.append([*own, *layout, *whole, *together.get(number, [0.0] * _LOOP), *work])
+    return np.array(found, dtype=np.float32)
+
+
+def _features(region: _Region, number: int, read_by: int) -> list[float]:
+    one, own_s = region.graph.operators[number], region.own_s(number)
+    inside, loops = number in region.loops, region.loops.get(number, Loops(False, 0, 0))
+    read = one.outside_bytes + sum(region.held[i] for i in one.inputs) if inside else 0
+    written, moved = region.held[number], read + region.held[number]
     return [
         *(_log(value) for value in (one.elements, written, read, one.outside_bytes, one.flops)),
-        float(np.log(own_s / 1e-6 + 0.01)) / 4,
-        float(np.log((own_s * 1e9 + 10) / (moved + 64))),
-        float(np.log((read + 64) / (written + 64))) / 2,
-        float(np.log((one.output_bytes + 1) / (one.elements + 1))),
-        leaves,
+        log(own_s / 1e-6 + 0.01) / 4,
+        log((own_s * 1e9 + 10) / (moved + 64)),
+        log((read + 64) / (written + 64)) / 2,
+        log((one.output_bytes + 1) / (one.elements + 1)),
+        number in region.leaving,
         loops.live,
         float(loops.first),
         float(loops.computed),
@@ -125,10 +165,58 @@ def _features(
         read_by / 2,
         float(moved > 2**20),
         float(moved > 2**23),
-        *(inside and one.category == name for name in CATEGORIES),
-        *(inside and group == name for name in _WORK),
     ]
 
 
+def _work(one: Operator) -> list[float]:
+    group = _GROUPS.get(name_of(one.kind))
+    return [
+        *(float(one.category == name) for name in CATEGORIES),
+        *(float(group == name) for name in _WORK),
+    ]
+
+
+def _layout(one: Operator) -> list[float]:
+    layout = one.layout
+    return [
+        layout.inner > 0,
+        log(layout.inner + 1) / 3,
+        layout.inner < 8,
+        layout.inner % 8 == 0,
+        layout.inner >= 256,
+        log(layout.reduced) / 4,
+        layout.reduces_inner,
+        layout.reduced > 1 and not layout.reduces_inner,
+        min(layout.strided, 3),
+        min(layout.repeated, 3),
+        layout.least_bytes < 4,
+        layout.most_bytes > 4,
+    ]
+
+
+def _together(region: _Region) -> dict[int, list[float]]:
+    """Of the operators that one loop computes: what of any of them may keep the whole loop from vectors."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i in region.operators:
+        one = region.graph.operators[i]
+        if region.loops[i].live and one.category not in ("view", "matmul"):
+            groups.setdefault((region.loops[i].first, _walked(one)), []).append(i)
+    found: dict[int, list[float]] = {}
+    for members in groups.values():
+        layouts = [region.graph.operators[i].layout for i in members]
+        row = [
+            float(any(one.strided for one in layouts)),
+            float(any(one.most_bytes > 4 for one in layouts)),
+            float(any(one.least_bytes < 4 for one in layouts)),
+            float(any(one.reduced > 1 and one.reduces_inner for one in layouts)),
+            float(any(one.reduced > 1 and not one.reduces_inner for one in layouts)),
+            log(len(members)),
+            log(1 + len(region.leaving.intersection(members))),
+            float(any(one.most_bytes > 4 and one.reduced > 1 for one in layouts)),
+        ]
+        found |= dict.fromkeys(members, row)
+    return found
+
+
 def _log(value: float) -> float:
-    return float(np.log(value + 64)) / 4 - 2
+    return log(value + 64) / 4 - 2

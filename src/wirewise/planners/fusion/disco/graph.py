@@ -11,10 +11,29 @@ import msgspec
 
 from wirewise.errors import InputError
 
-__all__ = ["CATEGORIES", "Operator", "OperatorGraph", "read_operator_graph"]
+__all__ = ["CATEGORIES", "Layout", "Operator", "OperatorGraph", "read_operator_graph"]
 
 CATEGORIES = ("pointwise", "view", "reduction", "matmul", "opaque")
 """What an operator is to fusion: an opaque one (random numbers, in-place writes, control flow) is fused with none."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How an operator walks through memory, which decides whether its loop uses vectors."""
+
+    inner: int = 0
+    """Length of the dimension whose values lie next to each other; 0: nothing is known."""
+    reduced: int = 1
+    """Values read for each one that is written."""
+    reduces_inner: bool = False
+    """Whether it reduces that dimension."""
+    strided: int = 0
+    """Of what it reads: tensors whose values along that dimension do not lie next to each other."""
+    repeated: int = 0
+    """Of what it reads: tensors of fewer values than the walk has."""
+    least_bytes: int = 4
+    """Of a value that it reads or writes."""
+    most_bytes: int = 4
+    """Of a value that it reads or writes."""
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +55,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     flops: float = 0.0
     time_s: float = 0.0
     """Measured alone; 0: not measured."""
+    layout: Layout = Layout()
     gradient: str = ""
     """Name of the parameter whose gradient the output is."""
 
@@ -107,5 +127,8 @@ def _faults(one: Operator, number: int, names: set[str], gradients: set[str]) ->
     for name, value in {**values, "flops": one.flops, "time_s": one.time_s}.items():
         if not isfinite(value) or value < 0:
             yield f"{name} is {value}; expected a finite figure of at least 0"
+    layout = one.layout
+    if layout.reduced < 1 or min(layout.inner, layout.strided, layout.repeated, layout.least_bytes) < 0:
+        yield f"{layout} has values below their least; expected 1 of reduced and 0 of the others"
     if one.gradient and one.output_bytes < 1:
         yield f"output_bytes is {one.output_bytes}; expected at least 1 of a gradient"
