@@ -41,8 +41,8 @@ PRESETS = {
     "paper": {
         "job": {"dataset": "debian", "workers": 4, "epochs": 4}, "train_share": 0.05, "tested": 64,
         "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"),
-        "even": ({"link": "100mbit", "step_s": 0.75}, {"link": "900mbit"}),
-        "modes": {"train_share": 0.13, "epochs": 3},
+        "even": ({"link": "100mbit", "step_s": 0.75, "train_share": 0.13, "epochs": 3}, {"link": "900mbit"}),
+        "modes": {"train_share": 0.13, "epochs": 6},
         "accuracy": {"epochs": 24, "seeds": (0, 1, 2), "tested": 20_000, "train_share": 0.08, "fanouts": (10, 5)},
         "codecs": {"epochs": 15, "codecs": ("bf16", "int4", "powersgd")},
         "sage": {"epochs": 15, "train_share": 1.0, "tested": 20_000, "batch_size": 1024, "hidden": 128},
