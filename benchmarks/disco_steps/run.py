@@ -59,7 +59,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "windows": 8,
         "window": 2,
         "stop": 1000,
-        "ten": (6, 1),
+        "ten": (12, 2),
     },
 }
 
