@@ -22,6 +22,20 @@ def test_momentum_and_residual_follow_the_paper(implementation):
         torch.testing.assert_close(memory, torch.stack([w, u]))
 
 
+def test_a_ratio_that_falls_as_in_a_warm_up_is_followed():
+    codec, segments, memory = codec_of("dgc", ratio=0.25), Segments([40_000]), torch.zeros(2, 40_000)
+    sizes = []
+    for step, ratio in enumerate((0.25, 0.0625, 0.01)):
+        codec.ratio = ratio
+        payload = torch.empty(codec.size_bytes(segments), dtype=torch.uint8)
+        codec.encode(normal(40_000, step), memory, segments, payload, step=step)
+        out = torch.empty(40_000)
+        codec.decode_sum(payload[None], segments, out, step=step)
+        assert 0.7 * ratio <= float((out != 0).float().mean()) <= 1.3 * ratio
+        sizes.append(len(payload))
+    assert sizes == [8 * 13_000 + 4, 8 * 3_250 + 4, 8 * 520 + 4]
+
+
 def test_a7_the_mask_clears_what_was_sent_and_scales_nothing():
     codec, memory = codec_of("dgc", ratio=0.1), torch.stack([normal(50, 1), normal(50, 2)])
     before = memory.clone()

@@ -60,7 +60,7 @@ class DGC(GradientCodec):
             raise InputError(f"momentum is {momentum}; expected at least 0 and below 1, for example 0.9")
         self.ratio, self.momentum = check_ratio(ratio), momentum
         # Asked for several times a step; numpy takes as long for them as the search in a small segment.
-        self._known: WeakKeyDictionary[Segments, Bounds] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Segments, tuple[float, Bounds]] = WeakKeyDictionary()
 
     def size_bytes(self, segments: Segments) -> int:
         """8 bytes (int32 index, float32 value) for each of floor(1.3 k) elements, padded, and a count a segment."""
@@ -107,9 +107,12 @@ class DGC(GradientCodec):
         add_gathered(self._kernels(out.device), payloads, total, scale, segments, out)
 
     def _bounds(self, segments: Segments) -> Bounds:
-        if segments not in self._known:
-            self._known[segments] = self._find_bounds(segments)
-        return self._known[segments]
+        # The ratio may change in training: the paper's warm-up lowers it.
+        ratio, bounds = self._known.get(segments, (None, None))
+        if bounds is None or ratio != self.ratio:
+            bounds = self._find_bounds(segments)
+            self._known[segments] = self.ratio, bounds
+        return bounds
 
     def _find_bounds(self, segments: Segments) -> Bounds:
         sizes, wanted = segments.sizes, segments.counts(self.ratio)
