@@ -1,5 +1,6 @@
 """Batches over machines hold the rows of the whole graph, and training on them is training on one machine."""
 
+import time
 from itertools import product
 
 import numpy as np
@@ -95,6 +96,38 @@ def test_d3_a_pipeline_changes_nothing():
             for a, b in zip(one, two, strict=True):
                 assert np.array_equal(a[1], b[1])
                 assert torch.equal(a[2], b[2])
+
+
+def held_back(rank, loader):
+    """Batches whose ids and rows have left when training has taken one, and once it takes another."""
+    left, found = {"ask": 0, "send": 0}, []
+
+    def counted(name):
+        call = getattr(loader.fetcher, name)
+
+        def act(*args):
+            left[name] += 1
+            return call(*args)
+
+        return act
+
+    loader.fetcher.ask, loader.fetcher.send = counted("ask"), counted("send")
+    epoch = loader.epoch(0)
+    for expected in ((9, 7), (10, 8)):
+        next(epoch)
+        deadline = time.monotonic() + 20
+        while tuple(left.values()) < expected and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        found.append(tuple(left.values()))
+    return found, len(list(epoch)) + 2
+
+
+def test_rows_wait_until_training_takes_a_batch_and_ids_go_ahead():
+    # Of depth 4: one taken, two ready, one that has come, three on their way; ids of the next one and of the one after.
+    for found, count in Job(2, depth=4, batch_size=4).run(held_back):
+        assert count > 12
+        assert found == [(9, 7), (10, 8)]
 
 
 @pytest.mark.parametrize("depth", [0, 3])
