@@ -31,6 +31,35 @@ def test_policies_side_by_side_and_a_plan(tmp_path):
     assert plan.remaining == found["policies"]["vip"]["0.1"]
 
 
+def test_the_busiest_link_and_its_bound(tmp_path):
+    words = [
+        "--workers",
+        3,
+        "--fanouts",
+        "6,3",
+        "--batch-size",
+        8,
+        "--alpha",
+        "0.5",
+        "--policy",
+        "vip,bayesian",
+    ]
+    found = {}
+    for share in ("equal", "balanced"):
+        result = call(*words, "--share", share, "--json", tmp_path / share, "-o", tmp_path / "plan.json")
+        assert result.exit_code == 0, result.output
+        found[share] = json.loads((tmp_path / share).read_text())
+        rows = load(tmp_path / "plan.json").fetched
+        received, sent = rows.sum(axis=1).max(), rows.sum(axis=0).max()
+        assert found[share]["busiest_rows"]["vip"]["0.5"] == pytest.approx(max(received, sent))
+        assert f"fetches at most {received:.0f} rows a batch and sends at most {sent:.0f};" in result.stdout
+    assert found["equal"]["lower_bound_rows"] == found["balanced"]["lower_bound_rows"]
+    for policy in ("vip", "bayesian"):
+        bound = found["equal"]["lower_bound_rows"][policy]["0.5"]
+        equal, balanced = (found[share]["busiest_rows"][policy]["0.5"] for share in ("equal", "balanced"))
+        assert 0 < bound <= balanced < equal
+
+
 def test_json_alone():
     found = json.loads(call("--workers", 2, "--fanouts", "4", "--json", "-").stdout)
     assert list(found["policies"]) == ["bayesian"]
@@ -41,6 +70,7 @@ def test_json_alone():
     ("words", "told"),
     [
         (["--policy", "best"], "unknown cache policy 'best'"),
+        (["--share", "fair"], "unknown share 'fair'; expected one of: equal, balanced"),
         (["--alpha", "some"], "--alpha is 'some'; expected numbers by comma"),
         (["--alpha", "-1"], "alpha is -1.0"),
         (["--fanouts", "5,-2"], "each of at least 0, or -1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import numpy as np
 import typer
@@ -11,7 +11,7 @@ import typer
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 from wirewise.graph import GraphData, load, partition
-from wirewise.planners.cache import POLICIES, CacheProblem, plans
+from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
 from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
 
@@ -31,6 +31,12 @@ def cache(
         str, typer.Option(help="Share of all nodes that the caches hold together; several by comma.")
     ] = "0.1",
     policy: Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}, or all.")] = "bayesian",
+    share: Annotated[
+        str,
+        typer.Option(
+            help=f"{' or '.join(get_args(Share))}: the same rows on each machine, or what the busiest link needs."
+        ),
+    ] = "equal",
     parts: Annotated[str, typer.Option(help="Partitioner, as of `wirewise data partition`.")] = "metis",
     semantics: Annotated[
         str, typer.Option(help="cumulative or frontier: what a hop expands.")
@@ -60,12 +66,13 @@ def cache(
     problem = sampling_problem(
         graph, workers, parts, numbers("--fanouts", fanouts, int), batch_size, semantics, train_share, seed
     )
-    found = plans(problem, alphas, names)
+    found = plans(problem, alphas, names, share=cast(Share, share))
     first = found[names[0]][alphas[0]]
+    bounds = {a: balanced(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas}
     if out is not None:
         save(first, out)
     row_bytes = _FLOAT_BYTES * graph.num_features
-    write_json(json, _record(found, first, graph, row_bytes))
+    write_json(json, _record(found, bounds, first, graph, row_bytes))
     if json == "-":
         return
     needed = sum(sum(machine.needed) for machine in first.machines)
@@ -84,6 +91,11 @@ def cache(
         for name, by_alpha in found.items()
     ]
     print_table(["policy", *(f"alpha {a:g}" for a in alphas)], rows)
+    received, sent = _busiest(first)
+    typer.echo(
+        f"{names[0]} at alpha {alphas[0]:g}: a machine fetches at most {received:.0f} rows a batch and sends at most "
+        f"{sent:.0f}; with as many cached rows in all, no plan has a busiest link of less than {bounds[alphas[0]]:.0f}."
+    )
     if out is not None:
         typer.echo(f"Plan of {names[0]} at alpha {alphas[0]:g}: {out}")
 
@@ -138,8 +150,18 @@ def sampling_problem(
     )
 
 
+def _busiest(plan: CachePlan) -> tuple[float, float]:
+    """Rows a batch of the machine that fetches most, and of the one that sends most."""
+    rows = plan.fetched
+    return float(rows.sum(axis=1).max()), float(rows.sum(axis=0).max())
+
+
 def _record(
-    found: dict[str, dict[float, CachePlan]], first: CachePlan, graph: GraphData, row_bytes: int
+    found: dict[str, dict[float, CachePlan]],
+    bounds: dict[float, float],
+    first: CachePlan,
+    graph: GraphData,
+    row_bytes: int,
 ) -> dict[str, Any]:
     return {
         "dataset": graph.name,
@@ -151,4 +173,9 @@ def _record(
             name: {f"{alpha:g}": one.remaining for alpha, one in by_alpha.items()}
             for name, by_alpha in found.items()
         },
+        "busiest_rows": {
+            name: {f"{alpha:g}": max(_busiest(one)) for alpha, one in by_alpha.items()}
+            for name, by_alpha in found.items()
+        },
+        "lower_bound_rows": {name: {f"{a:g}": bound for a, bound in bounds.items()} for name in found},
     }

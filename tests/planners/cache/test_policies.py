@@ -10,7 +10,7 @@ from scipy import stats
 from wirewise.errors import InputError
 from wirewise.graph import BlockModel, block_model, load
 from wirewise.graph.sampling import seed_batches
-from wirewise.planners.cache import POLICIES, CacheProblem, keep, missed
+from wirewise.planners.cache import POLICIES, CacheProblem, keep, missed, plan
 
 MACHINES = 4
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -173,3 +173,11 @@ def test_problems_that_cannot_be_used(problem, change, told):
     knobs = {"edges": problem.edges, "owner": problem.owner, "train": problem.train, "batch_size": 64}
     with pytest.raises(InputError, match=told):
         CacheProblem(**{**knobs, "fanouts": (5,), **change})
+
+
+def test_balanced_caches_spare_the_busiest_link(problem):
+    busiest = {}
+    for share in ("equal", "balanced"):
+        rows = plan(problem, policy="vip", alpha=0.5, share=share).fetched
+        busiest[share] = max(rows.sum(axis=0).max(), rows.sum(axis=1).max())
+    assert busiest["balanced"] <= 0.8 * busiest["equal"]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError, PlanError
+from wirewise.planners.cache.balance import balanced
 from wirewise.planners.cache.inclusion import Vector
-from wirewise.planners.cache.policies import POLICIES, CacheProblem, bayesian, keep
+from wirewise.planners.cache.policies import POLICIES, CacheProblem, keep
 from wirewise.plans.cache import CachePlan, MachineCache, owner_digest, packed
 
-__all__ = ["budgets_of", "plan", "plans", "share_budget"]
+__all__ = ["Share", "budgets_of", "plan", "plans", "share_budget"]
+
+Share = Literal["equal", "balanced"]
+"""Equal budgets, each machine's highest scores, for the fewest rows in sum; or what spares the busiest link."""
 
 
 def budgets_of(problem: CacheProblem, alpha: float) -> list[int]:
@@ -35,53 +39,78 @@ def plan(
     policy: str = "bayesian",
     alpha: float = 0.1,
     budgets: Sequence[int] | None = None,
+    share: Share = "equal",
+    row_s: Sequence[float] | None = None,
     seed: int = 0,
     **knobs: Any,
 ) -> CachePlan:
-    """Keep the remote nodes of the highest scores on each machine.
+    """Keep the remote nodes of the highest scores on each machine, or those that spare the busiest link.
 
-    For the probabilities that scores stand for it is optimal: rows add up, and a machine's budget is its own.
+    For the probabilities that scores stand for, the highest of each machine leave the fewest rows in sum: rows add up,
+    and a machine's budget is its own. `share="balanced"` leaves the fewest to the busiest link instead, with as many
+    rows in all, which machines divide as that needs (`balanced`); a machine's budget is then what it keeps.
 
     Args:
         problem: What machines sample.
         policy: One of `POLICIES`.
-        alpha: Replication factor: every machine keeps alpha N / K rows.
-        budgets: Rows of each machine instead, [K].
+        alpha: Replication factor: every machine keeps alpha N / K rows, or all of them alpha N.
+        budgets: Rows of each machine instead, [K]; also where links are balanced.
+        share: How machines divide the rows.
+        row_s: Seconds that a row takes on each machine's link, for balanced links; none: the same. [K]
         seed: Recorded in the plan.
         knobs: Of the policy.
 
     Raises:
-        PlanError: Unknown policy.
-        InputError: Budgets that cannot be used.
+        PlanError: Unknown policy or share.
+        InputError: Budgets or times that cannot be used.
     """
+    _check_share(share)
     if policy not in POLICIES:
         raise PlanError(f"unknown cache policy {policy!r}; expected one of: {', '.join(POLICIES)}")
     rooms = budgets_of(problem, alpha) if budgets is None else list(budgets)
     if len(rooms) != problem.machines or min(rooms) < 0:
         raise InputError(f"budgets are {rooms}; expected {problem.machines}, each of at least 0 rows")
-    scores = [POLICIES[policy](problem, machine, **knobs) for machine in range(problem.machines)]
-    return _plan(problem, policy, scores, rooms, _expected(problem, policy, scores), seed)
+    if row_s is not None and share != "balanced":
+        raise InputError("seconds of a row change nothing where shares are equal; expected share balanced")
+    scores = _scores(problem, policy, knobs)
+    expected = scores if policy in ("bayesian", "vip") else problem.expected
+    if share == "equal":
+        return _plan(problem, policy, _highest(problem, scores, rooms), rooms, expected, seed)
+    kept = balanced(
+        problem, scores, sum(rooms) if budgets is None else rooms, expected=expected, row_s=row_s
+    ).kept
+    return _plan(problem, policy, kept, budgets, expected, seed)
 
 
 def plans(
-    problem: CacheProblem, alphas: Sequence[float], policies: Sequence[str]
+    problem: CacheProblem, alphas: Sequence[float], policies: Sequence[str], *, share: Share = "equal"
 ) -> dict[str, dict[float, CachePlan]]:
     """Plans of several policies at several replication factors; scores are computed once.
 
+    Args:
+        problem: What machines sample.
+        alphas: Replication factors.
+        policies: Some of `POLICIES`.
+        share: How machines divide the rows, as of `plan`.
+
     Raises:
-        PlanError: Unknown policy.
+        PlanError: Unknown policy or share.
         InputError: An alpha that cannot be used.
     """
     if unknown := [name for name in policies if name not in POLICIES]:
         raise PlanError(f"unknown cache policy {unknown[0]!r}; expected some of: {', '.join(POLICIES)}")
+    _check_share(share)
     rooms = {alpha: budgets_of(problem, alpha) for alpha in alphas}
-    expected = [bayesian(problem, machine) for machine in range(problem.machines)]
     found: dict[str, dict[float, CachePlan]] = {}
     for name in policies:
-        scores = [POLICIES[name](problem, machine) for machine in range(problem.machines)]
-        found[name] = {
-            alpha: _plan(problem, name, scores, room, expected, 0) for alpha, room in rooms.items()
-        }
+        scores, found[name] = _scores(problem, name, {}), {}
+        for alpha, room in rooms.items():
+            if share == "equal":
+                made = _plan(problem, name, _highest(problem, scores, room), room, problem.expected, 0)
+            else:
+                kept = balanced(problem, scores, sum(room), expected=problem.expected).kept
+                made = _plan(problem, name, kept, None, problem.expected, 0)
+            found[name][alpha] = made
     return found
 
 
@@ -109,23 +138,35 @@ def share_budget(
     return np.bincount(np.concatenate(machine)[order], minlength=problem.machines).tolist()
 
 
-def _expected(problem: CacheProblem, policy: str, scores: list[Vector]) -> list[Vector]:
-    """Rows a batch that each node is expected to be, of each machine."""
-    if policy in ("bayesian", "vip"):
-        return scores
-    return [bayesian(problem, machine) for machine in range(problem.machines)]
+def _check_share(share: str) -> None:
+    if share not in get_args(Share):
+        raise PlanError(f"unknown share {share!r}; expected one of: {', '.join(get_args(Share))}")
+
+
+def _scores(problem: CacheProblem, policy: str, knobs: dict[str, Any]) -> Sequence[Vector]:
+    if policy == "bayesian" and not knobs:
+        return problem.expected
+    return [POLICIES[policy](problem, machine, **knobs) for machine in range(problem.machines)]
+
+
+def _highest(
+    problem: CacheProblem, scores: Sequence[Vector], rooms: Sequence[int]
+) -> list[NDArray[np.int64]]:
+    """What each machine keeps of equal or given budgets."""
+    return [keep(scores[k], problem.owner == k, rooms[k]) for k in range(problem.machines)]
 
 
 def _plan(
     problem: CacheProblem,
     policy: str,
-    scores: list[Vector],
-    rooms: list[int],
-    expected: list[Vector],
+    kept: Sequence[NDArray[np.int64]],
+    rooms: Sequence[int] | None,
+    expected: Sequence[Vector],
     seed: int,
 ) -> CachePlan:
+    rooms = [len(nodes) for nodes in kept] if rooms is None else rooms
     machines = tuple(
-        _machine(problem, number, scores[number], rooms[number], expected[number])
+        _machine(problem, number, kept[number], rooms[number], expected[number])
         for number in range(problem.machines)
     )
     return CachePlan(
@@ -142,10 +183,10 @@ def _plan(
     )
 
 
-def _machine(problem: CacheProblem, number: int, scores: Vector, room: int, expected: Vector) -> MachineCache:
-    own = problem.owner == number
-    kept = keep(scores, own, room)
-    rows: NDArray[np.float64] = np.where(own, 0.0, expected)
+def _machine(
+    problem: CacheProblem, number: int, kept: NDArray[np.int64], room: int, expected: Vector
+) -> MachineCache:
+    rows: NDArray[np.float64] = np.where(problem.owner == number, 0.0, expected)
     needed = np.bincount(problem.owner, weights=rows, minlength=problem.machines)
     spared = np.bincount(problem.owner[kept], weights=rows[kept], minlength=problem.machines)
     return MachineCache(

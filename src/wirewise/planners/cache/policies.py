@@ -71,6 +71,11 @@ class CacheProblem:
         """p_0 of each machine, [K][N]."""
         return tuple(seed_probability(self.num_nodes, train, self.batch_size) for train in self.train)
 
+    @cached_property
+    def expected(self) -> tuple[Vector, ...]:
+        """Rows a batch that each node is expected to be, by `bayesian`, for each machine, [K][N]."""
+        return tuple(bayesian(self, machine) for machine in range(self.machines))
+
     def sampler(self, seed: int | None = None) -> NeighborSampler:
         """Of these batches; another seed draws others."""
         return NeighborSampler(

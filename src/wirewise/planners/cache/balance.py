@@ -1,0 +1,186 @@
+"""Which remote rows machines keep so that the busiest link carries the fewest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.planners.cache.inclusion import Vector
+from wirewise.planners.cache.policies import CacheProblem, keep
+
+__all__ = ["BalancedCaches", "balanced"]
+
+_STEP = 3.0
+"""Of the logarithm of the weight of the busiest load, in the first round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalancedCaches:
+    """What each machine keeps, and how far from the least the busiest link is."""
+
+    kept: tuple[NDArray[np.int64], ...]
+    """Ids of the remote nodes that each machine keeps, ascending, [K]."""
+    busiest: float
+    """Rows a batch, or seconds, of the busiest direction of a link."""
+    lower_bound: float
+    """No choice within the same budget leaves the busiest less."""
+
+    @property
+    def gap(self) -> float:
+        """At most this share above the least: busiest / lower bound - 1."""
+        if self.busiest <= self.lower_bound:
+            return 0.0
+        return self.busiest / self.lower_bound - 1.0 if self.lower_bound else inf
+
+
+def balanced(
+    problem: CacheProblem,
+    scores: Sequence[Vector],
+    budget: int | Sequence[int],
+    *,
+    expected: Sequence[Vector] | None = None,
+    row_s: Sequence[float] | None = None,
+    tolerance: float = 1e-3,
+    rounds: int = 100,
+) -> BalancedCaches:
+    """Choose pairs (machine k, node v) to keep so that the busiest direction of any machine's link carries least.
+
+    Within a budget of each machine its highest VIP minimises the sum of the fetched rows (SALIENT++); a step waits for
+    the busiest link. Here the largest of 2K loads is minimised: the rows that each machine receives, and those that it
+    sends. For weights w of the loads, of sum 1, the pairs of the highest p_k(v) (w_in[k] + w_out[owner(v)]) leave the
+    least sum(w load), and that is a lower bound of the optimum (the Lagrangian dual). Weights grow exponentially with
+    the loads that their choice leaves: multiplicative weights (Arora, Hazan and Kale, The Multiplicative Weights Update
+    Method, Theory of Computing 8, 2012), with steps that shrink where the bound falls. The best choice of all rounds is
+    returned, and that of equal budgets is one of them: the result is never busier.
+
+    Args:
+        problem: What machines sample.
+        scores: By which rows are chosen, such as VIP; those of 0 are not kept. [K][N]
+        budget: Rows of all machines together; or of each, [K], which leaves the choice of whom to spare.
+        expected: Rows a batch that each node is, by which loads and the bound are found; none: the scores. [K][N]
+        row_s: Seconds that a row takes on each machine's link; loads are then seconds. None: rows. [K]
+        tolerance: Stop at this gap.
+        rounds: Stop after so many.
+
+    Raises:
+        InputError: A budget or times that cannot be used.
+    """
+    machines = problem.machines
+    rooms = [budget] * machines if isinstance(budget, int) else list(budget)
+    if len(rooms) != machines or min(rooms) < 0:
+        raise InputError(
+            f"budget is {budget}; expected at least 0 rows of all machines, or of each of {machines}"
+        )
+    seconds = np.ones(machines) if row_s is None else np.asarray(row_s, dtype=np.float64)
+    if seconds.shape != (machines,) or not (np.isfinite(seconds) & (seconds > 0)).all():
+        raise InputError(f"seconds of a row are {row_s}; expected {machines}, each above 0")
+    rows, exact = (scores, True) if expected is None else (expected, expected is scores)
+    pairs = _Pairs(problem, scores, rows, seconds)
+    best = pairs.equal(problem, scores, budget)
+    busiest = float(pairs.loads(best).max())
+    bound = reached = 0.0
+    if not exact:
+        bound = balanced(problem, rows, budget, row_s=row_s, tolerance=tolerance, rounds=rounds).lower_bound
+    weights, falls = np.full(2 * machines, 0.5 / machines), 0
+    for _ in range(rounds):
+        chosen = pairs.choose(weights, budget)
+        load = pairs.loads(chosen)
+        if load.max() < busiest:
+            best, busiest = chosen, float(load.max())
+        value = float(weights @ load)
+        falls += value < reached
+        reached = max(reached, value)
+        if exact:
+            bound = reached
+        if busiest <= (1.0 + tolerance) * bound:
+            break
+        weights *= np.exp(_STEP / (1 + falls) * load / load.max())
+        weights /= weights.sum()
+    return BalancedCaches(kept=pairs.kept(best), busiest=busiest, lower_bound=bound)
+
+
+class _Pairs:
+    """Machines and remote nodes whose score is above 0, in the order of machines, then nodes.
+
+    Args:
+        problem: What machines sample.
+        scores: [K][N]
+        expected: [K][N]
+        seconds: Of a row on each machine's link, [K].
+    """
+
+    def __init__(
+        self, problem: CacheProblem, scores: Sequence[Vector], expected: Sequence[Vector], seconds: Vector
+    ) -> None:
+        owner, machines = problem.owner, range(problem.machines)
+        found = [np.flatnonzero((owner != k) & (scores[k] > 0)) for k in machines]
+        self.node = np.concatenate(found)
+        self.cuts = np.cumsum([0, *map(len, found)])
+        self.receiver = np.repeat(np.arange(problem.machines), np.diff(self.cuts))
+        self.sender = owner[self.node]
+        self.score = np.concatenate([scores[k][found[k]] for k in machines])
+        self.rows = np.concatenate([expected[k][found[k]] for k in machines])
+        never = [np.where((owner == k) | (scores[k] > 0), 0.0, expected[k]) for k in machines]
+        self.rest = np.array([np.bincount(owner, rows, problem.machines) for rows in never])
+        self.seconds = seconds
+
+    def choose(self, weights: Vector, budget: int | Sequence[int]) -> NDArray[np.bool_]:
+        """The choice that leaves the least weighted load by scores, [pairs].
+
+        Args:
+            weights: Of what machines receive, then of what they send, [2K].
+            budget: Rows of all, or of each.
+        """
+        receiving, sending = weights.reshape(2, -1) * self.seconds
+        worth = self.score * (receiving[self.receiver] + sending[self.sender])
+        if isinstance(budget, int):
+            return _highest(worth, budget)
+        return np.concatenate(
+            [
+                _highest(part, room)
+                for part, room in zip(np.split(worth, self.cuts[1:-1]), budget, strict=True)
+            ]
+        )
+
+    def equal(
+        self, problem: CacheProblem, scores: Sequence[Vector], budget: int | Sequence[int]
+    ) -> NDArray[np.bool_]:
+        """What plans of equal budgets, or of those that are given, keep, [pairs]."""
+        rooms = [budget // problem.machines] * problem.machines if isinstance(budget, int) else budget
+        parts = np.split(self.node, self.cuts[1:-1])
+        return np.concatenate(
+            [
+                np.isin(part, keep(scores[k], problem.owner == k, rooms[k]), assume_unique=True)
+                for k, part in enumerate(parts)
+            ]
+        )
+
+    def loads(self, chosen: NDArray[np.bool_]) -> Vector:
+        """What machines receive, then what they send, [2K]."""
+        machines = len(self.seconds)
+        pair = self.receiver * machines + self.sender
+        left = np.bincount(pair, np.where(chosen, 0.0, self.rows), machines**2).reshape(machines, machines)
+        left = left + self.rest
+        return np.concatenate([left.sum(1) * self.seconds, left.sum(0) * self.seconds])
+
+    def kept(self, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
+        """Nodes of each machine, ascending, [K]."""
+        parts = zip(np.split(self.node, self.cuts[1:-1]), np.split(chosen, self.cuts[1:-1]), strict=True)
+        return tuple(node[part] for node, part in parts)
+
+
+def _highest(worth: Vector, room: int) -> NDArray[np.bool_]:
+    """Which values are the highest; of equals, the first."""
+    if len(worth) <= room:
+        return np.ones(len(worth), np.bool_)
+    if not room:
+        return np.zeros(len(worth), np.bool_)
+    least = np.partition(worth, len(worth) - room)[len(worth) - room]
+    chosen = worth > least
+    chosen[np.flatnonzero(worth == least)[: room - np.count_nonzero(chosen)]] = True
+    return chosen
