@@ -164,10 +164,10 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of all machines in an epoch; without a codec those of a ring."""
     hit_rate: float
     """Of the rows of other machines that batches needed, the share that was cached."""
-    accuracy: float
-    """Of test nodes, drawn evenly."""
-    loss: float
-    """Of training, in the last epoch."""
+    accuracy: float | None
+    """Of test nodes, drawn evenly; none: computing was emulated."""
+    loss: float | None
+    """Of training, in the last epoch; none likewise."""
     stage_s: dict[str, float]
     """Median of a batch on rank 0, by stage."""
     link_s: float
@@ -217,6 +217,10 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of gradients, in modes that compress them."""
     topology: str = "replicated"
     device: str = "cpu"
+    share: str = "equal"
+    """How machines divide the cached rows, as of `planners.cache.plan`."""
+    processors: str = "shared"
+    """"shared": machines compute on the processors of one computer; "own": as if on their own ones, emulated."""
 
 
 class IncrementalRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from wirewise.cli.main import app
 from wirewise.errors import InputError
 from wirewise.graph import load, read_graph, write_graph
 from wirewise.recipes.launch import last_words
-from wirewise.recipes.salientpp import TOPOLOGIES, Job, prepare, run
+from wirewise.recipes.salientpp import PROCESSORS, TOPOLOGIES, Job, prepare, run
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
 
@@ -47,6 +47,9 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
         ({"topology": "cut"}, "topology is 'cut'; expected one of: replicated, partitioned"),
         ({"topology": "partitioned", "threads": 2}, "2 threads cannot sample a partitioned topology"),
         ({"device": "tpu"}, "device is 'tpu'; expected one of: cpu, cuda"),
+        ({"share": "fair"}, "share is 'fair'; expected one of: equal, balanced"),
+        ({"processors": "many"}, "processors is 'many'; expected one of: shared, own"),
+        ({"processors": "own", "device": "cuda"}, "emulated on device 'cpu'; got device 'cuda'"),
         ({"network": "air"}, "network is 'air'; expected one of: lab, loopback"),
         ({"prefix": 1.5}, "prefix is 1.5"),
         ({"dropout": 1.0}, "dropout is 1"),
@@ -134,6 +137,29 @@ def test_a_partitioned_topology_trains_bit_for_bit_alike(tmp_path):
         assert whole.sampling_bytes == 0 < parts.sampling_bytes
         # No link is known here, so that none can bind.
         assert whole.link_s == 0 and whole.binding == "processors"
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_processors_of_their_own_are_slept_and_send_what_real_ones_send(tmp_path):
+    modes = ("base", "int8", "gradients")
+    folders = [tmp_path / processors for processors in PROCESSORS]
+    for folder in folders:
+        folder.mkdir()
+        prepare(job_of(processors=folder.name, modes=modes, step_s=0.01), folder)
+    run_ranks_as_processes(2, work, folders)
+    real, slept = (
+        msgspec.json.decode((folder / "outcome.json").read_bytes(), type=MiniBatchRun) for folder in folders
+    )
+    assert (real.processors, slept.processors) == PROCESSORS
+    for name in modes:
+        one, other = real.modes[name], slept.modes[name]
+        assert other.remote_rows == one.remote_rows and other.bytes_sent == one.bytes_sent
+        assert other.gradient_bytes == one.gradient_bytes > 0
+        assert other.accuracy is None and other.loss is None
+        # Beside what is asked for, a step sleeps as long as its computing took.
+        assert other.slept_s > one.slept_s == pytest.approx(0.01 * real.batches)
+        assert other.epoch_s > other.slept_s
 
 
 @pytest.mark.gpu

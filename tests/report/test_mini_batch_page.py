@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 
 from wirewise.report.mini_batch_page import mini_batch_html, write_mini_batch_html
@@ -51,6 +52,15 @@ BOTH = run_of(
 
 def text_of(page):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_page_says_that_training_is_emulated_and_claims_no_accuracy():
+    slept = {"accuracy": None, "loss": None}
+    run = run_of(base=record(5.0, **slept), int8=record(0.8, pipelined=True, **slept))
+    told = text_of(mini_batch_html(msgspec.structs.replace(run, processors="own")))
+    assert "Training is emulated" in told and "share the processors" not in told
+    assert told.count("not trained") == 4 and "82.0 %" not in told
+    assert "emulated" not in text_of(mini_batch_html(BOTH))
 
 
 def test_the_page_names_the_fastest_mode_and_what_the_model_allows(tmp_path):

@@ -31,6 +31,12 @@ def salientpp(
         typer.Option(help="replicated: all edges on every machine; partitioned: those of its own nodes."),
     ] = "replicated",
     device: Annotated[str, typer.Option(help="cpu or cuda: where batches are made and trained.")] = "cpu",
+    processors: Annotated[
+        str,
+        typer.Option(
+            help="shared: machines compute here; own: as if each had a processor, measured alone and slept (emulated)."
+        ),
+    ] = "shared",
     prefix: Annotated[
         float, typer.Option(help="Share of its own rows that a machine keeps on a CUDA device.")
     ] = 0.15,
@@ -44,6 +50,12 @@ def salientpp(
         str,
         typer.Option(help="Of the cache, as of `wirewise plan cache`; others by comma are compared with it."),
     ] = "vip",
+    share: Annotated[
+        str,
+        typer.Option(
+            help="equal: each machine caches as many rows; balanced: the busiest link carries the fewest."
+        ),
+    ] = "equal",
     codec: Annotated[str, typer.Option(help="Of gradients, in the mode gradients.")] = "bf16",
     train_share: Annotated[float, typer.Option(help="Use so much of the training nodes.")] = 0.13,
     epochs: Annotated[int, typer.Option(help="Of every mode.")] = 3,
@@ -75,12 +87,14 @@ def salientpp(
         network=network,
         topology=topology,
         device=device,
+        processors=processors,
         prefix=prefix,
         modes=_words(modes),
         fanouts=_numbers(fanouts),
         batch_size=batch_size,
         alpha=alpha,
         policy=policies[0] if policies else "",
+        share=share,
         others=policies[1:],
         codec=codec,
         train_share=train_share,
@@ -128,10 +142,14 @@ def _show(found: MiniBatchRun) -> None:
             str(one.remote_rows),
             f"{one.hit_rate:.0%}",
             size(one.bytes_sent + one.sampling_bytes),
-            f"{100 * one.accuracy:.1f}",
+            "" if one.accuracy is None else f"{100 * one.accuracy:.1f}",
         ]
         for name, one in found.modes.items()
     ]
     titles = ["mode", "epoch", "speed", "model", "binds", "rows an epoch", "cached", "sent", "accuracy %"]
     print_table(titles, rows)
+    if found.processors == "own":
+        typer.echo(
+            "Training is emulated: its steps were timed while no other machine computed, and are slept."
+        )
     typer.echo(f"The plan expects the cache to leave {found.predicted_remaining:.1%} of the remote rows.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 import msgspec
 import numpy as np
@@ -23,19 +23,22 @@ from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
 from wirewise.graph.sampling.sampler import check_hops
 from wirewise.planners import cache
-from wirewise.planners.cache import POLICIES, CacheProblem
+from wirewise.planners.cache import POLICIES, CacheProblem, Share
 from wirewise.planners.cache.inclusion import inclusion
 from wirewise.plans import CachePlan
 from wirewise.recipes.launch import in_lab, on_loopback
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
 
-__all__ = ["ALPHAS", "DEVICES", "MODES", "NETWORKS", "TOPOLOGIES", "Job", "Mode", "run"]
+__all__ = ["ALPHAS", "DEVICES", "MODES", "NETWORKS", "PROCESSORS", "TOPOLOGIES", "Job", "Mode", "run"]
 
 TOPOLOGIES = ("replicated", "partitioned")
 """Whether a machine has the edges of all nodes, or of its own ones only and asks others hop by hop."""
 DEVICES = ("cpu", "cuda")
 """Where batches are made and trained."""
+PROCESSORS = ("shared", "own")
+"""Whether machines compute on the processors of this computer, or as if each had one of its own: what a step computes
+is measured while no other machine computes, and then slept (emulated)."""
 NETWORKS = ("lab", "loopback")
 """Hosts with shaped links, or processes of this machine that no link slows."""
 
@@ -77,6 +80,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     network: str = "lab"
     topology: str = "replicated"
     device: str = "cpu"
+    processors: str = "shared"
     prefix: float = 0.15
     """Share of its own rows that a machine keeps on its device, where that is not the processor."""
     modes: tuple[str, ...] = ("base", "pipeline", "cache", "int8", "gradients")
@@ -84,6 +88,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     batch_size: int = 64
     alpha: float = 0.5
     policy: str = "vip"
+    share: str = "equal"
+    """How machines divide the cached rows: each as many, or so that the busiest link carries the fewest."""
     others: tuple[str, ...] = ()
     """Policies that `policy` is compared with, by the rows that they leave."""
     codec: str = "bf16"
@@ -118,9 +124,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise InputError(
                 f"cache policy {unknown[0]!r} is unknown; expected some of: {', '.join(POLICIES)}"
             )
-        for name, known in (("topology", TOPOLOGIES), ("device", DEVICES), ("network", NETWORKS)):
+        for name, known in (
+            ("topology", TOPOLOGIES),
+            ("device", DEVICES),
+            ("processors", PROCESSORS),
+            ("share", get_args(Share)),
+            ("network", NETWORKS),
+        ):
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
+        if self.device == "cuda" and self.processors == "own":
+            raise InputError(
+                "machines of their own processors are emulated on device 'cpu'; got device 'cuda'"
+            )
         if self.topology == "partitioned" and self.threads > 1:
             raise InputError(
                 f"{self.threads} threads cannot sample a partitioned topology, whose machines draw together; expected 1"
@@ -217,7 +233,7 @@ def _check_memory(features: int, plan: CachePlan) -> None:
 
 def _plan(job: Job, problem: CacheProblem, folder: Path) -> CachePlan:
     """Write the cache plan, and what other policies and alphas would leave to fetch."""
-    found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), (job.policy, *job.others))
+    found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), (job.policy, *job.others), share=cast(Share, job.share))
     plan = found[job.policy][job.alpha]
     plans.save(plan, folder / "plan.json")
     left = {

@@ -11,6 +11,8 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +20,14 @@ import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from wirewise import units
 from wirewise.codec.layout import row_bytes
 from wirewise.files import atomic_file
+from wirewise.lab import VirtualAccelerator
 from wirewise.recipes.launch import SAYS
 from wirewise.recipes.salientpp import MODES, Job, Mode
 from wirewise.recipes.salientpp_part import Part
@@ -38,6 +41,8 @@ from wirewise.runtime.transport import Transport
 
 __all__ = ["Machine", "main"]
 
+_TIMED = 5
+"""Batches that are timed where computing is emulated."""
 _EVALUATED = 20
 """Neighbours in each hop of evaluation."""
 _HEADERS = 1514 / 1448
@@ -60,7 +65,7 @@ def main(path: str) -> None:
 class _Net(NamedTuple):
     """What trains."""
 
-    bare: Sage
+    bare: nn.Module
     wrapped: DistributedDataParallel
     compressed: HookState | None
     optimizer: torch.optim.Optimizer
@@ -105,6 +110,8 @@ class Machine:
         self.part = Part(job, folder, self.rank, ids, sampling)
         self.batches = 0
         """Of an epoch."""
+        self.slept = self._alone_s() if job.processors == "own" else None
+        """Forward and backward seconds of a step, where computing is emulated."""
 
     def work(self) -> None:
         """Train every mode, write."""
@@ -132,6 +139,8 @@ class Machine:
             codec=self.job.codec,
             topology=self.job.topology,
             device=self.job.device,
+            share=self.job.share,
+            processors=self.job.processors,
         )
         with atomic_file(self.folder / "outcome.json") as file:
             file.write(msgspec.json.encode(run))
@@ -140,8 +149,8 @@ class Machine:
         mode, net, seen = MODES[name], self._net(MODES[name]), _Seen()
         loader = self.part.loader(self.rows, self.job.fanouts, mode, self.part.train)
         self.batches = len(loader)
-        for epoch in range(self.job.epochs):
-            self._epoch(loader, epoch, net, seen)
+        for epoch, batches in loader.epochs(range(self.job.epochs)):
+            self._epoch(batches, net, seen)
             self._say(f"{name}, epoch {epoch + 1} of {self.job.epochs}: {seen.epochs_s[-1]:.2f} s")
         record = self._record(mode, loader, net, seen)
         if net.compressed is not None:
@@ -150,9 +159,12 @@ class Machine:
 
     def _net(self, mode: Mode) -> _Net:
         torch.manual_seed(self.job.seed)
-        hidden = [self.job.hidden] * (len(self.job.fanouts) - 1)
-        widths = [self.part.num_features, *hidden, self.part.num_classes]
-        bare = Sage(widths, dropout=self.job.dropout).to(self.part.device)
+        bare: nn.Module = self._sage()
+        if self.slept is not None:
+            forward_s, backward_s = self.slept
+            bare = VirtualAccelerator.uniform(
+                1, sum(p.numel() for p in bare.parameters()), forward_s=forward_s, backward_s=backward_s
+            )
         # Machines start from the same weights and drop different values, as one would in the union of their batches.
         torch.manual_seed(stream_key(self.job.seed, self.rank))
         wrapped, compressed = DistributedDataParallel(bare), None
@@ -162,10 +174,31 @@ class Machine:
         optimizer = torch.optim.Adam(bare.parameters(), lr=self.job.learning_rate)
         return _Net(bare, wrapped, compressed, optimizer)
 
-    def _epoch(self, loader: BatchLoader, epoch: int, net: _Net, seen: _Seen) -> None:
+    def _sage(self) -> Sage:
+        hidden = [self.job.hidden] * (len(self.job.fanouts) - 1)
+        widths = [self.part.num_features, *hidden, self.part.num_classes]
+        return Sage(widths, dropout=self.job.dropout).to(self.part.device)
+
+    def _alone_s(self) -> tuple[float, float]:
+        """Seconds of a step forward and back on a processor that nothing else uses; machines measure in turn."""
+        net = self._sage()
+        loader = self.part.loader(self.rows, self.job.fanouts, MODES["base"], self.part.train)
+        batches = list(islice(loader.epoch(0), _TIMED))
+        found = (0.0, 0.0)
+        for machine in range(self.job.workers):
+            if machine == self.rank:
+                # The first round loads kernels.
+                for _ in range(2):
+                    times = [_timed(net, batch) for batch in batches]
+                forward_s, backward_s = np.median(times, axis=0)
+                found = float(forward_s), float(backward_s)
+            self.gradients.all_reduce(torch.zeros(1), "the end of a machine's turn")
+        return found
+
+    def _epoch(self, batches: Iterable[MiniBatch], net: _Net, seen: _Seen) -> None:
         self.gradients.all_reduce(torch.zeros(1), "the start of an epoch")
         start_s, cpu_s = time.perf_counter(), time.process_time()
-        for batch in loader.epoch(epoch):
+        for batch in batches:
             begin_s = time.perf_counter()
             seen.losses.append(self._step(net.wrapped, net.optimizer, batch))
             batch.stage_s["train"] = time.perf_counter() - begin_s
@@ -176,11 +209,18 @@ class Machine:
     def _step(self, net: nn.Module, optimizer: torch.optim.Optimizer, batch: MiniBatch) -> float:
         """Train on a batch; gradients are the mean over all seeds of all machines."""
         time.sleep(self.job.step_s)
-        loss = cross_entropy(net(batch.x, batch.batch.layers), batch.y, reduction="sum") * batch.scale
-        loss.backward()
+        found: list[Tensor] = []
+
+        def forward_and_back() -> None:
+            loss = _loss(net, batch) if self.slept is None else net(batch.x[:1, :1]).sum()
+            loss.backward()
+            found.append(loss.detach())
+
+        # DDP communicates in both directions: where a machine has died, gloo fails in the middle of them.
+        self.gradients.guard(forward_and_back, "the sum of gradients")
         optimizer.step()
         optimizer.zero_grad()
-        return float(loss.detach())
+        return float(found[0])
 
     def _record(self, mode: Mode, loader: BatchLoader, net: _Net, seen: _Seen) -> MiniBatchRecord:
         epochs, fetcher = self.job.epochs, loader.fetcher
@@ -202,14 +242,17 @@ class Machine:
             sampling_bytes=int(self._reduced(float(sent - fetcher.sent_bytes)) / epochs),
             gradient_bytes=int(self._reduced(gradients)),
             hit_rate=1 - fetched / foreign if foreign else 0.0,
-            accuracy=self._accuracy(net.bare),
-            loss=self._reduced(statistics.mean(seen.losses[-len(loader) :])) / self.job.workers,
+            accuracy=self._accuracy(net.bare) if self.slept is None else None,
+            loss=None if self.slept is not None else self._mean_loss(seen.losses[-len(loader) :]),
             stage_s={stage: statistics.median(spent) for stage, spent in seen.stages.items()},
             link_s=self._link_s(self._reduced(busiest, dist.ReduceOp.MAX)),
             cpu_s=statistics.median(seen.cpu_s) / min(self.job.workers, os.cpu_count() or 1),
-            slept_s=self.job.step_s * len(loader),
+            slept_s=(self.job.step_s + sum(self.slept or ())) * len(loader),
             pipelined=mode.depth > 0,
         )
+
+    def _mean_loss(self, losses: list[float]) -> float:
+        return self._reduced(statistics.mean(losses)) / self.job.workers
 
     def _link_s(self, sent_bytes: float) -> float:
         """What bytes of a machine take on the link that it shares with others of its host; loopback is no link."""
@@ -230,7 +273,7 @@ class Machine:
         return int(rows * (row_bytes(self.part.num_features, mode.bits) + 4)) + heads
 
     @torch.no_grad()
-    def _accuracy(self, net: Sage) -> float:
+    def _accuracy(self, net: nn.Module) -> float:
         """Share of the test nodes that are right, each machine looking at its own."""
         test = self.part.test
         if not len(test):
@@ -268,6 +311,19 @@ class Machine:
         if self.rank == 0:
             sys.stdout.write(f"{SAYS}{text}\n")
             sys.stdout.flush()
+
+
+def _loss(net: nn.Module, batch: MiniBatch) -> Tensor:
+    return cross_entropy(net(batch.x, batch.batch.layers), batch.y, reduction="sum") * batch.scale
+
+
+def _timed(net: nn.Module, batch: MiniBatch) -> tuple[float, float]:
+    """Seconds forward and back."""
+    start_s = time.perf_counter()
+    loss = _loss(net, batch)
+    forward_s = time.perf_counter()
+    loss.backward()
+    return forward_s - start_s, time.perf_counter() - forward_s
 
 
 if __name__ == "__main__":

@@ -76,9 +76,13 @@ def _cards(run: MiniBatchRun) -> str:
             (f"Faster than {_first(run)}", factor(best.speedup), f"the model allows {factor(_allowed(run, best))}"),
             ("Rows from the cache", f"{100 * best.hit_rate:.0f} %", f"of other machines' rows, alpha {run.alpha:g}"),
             ("Fewer bytes of rows", factor(less), f"{size(best.bytes_sent)} an epoch, all machines"),
-            ("Test accuracy", f"{100 * best.accuracy:.1f} %", f"{_first(run)}: {100 * first.accuracy:.1f} %"),
+            ("Test accuracy", _accuracy(best), f"{_first(run)}: {_accuracy(first)}"),
         ]
     )  # fmt: skip
+
+
+def _accuracy(one: MiniBatchRecord) -> str:
+    return "not trained" if one.accuracy is None else f"{100 * one.accuracy:.1f} %"
 
 
 def _epochs(run: MiniBatchRun) -> str:
@@ -97,7 +101,11 @@ def _stages(run: MiniBatchRun) -> str:
     chart = stages_chart(run.modes, run.batches)
     lead = (
         "Medians of a batch on machine 0. In a pipeline stages of different batches go on at the same time: the mark "
-        "says after what time the next batch came. Machines share the processors of this computer."
+        "says after what time the next batch came. "
+    ) + (
+        "Training is emulated: its steps were timed while no other machine computed, and are slept."
+        if run.processors == "own"
+        else "Machines share the processors of this computer."
     )
     return shell.section(
         "Stages of a batch", lead, f"{stages_legend()}<figure>{chart}</figure>" if chart else ""
@@ -138,7 +146,7 @@ def _bytes(run: MiniBatchRun) -> str:
             signed(one.bytes_sent / one.bytes_predicted - 1) if one.bytes_predicted else "",
             size(one.sampling_bytes),
             size(one.gradient_bytes),
-            f"{100 * one.accuracy:.1f} %",
+            _accuracy(one),
         ]
         for name, one in run.modes.items()
     ]

@@ -159,6 +159,8 @@ class Transport:
 
     def failure(self, what: str, peer: int | None, cause: str) -> PeerError:
         """Describe a failed wait, naming the rank that failed first where the store can tell."""
+        if peer is None and len(self.peers) == 1:
+            (peer,) = self.peers
         first = self._first_failed(peer)
         silent = "imed out" in cause or "timeout" in cause.lower()
         who = f"rank {first}" if first is not None else "a peer"

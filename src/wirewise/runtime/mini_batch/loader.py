@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Any
 
 from numpy.typing import NDArray
@@ -11,7 +14,7 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.graph.sampling import NeighborSampler
 from wirewise.runtime.mini_batch.batch import MiniBatch
-from wirewise.runtime.mini_batch.epoch import Epoch
+from wirewise.runtime.mini_batch.batches import Batches
 from wirewise.runtime.mini_batch.fetching import Fetcher
 from wirewise.runtime.mini_batch.topology import PartitionedSampler
 
@@ -81,9 +84,31 @@ class BatchLoader:
         Raises:
             PeerError: A machine is gone; names it and the stage.
         """
+        return self._batches(range(number, number + 1), start)
+
+    def epochs(self, numbers: range, *, start: int = 0) -> Iterator[tuple[int, Iterator[MiniBatch]]]:
+        """Some epochs, each with its number and its batches, where the pipeline goes on from one into the next.
+
+        The batches are those of `epoch`. Those that are left when the next epoch is asked for are skipped: all machines
+        do so alike.
+
+        Args:
+            numbers: Of the epochs.
+            start: The first batch of the first of them.
+
+        Raises:
+            PeerError: A machine is gone; names it and the stage.
+        """
+        batches = self._batches(numbers, start)
+        with closing(batches):
+            for number in numbers:
+                own = islice(batches, len(self) - start)
+                yield number, own
+                deque(own, maxlen=0)
+                start = 0
+
+    def _batches(self, epochs: range, start: int) -> Generator[MiniBatch]:
         if not 0 <= start <= len(self):
             raise InputError(f"an epoch has {len(self)} batches; got start {start}")
-        if start == len(self):
-            return iter(())
-        work = Epoch(self, number, start)
-        return work.one_by_one() if self.depth == 0 else work.ahead()
+        batches = Batches(self, epochs, start)
+        return batches.one_by_one() if self.depth == 0 else batches.ahead()

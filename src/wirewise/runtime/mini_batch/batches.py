@@ -1,9 +1,10 @@
-"""The batches of one epoch on their way through the stages sample, ids, slice, rows and assemble.
+"""The batches of some epochs on their way through the stages sample, ids, slice, rows and assemble.
 
 In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the one
 before it, in the same order on all machines, and another waits for rows: those of several batches travel at a time, so
 that a link has always something to carry. Once enough of them do, those of the next one wait until training takes a
-batch: they leave while it computes, before its gradients need the link.
+batch: they leave while it computes, before its gradients need the link. A pipeline goes on from one epoch into the
+next, so that links carry rows of the next epoch while the last batches of this one train.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, Full, Queue
-from typing import TYPE_CHECKING, Any
+from queue import Full, Queue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,16 +32,27 @@ from wirewise.runtime.transport import Pending
 if TYPE_CHECKING:
     from wirewise.runtime.mini_batch.loader import BatchLoader
 
-__all__ = ["Epoch"]
+__all__ = ["Batches"]
 
 _LOOK_S = 0.2
+
+
+class _Place(NamedTuple):
+    """Of a batch in its epoch."""
+
+    epoch: int
+    number: int
+    seeds: NDArray[np.int64]
+    """Of this machine."""
+    all_seeds: int
+    """How many the machines have together."""
 
 
 @dataclass
 class _Making:
     """A batch on its way."""
 
-    number: int
+    place: _Place
     batch: Batch
     wanted: Wanted
     stage_s: dict[str, float]
@@ -52,55 +64,91 @@ class _Line:
     """Between the threads of a pipeline.
 
     Args:
+        count: Batches in all.
         depth: Batches that are made ahead.
     """
 
-    def __init__(self, depth: int) -> None:
-        self.stop = threading.Event()
+    def __init__(self, count: int, depth: int) -> None:
+        self.failed = threading.Event()
+        """A thread has failed: the other one must not wait for it."""
+        self.left = threading.Event()
         """The reader of batches has gone."""
-        self._room = threading.Semaphore(max(depth // 2, 1) + 2)
+        self.last = count
+        """Batches that are asked for."""
+        ready, on_their_way = max(depth - depth // 2, 1), max(depth // 2, 1) + 2
+        self._room = threading.Semaphore(on_their_way)
         self.under_way: Queue[Any] = Queue()
-        self.done: Queue[Any] = Queue(max(depth - depth // 2, 1))
+        self.done: Queue[Any] = Queue(ready)
+        self._lead = ready + 1 + on_their_way + 1
 
     def wait_for_room(self) -> None:
-        """Wait until there is room for one more batch on its way, or the reader has gone."""
-        while not self.stop.is_set():
+        """Wait until there is room for one more batch on its way, or the other thread has failed."""
+        while not self.failed.is_set():
             if self._room.acquire(timeout=_LOOK_S):
                 return
 
     def next_under_way(self) -> Any:
-        """The next batch whose rows have left, or none once the reader has gone; makes room for another."""
-        made = _get(self.under_way, self.stop)
+        """The next batch whose rows have left, none after the last one, or an error; makes room for another."""
+        made = self.under_way.get()
         self._room.release()
         return made
 
+    def hand_over(self, item: Any) -> None:
+        """Put an item before the reader, unless it has gone."""
+        while not self.left.is_set():
+            try:
+                self.done.put(item, timeout=_LOOK_S)
+                return
+            except Full:
+                continue
 
-class Epoch:
-    """One epoch of a loader."""
+    def leave(self, taken: int) -> None:
+        """The reader goes after so many batches.
 
-    def __init__(self, loader: BatchLoader, epoch: int, start: int) -> None:
-        self.loader, self.fetcher, self.number = loader, loader.fetcher, epoch
+        Machines are at different places by then. All of them go on to the batch that none of them can have passed.
+        """
+        self.last = min(self.last, taken + self._lead)
+        self.left.set()
+
+
+class Batches:
+    """Those of some epochs of a loader, in order.
+
+    Args:
+        loader: Says how.
+        epochs: Numbers of the epochs.
+        start: The first batch of the first epoch.
+    """
+
+    def __init__(self, loader: BatchLoader, epochs: range, start: int = 0) -> None:
+        self.loader, self.fetcher, self.epochs, self.start = loader, loader.fetcher, epochs, start
         self.rank = self.fetcher.transport.rank
-        seed = loader.sampler.seed
-        cuts = [seed_batches(train, 1, epoch=epoch, seed=seed, batches=len(loader)) for train in loader.train]
-        self.seeds = cuts[self.rank]
-        self.sizes = [sum(len(cut[i]) for cut in cuts) for i in range(len(loader))]
-        self.places = range(start, len(loader))
 
-    def one_by_one(self) -> Iterator[MiniBatch]:
+    def __len__(self) -> int:
+        """How many."""
+        return max(len(self.epochs) * len(self.loader) - self.start, 0)
+
+    def one_by_one(self) -> Generator[MiniBatch]:
+        """Each made when it is asked for."""
+        if not len(self):
+            return
+        places = self._places()
         with ThreadPoolExecutor(1, "wirewise-slice") as slicer:
-            made = self._sample(self.places[0])
+            made = self._sample(next(places))
             self.fetcher.announce(made.wanted)
-            for place in self.places:
-                following = self._sample(place + 1) if place + 1 in self.places else None
+            for place in places:
+                following = self._sample(place)
                 self._ask(made, following, slicer)
                 yield self._assemble(made, self._fetch(made)).arrive()
-                if following is not None:
-                    made = following
+                made = following
+            self._ask(made, None, slicer)
+            yield self._assemble(made, self._fetch(made)).arrive()
 
-    def ahead(self) -> Iterator[MiniBatch]:
+    def ahead(self) -> Generator[MiniBatch]:
         """Some batches ready, some on their way: together about `depth` ahead of training."""
-        line = _Line(self.loader.depth)
+        if not len(self):
+            return
+        line, taken = _Line(len(self), self.loader.depth), 0
         threads = [
             threading.Thread(target=work, args=(line,), name=f"wirewise-{name}", daemon=True)
             for name, work in (("ask", self._ask_all), ("land", self._land_all))
@@ -108,15 +156,14 @@ class Epoch:
         for thread in threads:
             thread.start()
         try:
-            for _ in self.places:
+            while taken < len(self):
                 found = line.done.get()
                 if isinstance(found, BaseException):
                     raise found
+                taken += 1
                 yield found.result().arrive()
         finally:
-            line.stop.set()
-            for queue in (line.under_way, line.done):
-                _drain(queue)
+            line.leave(taken)
             deadline = time.monotonic() + self.fetcher.transport.timeout_s
             for thread in threads:
                 thread.join(max(deadline - time.monotonic(), 0))
@@ -133,7 +180,8 @@ class Epoch:
                 self.fetcher.announce(first.wanted)
                 made: _Making | None = first
                 before: _Making | None = None
-                while made is not None and not line.stop.is_set():
+                asked = 0
+                while made is not None and asked < line.last and not line.failed.is_set():
                     following = next(sampled, None)
                     ask = partial(self._ask, made, following, slicer)
                     # Where training waits for rows, machines that have just exchanged ids send together, and links
@@ -141,11 +189,13 @@ class Epoch:
                     waits = line.done.empty()
                     for step in (line.wait_for_room, ask) if waits else (ask, line.wait_for_room):
                         step()
+                    asked += 1
                     if before is not None:
                         self._send(before, line)
                     before, made = made, following
                 if before is not None:
                     self._send(before, line)
+                line.under_way.put(None)
             except BaseException as error:
                 line.under_way.put(error)
 
@@ -154,13 +204,12 @@ class Epoch:
         with ThreadPoolExecutor(1, "wirewise-assemble") as assembler:
             try:
                 before: Pending | None = None
-                for _ in self.places:
-                    made = line.next_under_way()
-                    if made is None:
-                        return
+                while (made := line.next_under_way()) is not None:
                     if isinstance(made, BaseException):
                         raise made
-                    _put(line.done, assembler.submit(self._assemble, made, self._land(made)), line.stop)
+                    came = self._land(made)
+                    if not line.left.is_set():
+                        line.hand_over(assembler.submit(self._assemble, made, came))
                     # What others asked for may take longer: nobody here waits for it.
                     if before is not None:
                         before.wait_sends()
@@ -168,25 +217,37 @@ class Epoch:
                 if before is not None:
                     before.wait_sends()
             except BaseException as error:
-                _put(line.done, error, line.stop)
+                line.failed.set()
+                line.hand_over(error)
 
     def _sampled(self, samplers: ThreadPoolExecutor) -> Iterator[_Making]:
         """Batches in order, some of them sampled ahead."""
         waiting: deque[Future[_Making]] = deque()
-        for place in self.places:
+        for place in self._places():
             waiting.append(samplers.submit(self._sample, place))
             if len(waiting) > self.loader.depth + 1:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _sample(self, place: int) -> _Making:
+    def _places(self) -> Iterator[_Place]:
+        """All batches in order."""
+        loader, start = self.loader, self.start
+        for epoch in self.epochs:
+            cuts = [
+                seed_batches(train, 1, epoch=epoch, seed=loader.sampler.seed, batches=len(loader))
+                for train in loader.train
+            ]
+            for number in range(start, len(loader)):
+                yield _Place(epoch, number, cuts[self.rank][number], sum(len(cut[number]) for cut in cuts))
+            start = 0
+
+    def _sample(self, place: _Place) -> _Making:
         begin = time.perf_counter()
-        seeds, loader = self.seeds[place], self.loader
-        machines = len(loader.train)
-        draw = place if loader.shared_draws else place * machines + self.rank
-        if len(seeds) or loader.sampler.collective:
-            batch = loader.sampler.sample(seeds, epoch=self.number, batch=draw)
+        loader, number = self.loader, place.number
+        draw = number if loader.shared_draws else number * len(loader.train) + self.rank
+        if len(place.seeds) or loader.sampler.collective:
+            batch = loader.sampler.sample(place.seeds, epoch=place.epoch, batch=draw)
         else:
             batch = loader.sampler.nothing()
         made = _Making(place, batch, self.fetcher.wanted(batch.n_id), {})
@@ -202,13 +263,11 @@ class Epoch:
 
     def _answer(self, made: _Making, asked: list[NDArray[np.int32]]) -> Answer:
         begin = time.perf_counter()
-        answer = self.fetcher.answer(asked, self.number, made.number)
+        answer = self.fetcher.answer(asked, made.place.epoch, made.place.number)
         made.stage_s["slice"] = time.perf_counter() - begin
         return answer
 
     def _send(self, made: _Making, line: _Line) -> None:
-        if line.stop.is_set():
-            return
         assert made.answer is not None
         assert made.incoming is not None
         self.fetcher.send(made.incoming, made.answer.result())
@@ -238,41 +297,13 @@ class Epoch:
         seeds = torch.from_numpy(batch.n_id[: batch.num_seeds])
         made.stage_s["assemble"] = time.perf_counter() - begin
         return MiniBatch(
-            number=made.number,
+            number=made.place.number,
             batch=batch,
             x=found.x,
             y=self.loader.labels[seeds].to(store.device),
             copied=found.copied,
-            scale=len(self.loader.train) / self.sizes[made.number],
+            scale=len(self.loader.train) / made.place.all_seeds,
             stage_s=made.stage_s,
             remote_rows=len(made.wanted.places),
             foreign_rows=store.count_foreign(batch.n_id),
         )
-
-
-def _put(queue: Queue[Any], item: Any, stop: threading.Event) -> None:
-    """Put an item unless the reader has gone."""
-    while not stop.is_set():
-        try:
-            queue.put(item, timeout=_LOOK_S)
-            return
-        except Full:
-            continue
-
-
-def _get(queue: Queue[Any], stop: threading.Event) -> Any:
-    """The next item, or none once the reader of batches has gone."""
-    while not stop.is_set():
-        try:
-            return queue.get(timeout=_LOOK_S)
-        except Empty:
-            continue
-    return None
-
-
-def _drain(queue: Queue[Any]) -> None:
-    try:
-        while True:
-            queue.get_nowait()
-    except Empty:
-        return
