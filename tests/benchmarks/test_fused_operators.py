@@ -10,7 +10,7 @@ from tests.benchmarks.test_benchmarks import load
 
 from wirewise.planners.fusion.disco.synthetic import random_graph
 from wirewise.recipes.fused_operators import accuracy, split, structure_of
-from wirewise.recipes.fused_samples import Sample
+from wirewise.recipes.fused_samples import Sample, least_of
 
 
 def samples(seed: int) -> list[Sample]:
@@ -43,6 +43,15 @@ def test_structures_are_in_one_part_only():
     assert len(known) + len(kept) == 120 and 6 <= len(kept) / 3 <= 14
     assert not {structure_of(one) for one in known} & {structure_of(one) for one in kept}
     assert split(regions[::-1])[1] == [one for samples in regions[::-1] for one in samples if one in kept]
+
+
+def test_the_least_of_passes_counts():
+    first = [samples(0), samples(1)]
+    slow = msgspec.structs.replace(first[0][1], seconds=9.0)
+    fast = msgspec.structs.replace(first[0][2], seconds=1e-9)
+    found = least_of([first, [[slow, fast]]])
+    assert found[1] == first[1] and found[0][:2] == first[0][:2]
+    assert found[0][2].seconds == 1e-9 and found[0][2].graph == first[0][2].graph
 
 
 def test_accuracy_counts_relative_errors():

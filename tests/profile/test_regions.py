@@ -12,6 +12,7 @@ from torch import nn
 
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import Operator, OperatorGraph
+from wirewise.profile import regions
 from wirewise.profile.regions import PRIME, Kernel, pick, resized, seconds_alone, seconds_of
 from wirewise.runtime.data_parallel.capture import Capture, capture
 
@@ -93,6 +94,15 @@ def test_seconds_of_a_kernel_are_those_of_its_work():
     small, large = (Kernel(torch.sort, (torch.rand(n),)) for n in (100, 1_000_000))
     few, many = seconds_of([small, large], repeats=1)
     assert 0 < 100 * few < many
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_loops_that_shared_the_core_are_tried_again(monkeypatch, alone):
+    calls = []
+    monkeypatch.setattr(regions, "_is_undisturbed", lambda: alone)
+    monkeypatch.setattr(regions, "_loops", lambda kernel: 1)
+    assert seconds_of([Kernel(calls.append, (None,))], repeats=2)[0] > 0
+    assert len(calls) == 2 * (1 if alone else regions._PATIENCE)
 
 
 _COMPILED = """

@@ -26,14 +26,16 @@ def operators(
         int, typer.Option(min=_LEAST, help="Fused operators to compile; each takes some seconds.")
     ] = 300,
     sizes: Annotated[int, typer.Option(min=2, help="Sizes at which each is measured.")] = 10,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes of training over what was measured.")] = 60,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes of training over what was measured.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the fused operators.")] = 0,
     json: JsonOption = None,
 ) -> None:
-    """Fit the estimator of DisCo's search to this machine: compile random fused operators, measure, train.
+    """Fit the estimator of DisCo's search to this machine: compile random ones, measure, train.
 
-    A quarter of the structures is kept back to say how far the estimates are off.
+    The weights that come with wirewise are trained on. A quarter of the structures is kept back to say how far
+    the estimates are off.
     """
+    from wirewise.planners.fusion.disco.estimator import shipped
     from wirewise.recipes.fused_operators import accuracy, learn, seen, split
     from wirewise.recipes.fused_samples import collect, read_samples
 
@@ -47,7 +49,7 @@ def operators(
         raise InputError(
             f"{samples} holds too few structures to learn and to test; ask for more --structures"
         )
-    estimator = learn(known, epochs=epochs)
+    estimator = learn(known, epochs=epochs, start=shipped())
     tried = accuracy([estimator.seconds(seen(one)) for one in kept], kept)
     estimator.save(out)
     write_json(json, {"weights": str(out), "machine": estimator.about.machine, **tried._asdict()})

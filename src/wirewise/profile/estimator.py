@@ -22,6 +22,8 @@ _UNKNOWN = 0.05
 _DROPPED, _DECAY = 0.1, 0.1
 _START = -0.7
 """Log of the shares at first: about half of each prior."""
+_RATE, _RATE_AGAIN = 3e-3, 2e-3
+"""Of learning: from random weights, and from another machine's."""
 _DELTA = 0.15
 """Errors of the log beyond this count linearly, so that a few regions that are far off do not rule."""
 _LEAST_SEEN = 8
@@ -117,7 +119,7 @@ def train(
     *,
     epochs: int = 60,
     batch: int = 96,
-    rate: float = 3e-3,
+    rate: float = _RATE,
     seed: int = 0,
 ) -> Iterator[float]:
     """Least Huber error of the log of the time, by Adam; yields the error of each epoch."""
@@ -160,6 +162,7 @@ def fit(
     members: int = 3,
     epochs: int = 60,
     seed: int = 0,
+    start: Estimator | None = None,
 ) -> Estimator:
     """An estimator trained on measured regions.
 
@@ -171,6 +174,7 @@ def fit(
         members: Networks that differ by their random start.
         epochs: Passes over the regions.
         seed: Of weights and order.
+        start: Another machine's; its networks, which say how many there are, are trained on (the paper's fine-tuning).
 
     Raises:
         InputError: No regions, or other counts of them and of seconds.
@@ -178,14 +182,17 @@ def fit(
     if not regions or len(regions) != len(seconds):
         raise InputError(f"got {len(regions)} regions and {len(seconds)} times; expected as many, and some")
     seen = Counter(kind for region in regions for kind in set(region.kinds))
-    kinds = tuple(sorted(kind for kind, count in seen.items() if count >= _LEAST_SEEN))
+    kinds = start.about.kinds if start else ()
+    kinds += tuple(sorted(kind for kind, n in seen.items() if n >= _LEAST_SEEN and kind not in kinds))
     numbers = {kind: number for number, kind in enumerate(kinds, 1)}
+    members = start.about.members if start else members
+    rate = _RATE_AGAIN if start else _RATE
     weights: dict[str, Any] = {}
     for member in range(members):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + member)
-            network = Network(len(kinds) + 1)
-            for _ in train(network, regions, seconds, numbers, epochs=epochs, seed=seed + member):
+            network = _started(start, member, kinds) if start else Network(len(kinds) + 1)
+            for _ in train(network, regions, seconds, numbers, epochs=epochs, rate=rate, seed=seed + member):
                 pass
         weights |= {f"{member}.{name}": value.numpy() for name, value in network.state_dict().items()}
     about = About(
@@ -197,3 +204,13 @@ def fit(
         regions=len(regions),
     )
     return Estimator(about, weights)
+
+
+def _started(start: Estimator, member: int, kinds: tuple[str, ...]) -> Network:
+    """One of an estimator's networks; kinds that it does not know begin as unknown ones."""
+    state = {name: torch.from_numpy(value) for name, value in start.weights_of(member).items()}
+    known = state["kind.weight"]
+    state["kind.weight"] = torch.cat([known, known[:1].repeat(len(kinds) + 1 - len(known), 1)])
+    network = Network(len(kinds) + 1, width=known.shape[1])
+    network.load_state_dict(state)
+    return network

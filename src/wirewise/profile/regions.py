@@ -24,6 +24,9 @@ PRIME = 61
 """Size of the batch at capture; no width of a captured model may be a multiple of it."""
 
 _LOOP_S = 2e-4
+_PATIENCE = 6
+_DISTURBED = 1.1
+"""Longer than this multiple of its least time, the reference shared the core with somebody."""
 
 
 class Picked(NamedTuple):
@@ -203,14 +206,44 @@ def compile_dynamic(
         yield size, inputs, kernels[-1]
 
 
-def seconds_of(kernels: Sequence[Kernel], repeats: int = 7) -> list[float]:
-    """Processor time of each kernel in this thread, the least of repeats in turn; loops of at least 200 us.
+def seconds_of(kernels: Sequence[Kernel], repeats: int = 3) -> list[float]:
+    """Processor time of each kernel in this thread, the least of its loops; loops of at least 200 us.
 
-    Time in which another process has the processor does not count.
+    Time in which another process has the processor does not count. One that runs on the same core's other thread does
+    make a kernel slower, by half and more, so a loop counts as undisturbed only where a short reference before it and
+    one behind it took what the reference takes at best.
+
+    Args:
+        kernels: Run in turn, so that the loops of one lie apart.
+        repeats: Undisturbed loops of each; `_PATIENCE` times as many loops are tried.
     """
     loops = [_loops(one) for one in kernels]
-    found = [[_looped(one, n) for one, n in zip(kernels, loops, strict=True)] for _ in range(repeats)]
-    return [min(times) for times in zip(*found, strict=True)]
+    least, undisturbed = [float("inf")] * len(kernels), [0] * len(kernels)
+    for _ in range(repeats * _PATIENCE):
+        for i, kernel in enumerate(kernels):
+            if undisturbed[i] < repeats:
+                before = _is_undisturbed()
+                least[i] = min(least[i], _looped(kernel, loops[i]))
+                undisturbed[i] += _is_undisturbed() and before
+        if min(undisturbed, default=repeats) >= repeats:
+            break
+    return least
+
+
+class _Reference:
+    """A short kernel that only computes, and its least time so far."""
+
+    least_s = float("inf")
+    kernel: Kernel | None = None
+
+
+def _is_undisturbed() -> bool:
+    if _Reference.kernel is None:
+        _Reference.kernel = Kernel(torch.tanh, (torch.full((8192,), 0.5),))
+        _looped(_Reference.kernel, 100)
+    taken = _looped(_Reference.kernel, 1)
+    _Reference.least_s = min(taken, _Reference.least_s)
+    return taken <= _DISTURBED * _Reference.least_s
 
 
 def _loops(kernel: Kernel) -> int:
@@ -241,7 +274,7 @@ class _Calls(fx.Interpreter):
         return super().run_node(n)
 
 
-def seconds_alone(module: fx.GraphModule, inputs: Sequence[Tensor], repeats: int = 3) -> dict[str, float]:
+def seconds_alone(module: fx.GraphModule, inputs: Sequence[Tensor], repeats: int = 2) -> dict[str, float]:
     """Processor time of each node of a graph run by itself in eager mode, by name."""
     calls = _Calls(module)
     with torch.no_grad():

@@ -47,14 +47,22 @@ def seen(sample: Sample) -> RegionGraph:
     return region_graph(sample.graph, sample.operators, sample.outputs)
 
 
-def learn(samples: Sequence[Sample], *, epochs: int = 60, members: int = 3) -> Estimator:
+def learn(
+    samples: Sequence[Sample], *, epochs: int = 60, members: int = 3, start: Estimator | None = None
+) -> Estimator:
     """An estimator from samples that were measured on this machine.
+
+    Args:
+        samples: Some.
+        epochs: Passes over them.
+        members: Networks.
+        start: As of `fit`.
 
     Raises:
         InputError: No samples.
     """
-    seconds = [one.seconds for one in samples]
-    return fit([seen(one) for one in samples], seconds, machine=machine(), epochs=epochs, members=members)
+    seconds, regions = [one.seconds for one in samples], [seen(one) for one in samples]
+    return fit(regions, seconds, machine=machine(), epochs=epochs, members=members, start=start)
 
 
 def machine() -> str:

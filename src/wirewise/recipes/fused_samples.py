@@ -24,7 +24,7 @@ from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result,
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Part, module_of
 
-__all__ = ["Sample", "collect", "read_samples", "samples_of"]
+__all__ = ["Sample", "collect", "least_of", "read_samples", "samples_of"]
 
 _SMALLEST, _LARGEST = 2**11, 2**22.5
 """Elements of the largest value of a region, at the least and the greatest batch."""
@@ -95,6 +95,34 @@ def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
         ) from cause
 
 
+def least_of(passes: Sequence[Sequence[Sequence[Sample]]]) -> list[list[Sample]]:
+    """The regions of the first of some passes over the same draws, with the least times that any of them measured.
+
+    A neighbour's load may last for minutes, longer than the measuring of one region.
+    """
+    found = [{_same(one): one for region in regions for one in region} for regions in passes]
+    return [
+        [_least([own[key] for own in found if (key := _same(one)) in own]) for one in r] for r in passes[0]
+    ]
+
+
+def _same(one: Sample) -> tuple[Any, ...]:
+    return one.source, one.draw, one.size, one.operators, one.outputs, one.details
+
+
+def _least(measured: Sequence[Sample]) -> Sample:
+    first, graph = measured[0], measured[0].graph
+    alone = zip(*(one.graph.operators for one in measured), strict=True)
+    operators = tuple(
+        msgspec.structs.replace(same[0], time_s=min(one.time_s for one in same)) for same in alone
+    )
+    return msgspec.structs.replace(
+        first,
+        graph=msgspec.structs.replace(graph, operators=operators),
+        seconds=min(one.seconds for one in measured),
+    )
+
+
 def _regions(random: Random, sizes: int, count: int) -> Iterator[list[Sample]]:
     source = random.choice([*SOURCES, "chain", "chain", "chain"])
     try:
@@ -145,7 +173,7 @@ def samples_of(
     found, alone, kernels, first = [], [], [], []
     for size, inputs, kernel in compile_dynamic(region, calls):
         kernels.append(kernel)
-        first += seconds_of([kernel], repeats=2)
+        first += seconds_of([kernel], repeats=1)
         at = resized(region, size)
         FakeTensorProp(at, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*inputs)
         alone.append(seconds_alone(at, inputs))
@@ -153,7 +181,7 @@ def samples_of(
         if max(sum(alone[-1].values()), first[-1]) > _MOST_S:
             break
     # The least of two times of measuring: a neighbour's load on the caches may last as long as one.
-    measured = map(min, first, seconds_of(kernels, repeats=5))
+    measured = map(min, first, seconds_of(kernels, repeats=2))
     return [
         _sample(source, size, at, times, seconds)
         for (size, at), times, seconds in zip(found, alone, measured, strict=True)

@@ -10,12 +10,19 @@ import torch
 from tests.planners.fusion.estimators import estimator, network, region
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import AnalyticCosts, Operator, OperatorGraph, read_operator_graph
-from wirewise.planners.fusion.disco.estimator import Estimator, LearnedCosts, costs_for, shipped
+from wirewise.planners.fusion.disco.estimator import (
+    VECTORS,
+    Estimator,
+    LearnedCosts,
+    costs_for,
+    shipped,
+    vectors_here,
+)
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
 from wirewise.planners.fusion.disco.graph import Layout
 from wirewise.planners.fusion.disco.passes import loops_of
 from wirewise.planners.fusion.disco.synthetic import random_graph
-from wirewise.profile.estimator import batch_of
+from wirewise.profile.estimator import batch_of, fit
 
 NUMBERS = {"mm": 1, "mul": 2, "outside": 3, "sum": 4}
 
@@ -103,6 +110,14 @@ def test_the_gradient_of_a_loss_needs_no_logarithms():
     graph = msgspec.structs.replace(graph, operators=(*graph.operators[:2], both))
     assert [loops_of(graph, (0, 1, 2), (2,))[i].live for i in range(3)] == [False, True, True]
     assert all(one.live for one in loops_of(graph, (0, 1, 2), (1, 2)).values())
+
+
+def test_what_has_the_shape_of_a_loss_does_not_read_it():
+    # As captured: the backward pass begins with ones of the shape of the loss.
+    graph = chain("_log_softmax", "nll_loss_forward", "ones_like", "nll_loss_backward")
+    last = msgspec.structs.replace(graph.operators[3], inputs=(0, 1, 2))
+    graph = msgspec.structs.replace(graph, operators=(*graph.operators[:3], last))
+    assert not loops_of(graph, (0, 1, 2, 3), (3,))[0].live
 
 
 def test_a_view_that_repeats_values_moves_what_they_are():
@@ -201,10 +216,28 @@ def test_the_shipped_estimator_serves_cpus_and_says_so():
     )
 
 
-def test_the_shipped_file_is_small():
-    from wirewise.planners.fusion.disco import estimator as module
+@pytest.mark.parametrize("vectors", VECTORS)
+def test_the_shipped_files_are_small_and_say_what_they_are_of(vectors, tmp_path):
+    found = shipped(vectors)
+    assert vectors.upper() in found.about.machine
+    found.save(tmp_path / "weights.npz")
+    assert (tmp_path / "weights.npz").stat().st_size < 300_000
 
-    assert module._SHIPPED.stat().st_size < 300_000
+
+def test_weights_go_with_the_vectors_of_the_processor():
+    assert shipped().about == shipped(vectors_here()).about
+    with pytest.raises(InputError, match="weights for avx2, avx512, not for 'sve'"):
+        shipped("sve")
+
+
+def test_networks_that_know_other_kinds_are_trained_on():
+    start, regions = estimator(), [region(seed) for seed in range(12)]
+    seconds = [3.0 * start.seconds(one) for one in regions]
+    found = fit(regions, seconds, machine="another", start=start, epochs=30)
+    assert found.about.members == start.about.members
+    assert found.about.kinds[: len(start.about.kinds)] == start.about.kinds
+    missed = [abs(np.log(found.seconds(one) / s)) for one, s in zip(regions, seconds, strict=True)]
+    assert np.mean(missed) < np.log(3.0) / 2
 
 
 def test_torch_keeps_its_state():

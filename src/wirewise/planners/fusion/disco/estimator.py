@@ -28,12 +28,14 @@ __all__ = [
     "HEADS",
     "LAYERS",
     "MOST_LOG",
+    "VECTORS",
     "About",
     "ChosenCosts",
     "Estimator",
     "LearnedCosts",
     "costs_for",
     "shipped",
+    "vectors_here",
 ]
 
 Array = NDArray[np.float32]
@@ -46,7 +48,10 @@ MOST_LOG = 3.0
 LAUNCH_S = 7e-6
 """Of a compiled region; weights hold a factor to it."""
 
-_SHIPPED = Path(__file__).parent / "data" / "regions-cpu.npz"
+_SHIPPED = Path(__file__).parent / "data"
+VECTORS = ("avx2", "avx512")
+"""Of processors that weights come for."""
+
 _FORMAT = "wirewise-region-estimator-2"
 _MOST_BYTES = 10_000_000
 
@@ -98,6 +103,10 @@ class Estimator:
         kinds = np.array([self.numbers.get(kind, 0) for kind in region.kinds])
         logs = [_log_seconds(network, region, kinds) for network in self._networks]
         return float(np.exp(np.mean(logs)))
+
+    def weights_of(self, member: int) -> dict[str, Array]:
+        """Of one network, by parameter."""
+        return dict(self._networks[member])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights and what they are of as an .npz file."""
@@ -226,6 +235,26 @@ def costs_for(graph: OperatorGraph, estimator: Estimator | None = None) -> Chose
     return ChosenCosts(LearnedCosts(graph, estimator), why)
 
 
-def shipped() -> Estimator:
-    """The estimator that comes with wirewise, for CPUs."""
-    return Estimator.load(_SHIPPED)
+def shipped(vectors: str | None = None) -> Estimator:
+    """The estimator that comes with wirewise, for CPUs.
+
+    Vectors of twice the width change what a loop costs and which loops are vectorized, so that weights of one kind of
+    processor put only a third of the regions of the other within 20 %.
+
+    Args:
+        vectors: "avx2" or "avx512"; None: what this machine has.
+
+    Raises:
+        InputError: Other vectors.
+    """
+    vectors = vectors or vectors_here()
+    if vectors not in VECTORS:
+        raise InputError(f"there are weights for {', '.join(VECTORS)}, not for {vectors!r}")
+    return Estimator.load(_SHIPPED / f"regions-cpu-{vectors}.npz")
+
+
+def vectors_here() -> str:
+    """The widest that both torch and Inductor use on this processor."""
+    info = Path("/proc/cpuinfo")
+    flags = info.read_text().split() if info.exists() else []
+    return "avx512" if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags) else "avx2"

@@ -22,6 +22,9 @@ _SHAPE_ONLY = frozenset(
 _LOSS, _LOSS_BACKWARD = "nll_loss_forward", "nll_loss_backward"
 """The latter reads of the former only how many labels count, and of the logarithms only their shape."""
 
+_LEAVES_LOSS = _SHAPE_ONLY | {_LOSS_BACKWARD}
+"""Readers of a loss that do not read its value."""
+
 _LOOPS = {
     "_softmax": 2,
     "_log_softmax": 2,
@@ -104,7 +107,7 @@ def _shape_only(
     name = name_of(graph.operators[reader].kind)
     if name == _LOSS:
         return reader not in leaving and all(
-            name_of(graph.operators[r].kind) == _LOSS_BACKWARD for r in readers[reader]
+            name_of(graph.operators[r].kind) in _LEAVES_LOSS for r in readers[reader]
         )
     logarithms = name == _LOSS_BACKWARD and name_of(graph.operators[read].kind) == "_log_softmax"
     return logarithms or name in _SHAPE_ONLY
