@@ -233,7 +233,9 @@ def _check_memory(features: int, plan: CachePlan) -> None:
 
 def _plan(job: Job, problem: CacheProblem, folder: Path) -> CachePlan:
     """Write the cache plan, and what other policies and alphas would leave to fetch."""
-    found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), (job.policy, *job.others), share=cast(Share, job.share))
+    found = cache.plans(
+        problem, tuple({*ALPHAS, job.alpha}), (job.policy, *job.others), share=cast(Share, job.share)
+    )
     plan = found[job.policy][job.alpha]
     plans.save(plan, folder / "plan.json")
     left = {
