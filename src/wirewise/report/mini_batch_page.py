@@ -15,6 +15,9 @@ from wirewise.results import MiniBatchRecord, MiniBatchRun
 __all__ = ["mini_batch_html", "write_mini_batch_html"]
 
 
+_EMULATED = "training is emulated: its steps were timed while no other machine computed, and are slept."
+
+
 def write_mini_batch_html(run: MiniBatchRun, path: str | os.PathLike[str]) -> None:
     """Write the page; an older file at `path` stays whole until the new one is complete.
 
@@ -76,9 +79,15 @@ def _cards(run: MiniBatchRun) -> str:
             (f"Faster than {_first(run)}", factor(best.speedup), f"the model allows {factor(_allowed(run, best))}"),
             ("Rows from the cache", f"{100 * best.hit_rate:.0f} %", f"of other machines' rows, alpha {run.alpha:g}"),
             ("Fewer bytes of rows", factor(less), f"{size(best.bytes_sent)} an epoch, all machines"),
-            ("Test accuracy", _accuracy(best), f"{_first(run)}: {_accuracy(first)}"),
+            *_trained(best, _first(run), first),
         ]
     )  # fmt: skip
+
+
+def _trained(best: MiniBatchRecord, name: str, first: MiniBatchRecord) -> list[tuple[str, str, str]]:
+    if best.accuracy is None:
+        return []
+    return [("Test accuracy", _accuracy(best), f"{name}: {_accuracy(first)}")]
 
 
 def _accuracy(one: MiniBatchRecord) -> str:
@@ -103,9 +112,7 @@ def _stages(run: MiniBatchRun) -> str:
         "Medians of a batch on machine 0. In a pipeline stages of different batches go on at the same time: the mark "
         "says after what time the next batch came. "
     ) + (
-        "Training is emulated: its steps were timed while no other machine computed, and are slept."
-        if run.processors == "own"
-        else "Machines share the processors of this computer."
+        f"Here {_EMULATED}" if run.processors == "own" else "Machines share the processors of this computer."
     )
     return shell.section(
         "Stages of a batch", lead, f"{stages_legend()}<figure>{chart}</figure>" if chart else ""
@@ -179,8 +186,12 @@ def _notes(run: MiniBatchRun) -> str:
     if run.link == "loopback":
         hosts = "that talk over loopback, which no link shapes"
     told = [
-        f"The graph is {where}, features are partitioned; all modes train on the same batches.",
-        f"Machines are processes {hosts}; all compute on this computer ({run.device}).",
+        f"The graph is {where}, features are partitioned; all modes take the same batches.",
+        f"Machines are processes {hosts}; "
+        + (_EMULATED if run.processors == "own" else f"all compute on this computer ({run.device})."),
+        "Machines divide the cached rows so that the busiest link carries the fewest."
+        if run.share == "balanced"
+        else "",
         f"The sampler draws {run.sampler_edges_per_s / 1e6:.1f} million edges a second on one thread.",
         f"Compressed gradients travel by {run.codec}." if run.codec else "",
     ]
