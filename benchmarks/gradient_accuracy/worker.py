@@ -1,7 +1,6 @@
 """Trains small models on real data under codecs, all ranks in one process, and writes what came of it."""
 
 import importlib.util
-import pydoc_data.topics
 import sys
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from wirewise.files import atomic_file
 
 RANKS = 2
 LENGTH = 32
+WORDS = 8
+"""Words of a description that the transformer reads; one package in two hundred has more."""
 LAST = 100
 """Steps at the end whose loss counts."""
 TESTED = 4000
@@ -44,12 +45,6 @@ def split(x, y):
     return (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])
 
 
-def text_data():
-    """Bytes of the topics of Python's `help`, and those that follow them."""
-    x = windows("".join(pydoc_data.topics.topics.values()).encode())
-    return split(x[:, :-1], x[:, 1:])
-
-
 def module_data():
     """Bytes of modules of the standard library, and the number of the module."""
     found = [windows(Path(importlib.util.find_spec(name).origin).read_bytes()) for name in MODULES]
@@ -65,22 +60,35 @@ def package_data():
     return split(torch.from_numpy(graph.dense_x()), torch.from_numpy(graph.y).long())
 
 
+def word_data():
+    """Words of the descriptions of Debian packages as numbers, 0 where there are fewer, and the section of each."""
+    from wirewise.graph import load
+
+    graph = load("debian")
+    features = torch.from_numpy(graph.dense_x())
+    packages, words = torch.nonzero(features).unbind(dim=1)
+    place = torch.arange(len(words)) - torch.searchsorted(packages, packages)
+    read = place < WORDS
+    x = torch.zeros(len(features), WORDS, dtype=torch.long)
+    x[packages[read], place[read]] = words[read] + 1
+    return split(x, torch.from_numpy(graph.y).long())
+
+
 class Transformer(nn.Module):
+    """Reads words as a set: without places, and with the mean of what it makes of them."""
+
     def __init__(self, width=32, layers=2):
         super().__init__()
-        self.tokens = nn.Embedding(256, width)
-        self.places = nn.Parameter(torch.zeros(LENGTH - 1, width))
+        self.tokens = nn.Embedding(1001, width)
+        nn.init.normal_(self.tokens.weight, std=0.02)
         layer = nn.TransformerEncoderLayer(
             width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True
         )
         self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
-        mask = nn.Transformer.generate_square_subsequent_mask(LENGTH - 1)
-        self.register_buffer("mask", mask, persistent=False)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 58)
 
-    def forward(self, codes):
-        hidden = self.tokens(codes) + self.places
-        return self.head(self.norm(self.blocks(hidden, mask=self.mask, is_causal=True))).transpose(1, 2)
+    def forward(self, words):
+        return self.head(self.norm(self.blocks(self.tokens(words))).mean(dim=1))
 
 
 class Convolutions(nn.Module):
@@ -102,7 +110,7 @@ def perceptron():
 
 
 MODELS = {
-    "transformer": (Transformer, text_data, 8),
+    "transformer": (Transformer, word_data, 16),
     "cnn": (Convolutions, module_data, 16),
     "mlp": (perceptron, package_data, 32),
 }
