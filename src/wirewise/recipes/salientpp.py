@@ -134,9 +134,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
         if self.device == "cuda" and self.processors == "own":
-            raise InputError(
-                "machines of their own processors are emulated on device 'cpu'; got device 'cuda'"
-            )
+            raise InputError("processors of their own are emulated on device 'cpu'; got device 'cuda'")
         if self.topology == "partitioned" and self.threads > 1:
             raise InputError(
                 f"{self.threads} threads cannot sample a partitioned topology, whose machines draw together; expected 1"
