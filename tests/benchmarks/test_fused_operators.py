@@ -9,6 +9,7 @@ import numpy as np
 from tests.benchmarks.test_benchmarks import load
 
 from wirewise.planners.fusion.disco.synthetic import random_graph
+from wirewise.recipes import fused_samples
 from wirewise.recipes.fused_operators import accuracy, split, structure_of
 from wirewise.recipes.fused_samples import Sample, least_of
 
@@ -54,6 +55,22 @@ def test_the_least_of_passes_counts():
     assert found[0][2].seconds == 1e-9 and found[0][2].graph == first[0][2].graph
 
 
+def test_models_are_drawn_in_turn(monkeypatch, tmp_path):
+    def regions(random, source, sizes, count):
+        own = samples(int(random.random() * 100))
+        yield [msgspec.structs.replace(one, source=source) for one in own[:sizes]]
+
+    monkeypatch.setattr(fused_samples, "_regions", regions)
+    file = tmp_path / "samples.jsonl"
+    for many in (3, 5):  # Goes on where it was left.
+        for _ in fused_samples.collect(file, structures=many, sizes=2, sources=("mlp", "gru")):
+            pass
+    found = fused_samples.read_samples(file)
+    assert [(one[0].source, one[0].draw, len(one)) for one in found] == [
+        ("mlp", 0, 2), ("gru", 1, 2), ("mlp", 2, 2), ("gru", 3, 2), ("mlp", 4, 2),
+    ]  # fmt: skip
+
+
 def test_accuracy_counts_relative_errors():
     regions = samples(0)
     found = accuracy(
@@ -73,7 +90,7 @@ def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "fused_operators")
     out = tmp_path / "page.md"
     lines = [msgspec.json.encode(samples(seed)) for seed in range(24)]
-    for name in ("page", "page-1", "page-2"):
+    for name in ("page", "page-models", "page-1", "page-2"):
         out.with_name(f"{name}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out)])
     run.main()

@@ -19,7 +19,7 @@ __all__ = ["Batch", "Network", "batch_of", "fit", "train"]
 
 _UNKNOWN = 0.05
 """Share of the kinds that training hides, so that it learns about operators that it has not seen."""
-_DROPPED, _DECAY = 0.1, 0.1
+_DROPPED, _DECAY = 0.05, 0.1
 _START = -0.7
 """Log of the shares at first: about half of each prior."""
 _RATE, _RATE_AGAIN = 3e-3, 2e-3
@@ -74,7 +74,7 @@ class Network(nn.Module):
         width: Of a node's state; a multiple of the heads.
     """
 
-    def __init__(self, kinds: int, width: int = 32) -> None:
+    def __init__(self, kinds: int, width: int = 48) -> None:
         super().__init__()
         self.enter = nn.Linear(FEATURES, width)
         self.kind = nn.Embedding(kinds, width)

@@ -31,6 +31,8 @@ _SMALLEST, _LARGEST = 2**11, 2**22.5
 
 _MOST_S = 0.015
 
+_DRAWN = (*SOURCES, "chain", "chain", "chain")
+
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """A region at one size."""
@@ -52,7 +54,13 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect(
-    out: str | os.PathLike[str], *, seed: int = 0, structures: int = 300, sizes: int = 10, of_each: int = 5
+    out: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    structures: int = 300,
+    sizes: int = 10,
+    of_each: int = 5,
+    sources: Sequence[str] = (),
 ) -> Iterator[list[Sample]]:
     """Measure random regions on this machine, one thread; each line of `out` holds the samples of one.
 
@@ -64,13 +72,16 @@ def collect(
         structures: Regions in `out` at the end.
         sizes: Batches at which each is measured.
         of_each: Regions of a captured step.
+        sources: What steps are captured of, in turn; none: drawn from all, chains oftener.
     """
     path = Path(out)
     known = read_samples(path) if path.exists() else []
     done, draw = len(known), known[-1][0].draw + 1 if known else 0
     torch.set_num_threads(1)
     while done < structures:
-        regions = _regions(Random(f"{seed}/{draw}"), sizes, of_each)
+        random = Random(f"{seed}/{draw}")
+        source = sources[draw % len(sources)] if sources else random.choice(_DRAWN)
+        regions = _regions(random, source, sizes, of_each)
         for samples in regions:
             found = [msgspec.structs.replace(one, draw=draw) for one in samples]
             with path.open("ab") as file:
@@ -123,8 +134,7 @@ def _least(measured: Sequence[Sample]) -> Sample:
     )
 
 
-def _regions(random: Random, sizes: int, count: int) -> Iterator[list[Sample]]:
-    source = random.choice([*SOURCES, "chain", "chain", "chain"])
+def _regions(random: Random, source: str, sizes: int, count: int) -> Iterator[list[Sample]]:
     try:
         module, graph, bounds = captured_source(source, random)
     except InputError as error:

@@ -2,7 +2,7 @@
 
 A graph attention network reads the operators of a region and what they read from outside: kind, category, own measured
 time, bytes in and out, how it walks through memory, and in how many loops a compiler computes them. It predicts what
-share each operator takes inside the region of its own time, of a time per value and of one per byte: own times are a
+share each operator takes inside the region of its own time, of a time per value and of times per byte: own times are a
 strong prior and hold the machine's speed. The forward pass is numpy, since planning needs no torch;
 `wirewise.profile.estimator` trains the weights.
 """
@@ -52,7 +52,7 @@ _SHIPPED = Path(__file__).parent / "data"
 VECTORS = ("avx2", "avx512")
 """Of processors that weights come for."""
 
-_FORMAT = "wirewise-region-estimator-2"
+_FORMAT = "wirewise-region-estimator-3"
 _MOST_BYTES = 10_000_000
 
 

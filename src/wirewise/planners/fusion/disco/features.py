@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.planners.fusion.disco.graph import CATEGORIES, Operator, OperatorGraph
-from wirewise.planners.fusion.disco.passes import Loops, loops_of, name_of
+from wirewise.planners.fusion.disco.passes import Loops, loops_of, name_of, stored_between
+from wirewise.planners.fusion.disco.walks import LAST_CACHE, OWN_CACHE, Walk, beyond, walked, walks_of
 
 __all__ = ["FEATURES", "PRIORS", "RegionGraph", "region_graph"]
 
@@ -25,18 +26,30 @@ _WORK = {
     "convolution": "convolution convolution_backward",
 }
 _GROUPS = {name: group for group, names in _WORK.items() for name in names.split()}
-_OWN, _LAYOUT, _REGION, _LOOP = 17, 12, 4, 8
-FEATURES = _OWN + _LAYOUT + _REGION + _LOOP + len(CATEGORIES) + len(_WORK)
+_OWN, _LAYOUT, _REGION, _LOOP, _WALK, _LEVELS = 17, 12, 4, 8, 12, 5
+FEATURES = _OWN + _LAYOUT + _REGION + _LOOP + len(CATEGORIES) + len(_WORK) + _WALK + 2 * _LEVELS
 """Of a node."""
-PRIORS = 3
-"""Guesses at what a node takes, whose weighted sum counts: own time, values walked, bytes across the border."""
+PRIORS = 7
+"""Guesses at what a node takes, whose weighted sum counts: own time, values walked, bytes across the border, values in
+loops that use no vectors, bytes that come from the last cache, and from memory, values that
+one loop stores for another."""
 
 _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 """Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
 _S_PER_VALUE = 3e-10
 """In a loop that uses vectors."""
+_MOST_S_PER_VALUE = 2e-9
+"""Of an operator's own time that counts: eager kernels of some layouts take many times what a fused loop takes."""
+_S_PER_LONE_VALUE = 1e-9
+"""In a loop that uses no vectors."""
 _S_PER_BYTE, _S_PER_NARROW_ELEMENT = 5e-11, 2e-9
 """Of what crosses the region's border; narrow are those of less than four bytes, which keep loops from vectors."""
+
+
+_CACHES = (2**15, 2**18, OWN_CACHE, 2**23, LAST_CACHE)
+_LANES = 16
+"""Values of the widest vectors."""
+_UNWRITTEN = frozenset("empty_like new_empty empty".split())
 
 
 class RegionGraph(NamedTuple):
@@ -63,6 +76,12 @@ class _Region(NamedTuple):
     """Bytes of results."""
     used: set[int]
     """Outside operators whose values it reads."""
+    stored: set[int]
+    """Operators whose results one loop keeps for another."""
+    walks: Mapping[int, Walk]
+    """By operator."""
+    moved_bytes: int
+    """Read and written."""
 
     def own_s(self, number: int) -> float:
         one = self.graph.operators[number]
@@ -87,7 +106,12 @@ def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tupl
         reads[place[one], [place[i] for i in graph.operators[one].inputs]] = True
     loops = loops_of(graph, operators, outputs)
     used = {i for one in operators if loops[one].live for i in graph.operators[one].inputs if i not in inside}
-    region = _Region(graph, operators, set(outputs), loops, _held_bytes(graph, members), used)
+    held, leaving = _held_bytes(graph, members), set(outputs)
+    stored = stored_between(graph, operators, leaving, loops)
+    moved = sum(held[i] for i in used | leaving | stored)
+    moved += sum(graph.operators[i].outside_bytes for i in operators)
+    walks = walks_of(graph, operators, leaving | stored, loops, held)
+    region = _Region(graph, operators, leaving, loops, held, used, stored, walks, moved)
     kinds = tuple(name_of(graph.operators[i].kind) if i in inside else "outside" for i in members)
     prior = np.array([_prior_s(region, number) for number in members], dtype=np.float32)
     return RegionGraph(_rows(region, members, reads.sum(0).tolist()), kinds, reads, prior)
@@ -98,23 +122,32 @@ def _held_bytes(graph: OperatorGraph, members: tuple[int, ...]) -> dict[int, int
     found: dict[int, int] = {}
     for i in sorted(members):
         one = graph.operators[i]
+        if name_of(one.kind) in _UNWRITTEN:
+            found[i] = 0
+            continue
         shown = one.outside_bytes + sum(found.get(j, graph.operators[j].output_bytes) for j in one.inputs)
         found[i] = min(one.output_bytes, shown) if one.category == "view" else one.output_bytes
     return found
 
 
-def _prior_s(region: _Region, number: int) -> tuple[float, float, float]:
-    one, own_s = region.graph.operators[number], region.own_s(number)
+def _prior_s(region: _Region, number: int) -> tuple[float, ...]:
+    one, own_s, held = region.graph.operators[number], region.own_s(number), region.held[number]
     computed = region.loops[number].computed if number in region.loops else 0
-    walked = _walked(one) if own_s and one.category != "matmul" else 0
+    values = walked(one) * computed if own_s and one.category != "matmul" else 0
     crosses = number in region.leaving or number in region.used
-    crossing_s = _crossing_s(one, region.held[number]) if crosses else 0.0
-    return max(own_s - _DISPATCH_S, own_s / 10) * computed, walked * computed * _S_PER_VALUE, crossing_s
-
-
-def _walked(one: Operator) -> int:
-    """Values that an operator's loop goes through."""
-    return one.elements * (one.layout.reduced if one.category == "reduction" else 1)
+    stored, lone = number in region.stored, number in region.walks and region.walks[number].lone
+    if one.category not in ("matmul", "opaque"):
+        own_s = min(own_s, _UNMEASURED_S + values * _MOST_S_PER_VALUE)
+    moved_s = (crosses + 2 * stored) * held * _S_PER_BYTE
+    return (
+        max(own_s - _DISPATCH_S, own_s / 10) * computed,
+        0.0 if lone else values * _S_PER_VALUE,
+        _crossing_s(one, held) if crosses else 0.0,
+        values * _S_PER_LONE_VALUE if lone else 0.0,
+        moved_s * beyond(region.moved_bytes, OWN_CACHE),
+        moved_s * beyond(region.moved_bytes, LAST_CACHE),
+        held * _S_PER_BYTE if stored else 0.0,
+    )
 
 
 def _crossing_s(one: Operator, held_bytes: int) -> float:
@@ -137,12 +170,23 @@ def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Arra
             _log(crossing),
             log(own_s / (total_s + 1e-9) + 0.01) / 2 if inside else 0.0,
             log((one.elements + 1) / (most + 1)) / 4,
-            log((own_s * 1e9 + 10) / (_walked(one) + 64)) if inside else 0.0,
+            log((own_s * 1e9 + 10) / (walked(one) + 64)) if inside else 0.0,
         ]
         layout = _layout(one) if inside else [0.0] * _LAYOUT
         work = _work(one) if inside else [0.0] * (len(CATEGORIES) + len(_WORK))
         own = _features(region, number, readers)
-        found.append([*own, *layout, *whole, *together.get(number, [0.0] * _LOOP), *work])
+        found.append(
+            [
+                *own,
+                *layout,
+                *whole,
+                *together.get(number, [0.0] * _LOOP),
+                *work,
+                *_walk(region, number),
+                *(beyond(region.moved_bytes, cache) for cache in _CACHES),
+                *(beyond(region.held[number], cache) for cache in _CACHES),
+            ]
+        )
     return np.array(found, dtype=np.float32)
 
 
@@ -196,13 +240,8 @@ def _layout(one: Operator) -> list[float]:
 
 def _together(region: _Region) -> dict[int, list[float]]:
     """Of the operators that one loop computes: what of any of them may keep the whole loop from vectors."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for i in region.operators:
-        one = region.graph.operators[i]
-        if region.loops[i].live and one.category not in ("view", "matmul"):
-            groups.setdefault((region.loops[i].first, _walked(one)), []).append(i)
     found: dict[int, list[float]] = {}
-    for members in groups.values():
+    for members in {walk.operators for walk in region.walks.values()}:
         layouts = [region.graph.operators[i].layout for i in members]
         row = [
             float(any(one.strided for one in layouts)),
@@ -216,6 +255,27 @@ def _together(region: _Region) -> dict[int, list[float]]:
         ]
         found |= dict.fromkeys(members, row)
     return found
+
+
+def _walk(region: _Region, number: int) -> list[float]:
+    """Of the loop that computes an operator, and what of it is kept for another one."""
+    if number not in region.walks:
+        return [0.0] * _WALK
+    walk = region.walks[number]
+    return [
+        walk.strided_share,
+        walk.lone,
+        log(1 + walk.strided),
+        log(1 + walk.accesses),
+        _log(walk.moved_bytes),
+        log((walk.moved_bytes + 64) / (4 * walk.values + 64)) / 2,
+        _log(walk.values),
+        walk.inner / (-(-walk.inner // _LANES) * _LANES),
+        walk.inner < _LANES,
+        log(len(set(region.walks.values()))),
+        number in region.stored,
+        float(region.loops[number].first),
+    ]
 
 
 def _log(value: float) -> float:

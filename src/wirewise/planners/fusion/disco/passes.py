@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
 
-__all__ = ["Loops", "loops_of", "name_of"]
+__all__ = ["Loops", "loops_of", "name_of", "stored_between"]
 
 _SHAPE_ONLY = frozenset(
     "ones_like zeros_like full_like empty_like rand_like new_zeros new_ones new_full fill".split()
@@ -39,8 +39,12 @@ _LOOPS = {
 }
 """Loops of operators that reduce and use the result themselves."""
 
-_STORED = frozenset("exp sigmoid _softmax _log_softmax".split())
-"""Operators that Inductor does not compute twice (`should_realize_on_reuse`)."""
+_STORED = frozenset("exp sigmoid silu silu_backward softplus softplus_backward _softmax _log_softmax".split())
+_MOST_READS = 4
+"""Operators that Inductor does not compute twice, nor what reads more values (`should_realize_on_reuse`)."""
+
+_JOINED = "cat"
+"""Ends a loop, too: what it joins is written side by side."""
 
 
 class Loops(NamedTuple):
@@ -67,22 +71,57 @@ def loops_of(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[in
         operators: The region's, ascending.
         outputs: Those whose results leave it.
     """
-    first = _first(graph, operators)
+    first, leaving = _first(graph, operators), set(outputs)
     readers: dict[int, list[int]] = {i: [] for i in operators}
     for one in operators:
         for i in graph.operators[one].inputs:
             if i in readers:
                 readers[i].append(one)
-    leaving, found, needed = set(outputs), dict[int, Loops](), dict[int, set[int]]()
+    wanting: dict[int, list[int]] = {}
     for i in reversed(operators):
-        name = name_of(graph.operators[i].kind)
-        wanting = [r for r in readers[i] if found[r].live and not _shape_only(graph, r, i, readers, leaving)]
-        loops = {loop for r in wanting for loop in _needs(graph.operators[r], first[r], needed[r])}
-        stored = (
-            i in leaving or graph.operators[i].category == "matmul" or (name in _STORED and len(loops) > 1)
-        )
-        needed[i] = {first[i]} if stored or not loops else loops
-        found[i] = Loops(i in leaving or bool(wanting), first[i], len(needed[i]))
+        wanting[i] = [
+            r
+            for r in readers[i]
+            if (r in leaving or wanting[r]) and not _shape_only(graph, r, i, readers, leaving)
+        ]
+    stored = _stored(graph, operators, wanting, leaving)
+    found, needed = dict[int, Loops](), dict[int, set[int]]()
+    for i in reversed(operators):
+        loops = {loop for r in wanting[i] for loop in _needs(graph.operators[r], first[r], needed[r])}
+        needed[i] = {first[i]} if i in stored or not loops else loops
+        found[i] = Loops(i in leaving or bool(wanting[i]), first[i], len(needed[i]))
+    return found
+
+
+def stored_between(
+    graph: OperatorGraph, operators: tuple[int, ...], leaving: set[int], loops: Mapping[int, Loops]
+) -> set[int]:
+    """Operators of a region whose results do not leave it, but are kept by one loop for a later one."""
+    return {
+        i
+        for reader in operators
+        for i in graph.operators[reader].inputs
+        if loops[reader].live and i in loops and i not in leaving
+        if loops[i].first < loops[reader].first and loops[i].computed == 1
+    }
+
+
+def _stored(
+    graph: OperatorGraph, operators: tuple[int, ...], wanting: Mapping[int, list[int]], leaving: set[int]
+) -> set[int]:
+    """Operators whose results are not computed again: those that leave, or that Inductor stores."""
+    found: set[int] = set()
+    reads: dict[int, set[int]] = {}
+    costly: dict[int, bool] = {}
+    for i in operators:
+        one = graph.operators[i]
+        name = name_of(one.kind)
+        inlined = [j for j in one.inputs if j in reads and j not in found]
+        reads[i] = {j for j in one.inputs if j not in inlined}.union(*(reads[j] for j in inlined))
+        costly[i] = name in _STORED or any(costly[j] for j in inlined)
+        again = len(wanting[i]) > 1 and (costly[i] or len(reads[i]) > _MOST_READS)
+        if i in leaving or one.category == "matmul" or name == _JOINED or (again and one.category != "view"):
+            found.add(i)
     return found
 
 
@@ -97,7 +136,11 @@ def _first(graph: OperatorGraph, operators: tuple[int, ...]) -> dict[int, int]:
 def _ends(one: Operator) -> int:
     """Loops between an operator's first one and that of its readers."""
     name = name_of(one.kind)
-    return _LOOPS[name] - 1 if name in _LOOPS else int(one.category in ("reduction", "matmul"))
+    return (
+        _LOOPS[name] - 1
+        if name in _LOOPS
+        else int(one.category in ("reduction", "matmul") or name == _JOINED)
+    )
 
 
 def _shape_only(
