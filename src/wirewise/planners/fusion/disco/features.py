@@ -31,8 +31,8 @@ FEATURES = _OWN + _LAYOUT + _REGION + _LOOP + len(CATEGORIES) + len(_WORK) + _WA
 """Of a node."""
 PRIORS = 7
 """Guesses at what a node takes, whose weighted sum counts: own time, values walked, bytes across the border, values in
-loops that use no vectors, bytes that come from the last cache, and from memory, values that
-one loop stores for another."""
+loops that use no vectors, bytes that come from the last cache, and from memory, values that one loop stores for
+another."""
 
 _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 """Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
