@@ -86,6 +86,30 @@ def test_time_is_weighted_by_what_operators_take(monkeypatch):
     assert np.allclose((share, missed), (0.6, 0.21))
 
 
+def test_what_is_held_out_is_not_learned(monkeypatch):
+    run = load(monkeypatch, "run", "fused_operators")
+    regions, learned = [samples(seed) for seed in range(6)], []
+
+    def learn(known, **knobs):
+        learned.append(known)
+        return len(learned) - 1
+
+    def estimated(turn, tried):
+        assert not any(one in learned[turn] for one in tried)
+        return [one.seconds for one in tried]
+
+    monkeypatch.setattr(run, "learn", learn)
+    monkeypatch.setattr(run, "estimated", estimated)
+    found = run.held_out({"again": 1}, regions, [5, 4, 3, 2, 1, 0])
+    assert found == [one.seconds for region in regions for one in region]
+    assert sorted(len(known) for known in learned) == [
+        12,
+        12,
+        15,
+        15,
+    ]  # Two regions of six, or one, held out.
+
+
 def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "fused_operators")
     out = tmp_path / "page.md"
@@ -98,3 +122,4 @@ def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     assert "| estimator |" in page and "| analytic formula |" in page and "| random |" in page
     assert "| any time | 72 | 100.0% | 0.0% | 0% | 100.0% |" in page
     assert ">= 0.95:" in page and "## Weights trained here" in page
+    assert "| estimator, structures held out | 72 |" in page

@@ -58,6 +58,7 @@ def test_the_page_says_that_training_is_emulated_and_claims_no_accuracy():
     slept = {"accuracy": None, "loss": None}
     run = run_of(base=record(5.0, **slept), int8=record(0.8, pipelined=True, **slept))
     told = text_of(mini_batch_html(msgspec.structs.replace(run, processors="own", share="balanced")))
+    assert "as fast as base, with computing emulated." in told
     assert told.count("training is emulated") == 2 and "share the processors" not in told
     assert told.count("not trained") == 2 and "Test accuracy" not in told and "82.0 %" not in told
     assert "so that the busiest link carries the fewest" in told

@@ -64,9 +64,10 @@ def _allowed(run: MiniBatchRun, one: MiniBatchRecord) -> float | None:
 def _sentence(run: MiniBatchRun) -> str:
     best, first = _fastest(run), _first(run)
     took = seconds(run.modes[best].epoch_s)
+    how = ", with computing emulated" if run.processors == "own" else ""
     if best == first:
-        return f"{best} is the fastest of {len(run.modes)} modes: {took} an epoch."
-    return f"An epoch takes {took} with {best}, {factor(run.modes[best].speedup)} as fast as {first}."
+        return f"{best} is the fastest of {len(run.modes)} modes: {took} an epoch{how}."
+    return f"An epoch takes {took} with {best}, {factor(run.modes[best].speedup)} as fast as {first}{how}."
 
 
 def _cards(run: MiniBatchRun) -> str:

@@ -161,7 +161,7 @@ def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Arra
     crossing += sum(operators[i].outside_bytes for i in region.operators)
     total_s = sum(region.own_s(i) for i in region.operators)
     most = max(operators[i].elements for i in region.operators)
-    together = _together(region)
+    together, loops = _together(region), len(set(region.walks.values()))
     found = []
     for number, readers in zip(members, read_by, strict=True):
         one, own_s = operators[number], region.own_s(number)
@@ -182,7 +182,7 @@ def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Arra
                 *whole,
                 *together.get(number, [0.0] * _LOOP),
                 *work,
-                *_walk(region, number),
+                *_walk(region, number, loops),
                 *(beyond(region.moved_bytes, cache) for cache in _CACHES),
                 *(beyond(region.held[number], cache) for cache in _CACHES),
             ]
@@ -257,8 +257,8 @@ def _together(region: _Region) -> dict[int, list[float]]:
     return found
 
 
-def _walk(region: _Region, number: int) -> list[float]:
-    """Of the loop that computes an operator, and what of it is kept for another one."""
+def _walk(region: _Region, number: int, loops: int) -> list[float]:
+    """Of the loop that computes an operator, one of so many, and what of it is kept for another one."""
     if number not in region.walks:
         return [0.0] * _WALK
     walk = region.walks[number]
@@ -272,7 +272,7 @@ def _walk(region: _Region, number: int) -> list[float]:
         _log(walk.values),
         walk.inner / (-(-walk.inner // _LANES) * _LANES),
         walk.inner < _LANES,
-        log(len(set(region.walks.values()))),
+        log(loops),
         number in region.stored,
         float(region.loops[number].first),
     ]

@@ -1,7 +1,7 @@
 """The loops of a fused kernel: what each goes through, reads and writes.
 
-Operators that compute as many values in the same pass share a loop. Inductor makes a loop without vectors where more
-than 12 % of what it does are reads and writes of values that do not lie next to each other (`TilingSelect`).
+Operators that compute as many values in the same pass share a loop. Inductor makes a loop without vectors where 12 % or
+more of what it does are reads and writes of values that do not lie next to each other (`TilingSelect`).
 """
 
 from __future__ import annotations
