@@ -100,21 +100,19 @@ def test_what_is_held_out_is_not_learned(monkeypatch):
 
     monkeypatch.setattr(run, "learn", learn)
     monkeypatch.setattr(run, "estimated", estimated)
-    found = run.held_out({"again": 1}, regions, [5, 4, 3, 2, 1, 0])
-    assert found == [one.seconds for region in regions for one in region]
-    assert sorted(len(known) for known in learned) == [
-        12,
-        12,
-        15,
-        15,
-    ]  # Two regions of six, or one, held out.
+    found = {}
+    for turn in range(run.FOLDS):
+        found |= run.one_turn(1, regions, [5, 4, 3, 2, 1, 0], turn)
+    assert [found[i] for i in range(6)] == [[one.seconds for one in region] for region in regions]
+    # Two regions of six, or one, held out.
+    assert sorted(len(known) for known in learned) == [12, 12, 15, 15]
 
 
 def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "fused_operators")
     out = tmp_path / "page.md"
     lines = [msgspec.json.encode(samples(seed)) for seed in range(24)]
-    for name in ("page", "page-models", "page-1", "page-2"):
+    for name in ("page", "page-models-1", "page-models-2", "page-1", "page-2"):
         out.with_name(f"{name}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out)])
     run.main()

@@ -24,7 +24,8 @@ PRIME = 61
 """Size of the batch at capture; no width of a captured model may be a multiple of it."""
 
 _LOOP_S = 2e-4
-_PATIENCE = 6
+_PATIENCE_S = 0.05
+"""For each undisturbed loop that is wanted."""
 _DISTURBED = 1.1
 """Longer than this multiple of its least time, the reference shared the core with somebody."""
 
@@ -210,22 +211,27 @@ def seconds_of(kernels: Sequence[Kernel], repeats: int = 3) -> list[float]:
     """Processor time of each kernel in this thread, the least of its loops; loops of at least 200 us.
 
     Time in which another process has the processor does not count. One that runs on the same core's other thread does
-    make a kernel slower, by half and more, so a loop counts as undisturbed only where a short reference before it and
-    one behind it took what the reference takes at best.
+    make a kernel slower, by half and more, for seconds on end, so a loop counts as undisturbed only where a short
+    reference before it and one behind it took what the reference takes at best. What waits for that stays awake: after
+    a sleep a kernel takes several times as long.
 
     Args:
         kernels: Run in turn, so that the loops of one lie apart.
-        repeats: Undisturbed loops of each; `_PATIENCE` times as many loops are tried.
+        repeats: Undisturbed loops of each. After `_PATIENCE_S` for each of these, those that there are must do.
     """
     loops = [_loops(one) for one in kernels]
     least, undisturbed = [float("inf")] * len(kernels), [0] * len(kernels)
-    for _ in range(repeats * _PATIENCE):
+    end = time.monotonic() + _PATIENCE_S * repeats * len(kernels)
+    while min(undisturbed, default=repeats) < repeats:
         for i, kernel in enumerate(kernels):
             if undisturbed[i] < repeats:
-                before = _is_undisturbed()
+                while not (before := _is_undisturbed()) and time.monotonic() < end:
+                    pass
+                # The reference and the other kernels have put its values out of the caches.
+                _looped(kernel, 1)
                 least[i] = min(least[i], _looped(kernel, loops[i]))
                 undisturbed[i] += _is_undisturbed() and before
-        if min(undisturbed, default=repeats) >= repeats:
+        if time.monotonic() >= end:
             break
     return least
 
@@ -241,7 +247,12 @@ def _is_undisturbed() -> bool:
     if _Reference.kernel is None:
         _Reference.kernel = Kernel(torch.tanh, (torch.full((8192,), 0.5),))
         _looped(_Reference.kernel, 100)
-    taken = _looped(_Reference.kernel, 1)
+    # The first run finds its values out of the caches, where a large kernel ran before. The clock on the wall, since
+    # the thread's own one may take off too much where the host took the processor away.
+    _looped(_Reference.kernel, 1)
+    begin = time.perf_counter()
+    _looped(_Reference.kernel, 1)
+    taken = time.perf_counter() - begin
     _Reference.least_s = min(taken, _Reference.least_s)
     return taken <= _DISTURBED * _Reference.least_s
 
@@ -274,7 +285,7 @@ class _Calls(fx.Interpreter):
         return super().run_node(n)
 
 
-def seconds_alone(module: fx.GraphModule, inputs: Sequence[Tensor], repeats: int = 2) -> dict[str, float]:
+def seconds_alone(module: fx.GraphModule, inputs: Sequence[Tensor], repeats: int = 4) -> dict[str, float]:
     """Processor time of each node of a graph run by itself in eager mode, by name."""
     calls = _Calls(module)
     with torch.no_grad():

@@ -183,7 +183,7 @@ def samples_of(
     found, alone, kernels, first = [], [], [], []
     for size, inputs, kernel in compile_dynamic(region, calls):
         kernels.append(kernel)
-        first += seconds_of([kernel], repeats=1)
+        first += seconds_of([kernel], repeats=2)
         at = resized(region, size)
         FakeTensorProp(at, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*inputs)
         alone.append(seconds_alone(at, inputs))
@@ -191,7 +191,7 @@ def samples_of(
         if max(sum(alone[-1].values()), first[-1]) > _MOST_S:
             break
     # The least of two times of measuring: a neighbour's load on the caches may last as long as one.
-    measured = map(min, first, seconds_of(kernels, repeats=2))
+    measured = map(min, first, seconds_of(kernels, repeats=4))
     return [
         _sample(source, size, at, times, seconds)
         for (size, at), times, seconds in zip(found, alone, measured, strict=True)

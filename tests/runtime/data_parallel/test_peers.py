@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.harness.processes import run_ranks_as_processes
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.data_parallel.examples import batch, made, random_plan, sequential, whole
 from wirewise.errors import PeerError
-from wirewise.runtime.data_parallel import Reducer, parallel
+from wirewise.runtime.data_parallel import Reducer, hook, parallel
 
 
 def step(model: nn.Module, rank: int, number: int = 0) -> None:
@@ -89,3 +90,24 @@ def test_a_dead_rank_is_named(tmp_path):
         message = (tmp_path / str(rank)).read_text()
         assert f"rank {rank} waited in the all-reduce of bucket" in message
         assert "rank 1" in message.removeprefix(f"rank {rank}"), message
+
+
+def dying_early(rank: int, folder: str) -> None:
+    """Rank 1 dies before the hook of DistributedDataParallel opens its group; rank 0 writes down what it is told."""
+    wrapped = DistributedDataParallel(made(sequential))
+    wrapped.register_comm_hook(*hook(codec="efsign", timeout_s=2))
+    if rank == 1:
+        die([Path(folder, "0")])
+    with pytest.raises(PeerError) as caught:
+        step(wrapped, rank)
+    Path(folder, "0.part").write_text(str(caught.value))
+    Path(folder, "0.part").rename(Path(folder, "0"))
+    time.sleep(20)
+
+
+@pytest.mark.dist
+def test_a_rank_that_dies_before_the_first_step_of_a_hook_is_told_of(tmp_path):
+    with pytest.raises(ChildProcessError, match="rank 1 of 2 died, exit code 7"):
+        run_ranks_as_processes(2, dying_early, str(tmp_path))
+    message = (tmp_path / "0").read_text()
+    assert "rank 0 waited for ranks [0, 1] to open a group for compressed gradients: " in message

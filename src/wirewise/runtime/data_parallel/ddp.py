@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
@@ -177,13 +177,20 @@ class HookState:
         """Join a group of our own: DistributedDataParallel goes on using its group meanwhile."""
         default = dist.group.WORLD if self.process_group is None else self.process_group
         assert default is not None
-        group = dist.new_group(
-            dist.get_process_group_ranks(default),
-            timeout=datetime.timedelta(seconds=self.timeout_s),
-            backend=dist.get_backend(default),
-            use_local_synchronization=True,
-            group_desc="wirewise",
-        )
+        ranks = dist.get_process_group_ranks(default)
+        try:
+            group = dist.new_group(
+                ranks,
+                timeout=datetime.timedelta(seconds=self.timeout_s),
+                backend=dist.get_backend(default),
+                use_local_synchronization=True,
+                group_desc="wirewise",
+            )
+        except RuntimeError as error:
+            raise PeerError(
+                f"rank {dist.get_rank()} waited for ranks {ranks} to open a group for compressed gradients: {error}; "
+                "see which of them ended, and start all of them again"
+            ) from error
         store = dist.distributed_c10d._get_default_store()
         transport = Transport(group, timeout_s=self.timeout_s, store=store)
         self._check_agreement(transport)
