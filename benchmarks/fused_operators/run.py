@@ -3,24 +3,22 @@
     python benchmarks/fused_operators/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
 Rows: `models` (E2 as in the paper: an estimator learns from fused operators of seven models and is tried on others of
-these), `shipped` (the weights that come with wirewise on structures and models that they have not seen, the analytic
+these; and how far two measurements of them are apart), `structures` (the same with all regions of a structure held
+out), `shipped` (the weights that come with wirewise on structures and models that they have not seen, the analytic
 formula, the sum of the operators' own times), `sources` (the same weights by what the regions were picked from),
-`ceiling` (other regions measured twice, by two processes one after the other: no estimate can be nearer to one
-measurement than another one is), `refit` (weights trained here on what the shipped ones learned from). `models`
-trains on from the shipped weights, `refit` from those of the other kind of processor, which know nothing of these
-samples; they take minutes.
+`refit` (weights trained here on what the shipped ones learned from). `models` and `structures` train on from the
+shipped weights, `refit` from those of the other kind of processor, which know nothing of these samples; they take
+minutes, `models` and `structures` the third of an hour each.
 
-Samples go next to FILE as FILE.jsonl, those of the models as FILE-models-1.jsonl and FILE-models-2.jsonl, those of the
-ceiling as FILE-1.jsonl and FILE-2.jsonl; what is there is not measured again. A region is compiled by Inductor's C++
-backend with a symbolic batch and measured at ten sizes: processor time of its thread, the least of its loops of at
-least 200 us, which go on until a reference says that six of them had the core for themselves, or for 50 ms each. A
-quarter of the structures, drawn by a hash, is for the test only: they differ from all others in kinds, edges or
-outputs. The shipped weights keep to the same draw; the threshold is applied to them, too, since a search makes fused
-operators of models that nobody has learned from. Shares are of the samples and of their summed time: a step takes the
-sum of its operators, so that long ones count more.
+Samples go next to FILE as FILE.jsonl, those of the models as FILE-models-1.jsonl and FILE-models-2.jsonl; what is there
+is not measured again. A region is compiled by Inductor's C++ backend with a symbolic batch and measured at ten sizes:
+processor time of its thread, the least of its loops of at least 200 us, which go on until a reference says that six of
+them had the core for themselves, or for 50 ms each. A quarter of the structures, drawn by a hash, is for the test only:
+they differ from all others in kinds, edges or outputs. The shipped weights keep to the same draw; the threshold is
+applied to them, too, since a search makes fused operators of models that nobody has learned from. Shares are of the
+samples and of their summed time: a step takes the sum of its operators, so that long ones count more.
 """
 
-import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -36,26 +34,21 @@ from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.estimator import VECTORS, shipped, vectors_here
 from wirewise.recipes.fused_models import SOURCES
 from wirewise.recipes.fused_operators import accuracy, learn, seen, split, structure_of
-from wirewise.recipes.fused_samples import collect, least_of, read_samples
+from wirewise.recipes.fused_samples import collect, key_of, least_of, read_samples
 
 WITHIN, ORDER = 0.9, 0.95
 PRESETS = {
     "smoke": {
-        "structures": 8, "sizes": 3, "epochs": 2, "twice": 8, "again": 2,
+        "structures": 8, "sizes": 3, "epochs": 2, "again": 2, "folds": 2,
         "models": {"structures": 12, "sizes": 2, "of_each": 2},
     },
     "paper": {
-        "structures": 260, "sizes": 10, "epochs": 20, "twice": 60, "again": 60,
+        "structures": 260, "sizes": 10, "epochs": 20, "again": 120, "folds": 8,
         "models": {"structures": 1100, "sizes": 3, "of_each": 400},
     },
 }  # fmt: skip
 SPANS = (("below 20 us", 0, 2e-5), ("20 to 100 us", 2e-5, 1e-4), ("more", 1e-4, 1), ("any time", 0, 1))
-TWICE_SIZES, TWICE_SEED, MODELS_SEED, PASSES, FOLDS, MOST_S = 8, 77, 1000, 2, 4, 3600
-COLLECT = (
-    "import sys\nfrom wirewise.recipes.fused_samples import collect\nfile, *numbers = sys.argv[1:]\n"
-    "seed, structures, sizes = map(int, numbers)\n"
-    "for _ in collect(file, seed=seed, structures=structures, sizes=sizes): pass"
-)
+MODELS_SEED, PASSES = 1000, 2
 
 
 def analytic_s(sample):
@@ -159,8 +152,8 @@ def trained_rows(page, preset, title, known, kept):
         row_of(row, "before it learned here", estimated(others(), kept), kept)
 
 
-def models_rows(page, preset, file):
-    """Each region is predicted by an estimator that has not seen it; then by one that has not seen its structure."""
+def models_rows(page, preset, file, rows):
+    """Each region is predicted by an estimator that has not seen it; or by one that has not seen its structure."""
     knobs, passes = preset["models"], []
     for number in range(1, PASSES + 1):
         own = file.with_stem(f"{file.stem}-models-{number}")
@@ -173,9 +166,9 @@ def models_rows(page, preset, file):
         f"## E2: fused operators of {len(SOURCES)} models that the estimator has not seen\n\n{len(samples)} fused "
         f"operators: {len(regions)} regions of a step of each of {', '.join(SOURCES)}, at {knobs['sizes']} batches, "
         f"in {PASSES} passes of which the least time counts. As in the paper, the estimator learns from other regions "
-        f"of these models. It is trained on from the shipped weights, which have not seen these models, in {FOLDS} "
-        "turns, so that each region is held out once; in the second row with all others of its structure, which the "
-        "paper does not ask for."
+        "of these models. It is trained on from the shipped weights, which have not seen these models, in "
+        f"{preset['folds']} turns, so that each region is held out once; in the row of structures with all others of "
+        "its structure, which the paper does not ask for."
     )
     mixed = np.random.default_rng(0).permutation(len(regions)).tolist()
     structures = sorted({structure_of(region[0]) for region in regions})
@@ -183,48 +176,41 @@ def models_rows(page, preset, file):
     by_structure = dict(zip(structures, turns, strict=True))
     alike = [by_structure[structure_of(region[0])] for region in regions]
     with page.table(*TITLES) as row:
-        row_of(row, "estimator", held_out(preset, regions, mixed), samples, claimed=True)
-        row_of(row, "estimator, structures held out", held_out(preset, regions, alike), samples)
+        if "models" in rows:
+            row_of(row, "estimator", held_out(preset, regions, mixed), samples, claimed=True)
+        if "structures" in rows:
+            row_of(row, "estimator, structures held out", held_out(preset, regions, alike), samples)
         row_of(row, "shipped weights", estimated(shipped(), samples), samples)
         row_of(row, "analytic formula", [analytic_s(one) for one in samples], samples)
+    ceiling_rows(page, passes)
 
 
 def held_out(preset, regions, numbers):
     """Predictions of all samples, each by an estimator of the regions whose numbers are in other residue classes."""
     found = {}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        turns = [pool.submit(one_turn, preset["again"], regions, numbers, turn) for turn in range(FOLDS)]
+        turns = [pool.submit(one_turn, preset, regions, numbers, n) for n in range(preset["folds"])]
         for turn in turns:
             found |= turn.result()
     return [seconds for i in range(len(regions)) for seconds in found[i]]
 
 
-def one_turn(epochs, regions, numbers, turn):
+def one_turn(preset, regions, numbers, turn):
     torch.set_num_threads(1)
-    known = [one for region, n in zip(regions, numbers, strict=True) if n % FOLDS != turn for one in region]
-    estimator = learn(known, epochs=epochs, start=shipped())
-    return {i: estimated(estimator, regions[i]) for i, n in enumerate(numbers) if n % FOLDS == turn}
+    held = [n % preset["folds"] == turn for n in numbers]
+    known = [one for region, own in zip(regions, held, strict=True) if not own for one in region]
+    estimator = learn(known, epochs=preset["again"], start=shipped())
+    return {i: estimated(estimator, regions[i]) for i, own in enumerate(held) if own}
 
 
-def measured_twice(preset, file):
-    """Pairs of samples of the same region at the same size, each pair measured by two processes."""
-    found = []
-    for number in (1, 2):
-        own = file.with_stem(f"{file.stem}-{number}")
-        if not own.exists() or len(read_samples(own)) < preset["twice"]:
-            numbers = (TWICE_SEED, preset["twice"], min(TWICE_SIZES, preset["sizes"]))
-            subprocess.run(
-                [sys.executable, "-c", COLLECT, own, *map(str, numbers)], check=True, timeout=MOST_S
-            )
-        samples = [one for region in read_samples(own) for one in region]
-        found.append({(one.draw, one.size, one.details, structure_of(one)): one for one in samples})
-    first, second = found
-    return [(one, second[key]) for key, one in first.items() if key in second]
-
-
-def ceiling_rows(page, preset, file):
-    pairs = measured_twice(preset, file)
-    page.add("## The measuring itself: the same regions by two processes")
+def ceiling_rows(page, passes):
+    first, second = ([one for region in own for one in region] for own in passes[:2])
+    by_key = {key_of(one): one for one in second}
+    pairs = [(one, by_key[key_of(one)]) for one in first if key_of(one) in by_key]
+    page.add(
+        "### The measuring itself: the first two passes over the same regions\n\nNo estimate can be nearer to one "
+        "measurement than another one is."
+    )
     with page.table(
         "fused operators that take", "pairs", "within 20 %", "median difference", "a tenth differs by",
         "of their time within 20 %",
@@ -260,21 +246,19 @@ def report(options, preset, file):
         "Noise": roughness(regions),
     }
     page = Page("Fused operators", options.preset, facts)
-    if "models" in options.only:
-        models_rows(page, preset, file)
+    if {"models", "structures"} & set(options.only):
+        models_rows(page, preset, file, options.only)
     if "shipped" in options.only:
         shipped_rows(page, kept)
     if "sources" in options.only:
         source_rows(page, kept)
-    if "ceiling" in options.only:
-        ceiling_rows(page, preset, file)
     if "refit" in options.only:
         trained_rows(page, preset, "Weights trained here", known, kept)
     page.finish(options.out)
 
 
 def main():
-    options = arguments(__doc__, ("models", "shipped", "sources", "ceiling", "refit"))
+    options = arguments(__doc__, ("models", "structures", "shipped", "sources", "refit"))
     preset = PRESETS[options.preset]
     if options.out:
         report(options, preset, options.out.with_suffix(".jsonl"))

@@ -24,7 +24,7 @@ from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result,
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Part, module_of
 
-__all__ = ["Sample", "collect", "least_of", "read_samples", "samples_of"]
+__all__ = ["Sample", "collect", "key_of", "least_of", "read_samples", "samples_of"]
 
 _SMALLEST, _LARGEST = 2**11, 2**22.5
 """Elements of the largest value of a region, at the least and the greatest batch."""
@@ -111,13 +111,14 @@ def least_of(passes: Sequence[Sequence[Sequence[Sample]]]) -> list[list[Sample]]
 
     A neighbour's load may last for minutes, longer than the measuring of one region.
     """
-    found = [{_same(one): one for region in regions for one in region} for regions in passes]
+    found = [{key_of(one): one for region in regions for one in region} for regions in passes]
     return [
-        [_least([own[key] for own in found if (key := _same(one)) in own]) for one in r] for r in passes[0]
+        [_least([own[key] for own in found if (key := key_of(one)) in own]) for one in r] for r in passes[0]
     ]
 
 
-def _same(one: Sample) -> tuple[Any, ...]:
+def key_of(one: Sample) -> tuple[Any, ...]:
+    """The same in all passes over the same draws."""
     return one.source, one.draw, one.size, one.operators, one.outputs, one.details
 
 
