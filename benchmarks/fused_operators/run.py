@@ -188,7 +188,8 @@ def models_rows(page, preset, file, rows):
 def held_out(preset, regions, numbers):
     """Predictions of all samples, each by an estimator of the regions whose numbers are in other residue classes."""
     found = {}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    alone = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads, "initargs": (1,)}
+    with ProcessPoolExecutor(**alone) as pool:
         turns = [pool.submit(one_turn, preset, regions, numbers, n) for n in range(preset["folds"])]
         for turn in turns:
             found |= turn.result()
@@ -196,7 +197,6 @@ def held_out(preset, regions, numbers):
 
 
 def one_turn(preset, regions, numbers, turn):
-    torch.set_num_threads(1)
     held = [n % preset["folds"] == turn for n in numbers]
     known = [one for region, own in zip(regions, held, strict=True) if not own for one in region]
     estimator = learn(known, epochs=preset["again"], start=shipped())
