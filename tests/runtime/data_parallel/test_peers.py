@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,21 @@ def test_a_silent_rank_is_named():
     assert any("rank 2 sent nothing for 1 s" in message for message in messages[:2])
 
 
-def dying(rank: int, folder: str) -> None:
+def reduced(model: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
+    return parallel(model, random_plan(model, 3, 1), optimizer, timeout_s=20)
+
+
+def hooked(model: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(*hook(whole(model, 3), timeout_s=20))
+    return wrapped
+
+
+def dying(rank: int, folder: str, wrap: Callable[[nn.Module, torch.optim.Optimizer], nn.Module]) -> None:
     """Rank 1 dies in step 3; the others write down what they are told."""
     model = made(sequential)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    wrapped = parallel(model, random_plan(model, 3, 1), optimizer, timeout_s=20)
+    wrapped = wrap(model, optimizer)
     told = [Path(folder, str(other)) for other in (0, 2)]
     with pytest.raises(PeerError) as caught:
         for number in range(50):
@@ -83,9 +94,10 @@ def die(told: list[Path]) -> None:
 
 
 @pytest.mark.dist
-def test_a_dead_rank_is_named(tmp_path):
+@pytest.mark.parametrize("wrap", [reduced, hooked])
+def test_a_dead_rank_is_named(tmp_path, wrap):
     with pytest.raises(ChildProcessError, match="rank 1 of 3 died, exit code 7"):
-        run_ranks_as_processes(3, dying, str(tmp_path))
+        run_ranks_as_processes(3, dying, str(tmp_path), wrap)
     for rank in (0, 2):
         message = (tmp_path / str(rank)).read_text()
         assert f"rank {rank} waited in the all-reduce of bucket" in message

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def hook(
         compression: How codecs are used.
         model: That DistributedDataParallel wraps, for the names of parameters. None: they are numbered from the last
             to the first, and the plan's buckets are matched by bytes in the order of gradients.
-        timeout_s: Seconds to wait for a bucket that is compressed.
+        timeout_s: Seconds to wait for a bucket.
 
     Raises:
         InputError: Neither or both of plan and codec, or an unknown codec.
@@ -110,6 +111,8 @@ class HookState:
         self._planned = {name: b for b in (plan.buckets if plan else ()) for name in b.parameters}
         self._carrier: Carrier | None = None
         self._travelling: list[Travelling] = []
+        self._uncompressed: Transport | None = None
+        self._reducing: list[tuple[dist.Work, str]] = []
         self._start_bytes = self.bytes_sent = 0
 
     def chunks(self, size_bytes: int) -> int:
@@ -162,6 +165,32 @@ class HookState:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         return future
 
+    def reduce(self, bucket: Any) -> Future[Tensor]:
+        """All-reduce a bucket of DistributedDataParallel in chunks; the future holds the mean over the ranks.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        flat: Tensor = bucket.buffer()
+        transport = self._uncompressed = self._uncompressed or Transport(
+            _existing(self.process_group),
+            timeout_s=self.timeout_s,
+            store=dist.distributed_c10d._get_default_store(),
+        )
+        if bucket.index() == 0:
+            self._reducing = []
+        what = f"the all-reduce of bucket {bucket.index()}"
+        flat.div_(transport.world_size)
+        started: list[dist.Work] = []
+        for piece in flat.tensor_split(self.chunks(flat.nbytes)):
+            if piece.numel():
+                transport.guard(partial(_begin_reduce, started, piece, transport.group), what)
+        self._reducing += ((work, what) for work in started)
+        if bucket.is_last():
+            # What fails does so here: the future below never does, and `backward()` would go on with a part of the sum.
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish_reducing)
+        return torch.futures.collect_all([work.get_future() for work in started]).then(lambda _: flat)
+
     def close(self) -> None:
         """End the threads."""
         if self._carrier is not None:
@@ -173,10 +202,14 @@ class HookState:
         self._carrier.finish(self._travelling)
         self.bytes_sent += sum(one.sent_bytes for one in self._travelling)
 
+    def _finish_reducing(self) -> None:
+        assert self._uncompressed is not None
+        for work, what in self._reducing:
+            self._uncompressed.wait_for(work, what)
+
     def _open(self, device: torch.device) -> Carrier:
         """Join a group of our own: DistributedDataParallel goes on using its group meanwhile."""
-        default = dist.group.WORLD if self.process_group is None else self.process_group
-        assert default is not None
+        default = _existing(self.process_group)
         ranks = dist.get_process_group_ranks(default)
         try:
             group = dist.new_group(
@@ -277,6 +310,19 @@ class _Coming:
             self._done()
 
 
+def _existing(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """A group, or the default one."""
+    found = dist.group.WORLD if group is None else group
+    assert found is not None
+    return found
+
+
+def _begin_reduce(started: list[dist.Work], piece: Tensor, group: dist.ProcessGroup) -> None:
+    work = dist.all_reduce(piece, group=group, async_op=True)
+    assert work is not None
+    started.append(work)
+
+
 def _bucket_of(codec: str, compression: Compression) -> Bucket:
     """A plan's bucket with the codec and the nearest scheme."""
     linear = codec == "none" or compression.codec(codec).linear
@@ -292,15 +338,7 @@ def _compress(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future
 
 def _reduce(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """Mean of a bucket over the ranks, in chunks."""
-    flat: Tensor = bucket.buffer()
-    flat.div_(dist.get_world_size(state.process_group))
-    futures = []
-    for piece in flat.tensor_split(state.chunks(flat.nbytes)):
-        if piece.numel():
-            work = dist.all_reduce(piece, group=state.process_group, async_op=True)
-            assert work is not None
-            futures.append(work.get_future())
-    return torch.futures.collect_all(futures).then(lambda _: flat)
+    return state.reduce(bucket)
 
 
 def bucket_caps(plan: FusionPlan) -> dict[str, Any]:
