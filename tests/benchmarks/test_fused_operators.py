@@ -58,17 +58,18 @@ def test_the_least_of_passes_counts():
 
 def test_models_are_drawn_in_turn(monkeypatch, tmp_path):
     def regions(random, source, sizes, count):
-        own = samples(int(random.random() * 100))
-        yield [msgspec.structs.replace(one, source=source) for one in own[:sizes]]
+        for _ in range(2):
+            own = samples(int(random.random() * 100))
+            yield [msgspec.structs.replace(one, source=source) for one in own[:sizes]]
 
     monkeypatch.setattr(fused_samples, "_regions", regions)
     file = tmp_path / "samples.jsonl"
-    for many in (3, 5):  # Goes on where it was left.
-        for _ in fused_samples.collect(file, structures=many, sizes=2, sources=("mlp", "gru")):
+    for many in (3, 6):  # Goes on behind the step where it was left.
+        for _ in fused_samples.collect(file, structures=many, sizes=2, sources=("mlp", "gru"), first=5):
             pass
     found = fused_samples.read_samples(file)
     assert [(one[0].source, one[0].draw, len(one)) for one in found] == [
-        ("mlp", 0, 2), ("gru", 1, 2), ("mlp", 2, 2), ("gru", 3, 2), ("mlp", 4, 2),
+        ("gru", 5, 2), ("gru", 5, 2), ("mlp", 6, 2), ("gru", 7, 2), ("gru", 7, 2), ("mlp", 8, 2),
     ]  # fmt: skip
 
 

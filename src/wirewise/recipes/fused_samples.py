@@ -61,6 +61,7 @@ def collect(
     sizes: int = 10,
     of_each: int = 5,
     sources: Sequence[str] = (),
+    first: int = 0,
 ) -> Iterator[list[Sample]]:
     """Measure random regions on this machine, one thread; each line of `out` holds the samples of one.
 
@@ -73,10 +74,11 @@ def collect(
         sizes: Batches at which each is measured.
         of_each: Regions of a captured step.
         sources: What steps are captured of, in turn; none: drawn from all, chains oftener.
+        first: Number of the first captured step.
     """
     path = Path(out)
     known = read_samples(path) if path.exists() else []
-    done, draw = len(known), known[-1][0].draw + 1 if known else 0
+    done, draw = len(known), known[-1][0].draw + 1 if known else first
     torch.set_num_threads(1)
     while done < structures:
         random = Random(f"{seed}/{draw}")
@@ -88,6 +90,8 @@ def collect(
                 file.write(msgspec.json.encode(found) + b"\n")
             done += 1
             yield found
+            if done == structures:
+                return
         draw += 1
 
 
