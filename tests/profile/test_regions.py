@@ -108,8 +108,7 @@ def test_loops_that_shared_the_core_are_tried_again(monkeypatch):
 def test_waiting_for_the_core_ends(monkeypatch):
     calls = []
     monkeypatch.setattr(regions, "_is_undisturbed", lambda: False)
-    monkeypatch.setattr(regions, "_PATIENCE_S", 0.01)
-    assert seconds_of([Kernel(calls.append, (None,))], repeats=2)[0] > 0
+    assert seconds_of([Kernel(calls.append, (None,))], repeats=2, patience_s=0.01)[0] > 0
     assert calls
 
 

@@ -25,7 +25,6 @@ PRIME = 61
 
 _LOOP_S = 2e-4
 _PATIENCE_S = 0.05
-"""For each undisturbed loop that is wanted."""
 _DISTURBED = 1.1
 """Longer than this multiple of its least time, the reference shared the core with somebody."""
 
@@ -207,7 +206,7 @@ def compile_dynamic(
         yield size, inputs, kernels[-1]
 
 
-def seconds_of(kernels: Sequence[Kernel], repeats: int = 3) -> list[float]:
+def seconds_of(kernels: Sequence[Kernel], repeats: int = 3, patience_s: float = _PATIENCE_S) -> list[float]:
     """Processor time of each kernel in this thread, the least of its loops; loops of at least 200 us.
 
     Time in which another process has the processor does not count. One that runs on the same core's other thread does
@@ -217,11 +216,12 @@ def seconds_of(kernels: Sequence[Kernel], repeats: int = 3) -> list[float]:
 
     Args:
         kernels: Run in turn, so that the loops of one lie apart.
-        repeats: Undisturbed loops of each. After `_PATIENCE_S` for each of these, those that there are must do.
+        repeats: Undisturbed loops of each.
+        patience_s: After so long for each of these, those that there are must do.
     """
     loops = [_loops(one) for one in kernels]
     least, undisturbed = [float("inf")] * len(kernels), [0] * len(kernels)
-    end = time.monotonic() + _PATIENCE_S * repeats * len(kernels)
+    end = time.monotonic() + patience_s * repeats * len(kernels)
     while min(undisturbed, default=repeats) < repeats:
         for i, kernel in enumerate(kernels):
             if undisturbed[i] < repeats:

@@ -31,6 +31,9 @@ _SMALLEST, _LARGEST = 2**11, 2**22.5
 
 _MOST_S = 0.015
 
+_PATIENCE_S = 0.3
+"""For each undisturbed loop of a region: what the estimator learns and is judged by."""
+
 _DRAWN = (*SOURCES, "chain", "chain", "chain")
 
 
@@ -61,7 +64,6 @@ def collect(
     sizes: int = 10,
     of_each: int = 5,
     sources: Sequence[str] = (),
-    first: int = 0,
 ) -> Iterator[list[Sample]]:
     """Measure random regions on this machine, one thread; each line of `out` holds the samples of one.
 
@@ -74,11 +76,10 @@ def collect(
         sizes: Batches at which each is measured.
         of_each: Regions of a captured step.
         sources: What steps are captured of, in turn; none: drawn from all, chains oftener.
-        first: Number of the first captured step.
     """
     path = Path(out)
     known = read_samples(path) if path.exists() else []
-    done, draw = len(known), known[-1][0].draw + 1 if known else first
+    done, draw = len(known), known[-1][0].draw + 1 if known else 0
     torch.set_num_threads(1)
     while done < structures:
         random = Random(f"{seed}/{draw}")
@@ -196,7 +197,7 @@ def samples_of(
         if max(sum(alone[-1].values()), first[-1]) > _MOST_S:
             break
     # The least of two times of measuring: a neighbour's load on the caches may last as long as one.
-    measured = map(min, first, seconds_of(kernels, repeats=4))
+    measured = map(min, first, seconds_of(kernels, repeats=4, patience_s=_PATIENCE_S))
     return [
         _sample(source, size, at, times, seconds)
         for (size, at), times, seconds in zip(found, alone, measured, strict=True)
