@@ -43,8 +43,8 @@ PRESETS = {
         "models": {"structures": 12, "sizes": 2, "of_each": 2},
     },
     "paper": {
-        "structures": 260, "sizes": 10, "epochs": 20, "again": 120, "folds": 8,
-        "models": {"structures": 1150, "sizes": 3, "of_each": 400},
+        "structures": 260, "sizes": 10, "epochs": 20, "again": 120, "folds": 4, "tried": 7,
+        "models": {"structures": 1800, "sizes": 3, "of_each": 400},
     },
 }  # fmt: skip
 SPANS = (("below 20 us", 0, 2e-5), ("20 to 100 us", 2e-5, 1e-4), ("more", 1e-4, 1), ("any time", 0, 1))
