@@ -3,20 +3,20 @@
     python benchmarks/fused_operators/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
 Rows: `models` (E2 as in the paper: an estimator learns from fused operators of seven models and is tried on others of
-these; and how far two measurements of them are apart), `structures` (the same with all regions of a structure held
-out), `shipped` (the weights that come with wirewise on structures and models that they have not seen, the analytic
-formula, the sum of the operators' own times), `sources` (the same weights by what the regions were picked from),
-`refit` (weights trained here on what the shipped ones learned from). `models` and `structures` train on from the
-shipped weights, `refit` from those of the other kind of processor, which know nothing of these samples; they take
-minutes, `models` and `structures` the third of an hour each.
+these, of later steps; the same with all of these steps held out; and how far two measurements of them are apart),
+`structures` (the same with all regions of a structure held out), `shipped` (the weights that come with wirewise on
+structures and models that they have not seen, the analytic formula, the sum of the operators' own times), `sources`
+(the same weights by what the regions were picked from), `refit` (weights trained here on what the shipped ones
+learned from). `models` and `structures` train on from the shipped weights, `refit` from those of the other kind of
+processor, which know nothing of these samples; they take minutes, `models` and `structures` half an hour each.
 
-Samples go next to FILE as FILE.jsonl, those of the models as FILE-models-1.jsonl and FILE-models-2.jsonl; what is there
-is not measured again. A region is compiled by Inductor's C++ backend with a symbolic batch and measured at ten sizes:
-processor time of its thread, the least of its loops of at least 200 us, which go on until a reference says that six of
-them had the core for themselves, or for 50 ms each. A quarter of the structures, drawn by a hash, is for the test only:
-they differ from all others in kinds, edges or outputs. The shipped weights keep to the same draw; the threshold is
-applied to them, too, since a search makes fused operators of models that nobody has learned from. Shares are of the
-samples and of their summed time: a step takes the sum of its operators, so that long ones count more.
+Samples go next to FILE as FILE.jsonl, those of the models as FILE-models-1.jsonl and FILE-models-2.jsonl; what is
+there is not measured again. A region is compiled by Inductor's C++ backend with a symbolic batch and measured at ten
+sizes: processor time of its thread, the least of its loops of at least 200 us, which go on until a reference says
+that six of them had the core for themselves, or for 300 ms each. A quarter of the structures, drawn by a hash, is for
+the test only: they differ from all others in kinds, edges or outputs. The shipped weights keep to the same draw; the
+threshold is applied to them, too, since a search makes fused operators of models that nobody has learned from. Shares
+are of the samples and of their summed time: a step takes the sum of its operators, so that long ones count more.
 """
 
 import sys
