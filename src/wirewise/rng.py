@@ -18,6 +18,8 @@ This module holds the scalar functions for numba kernels and the NumPy forms; it
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -49,21 +51,21 @@ def row_key(key: int, row: int) -> np.uint32:
     return mix32(np.uint32(np.uint32(key) ^ inner))
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`mix32` of every element of a uint64 array that holds 32-bit values."""
-    x = x ^ (x >> np.uint64(16))
-    x = (x * np.uint64(_M1)) & np.uint64(_MASK)
-    x = x ^ (x >> np.uint64(15))
-    x = (x * np.uint64(_M2)) & np.uint64(_MASK)
-    return x ^ (x >> np.uint64(16))
+def _mix(x: Any) -> Any:
+    """`mix32` of a Python int below 2^32, or of every element of a uint64 array of such."""
+    x = x ^ (x >> 16)
+    x = (x * _M1) & _MASK
+    x = x ^ (x >> 15)
+    x = (x * _M2) & _MASK
+    return x ^ (x >> 16)
 
 
 def stream_key(seed: int, *words: int) -> int:
     """Fold a seed and any number of integers (epoch, layer, direction, ...) into one 32-bit stream key."""
     key = 0
     for word in (seed, *words):
-        for half in (word & _MASK, (word >> 32) & _MASK):
-            key = int(mix32(np.uint32((key * 31 + half + GOLDEN) & _MASK)))
+        for half in (int(word) & _MASK, (int(word) >> 32) & _MASK):
+            key = _mix((key * 31 + half + GOLDEN) & _MASK)
     return key
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -111,7 +112,7 @@ class GradientCodec(ABC):
         """What must be refused before the memory is touched: the first segment that is not finite, or -1."""
         if memory is None or not self.looks_first:
             return -1
-        bad: int = kernels.peaks(gradient, None, segments)[1]
+        bad: int = kernels.first_not_finite(gradient, None, segments)
         return bad
 
     @abstractmethod
@@ -248,9 +249,7 @@ class GradientCodec(ABC):
             raise CodecError(
                 f"tensors are on {device}, numba kernels take CPU tensors; use 'auto' or 'torch'"
             )
-        from wirewise.codec.gradients.kernels import cpu
-
-        return cpu
+        return _numba()
 
     def _check_floats(self, name: str, value: Tensor, segments: Segments) -> None:
         if value.dtype != torch.float32 or value.shape != (segments.total,) or not value.is_contiguous():
@@ -278,6 +277,13 @@ class GradientCodec(ABC):
 def rows_of(memory: Memory) -> tuple[Tensor, ...]:
     """The buffers of a memory, [d] each."""
     return (memory,) if isinstance(memory, Tensor) and memory.dim() == 1 else tuple(memory)
+
+
+@cache
+def _numba() -> ModuleType:
+    from wirewise.codec.gradients.kernels import cpu
+
+    return cpu
 
 
 def _triton(device: torch.device) -> ModuleType:

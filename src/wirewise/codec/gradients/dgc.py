@@ -16,7 +16,6 @@ from wirewise.codec.gradients.codec import (
     Memory,
     check_ratio,
     get_floats,
-    put_floats,
     rows_of,
 )
 from wirewise.codec.gradients.kernels.pieces import Bounds, Chosen
@@ -68,7 +67,7 @@ class DGC(GradientCodec):
 
     def _look(self, kernels: ModuleType, gradient: Tensor, memory: Any, segments: Segments) -> int:
         rows = () if memory is None else rows_of(memory)
-        bad: int = kernels.peaks(gradient, rows[0] if len(rows) == 1 else None, segments)[1]
+        bad: int = kernels.first_not_finite(gradient, rows[0] if len(rows) == 1 else None, segments)
         return bad
 
     def _encode(
@@ -78,19 +77,19 @@ class DGC(GradientCodec):
         rows = None if memory is None else rows_of(memory)
         rest = None if rows is None or len(rows) > 1 else rows[0]
         # Written in place where it is aligned, as in all buffers of the runtime.
-        target = out[: out.numel() - 4 * len(segments)]
-        chosen = target if target.data_ptr() % 4 == target.storage_offset() % 4 == 0 else target.clone()
-        indices, found = chosen.view(torch.int32).chunk(2)
-        into = Chosen(indices, found.view(torch.float32))
+        target = out if out.data_ptr() % 4 == out.storage_offset() % 4 == 0 else out.clone()
+        words = target.view(torch.int32)
+        total = (len(words) - len(segments)) // 2
+        into = Chosen(words[:total], words[total : 2 * total].view(torch.float32), words[2 * total :])
         tables = (segments, self._bounds(segments), draw.own_key, into)
+        bad: int
         if rows is not None and rest is None:
-            counts, bad = kernels.accumulate_above(gradient, rows, self.momentum, *tables)
+            bad = kernels.accumulate_above(gradient, rows, self.momentum, *tables)
         else:
-            counts, bad = kernels.above(gradient if rest is None else rest.add_(gradient), rows, *tables)
-        if chosen is not target:
-            target.copy_(chosen)
-        put_floats(out, target.numel(), counts.view(torch.float32))
-        return int(bad)
+            bad = kernels.above(gradient if rest is None else rest.add_(gradient), rows, *tables)
+        if target is not out:
+            out.copy_(target)
+        return bad
 
     def _decode_sum(
         self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw

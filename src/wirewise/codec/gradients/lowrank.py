@@ -126,7 +126,7 @@ class PowerSGD(GradientCodec):
     ) -> int:
         kernels, layout = self._kernels(gradient.device), self._layout(segments)
         rows = () if memory is None else rows_of(memory)
-        bad: int = kernels.peaks(gradient, rows[0] if rows else None, segments)[1]
+        bad: int = kernels.first_not_finite(gradient, rows[0] if rows else None, segments)
         if bad >= 0:
             return bad
         values = rows[0].add_(gradient) if rows else gradient

@@ -33,6 +33,7 @@ class Segments:
     Attributes:
         sizes: Elements of each segment, int64 [s].
         offsets: First element of each segment, then the end, int64 [s + 1].
+        total: Elements of the group.
         ids: Id of each segment: tensor << 32 | block, int64 [s].
         tensors: First element of each tensor, then the end, int64 [t + 1].
         tensor_ids: Number of each tensor, int64 [t].
@@ -62,13 +63,9 @@ class Segments:
         begins = (tensors << 32) + (0 if firsts is None else np.asarray(firsts, dtype=np.int64))
         self.sizes, self.ids = (whole, begins) if block is None else _cut(whole, begins, block)
         self.offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.total = int(self.offsets[-1])
         self._starts: dict[int, NDArray[np.int64]] = {}
         self._blocks: dict[int, NDArray[np.int64]] = {}
-
-    @property
-    def total(self) -> int:
-        """Elements of the group."""
-        return int(self.offsets[-1])
 
     def starts_of(self, bits: int) -> NDArray[np.int64]:
         """First byte of each segment at so many bits an element, then the end; int64 [s + 1]."""

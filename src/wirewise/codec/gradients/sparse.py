@@ -75,7 +75,7 @@ class RandomK(GradientCodec):
         self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
         kernels = self._kernels(gradient.device)
-        _, bad = kernels.peaks(gradient, memory, segments)
+        bad: int = kernels.first_not_finite(gradient, memory, segments)
         if bad < 0:
             indices = self._indices(segments, draw, gradient.device)
             put_floats(out, 0, kernels.take(gradient, memory, indices) * self._factors(segments, out.device))

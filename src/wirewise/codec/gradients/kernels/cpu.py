@@ -33,6 +33,7 @@ __all__ = [
     "add_ternary",
     "copy_checked",
     "draw",
+    "first_not_finite",
     "halves",
     "largest",
     "orthogonalise",
@@ -73,6 +74,12 @@ def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int
 def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
     found, bad = _scan(gradient, memory, segments, 0)
     return found.float(), bad
+
+
+def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments) -> int:
+    found = np.empty(len(segments))
+    bad: int = cpu_values.scan(gradient.numpy(), _numpy(memory), segments.offsets, 0, found)
+    return bad
 
 
 def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, Tensor, int]:
@@ -162,7 +169,7 @@ def above(
     bounds: Bounds,
     key: int,
     into: Chosen,
-) -> tuple[Tensor, int]:
+) -> int:
     kept = None if memory is None else True
     return _above(values, (None, None, np.float32(0.0), kept), segments, bounds, key, into)
 
@@ -175,7 +182,7 @@ def accumulate_above(
     bounds: Bounds,
     key: int,
     into: Chosen,
-) -> tuple[Tensor, int]:
+) -> int:
     rest, momentum = memory
     moving = (gradient.numpy(), momentum.numpy(), np.float32(share), True)
     return _above(rest, moving, segments, bounds, key, into)
@@ -183,12 +190,11 @@ def accumulate_above(
 
 def _above(
     values: Tensor, moving: tuple[Any, ...], segments: Segments, bounds: Bounds, key: int, into: Chosen
-) -> tuple[Tensor, int]:
-    counts = torch.empty(len(segments), dtype=torch.int32)
-    tables = (segments.offsets, segments.ids, np.stack(bounds), np.uint32(key))
-    targets = (into.indices.numpy(), into.values.numpy(), counts.numpy())
-    bad = cpu_above.above(values.numpy(), *moving, *tables, *targets)
-    return counts, bad
+) -> int:
+    tables = (segments.offsets, segments.ids, tuple(bounds), np.uint32(key))
+    targets = (one.numpy() for one in into)
+    bad: int = cpu_above.above(values.numpy(), *moving, *tables, *targets)
+    return bad
 
 
 def largest(

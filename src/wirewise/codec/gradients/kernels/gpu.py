@@ -15,7 +15,15 @@ import triton
 from torch import Tensor
 
 from wirewise.codec.gradients.kernels import gpu_codes
-from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, Chosen, peaks, slices, values_of
+from wirewise.codec.gradients.kernels.pieces import (
+    BLOCK,
+    Bounds,
+    Chosen,
+    first_not_finite,
+    peaks,
+    slices,
+    values_of,
+)
 from wirewise.codec.gradients.kernels.reference import REFUSES_LATE, add_cast, halves, sums, write_cast
 from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps, orthogonalise
 from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
@@ -34,6 +42,7 @@ __all__ = [
     "add_ternary",
     "check_device",
     "draw",
+    "first_not_finite",
     "halves",
     "largest",
     "orthogonalise",
@@ -99,7 +108,7 @@ def write_signs(
 
 def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
     _signs(gradient, None, segments, None, None, out)
-    return peaks(gradient, None, segments)[1]
+    return first_not_finite(gradient, None, segments)
 
 
 def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> int:
@@ -208,7 +217,7 @@ def accumulate_above(
     bounds: Bounds,
     key: int,
     into: Chosen,
-) -> tuple[Tensor, int]:
+) -> int:
     grid = (triton.cdiv(len(gradient), 1024),)
     arguments = (gradient, *memory, share, _LARGEST, len(gradient))
     gpu_codes.compensate[grid](*arguments, BLOCK=1024, **_EXACT)
@@ -220,7 +229,7 @@ def largest(
 ) -> tuple[Tensor, Tensor, int]:
     """By the magnitude of the last one that is kept: no segment is sorted."""
     v = values_of(gradient, memory)
-    bad, chosen = peaks(v, None, segments)[1], []
+    bad, chosen = first_not_finite(v, None, segments), []
     for part, count in zip(slices(segments), counts.tolist(), strict=True):
         magnitudes = v[part].abs()
         limit = magnitudes.topk(count, sorted=True).values[-1]

@@ -24,6 +24,7 @@ __all__ = [
     "Bounds",
     "Chosen",
     "first_bad",
+    "first_not_finite",
     "from_planes",
     "peaks",
     "slices",
@@ -51,12 +52,14 @@ class Bounds(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Where the elements that are kept of all segments are written."""
+    """Where the elements that are kept of all segments are written, and how many they are."""
 
     indices: Tensor
     """int32 [sum of most]."""
     values: Tensor
     """float32 [sum of most]."""
+    counts: Tensor
+    """int32 [s]."""
 
 
 def slices(segments: Segments) -> Iterator[slice]:
@@ -81,6 +84,11 @@ def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[
     v = values_of(gradient, memory).abs()
     found = torch.stack([v[part].amax() for part in slices(segments)])
     return found, first_bad(list(found.isfinite()))
+
+
+def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments) -> int:
+    """Number of the first segment with a value that is not finite, or -1."""
+    return peaks(gradient, memory, segments)[1]
 
 
 def words(key: int, segments: Segments, s: int) -> Tensor:

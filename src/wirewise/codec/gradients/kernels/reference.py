@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wirewise.codec.gradients.kernels.pieces import (
     first_bad,
+    first_not_finite,
     from_planes,
     peaks,
     slices,
@@ -40,6 +41,7 @@ __all__ = [
     "add_sparse",
     "add_ternary",
     "draw",
+    "first_not_finite",
     "halves",
     "largest",
     "orthogonalise",
@@ -87,7 +89,7 @@ def write_cast(
     Sums are at most float32's largest.
     """
     v = gradient if memory is None else (gradient + memory).clamp(-_LARGEST, _LARGEST)
-    bad = peaks(v, None, segments)[1]
+    bad = first_not_finite(v, None, segments)
     most = torch.finfo(dtype).max
     sent = v.clamp(-most, most).to(dtype)
     out.copy_(sent.view(torch.uint8))
@@ -113,7 +115,7 @@ def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
     """The signs of the gradient as `write_signs` writes them; first segment not finite, or -1."""
     one = torch.ones(len(segments), device=gradient.device)
     write_signs(gradient, None, segments, -one, one, out)
-    return peaks(gradient, None, segments)[1]
+    return first_not_finite(gradient, None, segments)
 
 
 def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> int:

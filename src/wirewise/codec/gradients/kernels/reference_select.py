@@ -12,7 +12,7 @@ from wirewise.codec.gradients.kernels.pieces import (
     Bounds,
     Chosen,
     first_bad,
-    peaks,
+    first_not_finite,
     slices,
     values_of,
     words_of,
@@ -30,7 +30,7 @@ def largest(
 ) -> tuple[Tensor, Tensor, int]:
     """Indices (int32, ascending) and values of the largest |v| of each segment; sent places of memory become 0."""
     v = values_of(gradient, memory)
-    bad = peaks(v, None, segments)[1]
+    bad = first_not_finite(v, None, segments)
     chosen = []
     for part, count in zip(slices(segments), counts.tolist(), strict=True):
         order = v[part].abs().sort(descending=True, stable=True).indices
@@ -91,7 +91,7 @@ def accumulate_above(
     bounds: Bounds,
     key: int,
     into: Chosen,
-) -> tuple[Tensor, int]:
+) -> int:
     """`above` of the residual, after momentum u = share * u + gradient and residual w = w + u.
 
     Both are at most float32's largest, so that only a memory that was not finite before can be refused.
@@ -110,7 +110,7 @@ def above(
     bounds: Bounds,
     key: int,
     into: Chosen,
-) -> tuple[Tensor, int]:
+) -> int:
     """Write the elements of large magnitude of each segment, as many as the bounds allow, by ascending index.
 
     The threshold is an order statistic of the samples floor(h * size / 2^32); where too few or too many elements
@@ -119,7 +119,7 @@ def above(
     They are padded in each segment with its first index and 0. Sent places of all of `memory` become 0.
 
     Returns:
-        How many of them count, int32 [s]; and the first segment not finite, or -1.
+        The first segment not finite, or -1.
     """
     bad = first_bad([values[part].isfinite().all() for part in slices(segments)])
     indices, found, counts = [], [], []
@@ -131,10 +131,10 @@ def above(
         counts.append(len(chosen))
         for buffer in memory if memory is not None and bad < 0 else ():
             buffer[chosen] = 0.0
-    count = torch.tensor(counts, dtype=torch.int32, device=values.device)
     into.indices.copy_(torch.cat(indices))
     into.values.copy_(torch.cat(found))
-    return count, bad
+    into.counts.copy_(torch.tensor(counts))
+    return bad
 
 
 def _chosen(magnitudes: Tensor, segments: Segments, bounds: Bounds, s: int, key: int) -> Tensor:
