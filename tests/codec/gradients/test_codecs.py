@@ -218,10 +218,12 @@ def test_a4_a_sum_is_the_sum_of_what_each_rank_sent(name):
         expected = expected.sign()
     total = decode(codec, payloads, segments)
     assert ((total - expected).abs() <= 1e-6 * alone.abs().sum(dim=0)).all()
-    # All ranks get the same bits, from a list or from the matrix of an all-gather, and by either implementation.
+    # All ranks get the same bits, from a list or from the matrix of an all-gather, and by either implementation;
+    # products agree to rounding.
     matrix = torch.stack(payloads)
-    for other in (codec, codec_of(name, "torch")):
-        assert torch.equal(decode(other, matrix, segments), total)
+    assert torch.equal(decode(codec, matrix, segments), total)
+    off = 1e-6 * alone.abs().max() if name == "powersgd" else 0.0
+    assert ((decode(codec_of(name, "torch"), matrix, segments) - total).abs() <= off).all()
     half = decode(codec, matrix, segments, scale=0.5)
     torch.testing.assert_close(half, 0.5 * total)
 

@@ -105,6 +105,32 @@ def test_random_starts_are_alike_on_all_ranks_and_differ_between_steps():
     assert torch.equal(a, b) and not torch.equal(a, c)
 
 
+@pytest.mark.parametrize("rank", [1, 3, 4, 6])
+@pytest.mark.parametrize(
+    "sizes", [(2500, [(50, 50)]), (4097, None), (600 * 70, [(600, 70)]), (31 * 1030, [(31, 1030)])]
+)
+def test_implementations_agree_to_rounding(sizes, rank):
+    size, shapes = sizes
+    segments, gradient, found = Segments([size], shapes=shapes), normal(size), []
+    for implementation in ("numba", "torch"):
+        codec, kept = codec_of("powersgd", implementation, rank=rank), torch.zeros(2, size)
+        payloads = [encode(codec, gradient, segments, kept, step=step) for step in range(3)]
+        result = decode(codec, payloads, segments, scale=0.5)
+        found.append((torch.stack(payloads).view(torch.float32), kept, result))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("implementation", ["numba", "torch"])
+@pytest.mark.parametrize("checked", [False, True])
+def test_products_and_sums_beyond_float32_are_cut(implementation, checked):
+    codec, gradient = codec_of("powersgd", implementation, rank=2), torch.full((SEGMENTS.total,), 3e38)
+    kept = torch.zeros(2, SEGMENTS.total)
+    kept[0] = gradient
+    result = decode(codec, [encode(codec, gradient, SEGMENTS, kept, checked=checked)], SEGMENTS)
+    assert result.isfinite().all() and kept.isfinite().all()
+
+
 def test_a_payload_of_one_round_does_not_pass_for_a_whole_one():
     codec, gradient = codec_of("powersgd"), normal(SEGMENTS.total)
     payload = torch.zeros(codec.size_bytes(SEGMENTS), dtype=torch.uint8)

@@ -18,6 +18,7 @@ from wirewise.errors import InputError
 __all__ = ["PowerSGD"]
 
 _SMALL = 2.0**-64
+_LARGEST = torch.finfo(torch.float32).max
 
 
 class _Matrix(NamedTuple):
@@ -33,26 +34,8 @@ class _Matrix(NamedTuple):
     right: int
 
     def of(self, flat: Tensor) -> Tensor:
-        """Its elements in a flat group, [m, n]: a view, or a copy padded with 0."""
-        part, missing = flat[self.start : self.start + self.size], self.m * self.n - self.size
-        # Padding by nothing would copy.
-        return (torch.nn.functional.pad(part, (0, missing)) if missing else part).view(self.m, self.n)
-
-    def put(self, flat: Tensor, values: Tensor) -> None:
-        """Write [m, n] back."""
-        flat[self.start : self.start + self.size] = values.flatten()[: self.size]
-
-    def add(self, flat: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
-        """Add the product of [m, rank] and [rank, n], or write it if it is the first."""
-        part = flat[self.start : self.start + self.size]
-        if first and self.size == self.m * self.n:
-            torch.mm(a, b, out=part.view(self.m, self.n))
-            return
-        product = torch.mm(a, b).flatten()[: self.size]
-        if first:
-            part.copy_(product)
-        else:
-            part.add_(product)
+        """View of its elements in a flat group."""
+        return flat[self.start : self.start + self.size]
 
     def left_of(self, factors: Tensor) -> Tensor:
         """View of its first factor, [rank, m]."""
@@ -71,6 +54,14 @@ class _Layout(NamedTuple):
     left: int
     plain: int
     right: int
+
+    def copy_vectors(self, flat: Tensor, sent: Tensor) -> None:
+        """Copy what is sent as it is from a flat group behind the first factors."""
+        at = self.left
+        for part in self.vectors:
+            size = part.stop - part.start
+            sent[at : at + size] = flat[part]
+            at += size
 
     @property
     def left_tables(self) -> np.ndarray:
@@ -91,8 +82,7 @@ class PowerSGD(GradientCodec):
     row for each element of the first; tensors of one dimension, and those that the factors would not make smaller,
     are sent as they are. Where `Segments.shapes` is not known, a tensor is a matrix that is nearly square, padded
     with zeros. Segments of blocks do not matter. The second memory keeps Q in its first elements for each tensor;
-    without it Q is drawn anew in each step, alike on all ranks. Products are torch's; implementations and
-    devices agree to rounding.
+    without it Q is drawn anew in each step, alike on all ranks. Implementations and devices agree to rounding.
 
     Args:
         rank: Columns of the factors, at least 1; no more than sides of a matrix.
@@ -102,6 +92,7 @@ class PowerSGD(GradientCodec):
     memories = ("residual", "factor")
     wire_dtype = torch.float32
     rounds = 2
+    looks_first = True
 
     def __init__(self, *, rank: int = 4, implementation: str = "auto") -> None:
         super().__init__(implementation=implementation)
@@ -126,24 +117,32 @@ class PowerSGD(GradientCodec):
     ) -> int:
         kernels, layout = self._kernels(gradient.device), self._layout(segments)
         rows = () if memory is None else rows_of(memory)
-        bad: int = kernels.first_not_finite(gradient, rows[0] if rows else None, segments)
-        if bad >= 0:
-            return bad
-        values = rows[0].add_(gradient) if rows else gradient
-        factors = values.new_empty(layout.left)
-        for one in layout.matrices:
-            start = _start(one, rows[1:], draw, values.device)
-            one.left_of(factors).copy_(_product(start, one.of(values).t()))
+        values = rows[0] if rows else gradient
+        starts = [_start(one, rows[1:], draw, values.device) for one in layout.matrices]
+        sent = values.new_empty(layout.left + layout.plain)
+        for one, start in zip(layout.matrices, starts, strict=True):
+            added = one.of(gradient) if rows else None
+            kernels.left_factor(one.of(values), added, start, one.left_of(sent))
+        for part in layout.vectors if rows else ():
+            values[part].add_(gradient[part])
+        layout.copy_vectors(values, sent)
+        # What is not finite makes all products with it so.
+        if not bool(sent.isfinite().all()):
+            bad: int = kernels.first_not_finite(gradient, None, segments)
+            if bad < 0 and rows:
+                bad = kernels.first_not_finite(values.clamp_(-_LARGEST, _LARGEST), None, segments)
+            if bad >= 0:
+                return bad
+            for one, start in zip(layout.matrices, starts, strict=True):
+                kernels.left_factor(one.of(values) * _SMALL, None, start, one.left_of(sent))
+                _enlarge(one.left_of(sent))
+            layout.copy_vectors(values, sent)
+        put_floats(out, 0, sent)
         # Not numbers until `advance` has been called: a payload that is decoded too early shows.
         out[self.parts(segments)[1]] = 0xFF
-        put_floats(out, 0, factors)
-        at = 4 * layout.left
-        for part in layout.vectors:
-            put_floats(out, at, values[part])
-            at += 4 * (part.stop - part.start)
-            if rows:
-                values[part] = 0.0
-        return bad
+        for part in layout.vectors if rows else ():
+            values[part] = 0.0
+        return -1
 
     def _advance(
         self, number: int, payload: Tensor, gradient: Tensor, memory: Memory | None, segments: Segments
@@ -159,29 +158,30 @@ class PowerSGD(GradientCodec):
 
     def _project(self, layout: _Layout, payload: Tensor, values: Tensor, *, feedback: bool) -> None:
         """Write the second factors of the values, and with feedback take away from these what they say."""
-        left = get_floats(payload[None], 0, layout.left)[0]
-        self._kernels(payload.device).orthogonalise(left, layout.left_tables)
-        put_floats(payload, 0, left)
-        right = values.new_empty(layout.right)
+        kernels = self._kernels(payload.device)
+        lefts = get_floats(payload[None], 0, layout.left)[0]
+        kernels.orthogonalise(lefts, layout.left_tables)
+        put_floats(payload, 0, lefts)
+        rights = values.new_empty(layout.right)
         for one in layout.matrices:
-            matrix = one.of(values)
-            factor = one.left_of(left).clone()
-            product = _product(factor, matrix)
-            one.right_of(right).copy_(product)
+            part, left, right = one.of(values), one.left_of(lefts), one.right_of(rights)
+            kernels.right_factor(part, left, right)
+            if not bool(right.isfinite().all()):
+                kernels.right_factor(part * _SMALL, left, right)
+                _enlarge(right)
             if feedback:
-                matrix.addmm_(factor.t(), product, alpha=-1.0)
-                if one.m * one.n != one.size:
-                    one.put(values, matrix)
-        put_floats(payload, 4 * (layout.left + layout.plain), right)
+                kernels.add_product(left, right, -1.0, part, first=False)
+        put_floats(payload, 4 * (layout.left + layout.plain), rights)
 
     def _decode_sum(
         self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
     ) -> None:
         layout = self._layout(segments)
-        for row, (left, right) in enumerate(zip(*self._factors(layout, payloads), strict=True)):
-            right *= scale
+        kernels = self._kernels(out.device)
+        for row, (lefts, rights) in enumerate(zip(*self._factors(layout, payloads), strict=True)):
             for one in layout.matrices:
-                one.add(out, one.left_of(left).clone().t(), one.right_of(right).clone(), first=row == 0)
+                left, right = one.left_of(lefts), one.right_of(rights)
+                kernels.add_product(left, right, scale, one.of(out), first=row == 0)
         at = 4 * layout.left
         for part in layout.vectors:
             values = get_floats(payloads, at, part.stop - part.start) * scale
@@ -243,13 +243,6 @@ def _start(one: _Matrix, kept: tuple[Tensor, ...], draw: Draw, device: torch.dev
     return drawn if rows is None else torch.where(rows.any(dim=1, keepdim=True), rows, drawn)
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """A @ b, at most float32's largest.
-
-    Factors are copied before and after, as the last bits of a product may depend on where in a cache line they begin.
-    """
-    out = torch.mm(a.clone(), b)
-    if not bool(out.isfinite().all()):
-        most = torch.finfo(torch.float32).max * _SMALL
-        out = torch.mm(a, b * _SMALL).clamp_(-most, most).div_(_SMALL)
-    return out
+def _enlarge(factor: Tensor) -> None:
+    """Undo the `_SMALL` that a factor's matrix was taken times, up to float32's largest."""
+    factor.clamp_(-_LARGEST * _SMALL, _LARGEST * _SMALL).div_(_SMALL)

@@ -28,6 +28,7 @@ __all__ = [
     "add_blocks",
     "add_cast",
     "add_levels",
+    "add_product",
     "add_signs",
     "add_sparse",
     "add_ternary",
@@ -36,9 +37,11 @@ __all__ = [
     "first_not_finite",
     "halves",
     "largest",
+    "left_factor",
     "orthogonalise",
     "parts_finite",
     "peaks",
+    "right_factor",
     "sums",
     "take",
     "write_blocks",
@@ -156,6 +159,18 @@ def write_blocks(
     values, kept = gradient.numpy(), _numpy(memory)
     bad = cpu_blocks.write_blocks(values, kept, tables, bits, drawn, out.numpy(), steps.numpy())
     return steps, bad
+
+
+def left_factor(values: Tensor, gradient: Tensor | None, right: Tensor, left: Tensor) -> None:
+    cpu_factors.left_factor(values.numpy(), _numpy(gradient), right.numpy(), left.numpy())
+
+
+def right_factor(values: Tensor, left: Tensor, right: Tensor) -> None:
+    cpu_factors.right_factor(values.numpy(), left.numpy(), right.numpy())
+
+
+def add_product(left: Tensor, right: Tensor, share: float, out: Tensor, *, first: bool) -> None:
+    cpu_factors.add_product(left.numpy(), right.numpy(), np.float32(share), first, out.numpy())
 
 
 def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:

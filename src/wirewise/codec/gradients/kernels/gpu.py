@@ -25,7 +25,13 @@ from wirewise.codec.gradients.kernels.pieces import (
     values_of,
 )
 from wirewise.codec.gradients.kernels.reference import REFUSES_LATE, add_cast, halves, sums, write_cast
-from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps, orthogonalise
+from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps
+from wirewise.codec.gradients.kernels.reference_factors import (
+    add_product,
+    left_factor,
+    orthogonalise,
+    right_factor,
+)
 from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.kernels.triton_gpu import check_device
@@ -37,6 +43,7 @@ __all__ = [
     "add_blocks",
     "add_cast",
     "add_levels",
+    "add_product",
     "add_signs",
     "add_sparse",
     "add_ternary",
@@ -45,8 +52,10 @@ __all__ = [
     "first_not_finite",
     "halves",
     "largest",
+    "left_factor",
     "orthogonalise",
     "peaks",
+    "right_factor",
     "sums",
     "take",
     "write_blocks",

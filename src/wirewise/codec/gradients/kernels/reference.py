@@ -19,7 +19,13 @@ from wirewise.codec.gradients.kernels.pieces import (
     values_of,
     words,
 )
-from wirewise.codec.gradients.kernels.reference_blocks import add_blocks, orthogonalise, write_blocks
+from wirewise.codec.gradients.kernels.reference_blocks import add_blocks, write_blocks
+from wirewise.codec.gradients.kernels.reference_factors import (
+    add_product,
+    left_factor,
+    orthogonalise,
+    right_factor,
+)
 from wirewise.codec.gradients.kernels.reference_select import (
     above,
     accumulate_above,
@@ -37,6 +43,7 @@ __all__ = [
     "add_blocks",
     "add_cast",
     "add_levels",
+    "add_product",
     "add_signs",
     "add_sparse",
     "add_ternary",
@@ -44,8 +51,10 @@ __all__ = [
     "first_not_finite",
     "halves",
     "largest",
+    "left_factor",
     "orthogonalise",
     "peaks",
+    "right_factor",
     "sums",
     "take",
     "write_blocks",

@@ -1,8 +1,7 @@
-"""The reference kernels of blocks with a scale of their own, and of low-rank factors."""
+"""The reference kernels of blocks with a scale of their own."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,11 +17,9 @@ from wirewise.codec.gradients.segments import Segments
 __all__ = [
     "LEAST_STEP",
     "MOST",
-    "NOISE",
     "SCALED",
     "add_blocks",
     "block_steps",
-    "orthogonalise",
     "write_blocks",
 ]
 
@@ -32,8 +29,6 @@ LEAST_STEP = 2.0**-100
 MOST = float(torch.finfo(torch.float32).max) * (1 - 2.0**-7)
 """Sums are cut to it, so that the largest code times its step, which was rounded up, is finite."""
 _HALF = 1 << 23
-NOISE = 1e-6
-"""What is left of a factor after its projections, relative to before, from which on it is rounding noise."""
 
 
 def block_steps(v: Tensor, segments: Segments, bits: int) -> tuple[Tensor, int]:
@@ -86,36 +81,6 @@ def add_blocks(payloads: Tensor, segments: Segments, steps: Tensor, bits: int, o
                 # The fourth bit is the sign.
                 codes = (from_planes(codes, 4, size, SCALED) ^ 8) - 8
             out[part] += codes.view(torch.int8).float() * _spread(steps[r, firsts[s] : firsts[s + 1]], size)
-
-
-def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
-    """Make the rows of each factor orthonormal, in place; rows that depend on those before become 0.
-
-    Gram-Schmidt with two projections a row: sums in float64, rows in float32.
-
-    Args:
-        flat: Factors, one after another or not, float32.
-        tables: First element, rows and columns of each, int64 [factors, 3].
-    """
-    for rows, columns in np.unique(tables[:, 1:], axis=0).tolist():
-        own = tables[(tables[:, 1:] == (rows, columns)).all(axis=1), 0]
-        places = torch.from_numpy(own)[:, None] + torch.arange(rows * columns)
-        places = places.to(flat.device)
-        flat[places] = _orthonormal(flat[places].view(len(own), rows, columns)).flatten(1)
-
-
-def _orthonormal(factors: Tensor) -> Tensor:
-    """Rows [b, r, c] of factors of one shape, together."""
-    done: list[Tensor] = []
-    for row in factors.unbind(dim=1):
-        v, before = row, row.double().norm(dim=1, keepdim=True)
-        for other in 2 * done:
-            wide = other.double()
-            v = (v.double() - (wide * v.double()).sum(dim=1, keepdim=True) * wide).float()
-        after = v.double().norm(dim=1, keepdim=True)
-        kept = after > NOISE * before
-        done.append(torch.where(kept, v.double() / torch.where(kept, after, 1.0), 0.0).float())
-    return torch.stack(done, dim=1)
 
 
 def _blocks_of(values: Tensor) -> Tensor:
