@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.codec.gradients.groups import OPTIONS, codec_of, decode, encode, memory_of, normal, sent
 from wirewise.codec.gradients import Segments
 
+SMALLEST = 2.0**-149
 SHAPES = ([1], [7, 1, 9], [4095, 4097, 8192], [40000, 3], [300, 70001])
 
 
@@ -42,6 +43,8 @@ def test_implementations_agree_to_the_bit(name, sizes):
 
 
 @settings(max_examples=60, deadline=None)
+@example("int8", [SMALLEST], 1, 0)
+@example("int4", [SMALLEST, 0.0], 9, 0)
 @given(
     st.sampled_from(list(OPTIONS)),
     st.lists(st.floats(width=32, min_value=-(2.0**100), max_value=2.0**100), min_size=1, max_size=40),

@@ -37,7 +37,6 @@ EXPONENT = np.uint32(0x7F800000)
 _HALF_MAX = np.float32(65504.0)
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _STRETCH = 256
-_MANY = 1 << 18
 
 # Sums may be taken in any order, so that they are vectorised.
 _reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, _nrt=False)
@@ -98,20 +97,17 @@ def peak(gradient, memory):
     return np.float64(as_float(top)), top
 
 
-@inline
-def _peak_bits(gradient, memory, lo, hi):
-    return peak(gradient[lo:hi], None)[1] if memory is None else peak(gradient[lo:hi], memory[lo:hi])[1]
-
-
 @kernel
-def _peak_of_large(gradient, memory):
-    """Bits of `peak`, of a quarter each in turn: the processor fetches ahead in pages that were begun, here in four."""
-    quarter, top = len(gradient) // 4, np.uint32(0)
-    for start in range(0, quarter, _STRETCH):
-        end = min(start + _STRETCH, quarter)
-        for first in (0, quarter, 2 * quarter, 3 * quarter):
-            top = max(top, _peak_bits(gradient, memory, first + start, first + end))
-    return max(top, _peak_bits(gradient, memory, 4 * quarter, len(gradient)))
+def _peak_bits(gradient, memory):
+    """Bits of `peak`, in short stretches: a tenth faster than one loop where all comes from memory."""
+    top = np.uint32(0)
+    for lo in range(0, len(gradient), _STRETCH):
+        hi = min(lo + _STRETCH, len(gradient))
+        if memory is None:
+            top = max(top, peak(gradient[lo:hi], None)[1])
+        else:
+            top = max(top, peak(gradient[lo:hi], memory[lo:hi])[1])
+    return top
 
 
 @kernel
@@ -132,26 +128,15 @@ def infinite(gradient):
     return top if top >= EXPONENT else np.uint32(0)
 
 
-@kernel
-def _copy_peak(source, target):
+@entry
+def copy_peak(source, target):
+    """Copy bits of float32 numbers, uint32 [d]; largest bits of |v|."""
     top = np.uint32(0)
     for i in range(len(target)):
         bits = source[i]
         target[i] = bits
         top = max(top, np.uint32(bits & ABS))
     return top
-
-
-@entry
-def copy_peak(source, target):
-    """Copy bits of float32 numbers, uint32 [d]; many in quarters, as `_peak_of_large` reads. Largest bits of |v|."""
-    quarter, top = len(target) // 4 if len(target) >= _MANY else 0, np.uint32(0)
-    for start in range(0, quarter, _STRETCH):
-        end = min(start + _STRETCH, quarter)
-        for first in (0, quarter, 2 * quarter, 3 * quarter):
-            lo, hi = first + start, first + end
-            top = max(top, _copy_peak(source[lo:hi], target[lo:hi]))
-    return max(top, _copy_peak(source[4 * quarter :], target[4 * quarter :]))
 
 
 @entry
@@ -190,7 +175,7 @@ def scan(gradient, memory, offsets, power, found):
     for s in range(len(found)):
         lo, hi = offsets[s], offsets[s + 1]
         if power == 0:
-            top = _peak_of_large(gradient[lo:hi], part_of(memory, lo, hi))
+            top = _peak_bits(gradient[lo:hi], part_of(memory, lo, hi))
             found[s] = as_float(top)
         elif power == 1:
             found[s], top = _sum(gradient[lo:hi], part_of(memory, lo, hi))

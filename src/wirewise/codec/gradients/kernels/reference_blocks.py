@@ -37,9 +37,10 @@ def block_steps(v: Tensor, segments: Segments, bits: int) -> tuple[Tensor, int]:
     A step is at least one whose inverse is finite with 24 binary places. Also the first segment not finite, or -1.
     """
     parts = [_blocks_of(v[part].abs()).amax(dim=1) for part in slices(segments)]
-    ratio = torch.cat(parts) / ((1 << (bits - 1)) - 1)
+    tops = torch.cat(parts)
+    ratio = tops / ((1 << (bits - 1)) - 1)
     raised = ((ratio.clamp_min(LEAST_STEP).view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
-    return torch.where(ratio > 0, raised, 0.0), first_bad([part.isfinite().all() for part in parts])
+    return torch.where(tops > 0, raised, 0.0), first_bad([part.isfinite().all() for part in parts])
 
 
 def write_blocks(
