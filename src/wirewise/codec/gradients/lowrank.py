@@ -127,7 +127,7 @@ class PowerSGD(GradientCodec):
             values[part].add_(gradient[part])
         layout.copy_vectors(values, sent)
         # What is not finite makes all products with it so.
-        if not bool(sent.isfinite().all()):
+        if not kernels.all_finite(sent):
             bad: int = kernels.first_not_finite(gradient, None, segments)
             if bad < 0 and rows:
                 bad = kernels.first_not_finite(values.clamp_(-_LARGEST, _LARGEST), None, segments)
@@ -151,7 +151,7 @@ class PowerSGD(GradientCodec):
         if number == 0:
             self._project(layout, payload, rows[0] if rows else gradient, feedback=bool(rows))
         elif len(rows) > 1:
-            factors = self._factors(layout, payload[None])[1][0]
+            factors = self._rights(layout, payload[None])[0]
             self._kernels(payload.device).orthogonalise(factors, layout.right_tables)
             for one in layout.matrices:
                 rows[1][one.start : one.start + one.rank * one.n] = one.right_of(factors).flatten()
@@ -159,14 +159,14 @@ class PowerSGD(GradientCodec):
     def _project(self, layout: _Layout, payload: Tensor, values: Tensor, *, feedback: bool) -> None:
         """Write the second factors of the values, and with feedback take away from these what they say."""
         kernels = self._kernels(payload.device)
-        lefts = get_floats(payload[None], 0, layout.left)[0]
+        lefts = self._lefts(layout, payload[None])[0]
         kernels.orthogonalise(lefts, layout.left_tables)
         put_floats(payload, 0, lefts)
         rights = values.new_empty(layout.right)
         for one in layout.matrices:
             part, left, right = one.of(values), one.left_of(lefts), one.right_of(rights)
             kernels.right_factor(part, left, right)
-            if not bool(right.isfinite().all()):
+            if not kernels.all_finite(right.view(-1)):
                 kernels.right_factor(part * _SMALL, left, right)
                 _enlarge(right)
             if feedback:
@@ -178,7 +178,8 @@ class PowerSGD(GradientCodec):
     ) -> None:
         layout = self._layout(segments)
         kernels = self._kernels(out.device)
-        for row, (lefts, rights) in enumerate(zip(*self._factors(layout, payloads), strict=True)):
+        pairs = zip(self._lefts(layout, payloads), self._rights(layout, payloads), strict=True)
+        for row, (lefts, rights) in enumerate(pairs):
             for one in layout.matrices:
                 left, right = one.left_of(lefts), one.right_of(rights)
                 kernels.add_product(left, right, scale, one.of(out), first=row == 0)
@@ -190,10 +191,13 @@ class PowerSGD(GradientCodec):
                 out[part] += other
             at += 4 * (part.stop - part.start)
 
-    def _factors(self, layout: _Layout, payloads: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of the first and the second factors of each payload."""
-        start = 4 * (layout.left + layout.plain)
-        return get_floats(payloads, 0, layout.left), get_floats(payloads, start, layout.right)
+    def _lefts(self, layout: _Layout, payloads: Tensor) -> Tensor:
+        """Copies of the first factors of each payload."""
+        return get_floats(payloads, 0, layout.left)
+
+    def _rights(self, layout: _Layout, payloads: Tensor) -> Tensor:
+        """Copies of the second factors."""
+        return get_floats(payloads, 4 * (layout.left + layout.plain), layout.right)
 
     def _layout(self, segments: Segments) -> _Layout:
         if segments not in self._layouts:

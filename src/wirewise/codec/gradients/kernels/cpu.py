@@ -32,6 +32,7 @@ __all__ = [
     "add_signs",
     "add_sparse",
     "add_ternary",
+    "all_finite",
     "copy_checked",
     "draw",
     "first_not_finite",
@@ -83,6 +84,10 @@ def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments
     found = np.empty(len(segments))
     bad: int = cpu_values.scan(gradient.numpy(), _numpy(memory), segments.offsets, 0, found)
     return bad
+
+
+def all_finite(values: Tensor) -> bool:
+    return bool(cpu_values.peak(values.numpy(), None)[1] < cpu_values.EXPONENT)
 
 
 def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, Tensor, int]:

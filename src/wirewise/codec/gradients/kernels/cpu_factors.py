@@ -72,50 +72,50 @@ def _add(values, gradient):
         values[j] += gradient[j]
 
 
-@_thin_reduction
-def _dots(v, w, a, b, c, d):
-    """Products of two rows with the beginnings of four others."""
-    va = vb = vc = vd = wa = wb = wc = wd = np.float32(0.0)
-    for j in range(len(v)):
-        x, y = v[j], w[j]
-        va += x * a[j]
-        vb += x * b[j]
-        vc += x * c[j]
-        vd += x * d[j]
-        wa += y * a[j]
-        wb += y * b[j]
-        wc += y * c[j]
-        wd += y * d[j]
-    return (va, vb, vc, vd), (wa, wb, wc, wd)
-
-
-@kernel
-def _combine(out, a, b, c, d, shares, keep):
-    """Write the sum of four rows, times a share each, to one as long or shorter; where it is kept add it."""
-    s, t, u, v = shares
-    if keep:
-        for j in range(len(out)):
-            out[j] += s * a[j] + t * b[j] + u * c[j] + v * d[j]
-    else:
-        for j in range(len(out)):
-            out[j] = s * a[j] + t * b[j] + u * c[j] + v * d[j]
+@inline
+def _four(rows, n, lo, hi):
+    """Columns lo..hi of four rows, one after another."""
+    return rows[lo:hi], rows[n + lo : n + hi], rows[2 * n + lo : 2 * n + hi], rows[3 * n + lo : 3 * n + hi]
 
 
 @inline
-def _row(values, i, n):
-    """Row i of a matrix; the last one may be short."""
-    return values[i * n : min((i + 1) * n, len(values))]
+def _ranks(left, k, i):
+    """What the left factor says of row i for four ranks."""
+    return left[k, i], left[k + 1, i], left[k + 2, i], left[k + 3, i]
 
 
 @entry
-def _padded(factor, share):
-    """Ranks in fours, times a share."""
+def _padded(factor, columns):
+    """Ranks in fours, columns in so many."""
     rank, size = factor.shape
-    rows = np.zeros((-(-rank // _FOUR) * _FOUR, size), dtype=np.float32)
-    for k in range(rank):
-        for i in range(size):
-            rows[k, i] = share * factor[k, i]
+    rows = np.zeros((-(-rank // _FOUR) * _FOUR, -(-size // columns) * columns), dtype=np.float32)
+    rows[:rank, :size] = factor
     return rows
+
+
+@_thin_reduction
+def _products(a, b, c, d, p, q, r, s):
+    """Of four rows with four ranks, by row."""
+    ap = aq = ar = as_ = bp = bq = br = bs = np.float32(0.0)
+    cp = cq = cr = cs = dp = dq = dr = ds = np.float32(0.0)
+    for j in range(len(a)):
+        ap += a[j] * p[j]
+        aq += a[j] * q[j]
+        ar += a[j] * r[j]
+        as_ += a[j] * s[j]
+        bp += b[j] * p[j]
+        bq += b[j] * q[j]
+        br += b[j] * r[j]
+        bs += b[j] * s[j]
+        cp += c[j] * p[j]
+        cq += c[j] * q[j]
+        cr += c[j] * r[j]
+        cs += c[j] * s[j]
+        dp += d[j] * p[j]
+        dq += d[j] * q[j]
+        dr += d[j] * r[j]
+        ds += d[j] * s[j]
+    return (ap, aq, ar, as_), (bp, bq, br, bs), (cp, cq, cr, cs), (dp, dq, dr, ds)
 
 
 @entry
@@ -123,38 +123,39 @@ def left_factor(values, gradient, right, left):
     """Values [size], gradient [size] or None, right [rank, n], left [rank, m]."""
     rank, m = left.shape
     n = right.shape[1]
-    ranks, whole, i = _padded(right, np.float32(1.0)), len(values) // n, 0
-    while i < m:
-        paired = i + 1 < whole
-        v, w = _row(values, i, n), _row(values, i + paired, n)
+    ranks, end, last = _padded(right, 1), (m - 1) // _FOUR * _FOUR, np.zeros(_FOUR * n, dtype=np.float32)
+    for i in range(0, m, _FOUR):
+        lo, hi = i * n, min((i + _FOUR) * n, len(values))
         if gradient is not None:
-            _add(v, _row(gradient, i, n))
-            if paired:
-                _add(w, _row(gradient, i + 1, n))
+            _add(values[lo:hi], gradient[lo:hi])
+        rows = values[lo:hi]
+        if i == end:
+            last[: hi - lo] = rows
+            rows = last
+        a, b, c, d = _four(rows, n, 0, n)
         for k in range(0, rank, _FOUR):
-            of_v, of_w = _dots(v, w, ranks[k], ranks[k + 1], ranks[k + 2], ranks[k + 3])
-            for r in range(min(_FOUR, rank - k)):
-                left[k + r, i] = of_v[r]
-                left[k + r, i + paired] = of_w[r]
-        i += 1 + paired
+            found = _products(a, b, c, d, ranks[k], ranks[k + 1], ranks[k + 2], ranks[k + 3])
+            for row in range(min(_FOUR, m - i)):
+                for r in range(min(_FOUR, rank - k)):
+                    left[k + r, i + row] = found[row][r]
 
 
 @kernel
 def _spread(sums, a, b, c, d, left, k, i):
     """Add four rows to the sums of four ranks, `_COLUMNS` apart, times what the left factor says of each pair.
 
-    One array of sums, so that the compiler sees that they do not overlap and keeps vectors of all of them at hand.
+    Sums are in one array, so that the compiler sees that they do not overlap and works on all of them at once.
     """
-    sa, sb, sc, sd = left[k, i], left[k, i + 1], left[k, i + 2], left[k, i + 3]
-    ta, tb, tc, td = left[k + 1, i], left[k + 1, i + 1], left[k + 1, i + 2], left[k + 1, i + 3]
-    ua, ub, uc, ud = left[k + 2, i], left[k + 2, i + 1], left[k + 2, i + 2], left[k + 2, i + 3]
-    va, vb, vc, vd = left[k + 3, i], left[k + 3, i + 1], left[k + 3, i + 2], left[k + 3, i + 3]
+    ap, aq, ar, as_ = _ranks(left, k, i)
+    bp, bq, br, bs = _ranks(left, k, i + 1)
+    cp, cq, cr, cs = _ranks(left, k, i + 2)
+    dp, dq, dr, ds = _ranks(left, k, i + 3)
     for j in range(len(a)):
-        x, y, z, w = a[j], b[j], c[j], d[j]
-        sums[j] += sa * x + sb * y + sc * z + sd * w
-        sums[_COLUMNS + j] += ta * x + tb * y + tc * z + td * w
-        sums[2 * _COLUMNS + j] += ua * x + ub * y + uc * z + ud * w
-        sums[3 * _COLUMNS + j] += va * x + vb * y + vc * z + vd * w
+        v, w, x, y = a[j], b[j], c[j], d[j]
+        sums[j] += ap * v + bp * w + cp * x + dp * y
+        sums[_COLUMNS + j] += aq * v + bq * w + cq * x + dq * y
+        sums[2 * _COLUMNS + j] += ar * v + br * w + cr * x + dr * y
+        sums[3 * _COLUMNS + j] += as_ * v + bs * w + cs * x + ds * y
 
 
 @entry
@@ -162,24 +163,14 @@ def right_factor(values, left, right):
     """Values [size], left [rank, m], right [rank, n]; from the end, where more may be in cache from `left_factor`."""
     rank, m = left.shape
     n = right.shape[1]
-    blocks = -(-n // _COLUMNS)
-    shares = np.zeros((-(-rank // _FOUR) * _FOUR, -(-m // _FOUR) * _FOUR), dtype=np.float32)
-    shares[:rank, :m] = left
+    shares, blocks = _padded(left, _FOUR), -(-n // _COLUMNS)
     sums = np.zeros((len(shares) // _FOUR, blocks, _FOUR * _COLUMNS), dtype=np.float32)
-    # The last rows: fewer than four, or one of them short.
-    end = (m - 1) // _FOUR * _FOUR
-    last = np.zeros(_FOUR * n, dtype=np.float32)
+    end, last = (m - 1) // _FOUR * _FOUR, np.zeros(_FOUR * n, dtype=np.float32)
     last[: len(values) - end * n] = values[end * n :]
     for i in range(end, -1, -_FOUR):
         rows = last if i == end else values[i * n : (i + _FOUR) * n]
         for block in range(blocks):
-            lo, hi = block * _COLUMNS, min((block + 1) * _COLUMNS, n)
-            a, b, c, d = (
-                rows[lo:hi],
-                rows[n + lo : n + hi],
-                rows[2 * n + lo : 2 * n + hi],
-                rows[3 * n + lo : 3 * n + hi],
-            )
+            a, b, c, d = _four(rows, n, block * _COLUMNS, min((block + 1) * _COLUMNS, n))
             for k in range(len(sums)):
                 _spread(sums[k, block], a, b, c, d, shares, k * _FOUR, i)
     for k in range(rank):
@@ -188,13 +179,39 @@ def right_factor(values, left, right):
             right[k, lo:hi] = sums[k // _FOUR, block, at : at + hi - lo]
 
 
+@kernel
+def _combine(a, b, c, d, ranks, left, k, i, keep):
+    """Write the products of four rows with four ranks, `_COLUMNS` apart; where rows are kept add them."""
+    ap, aq, ar, as_ = _ranks(left, k, i)
+    bp, bq, br, bs = _ranks(left, k, i + 1)
+    cp, cq, cr, cs = _ranks(left, k, i + 2)
+    dp, dq, dr, ds = _ranks(left, k, i + 3)
+    for j in range(len(a)):
+        p, q, r, s = ranks[j], ranks[_COLUMNS + j], ranks[2 * _COLUMNS + j], ranks[3 * _COLUMNS + j]
+        v, w = ap * p + aq * q + ar * r + as_ * s, bp * p + bq * q + br * r + bs * s
+        x, y = cp * p + cq * q + cr * r + cs * s, dp * p + dq * q + dr * r + ds * s
+        if keep:
+            v, w, x, y = a[j] + v, b[j] + w, c[j] + x, d[j] + y
+        a[j], b[j], c[j], d[j] = v, w, x, y
+
+
 @entry
 def add_product(left, right, share, first, out):
     """Left [rank, m], right [rank, n], out [size]."""
     m, n = left.shape[1], right.shape[1]
-    ranks, shares_of = _padded(right, share), _padded(left, np.float32(1.0))
-    for i in range(m):
-        row = _row(out, i, n)
-        for k in range(0, len(ranks), _FOUR):
-            shares = shares_of[k, i], shares_of[k + 1, i], shares_of[k + 2, i], shares_of[k + 3, i]
-            _combine(row, ranks[k], ranks[k + 1], ranks[k + 2], ranks[k + 3], shares, k > 0 or not first)
+    shares, padded = _padded(left, _FOUR), _padded(right, _COLUMNS)
+    blocks = padded.shape[1] // _COLUMNS
+    ranks = np.empty((len(padded) // _FOUR, blocks, _FOUR * _COLUMNS), dtype=np.float32)
+    for k in range(len(padded)):
+        for block in range(blocks):
+            lo, at = block * _COLUMNS, k % _FOUR * _COLUMNS
+            ranks[k // _FOUR, block, at : at + _COLUMNS] = share * padded[k, lo : lo + _COLUMNS]
+    end, last = (m - 1) // _FOUR * _FOUR, np.zeros(_FOUR * n, dtype=np.float32)
+    last[: len(out) - end * n] = out[end * n :]
+    for i in range(0, m, _FOUR):
+        rows = last if i == end else out[i * n : (i + _FOUR) * n]
+        for block in range(blocks):
+            a, b, c, d = _four(rows, n, block * _COLUMNS, min((block + 1) * _COLUMNS, n))
+            for k in range(len(ranks)):
+                _combine(a, b, c, d, ranks[k, block], shares, k * _FOUR, i, k > 0 or not first)
+    out[end * n :] = last[: len(out) - end * n]

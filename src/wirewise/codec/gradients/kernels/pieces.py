@@ -23,6 +23,7 @@ __all__ = [
     "BLOCK",
     "Bounds",
     "Chosen",
+    "all_finite",
     "first_bad",
     "first_not_finite",
     "from_planes",
@@ -89,6 +90,11 @@ def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[
 def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments) -> int:
     """Number of the first segment with a value that is not finite, or -1."""
     return peaks(gradient, memory, segments)[1]
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether there is neither NaN nor infinity."""
+    return bool(values.isfinite().all())
 
 
 def words(key: int, segments: Segments, s: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wirewise.codec.gradients.kernels.pieces import (
+    all_finite,
     first_bad,
     first_not_finite,
     from_planes,
@@ -47,6 +48,7 @@ __all__ = [
     "add_signs",
     "add_sparse",
     "add_ternary",
+    "all_finite",
     "draw",
     "first_not_finite",
     "halves",
