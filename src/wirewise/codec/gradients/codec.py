@@ -63,7 +63,8 @@ class GradientCodec(ABC):
     """Encodes a flat group of gradients into one buffer, and decodes and adds up the payloads of all ranks.
 
     Args:
-        implementation: One of `IMPLEMENTATIONS`; all write the same bytes, but for products of matrices, which agree to rounding.
+        implementation: One of `IMPLEMENTATIONS`; all write the same bytes, but for products of matrices, which agree to
+            rounding.
 
     Attributes:
         memories: What is kept between steps, a buffer of the group's size each: "residual" (what was not sent),
