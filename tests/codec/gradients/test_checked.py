@@ -17,7 +17,7 @@ SMALLEST = float(torch.nextafter(torch.tensor(0.0), torch.tensor(1.0)))
 
 
 def test_codecs_whose_memory_moves_in_one_pass_look_first():
-    assert sorted(LOOKS) == ["bf16", "dgc", "fp16", "int4", "int8", "powersgd", "signum"]
+    assert sorted(LOOKS) == ["bf16", "dgc", "fp16", "int4", "int8", "powersgd", "randomk", "signum"]
 
 
 @pytest.mark.parametrize("implementation", ["numba", "torch"])
@@ -64,7 +64,7 @@ def test_casts_cut_sums_beyond_float32_alike(name, sign):
         assert kept.isfinite().all() and (name == "bf16" or kept[0].abs() > 3e38)
 
 
-@pytest.mark.parametrize("name", ["fp16", "bf16", "int8", "int4", "dgc", "powersgd"])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "int8", "int4", "dgc", "powersgd", "randomk"])
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_memory_that_is_not_finite_is_refused(name, checked):
     codec, segments = codec_of(name), Segments([40, 50])

@@ -61,6 +61,7 @@ class RandomK(GradientCodec):
     """
 
     wire_dtype = torch.float32
+    looks_first = True
 
     def __init__(self, *, ratio: float = 0.01, scaled: bool = False, implementation: str = "auto") -> None:
         super().__init__(implementation=implementation)
@@ -74,11 +75,16 @@ class RandomK(GradientCodec):
     def _encode(
         self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
     ) -> int:
-        kernels = self._kernels(gradient.device)
-        bad: int = kernels.first_not_finite(gradient, memory, segments)
+        kernels, values = self._kernels(gradient.device), gradient if memory is None else memory
+        bad: int
+        if memory is None:
+            bad = kernels.first_not_finite(gradient, None, segments)
+        else:
+            bad = kernels.accumulate(gradient, memory, segments)
         if bad < 0:
             indices = self._indices(segments, draw, gradient.device)
-            put_floats(out, 0, kernels.take(gradient, memory, indices) * self._factors(segments, out.device))
+            taken = kernels.take(values, indices, clear=memory is not None)
+            put_floats(out, 0, taken * self._factors(segments, out.device) if self.scaled else taken)
         return bad
 
     def _decode_sum(
@@ -93,9 +99,7 @@ class RandomK(GradientCodec):
         counts = segments.counts(self.ratio)
         return self._kernels(device).draw(segments, counts, draw.shared_key).to(device)
 
-    def _factors(self, segments: Segments, device: torch.device) -> Tensor | float:
-        if not self.scaled:
-            return 1.0
+    def _factors(self, segments: Segments, device: torch.device) -> Tensor:
         counts = torch.from_numpy(segments.counts(self.ratio))
         factors = (torch.from_numpy(segments.sizes) / counts).float()
         return factors.repeat_interleave(counts).to(device)

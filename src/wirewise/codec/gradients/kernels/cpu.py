@@ -24,6 +24,7 @@ from wirewise.codec.gradients.segments import Segments
 __all__ = [
     "REFUSES_LATE",
     "above",
+    "accumulate",
     "accumulate_above",
     "add_blocks",
     "add_cast",
@@ -225,7 +226,8 @@ def largest(
     tables = (segments.offsets, _firsts(counts), indices.numpy(), values.numpy())
     bad = cpu_select.largest(gradient.numpy(), _numpy(memory), *tables)
     if bad < 0 and memory is not None:
-        take(gradient, memory, indices)
+        accumulate(gradient, memory, segments)
+        take(memory, indices, clear=True)
     return indices, values, bad
 
 
@@ -236,10 +238,15 @@ def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
     return indices
 
 
-def take(gradient: Tensor, memory: Tensor | None, indices: Tensor) -> Tensor:
-    values = torch.empty(len(indices))
-    cpu_select.take(gradient.numpy(), _numpy(memory), indices.numpy(), values.numpy())
-    return values
+def accumulate(gradient: Tensor, memory: Tensor, segments: Segments) -> int:
+    bad: int = cpu_select.accumulate(gradient.numpy(), memory.numpy(), segments.offsets)
+    return bad
+
+
+def take(values: Tensor, indices: Tensor, *, clear: bool) -> Tensor:
+    taken = torch.empty(len(indices))
+    cpu_select.take(values.numpy(), indices.numpy(), clear, taken.numpy())
+    return taken
 
 
 def add_cast(payloads: Tensor, out: Tensor, scale: float, dtype: torch.dtype) -> None:

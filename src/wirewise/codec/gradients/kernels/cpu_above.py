@@ -10,14 +10,13 @@ import numpy as np
 
 from wirewise.codec.gradients.kernels.cpu_masks import WORD, first_bit, large
 from wirewise.codec.gradients.kernels.cpu_select import BINS, choose, threshold
-from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, infinite, limit, part_of, peak
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, LARGEST, infinite, limit, part_of, peak
 from wirewise.codec.gradients.kernels.reference_select import TRIES
 from wirewise.codec.kernels.words import as_bits, entry, inline, kernel
 from wirewise.rng import GOLDEN, mix32, row_key
 
 __all__ = ["above"]
 
-_MOST = np.float32(np.finfo(np.float32).max)
 _BLOCK = 512
 """Elements that are moved and searched together: three buffers of them stay in the first cache."""
 _ONE, _ZERO = np.uint64(1), np.float32(0.0)
@@ -35,14 +34,14 @@ def _move(rest, gradient, momentum, share):
         top = max(top, np.uint32(as_bits(u) & ABS), np.uint32(as_bits(w) & ABS))
     if top < EXPONENT:
         return top
-    return max(limit(momentum, _MOST), limit(rest, _MOST), infinite(gradient))
+    return max(limit(momentum, LARGEST), limit(rest, LARGEST), infinite(gradient))
 
 
 @inline
 def _moved(rest, gradient, momentum, share, i):
     """What `_move` will make of a residual."""
     w = np.float32(rest[i] + np.float32(np.float32(momentum[i] * share) + gradient[i]))
-    return np.float32(np.copysign(_MOST, w)) if abs(w) > _MOST else w
+    return np.float32(np.copysign(LARGEST, w)) if abs(w) > LARGEST else w
 
 
 @kernel

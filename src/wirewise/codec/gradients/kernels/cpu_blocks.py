@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wirewise.codec.gradients.kernels.cpu_codes import add_levels_of, levels_of
-from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, infinite, limit, peak
+from wirewise.codec.gradients.kernels.cpu_values import EXPONENT, peak, sum_into
 from wirewise.codec.gradients.kernels.reference_blocks import LEAST_STEP, MOST, SCALED
 from wirewise.codec.kernels.words import as_bits, as_float, entry, inline, kernel
 from wirewise.rng import GOLDEN, row_key
@@ -17,19 +17,7 @@ _SIGN_BIT = np.uint32(1 << 31)
 _UNDER_HALF = np.uint32(0x3EFFFFFF)
 """Bits of the largest float32 below one half."""
 _PLACES, _UNIT = np.float32(2.0**24), np.float32(2.0**-24)
-_LIMIT = np.float32(MOST).view(np.uint32)
 _UPPER, _ROUND_UP = np.uint32(0xFFFF0000), np.uint32(0xFFFF)
-
-
-@kernel
-def _sum_into(memory, gradient):
-    """V, at most `MOST`, in place of the memory; the largest bits of |v|, or of a gradient that is not finite."""
-    top = np.uint32(0)
-    for j in range(len(memory)):
-        v = np.float32(gradient[j] + memory[j])
-        memory[j] = v
-        top = max(top, np.uint32(as_bits(v) & ABS))
-    return top if top <= _LIMIT else max(limit(memory, _MOST), infinite(gradient))
 
 
 @inline
@@ -92,7 +80,7 @@ def write_blocks(gradient, memory, tables, bits, key, out, steps):
             if memory is None:
                 top = peak(gradient[lo:hi], None)[1]
             else:
-                top = _sum_into(memory[lo:hi], gradient[lo:hi])
+                top = sum_into(memory[lo:hi], gradient[lo:hi], _MOST)
             if top >= EXPONENT:
                 return s
             target = out[byte : byte + ((hi - lo) * bits + 7) // 8]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, part_of, value
-from wirewise.codec.kernels.words import as_bits, entry, inline, kernel
+from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, LARGEST, part_of, sum_into, value
+from wirewise.codec.kernels.words import as_bits, entry, inline, kernel, prefetch
 from wirewise.rng import GOLDEN, mix32, row_key
 
-__all__ = ["BINS", "add_sparse", "choose", "collect", "draw", "largest", "take", "threshold"]
+__all__ = ["BINS", "accumulate", "add_sparse", "choose", "collect", "draw", "largest", "take", "threshold"]
 
 BINS = 2048
 """Of a histogram: 8 bits of exponent and 3 of mantissa."""
@@ -19,6 +19,8 @@ _SAMPLED = 1 << 15
 """Segments from this size are sampled first; smaller ones are counted in full."""
 _STRIDE = 17
 _MASK32 = np.uint64(0xFFFFFFFF)
+_AHEAD, _BYTES = 16, 4
+"""Elements that are asked for before they are read, and bytes of each."""
 
 
 @kernel
@@ -177,17 +179,23 @@ def draw(offsets, firsts, ids, key, indices):
 
 
 @entry
-def take(gradient, memory, indices, values):
-    """V at distinct indices; memory = v, and 0 at the indices."""
-    if memory is not None:
-        for i in range(len(gradient)):
-            memory[i] = np.float32(memory[i] + gradient[i])
+def accumulate(gradient, memory, offsets):
+    """As in the reference."""
+    for s in range(len(offsets) - 1):
+        lo, hi = offsets[s], offsets[s + 1]
+        if sum_into(memory[lo:hi], gradient[lo:hi], LARGEST) >= EXPONENT:
+            return s
+    return -1
+
+
+@entry
+def take(values, indices, clear, taken):
+    """As in the reference; elements are asked for ahead, as the processor does not guess where they lie."""
     for k in range(len(indices)):
-        if memory is None:
-            values[k] = gradient[indices[k]]
-        else:
-            values[k] = memory[indices[k]]
-            memory[indices[k]] = np.float32(0.0)
+        prefetch(values, np.int64(indices[min(k + _AHEAD, len(indices) - 1)]), _BYTES)
+        taken[k] = values[indices[k]]
+        if clear:
+            values[indices[k]] = np.float32(0.0)
 
 
 @entry

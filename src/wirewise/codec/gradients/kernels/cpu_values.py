@@ -17,6 +17,7 @@ from wirewise.codec.kernels.words import as_bits, as_float, bfloat16, entry, inl
 __all__ = [
     "ABS",
     "EXPONENT",
+    "LARGEST",
     "cast",
     "copy_peak",
     "infinite",
@@ -27,6 +28,7 @@ __all__ = [
     "peak_of_parts",
     "scan",
     "scan_halves",
+    "sum_into",
     "value",
     "widen_add",
 ]
@@ -35,7 +37,7 @@ ABS = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
 """Bits of |v| from here on are infinity or NaN."""
 _HALF_MAX = np.float32(65504.0)
-_LARGEST = np.float32(np.finfo(np.float32).max)
+LARGEST = np.float32(np.finfo(np.float32).max)
 _STRETCH = 256
 
 # Sums may be taken in any order, so that they are vectorised.
@@ -128,6 +130,17 @@ def infinite(gradient):
     return top if top >= EXPONENT else np.uint32(0)
 
 
+@kernel
+def sum_into(memory, gradient, most):
+    """V, at most `most`, in place of the memory; the largest bits of |v|, or of a gradient that is not finite."""
+    top = np.uint32(0)
+    for j in range(len(memory)):
+        v = np.float32(gradient[j] + memory[j])
+        memory[j] = v
+        top = max(top, np.uint32(as_bits(v) & ABS))
+    return top if top <= as_bits(most) else max(limit(memory, most), infinite(gradient))
+
+
 @entry
 def copy_peak(source, target):
     """Copy bits of float32 numbers, uint32 [d]; largest bits of |v|."""
@@ -215,7 +228,7 @@ def scan_halves(gradient, memory, offsets, lows, highs):
 @inline
 def _cut(v):
     """A sum, at most float32's largest; NaN stays."""
-    return np.float32(np.copysign(_LARGEST, v)) if abs(v) > _LARGEST else v
+    return np.float32(np.copysign(LARGEST, v)) if abs(v) > LARGEST else v
 
 
 @kernel

@@ -33,13 +33,14 @@ from wirewise.codec.gradients.kernels.reference_factors import (
     orthogonalise,
     right_factor,
 )
-from wirewise.codec.gradients.kernels.reference_select import above, add_sparse, draw, take
+from wirewise.codec.gradients.kernels.reference_select import above, accumulate, add_sparse, draw, take
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.kernels.triton_gpu import check_device
 
 __all__ = [
     "REFUSES_LATE",
     "above",
+    "accumulate",
     "accumulate_above",
     "add_blocks",
     "add_cast",
@@ -250,4 +251,7 @@ def largest(
     indices = torch.cat(chosen).to(torch.int32)
     if bad >= 0:
         return indices, gradient.new_zeros(len(indices)), bad
-    return indices, take(gradient, memory, indices), bad
+    if memory is None:
+        return indices, take(gradient, indices, clear=False), bad
+    memory.add_(gradient)
+    return indices, take(memory, indices, clear=True), bad

@@ -29,6 +29,7 @@ from wirewise.codec.gradients.kernels.reference_factors import (
 )
 from wirewise.codec.gradients.kernels.reference_select import (
     above,
+    accumulate,
     accumulate_above,
     add_sparse,
     draw,
@@ -40,6 +41,7 @@ from wirewise.codec.gradients.segments import Segments
 __all__ = [
     "REFUSES_LATE",
     "above",
+    "accumulate",
     "accumulate_above",
     "add_blocks",
     "add_cast",

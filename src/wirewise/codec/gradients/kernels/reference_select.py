@@ -19,7 +19,7 @@ from wirewise.codec.gradients.kernels.pieces import (
 )
 from wirewise.codec.gradients.segments import Segments
 
-__all__ = ["TRIES", "above", "accumulate_above", "add_sparse", "draw", "largest", "take"]
+__all__ = ["TRIES", "above", "accumulate", "accumulate_above", "add_sparse", "draw", "largest", "take"]
 
 TRIES = 4
 """Times that a threshold may be adapted."""
@@ -38,7 +38,10 @@ def largest(
     indices = torch.cat(chosen).to(torch.int32)
     if bad >= 0:
         return indices, v[indices.long()], bad
-    return indices, take(gradient, memory, indices), bad
+    if memory is None:
+        return indices, take(gradient, indices, clear=False), bad
+    memory.add_(gradient)
+    return indices, take(memory, indices, clear=True), bad
 
 
 def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
@@ -68,14 +71,19 @@ def _distinct(key: int, row: int, size: int, wanted: int) -> np.ndarray:
         draws *= 2
 
 
-def take(gradient: Tensor, memory: Tensor | None, indices: Tensor) -> Tensor:
-    """V at the indices, float32; memory = v, and 0 at the indices."""
-    if memory is None:
-        return gradient[indices.long()]
-    memory.add_(gradient)
-    values = memory[indices.long()]
-    memory[indices.long()] = 0.0
-    return values
+def accumulate(gradient: Tensor, memory: Tensor, segments: Segments) -> int:
+    """Add the gradient to the memory, at most float32's largest; first segment not finite, or -1."""
+    most = torch.finfo(torch.float32).max
+    return first_not_finite(memory.add_(gradient).clamp_(-most, most), None, segments)
+
+
+def take(values: Tensor, indices: Tensor, *, clear: bool) -> Tensor:
+    """Values at distinct indices, float32; where they are cleared they become 0."""
+    places = indices.long()
+    taken = values[places]
+    if clear:
+        values[places] = 0.0
+    return taken
 
 
 def add_sparse(indices: Tensor, values: Tensor, out: Tensor) -> None:
