@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.codec.gradients.kernels.cpu_masks import WORD, first_bit, large
+from wirewise.codec.gradients.kernels.cpu_masks import WORD, count_bits, first_bit, large
 from wirewise.codec.gradients.kernels.cpu_select import BINS, choose, threshold
 from wirewise.codec.gradients.kernels.cpu_values import ABS, EXPONENT, LARGEST, infinite, limit, part_of, peak
 from wirewise.codec.gradients.kernels.reference_select import TRIES
@@ -77,22 +77,26 @@ def _mark(values, edge, words):
 def _take(values, momentum, kept, lo, hi, edge, aside, count):
     """Note the elements of lo..hi from the edge on behind the `count` that there are; 0 in memories that are kept.
 
-    They are counted where there is room for no more.
+    They are counted where there is room for no more. One loop over all of them: how many a word has cannot be
+    guessed, and a wrong guess takes the processor longer than an element.
     """
     places, sent, held, words = aside
+    here, filled = 0, np.uint64(0)
     for j in range(_mark(values[lo:hi], edge, words)):
-        word = words[j]
-        while word:
-            i = lo + j * WORD + first_bit(word)
-            word &= np.uint64(word - _ONE)
-            if count < len(places):
-                places[count], sent[count] = i, values[i]
-                if kept is not None:
-                    values[i] = _ZERO
-                if momentum is not None:
-                    held[count], momentum[i] = momentum[i], _ZERO
-            count += 1
-    return count
+        here += count_bits(words[j])
+        filled |= np.uint64(np.uint64(words[j] != 0) << np.uint64(j))
+    for k in range(count, count + here):
+        j = first_bit(filled)
+        i = lo + j * WORD + first_bit(words[j])
+        words[j] &= np.uint64(words[j] - _ONE)
+        filled ^= np.uint64(np.uint64(words[j] == 0) << np.uint64(j))
+        if k < len(places):
+            places[k], sent[k] = i, values[i]
+            if kept is not None:
+                values[i] = _ZERO
+            if momentum is not None:
+                held[k], momentum[i] = momentum[i], _ZERO
+    return count + here
 
 
 @kernel

@@ -6,7 +6,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-__all__ = ["WORD", "first_bit", "large"]
+__all__ = ["WORD", "count_bits", "first_bit", "large"]
 
 WORD = 64
 _ABS = 0x7FFFFFFF
@@ -36,5 +36,15 @@ def first_bit(typingctx, word):
 
     def generate(context, builder, signature, arguments):
         return builder.zext(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1)), ir.IntType(64))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def count_bits(typingctx, word):
+    """How many bits of a word are set."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
 
     return types.int64(types.uint64), generate
