@@ -98,7 +98,7 @@ def test_seconds_of_a_kernel_are_those_of_its_work():
 
 def test_loops_that_shared_the_core_are_tried_again(monkeypatch):
     calls, alone = [], iter([True, False, False, True, True, True, True])
-    monkeypatch.setattr(regions, "_is_undisturbed", lambda: next(alone))
+    monkeypatch.setattr(regions, "is_undisturbed", lambda: next(alone))
     monkeypatch.setattr(regions, "_loops", lambda kernel: 1)
     assert seconds_of([Kernel(calls.append, (None,))], repeats=2)[0] > 0
     # The first loop was disturbed at its end, the second waited; a call that is not timed leads each.
@@ -107,23 +107,9 @@ def test_loops_that_shared_the_core_are_tried_again(monkeypatch):
 
 def test_waiting_for_the_core_ends(monkeypatch):
     calls = []
-    monkeypatch.setattr(regions, "_is_undisturbed", lambda: False)
+    monkeypatch.setattr(regions, "is_undisturbed", lambda: False)
     assert seconds_of([Kernel(calls.append, (None,))], repeats=2, patience_s=0.01)[0] > 0
     assert calls
-
-
-def test_a_kernel_that_empties_the_caches_does_not_look_like_a_neighbour(monkeypatch):
-    now, ran = [0.0], []
-
-    def reference():
-        now[0] += 1.0 if ran else 1.2
-        ran.append(now[0])
-
-    monkeypatch.setattr(regions.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(
-        regions, "_Reference", type("", (), {"least_s": 1.0, "kernel": Kernel(reference, ())})
-    )
-    assert regions._is_undisturbed()
 
 
 _COMPILED = """

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import OperatorGraph
+from wirewise.profile.undisturbed import is_undisturbed
 
 __all__ = ["PRIME", "Kernel", "Picked", "compile_dynamic", "pick", "resized", "seconds_alone", "seconds_of"]
 
@@ -25,8 +26,6 @@ PRIME = 61
 
 _LOOP_S = 2e-4
 _PATIENCE_S = 0.05
-_DISTURBED = 1.1
-"""Longer than this multiple of its least time, the reference shared the core with somebody."""
 
 
 class Picked(NamedTuple):
@@ -225,36 +224,15 @@ def seconds_of(kernels: Sequence[Kernel], repeats: int = 3, patience_s: float = 
     while min(undisturbed, default=repeats) < repeats:
         for i, kernel in enumerate(kernels):
             if undisturbed[i] < repeats:
-                while not (before := _is_undisturbed()) and time.monotonic() < end:
+                while not (before := is_undisturbed()) and time.monotonic() < end:
                     pass
                 # The reference and the other kernels have put its values out of the caches.
                 _looped(kernel, 1)
                 least[i] = min(least[i], _looped(kernel, loops[i]))
-                undisturbed[i] += _is_undisturbed() and before
+                undisturbed[i] += is_undisturbed() and before
         if time.monotonic() >= end:
             break
     return least
-
-
-class _Reference:
-    """A short kernel that only computes, and its least time so far."""
-
-    least_s = float("inf")
-    kernel: Kernel | None = None
-
-
-def _is_undisturbed() -> bool:
-    if _Reference.kernel is None:
-        _Reference.kernel = Kernel(torch.tanh, (torch.full((8192,), 0.5),))
-        _looped(_Reference.kernel, 100)
-    # The first run finds its values out of the caches, where a large kernel ran before. The clock on the wall, since
-    # the thread's own one may take off too much where the host took the processor away.
-    _looped(_Reference.kernel, 1)
-    begin = time.perf_counter()
-    _looped(_Reference.kernel, 1)
-    taken = time.perf_counter() - begin
-    _Reference.least_s = min(taken, _Reference.least_s)
-    return taken <= _DISTURBED * _Reference.least_s
 
 
 def _loops(kernel: Kernel) -> int:
