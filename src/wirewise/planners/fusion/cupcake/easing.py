@@ -25,6 +25,8 @@ _TRIED = 500
 def eased(problem: CompressionProblem, groups: Sequence[Group], slack: float) -> list[Group]:
     """Groups with less work, by the best change at a time: another option of a group, or two neighbours as one.
 
+    No change makes the step longer by more than the work that it saves: two messages as one save little, and end later.
+
     Args:
         problem: What is decided on.
         groups: A plan of it.
@@ -42,12 +44,15 @@ def work_s(problem: CompressionProblem, groups: Sequence[Group]) -> float:
 
 
 def _eased_once(problem: CompressionProblem, groups: list[Group], limit: float) -> list[Group] | None:
-    few = islice(_easier(problem, groups), _TRIED)
-    return next((changed for changed in few if step_s(problem, changed) <= limit), None)
+    now = step_s(problem, groups)
+    for saved, changed in islice(_easier(problem, groups), _TRIED):
+        if step_s(problem, changed) <= min(limit, now + saved):
+            return changed
+    return None
 
 
-def _easier(problem: CompressionProblem, groups: list[Group]) -> Iterator[list[Group]]:
-    """All changes that save work, those that save most first."""
+def _easier(problem: CompressionProblem, groups: list[Group]) -> Iterator[tuple[float, list[Group]]]:
+    """All changes that save work, and how much, those that save most first."""
     pairs = [Group(a.first, b.last, a.option) for a, b in pairwise(groups)]
     alone = _work(problem, groups)
     now = alone[[group.option for group in groups], range(len(groups))]
@@ -59,7 +64,7 @@ def _easier(problem: CompressionProblem, groups: list[Group]) -> Iterator[list[G
         merged = number >= len(groups)
         first = number - len(groups) if merged else number
         one = (pairs[first] if merged else groups[first])._replace(option=option)
-        yield [*groups[:first], one, *groups[first + 1 + merged :]]
+        yield float(saved[option, number]), [*groups[:first], one, *groups[first + 1 + merged :]]
 
 
 def _work(problem: CompressionProblem, groups: Sequence[Group]) -> NDArray[np.float64]:
