@@ -24,7 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GOLDEN", "half_width", "mix32", "row_key", "row_keys", "stream_key", "uniform16"]
+__all__ = ["GOLDEN", "half_width", "mix", "mix32", "row_key", "row_keys", "stream_key", "uniform16"]
 
 GOLDEN = 0x9E3779B9
 _M1, _M2 = 0x7FEB352D, 0x846CA68B
@@ -51,8 +51,11 @@ def row_key(key: int, row: int) -> np.uint32:
     return mix32(np.uint32(np.uint32(key) ^ inner))
 
 
-def _mix(x: Any) -> Any:
-    """`mix32` of a Python int below 2^32, or of every element of a uint64 array of such."""
+def mix(x: Any) -> Any:
+    """`mix32` of a Python int below 2^32, or of every element of an array (uint64) or tensor (int64) of such.
+
+    Products of tensors wrap at 64 bits, which leaves the low 32 right.
+    """
     x = x ^ (x >> 16)
     x = (x * _M1) & _MASK
     x = x ^ (x >> 15)
@@ -65,7 +68,7 @@ def stream_key(seed: int, *words: int) -> int:
     key = 0
     for word in (seed, *words):
         for half in (int(word) & _MASK, (int(word) >> 32) & _MASK):
-            key = _mix((key * 31 + half + GOLDEN) & _MASK)
+            key = mix((key * 31 + half + GOLDEN) & _MASK)
     return key
 
 
@@ -73,8 +76,8 @@ def row_keys(key: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Keys of many rows at once. Shape [n] in, [n] out."""
     wide = np.asarray(rows).astype(np.uint64)
     mask = np.uint64(_MASK)
-    high = _mix(((wide >> np.uint64(32)) + np.uint64(GOLDEN)) & mask)
-    return _mix(np.uint64(key) ^ _mix((wide & mask) ^ high)).astype(np.uint32)
+    high = mix(((wide >> np.uint64(32)) + np.uint64(GOLDEN)) & mask)
+    return mix(np.uint64(key) ^ mix((wide & mask) ^ high)).astype(np.uint32)
 
 
 def half_width(width: int) -> int:
@@ -86,6 +89,6 @@ def uniform16(key: int, rows: NDArray[np.int64], width: int) -> NDArray[np.uint1
     """The 16 random bits of every (row, column). Shapes: rows [n] -> [n, width]."""
     half = half_width(width)
     counter = (np.arange(half, dtype=np.uint64) * np.uint64(GOLDEN)) & np.uint64(_MASK)
-    words = _mix((row_keys(key, rows).astype(np.uint64)[:, None] + counter[None, :]) & np.uint64(_MASK))
+    words = mix((row_keys(key, rows).astype(np.uint64)[:, None] + counter[None, :]) & np.uint64(_MASK))
     both = np.concatenate([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=1)
     return both[:, :width].astype(np.uint16)

@@ -7,30 +7,20 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.rng import GOLDEN, half_width
+from wirewise.rng import GOLDEN, half_width, mix
 
 __all__ = ["drop_threshold", "keep_mask", "uniform16"]
 
 _MASK = 0xFFFFFFFF
-_M1, _M2 = 0x7FEB352D, 0x846CA68B
-
-
-def _mix(x: Tensor) -> Tensor:
-    """`rng.mix32` of 32-bit values held in int64; products wrap at 64 bits, which leaves the low 32 right."""
-    x = x ^ (x >> 16)
-    x = (x * _M1) & _MASK
-    x = x ^ (x >> 15)
-    x = (x * _M2) & _MASK
-    return x ^ (x >> 16)
 
 
 def uniform16(key: int, rows: Int[Tensor, " n"], width: int) -> Int[Tensor, "n width"]:
     """The 16 random bits of every (row, column), as `wirewise.rng.uniform16`; int64, device of `rows`."""
     rows = rows.long()
-    high = _mix(((rows >> 32) + GOLDEN) & _MASK)
-    keys = _mix(_mix((rows & _MASK) ^ high) ^ key)
+    high = mix(((rows >> 32) + GOLDEN) & _MASK)
+    keys = mix(mix((rows & _MASK) ^ high) ^ key)
     counter = (torch.arange(half_width(width), device=rows.device) * GOLDEN) & _MASK
-    words = _mix((keys[:, None] + counter[None, :]) & _MASK)
+    words = mix((keys[:, None] + counter[None, :]) & _MASK)
     return torch.cat([words & 0xFFFF, words >> 16], dim=1)[:, :width]
 
 
