@@ -47,6 +47,7 @@ DRAWN = 400
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
         "models": ("mlp",),
+        "passes": 2,
         "repeats": 2,
         "windows": 2,
         "window": 1,
@@ -55,11 +56,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "paper": {
         "models": MODELS,
+        "passes": 30,
         "repeats": 9,
         "windows": 8,
         "window": 2,
         "stop": 1000,
-        "ten": (12, 2),
+        "ten": (20, 2),
     },
 }
 
@@ -99,10 +101,11 @@ def run(job: dict[str, Any]) -> Any:
 def profiled(
     model: str, preset: dict[str, Any], kept: Kept, label: str = "profile"
 ) -> tuple[StepModel, float]:
-    """The model's step for the simulator, and the optimizer's seconds."""
-    found = kept.job(f"{label} {model}", kind="profile", model=model, repeats=preset["repeats"])
+    """The model's step for the simulator, and the seconds of the optimizer and of buffers that follow rank 0."""
+    found = kept.job(f"{label} {model}", kind="profile", model=model, passes=preset["passes"])
     graph = msgspec.convert(found["graph"], OperatorGraph)
-    return StepModel(graph, AnalyticCosts(graph), wire(preset, kept)), found["optimizer_s"]
+    step = StepModel(graph, AnalyticCosts(graph), wire(preset, kept))
+    return step, found["optimizer_s"] + found["buffers_s"]
 
 
 def wire(preset: dict[str, Any], kept: Kept) -> Linear:
@@ -267,8 +270,8 @@ def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
     page.add(
         "## E3: simulated against measured steps\n\nThe captured step run operator by operator (what the measured "
         "operator times are of) under ten bucketings. Simulated: the operators' times, a straight line of all-reduce "
-        "seconds by bytes (in a queue of up to eight, as buckets are), and the optimizer, each measured by itself. "
-        "Bucketings: each gradient alone, all together, "
+        "seconds by bytes (in a queue of up to eight, as buckets are), the optimizer, and buffers that follow rank 0, "
+        "each measured by itself. Bucketings: each gradient alone, all together, "
         f"DistributedDataParallel's, and of {DRAWN} random ones the seven that lie farthest apart in the simulated "
         "step. Order: Spearman's coefficient over the ten, of the simulated step and the median of measured ones, each "
         "over the mean of its turn."

@@ -40,17 +40,42 @@ LARGEST_BYTES = 2_500_000
 Step = Callable[[], None]
 
 
-def profile(model: str, repeats: int) -> dict[str, Any]:
-    """The captured step with the seconds of its operators, and those of the optimizer."""
+def profile(model: str, passes: int) -> dict[str, Any]:
+    """The captured step with the seconds of its operators, and those of what goes before and behind them."""
     module, batch = models.make(model, dist.get_rank())
     found = capture(module, models.loss_of, batch)
-    graph = measure_operators(found.module, found.inputs(module, batch), found.operators, passes=repeats)
+    # As in a step, all ranks compute at once: hosts of a lab share processors and caches.
+    dist.barrier()
+    graph = measure_operators(found.module, found.inputs(module, batch), found.operators, passes=passes)
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return {
         "graph": msgspec.to_builtins(graph),
-        "optimizer_s": _window(torch.optim.SGD(module.parameters(), lr=1e-3).step, repeats),
+        "optimizer_s": _window(torch.optim.SGD(module.parameters(), lr=1e-3).step, passes),
+        "buffers_s": _slowest(_window(_follow(module), passes)),
     }
+
+
+def _follow(module: torch.nn.Module) -> Step:
+    """Buffers become those of rank 0, as in each step; those of a type travel together."""
+    buffers = list(module.buffers())
+    flats = [
+        torch.cat([one.reshape(-1) for one in buffers if one.dtype == dtype])
+        for dtype in dict.fromkeys(one.dtype for one in buffers)
+    ]
+
+    def follow() -> None:
+        for flat in flats:
+            dist.broadcast(flat, 0)
+
+    return follow
+
+
+def _slowest(seconds: float) -> float:
+    """The largest of all ranks."""
+    worst = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+    return float(worst)
 
 
 def all_reduces(repeats: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from wirewise.cli.main import app
 from wirewise.cost.gradients import V100, GradientCosts, GroupLinks
 from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
-from wirewise.planners.fusion.cupcake.break_even import break_even, gain, uncompressed
+from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain, uncompressed
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.recipes.advise import advise, advise_on
 from wirewise.recipes.advise_worker import Advised
@@ -118,7 +118,7 @@ def test_the_bandwidth_at_which_it_starts_to_pay():
     even = break_even(problem_of, best)
     for rate, pays in ((0.9 * even, True), (1.1 * even, False)):
         problem = problem_of(rate)
-        assert (gain(best(problem), best(uncompressed(problem))) >= 0.05) is pays
+        assert (gain(best(problem), best(uncompressed(problem))) >= LEAST_GAIN) is pays
     assert break_even(problem_of, best, within=(1e5, 1e6)) == 1e6
     assert break_even(problem_of, best, within=(1e10, 1e11)) is None
     with pytest.raises(InputError, match="expected one without a codec"):

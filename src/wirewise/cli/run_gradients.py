@@ -35,7 +35,7 @@ def cupcake(
     least_gain: Annotated[
         float,
         typer.Option(help="Share of a step that codecs must be predicted to save; else cupcake takes none."),
-    ] = 0.05,
+    ] = 0.03,
     split: Annotated[
         str,
         typer.Option(

@@ -178,7 +178,7 @@ def _break_even(found: Advised, latency_s: float, codecs: Sequence[str]) -> floa
     def problem_of(bandwidth_bytes_per_s: float) -> CompressionProblem:
         return _problem(found, costs, GroupLinks(found.ranks, bandwidth_bytes_per_s), codecs)
 
-    return break_even(problem_of, lambda problem: solve(problem, room=16).step_s, least_gain=LEAST_GAIN)
+    return break_even(problem_of, lambda problem: solve(problem, room=16).step_s)
 
 
 def _sentence(saved: float, compress: bool, best: plans.FusionPlan) -> str:

@@ -203,7 +203,7 @@ def paying(share):
     return CompressionProblem(elements=[10], gaps_s=[0.0], options=options)
 
 
-@pytest.mark.parametrize(("share", "codec"), [(0.90, "sign"), (0.94, "sign"), (0.96, "none"), (0.99, "none")])
+@pytest.mark.parametrize(("share", "codec"), [(0.90, "sign"), (0.96, "sign"), (0.98, "none"), (0.99, "none")])
 def test_compressing_has_to_gain_enough(share, codec):
     plan = cupcake(paying(share))
     assert plan.buckets[0].codec == codec

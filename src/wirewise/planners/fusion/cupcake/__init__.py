@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.fusion.cupcake.break_even import gain, uncompressed
+from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, gain, uncompressed
 from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
 from wirewise.planners.fusion.cupcake.easing import eased
 from wirewise.planners.fusion.cupcake.labels import search
@@ -53,8 +53,6 @@ __all__ = [
     "with_splits",
 ]
 
-LEAST_GAIN = 0.05
-"""Share of a step that compressing has to save before it is worth its risks."""
 SLACK = 0.02
 """Share of the shortest step that is given up for less work: tables of costs are hardly nearer to what is measured."""
 _CLOSE = 1e-10

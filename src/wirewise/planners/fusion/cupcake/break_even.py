@@ -8,8 +8,10 @@ from dataclasses import replace
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem
 
-__all__ = ["break_even", "gain", "uncompressed"]
+__all__ = ["LEAST_GAIN", "break_even", "gain", "uncompressed"]
 
+LEAST_GAIN = 0.03
+"""Share of a step that compressing has to save: measured steps are rarely predicted better, and codecs have risks."""
 _LOWEST, _HIGHEST = 1e5, 1e11
 _CLOSE = 0.02
 """Relative width of the interval at which the search ends."""
@@ -36,7 +38,7 @@ def break_even(
     problem_of: Callable[[float], CompressionProblem],
     solve: Callable[[CompressionProblem], float],
     *,
-    least_gain: float = 0.05,
+    least_gain: float = LEAST_GAIN,
     within: Sequence[float] = (_LOWEST, _HIGHEST),
 ) -> float | None:
     """The highest bandwidth at which the best plan saves the gain over the best uncompressed one, by bisection.
