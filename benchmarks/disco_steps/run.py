@@ -61,7 +61,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "windows": 8,
         "window": 2,
         "stop": 1000,
-        "ten": (20, 2),
+        "ten": (12, 2),
     },
 }
 
