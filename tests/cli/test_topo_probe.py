@@ -27,8 +27,8 @@ def test_shaped_links_are_found(tmp_path):
         ("host2", "host1", 40e6 / 8),
     ):
         path = path_between(found, source, target)
-        # Headers take 4 to 5 % of what is shaped; the rest is for a busy machine.
-        assert 0.8 < path.bandwidth_bytes_per_s / shaped < 1.05
+        # Headers take 4 to 5 % of what is shaped; the rest is for a busy machine, but not as much as links differ.
+        assert 0.6 < path.bandwidth_bytes_per_s / shaped < 1.05
         assert 0 < path.latency_s < 5e-3
 
 
