@@ -36,15 +36,15 @@ def cnn() -> nn.Module:
 
 
 class Lstm(nn.Module):
-    """One recurrent layer and a wide output, as of a language model."""
+    """Two recurrent layers and a wide output, as of a language model."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.LSTM(192, 192, batch_first=True)
-        self.out = nn.Linear(192, 1000)
+        self.layers = nn.LSTM(144, 144, num_layers=2, batch_first=True)
+        self.out = nn.Linear(144, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.layer(x)[0][:, -1])
+        return self.out(self.layers(x)[0][:, -1])
 
 
 class Transformer(nn.Module):
@@ -101,7 +101,7 @@ class Gat(Gcn):
 BUILDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (2048, 320)),
     "cnn": (cnn, (16, 3, 24, 24)),
-    "lstm": (Lstm, (96, 32, 192)),
+    "lstm": (Lstm, (80, 32, 144)),
     "transformer": (Transformer, (32, 48, 128)),
     "gcn": (Gcn, (NODES, WIDTH)),
     "gat": (Gat, (NODES, WIDTH)),

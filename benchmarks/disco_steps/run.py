@@ -61,7 +61,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "windows": 8,
         "window": 2,
         "stop": 1000,
-        "ten": (12, 2),
+        "ten": (24, 2),
     },
 }
 
@@ -100,12 +100,12 @@ def run(job: dict[str, Any]) -> Any:
 
 def profiled(
     model: str, preset: dict[str, Any], kept: Kept, label: str = "profile"
-) -> tuple[StepModel, float]:
+) -> tuple[StepModel, float, float]:
     """The model's step for the simulator, and the seconds of the optimizer and of buffers that follow rank 0."""
     found = kept.job(f"{label} {model}", kind="profile", model=model, passes=preset["passes"])
     graph = msgspec.convert(found["graph"], OperatorGraph)
-    step = StepModel(graph, AnalyticCosts(graph), wire(preset, kept))
-    return step, found["optimizer_s"] + found["buffers_s"]
+    step = StepModel(graph, AnalyticCosts(graph), wire(preset, kept), overlap_rate=found["overlap_rate"])
+    return step, found["optimizer_s"], found["buffers_s"]
 
 
 def wire(preset: dict[str, Any], kept: Kept) -> Linear:
@@ -129,8 +129,8 @@ def planned(model: str, preset: dict[str, Any], kept: Kept) -> list[dict[str, An
 
 
 def _searched(model: str, preset: dict[str, Any], kept: Kept) -> Any:
-    step, other_s = profiled(model, preset, kept)
-    found = plan_operators(step, other_s=other_s, knobs=Knobs(stop=preset["stop"]))
+    step, *others_s = profiled(model, preset, kept)
+    found = plan_operators(step, other_s=sum(others_s), knobs=Knobs(stop=preset["stop"]))
     return msgspec.to_builtins(found.plan)
 
 
@@ -249,6 +249,24 @@ def ten_plans(step: StepModel, seed: int = 0) -> list[Any]:
     return [msgspec.to_builtins(plan_of(step, state, planner="cuts")) for state in states]
 
 
+def in_turn(step: StepModel, compute_s: float, all_reduce_s: float) -> StepModel:
+    """The model with operators, and messages, that take together what they took in turn with the plans.
+
+    Args:
+        step: With operators and messages measured one by one, minutes before.
+        compute_s: All operators.
+        all_reduce_s: All gradients as one message.
+    """
+    slower = compute_s / sum(one.time_s for one in step.graph.operators)
+    operators = tuple(
+        msgspec.structs.replace(one, time_s=slower * one.time_s) for one in step.graph.operators
+    )
+    graph = msgspec.structs.replace(step.graph, operators=operators)
+    longer = all_reduce_s / step.all_reduce(float(step.arrays.size_bytes.sum()))
+    line = Linear(*(longer * figure for figure in step.all_reduce))
+    return StepModel(graph, AnalyticCosts(graph), line, overlap_rate=step.overlap_rate)
+
+
 def simulated_s(step: StepModel, plan: Any) -> float:
     """The simulated step of the plan's buckets, operator by operator."""
     operators = step.graph.operators
@@ -270,20 +288,23 @@ def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
     page.add(
         "## E3: simulated against measured steps\n\nThe captured step run operator by operator (what the measured "
         "operator times are of) under ten bucketings. Simulated: the operators' times, a straight line of all-reduce "
-        "seconds by bytes (in a queue of up to eight, as buckets are), the optimizer, and buffers that follow rank 0, "
-        "each measured by itself. Bucketings: each gradient alone, all together, "
+        "seconds by bytes (in a queue of up to eight, as buckets are), the optimizer, buffers that follow rank 0, and "
+        "how fast ranks compute while gradients travel, each measured by itself. In turn with the ten also the step "
+        "without communication and all gradients as one message: all operators' times are multiplied so that they sum "
+        "up to the one, and the line so that it passes through the other. Bucketings: each gradient alone, all together, "
         f"DistributedDataParallel's, and of {DRAWN} random ones the seven that lie farthest apart in the simulated "
         "step. Order: Spearman's coefficient over the ten, of the simulated step and the median of measured ones, each "
         "over the mean of its turn."
     )
     worst, least = 0.0, 1.0
     with page.table(
-        "model", "operators", "compute ms", "all-reduce of all ms", "DDP's buckets: simulated ms", "measured ms",
+        "model", "operators", "compute ms", "its rate beside all-reduces", "all-reduce of all ms",
+        "DDP's buckets: simulated ms", "measured ms",
         "error %", "largest error of ten %", "error <= 20 %", "best to worst of ten: simulated %", "measured %",
         "Spearman", "order",
     ) as row:  # fmt: skip
         for model in preset["models"]:
-            step, other_s = profiled(model, preset, kept, "simulator profile")
+            step, optimizer_s, buffers_s = profiled(model, preset, kept, "simulator profile")
             plans = kept.once(f"ten plans {model}", partial(ten_plans, step))
             done = kept.job(
                 f"simulator {model}",
@@ -293,18 +314,20 @@ def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
                 plans=[{"name": str(i), "plan": plan, "compiler": "none"} for i, plan in enumerate(plans)],
                 windows=preset["ten"][0],
                 window=preset["ten"][1],
+                parts=True,
             )
-            measured = np.array([np.median(done["seconds"][str(i)]) for i in range(len(plans))])
-            simulated = np.array([simulated_s(step, plan) + other_s for plan in plans])
-            relative = np.median(
-                by_turn({str(i): done["seconds"][str(i)] for i in range(len(plans))}), axis=1
-            )
-            errors, order = simulated / measured - 1.0, float(spearmanr(simulated, relative).statistic)
+            measured = {name: float(np.median(seconds)) for name, seconds in done["seconds"].items()}
+            all_reduce_s, compute_s = measured.pop("all-reduce"), measured.pop("compute")
+            step = in_turn(step, compute_s - optimizer_s, all_reduce_s)
+            simulated = np.array([simulated_s(step, plan) + optimizer_s + buffers_s for plan in plans])
+            relative = np.median(by_turn({name: done["seconds"][name] for name in measured}), axis=1)
+            errors = simulated / [*measured.values()] - 1.0
+            order = float(spearmanr(simulated, relative).statistic)
             worst, least = max(worst, abs(errors[2])), min(least, order)
-            compute_s = sum(one.time_s for one in step.graph.operators)
             row(
-                model, len(step.graph.operators), f"{1e3 * compute_s:.1f}",
-                f"{1e3 * step.all_reduce(float(step.arrays.size_bytes.sum())):.1f}", f"{1e3 * simulated[2]:.1f}",
+                model, len(step.graph.operators), f"{1e3 * compute_s:.1f}", f"{step.overlap_rate:.2f}",
+                f"{1e3 * all_reduce_s:.1f}",
+                f"{1e3 * simulated[2]:.1f}",
                 spread(done["seconds"]["2"], 1e3), f"{100 * errors[2]:+.1f}", f"{100 * max(abs(errors)):.1f}",
                 verdict(abs(errors[2]), most=E3_ERROR), f"{100 * (simulated.max() / simulated.min() - 1):.0f}",
                 f"{100 * (relative.max() / relative.min() - 1):.0f}", f"{order:.2f}", verdict(order, least=E3_ORDER),

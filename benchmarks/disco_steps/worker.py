@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +36,7 @@ STOCK: dict[str, tuple[bool, dict[str, Any]]] = {
 QUEUED = 8
 """All-reduces in flight while one is measured: gloo works on two at once, which hides latency."""
 LARGEST_BYTES = 2_500_000
+COMPUTE, ALL_REDUCE = "compute", "all-reduce"
 
 Step = Callable[[], None]
 
@@ -51,6 +52,7 @@ def profile(model: str, passes: int) -> dict[str, Any]:
         parameter.grad = torch.zeros_like(parameter)
     return {
         "graph": msgspec.to_builtins(graph),
+        "overlap_rate": _overlap_rate(module, partial(found.module, *found.inputs(module, batch)), passes),
         "optimizer_s": _window(torch.optim.SGD(module.parameters(), lr=1e-3).step, passes),
         "buffers_s": _slowest(_window(_follow(module), passes)),
     }
@@ -69,6 +71,23 @@ def _follow(module: torch.nn.Module) -> Step:
             dist.broadcast(flat, 0)
 
     return follow
+
+
+def _overlap_rate(module: torch.nn.Module, compute: Step, passes: int) -> float:
+    """How fast ranks compute while gradients travel, of 1 alone; their mean."""
+    # It outlasts computing.
+    flat = torch.zeros(2 * sum(p.numel() for p in module.parameters()))
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(passes):
+        for beside, own in seconds.items():
+            dist.barrier()
+            work = dist.all_reduce(flat, async_op=True) if beside else None
+            begin = time.perf_counter()
+            compute()
+            own.append(time.perf_counter() - begin)
+            if work is not None:
+                work.wait()
+    return min(_mean_of_ranks([median(seconds[False]) / median(seconds[True])])[0], 1.0)
 
 
 def _slowest(seconds: float) -> float:
@@ -100,13 +119,18 @@ def _reduced(size_bytes: int, count: int, repeats: int) -> float:
 
 
 def steps(
-    model: str, stock: list[str], plans: list[dict[str, Any]], windows: int, window: int
+    model: str, stock: list[str], plans: list[dict[str, Any]], windows: int, window: int, parts: bool = False
 ) -> dict[str, Any]:
-    """Seconds of a step under each, in windows in turn; the first turn does not count."""
+    """Seconds of a step under each, in windows in turn; the first turn does not count.
+
+    With `parts` also those of the last plan's step without communication, and of its communication alone.
+    """
     ways = {name: _stock(model, *STOCK[name]) for name in stock}
     told: dict[str, Any] = {}
     for way in plans:
         ways[way["name"]], told[way["name"]] = _planned(model, **way)
+    if parts:
+        ways |= _parts(model, **plans[-1])
     found: dict[str, list[float]] = {name: [] for name in ways}
     order = list(ways)
     for turn in range(windows + 1):
@@ -173,6 +197,23 @@ def _apart(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     """Largest difference of two elements over the largest element."""
     apart = [float((f - e).abs().max()) for f, e in zip(found, expected, strict=True)]
     return max(apart) / max(float(e.abs().max()) for e in expected)
+
+
+def _parts(model: str, name: str, plan: Any, **options: Any) -> dict[str, Step]:
+    """Computing, which ends when all ranks have, and the gradients of the whole model as one message."""
+    module, batch = models.make(model, dist.get_rank())
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    plan = msgspec.convert({**plan, "world_size": 1}, FusionPlan)
+    run = compile_step(module, models.loss_of, batch, plan, alone, **options)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+    flat = torch.zeros(sum(p.numel() for p in module.parameters()))
+
+    def compute() -> None:
+        run(batch)
+        optimizer.step()
+        dist.barrier()
+
+    return {COMPUTE: compute, ALL_REDUCE: lambda: dist.all_reduce(flat)}
 
 
 @cache

@@ -49,7 +49,12 @@ def kept_profile(run):
             for i in range(6)
         ),
     )
-    found = {"graph": msgspec.to_builtins(graph), "optimizer_s": 0.002, "buffers_s": 0.001}
+    found = {
+        "graph": msgspec.to_builtins(graph),
+        "optimizer_s": 0.002,
+        "buffers_s": 0.001,
+        "overlap_rate": 1.0,
+    }
     kept = run.Kept(None)
     kept.once("profile mlp", lambda: found)
     kept.once("all-reduces", lambda: {"sizes": [0, MB], "seconds": [0.001, 0.081]})
@@ -57,9 +62,9 @@ def kept_profile(run):
 
 
 def test_ten_plans_differ_and_are_simulated_again_as_planned(run):
-    step, other_s = run.profiled("mlp", run.PRESETS["smoke"], kept_profile(run))
+    step, *others_s = run.profiled("mlp", run.PRESETS["smoke"], kept_profile(run))
     plans = run.ten_plans(step)
-    assert other_s == pytest.approx(0.003) and len(plans) == 10
+    assert others_s == [0.002, 0.001] and len(plans) == 10
     assert [len(plan["buckets"]) for plan in plans[:2]] == [6, 1]
     steps = [run.simulated_s(step, plan) for plan in plans]
     assert steps == pytest.approx([plan["predicted_step_s"] for plan in plans])
@@ -68,6 +73,10 @@ def test_ten_plans_differ_and_are_simulated_again_as_planned(run):
     assert steps[1] == pytest.approx(0.06 + 0.481)
     # The first gradient is there after 10 ms and the channel is never idle again.
     assert steps[0] == pytest.approx(0.01 + 6 * 0.081)
+    # Operators that took 90 ms together, and messages twice as long as before.
+    slower = run.in_turn(step, 0.09, 2 * 0.481)
+    assert run.simulated_s(slower, plans[1]) == pytest.approx(0.09 + 2 * 0.481)
+    assert run.simulated_s(slower, plans[0]) == pytest.approx(0.015 + 6 * 2 * 0.081)
 
 
 def test_searched_plans_come_as_regions_and_as_one_graph(run):

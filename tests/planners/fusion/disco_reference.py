@@ -22,8 +22,9 @@ def partitions(items):
 class Reference:
     """Regions are (operators at home, copies), both frozensets."""
 
-    def __init__(self, graph, costs, all_reduce):
+    def __init__(self, graph, costs, all_reduce, overlap_rate=1.0):
         self.operators, self.costs, self.all_reduce = graph.operators, costs, all_reduce
+        self.overlap_rate = overlap_rate
         self.readers = [
             [j for j, one in enumerate(graph.operators) if i in one.inputs]
             for i in range(len(self.operators))
@@ -91,15 +92,31 @@ class Reference:
         for r in order:
             now += seconds[r]
             ready |= dict.fromkeys(regions[r][0], now)
-        return max(now, self.communication_s(ready, buckets))
+        busy = self.busy(ready, buckets)
+        return max([self.computed_at(now, busy), *(end for _, end in busy)])
 
-    def communication_s(self, ready, buckets):
-        sent, latency, per_byte = 0.0, *self.all_reduce
+    def busy(self, ready, buckets):
+        """When the channel is in use, as (start, end)."""
+        found, (latency, per_byte) = [], self.all_reduce
         for issued, size in sorted(
             (max(ready[i] for i in b), sum(self.operators[i].output_bytes for i in b)) for b in buckets
         ):
-            sent = max(sent, issued) + latency + per_byte * size
-        return sent
+            start = max([self.computed_at(issued, found), *(end for _, end in found)])
+            found.append((start, start + latency + per_byte * size))
+        return found
+
+    def computed_at(self, seconds, busy):
+        """When so many seconds of computing are done."""
+        now = 0.0
+        for start, end in busy:
+            if seconds <= start - now:
+                break
+            seconds -= start - now
+            if seconds <= self.overlap_rate * (end - start):
+                return start + seconds / self.overlap_rate
+            seconds -= self.overlap_rate * (end - start)
+            now = end
+        return now + seconds
 
     def best_s(self, known_s):
         """The least step of all legal states without regions that fall apart; a step that is known saves some."""

@@ -7,13 +7,13 @@ from wirewise.planners.fusion.disco.moves import METHODS
 from wirewise.planners.fusion.disco.synthetic import DEVICE
 
 
-def model_of(graph, share=0.6, latency=0.2):
+def model_of(graph, share=0.6, latency=0.2, overlap_rate=1.0):
     """All-reduces of all gradients take that share of computing without latencies; each latency is a part of it."""
     costs = AnalyticCosts(graph, DEVICE)
     compute = sum(costs((i,), (i,)) for i in range(len(graph.operators)))
     whole = sum(graph.operators[i].output_bytes for i in graph.gradients)
     line = Linear(latency * share * compute / len(graph.gradients), share * compute / whole)
-    return StepModel(graph, costs, line)
+    return StepModel(graph, costs, line, overlap_rate=overlap_rate)
 
 
 def random_state(model, random):

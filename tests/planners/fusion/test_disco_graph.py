@@ -128,8 +128,12 @@ def test_constants_need_measured_times():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_states_step_as_the_plain_simulator_says(seed):
-    model = model_of(random_step(seed, 3))
-    random, reference = np.random.default_rng(seed), Reference(model.graph, model.costs, model.all_reduce)
+    rate = (1.0, 0.8)[seed % 2]
+    model = model_of(random_step(seed, 3), overlap_rate=rate)
+    random, reference = (
+        np.random.default_rng(seed),
+        Reference(model.graph, model.costs, model.all_reduce, rate),
+    )
     copies = 0
     for _ in range(5):
         state = random_state(model, random)
@@ -139,6 +143,8 @@ def test_random_states_step_as_the_plain_simulator_says(seed):
         assert all(reference.legal(own | held) for own, held in regions)
         assert found.full_overlap_s <= found.step_s
         assert found.step_s <= (found.compute_s + found.communicate_s) * (1 + 1e-12)
+        slower = StepModel(model.graph, model.costs, model.all_reduce, overlap_rate=0.5 * rate)
+        assert slower.times(state).step_s >= found.step_s
         assert [set(one.outputs) for one in model.regions(state)] == [
             reference.outputs(regions, r) for r in range(len(regions))
         ]
@@ -179,6 +185,12 @@ def test_a_plan_can_be_carried_out_by_itself():
 def test_a_line_that_falls_is_refused(line):
     with pytest.raises(InputError, match="expected finite figures of at least 0"):
         StepModel(GOOD, AnalyticCosts(GOOD, DEVICE), line)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.1, float("nan")])
+def test_a_rate_that_is_none_is_refused(rate):
+    with pytest.raises(InputError, match="expected a share above 0 and up to 1"):
+        StepModel(GOOD, AnalyticCosts(GOOD, DEVICE), Linear(0.0, 0.0), overlap_rate=rate)
 
 
 def test_costs_that_are_no_time_are_named():

@@ -1,8 +1,8 @@
 """The simulated step of a fusion (DisCo, section on the simulator; TPDS 2022).
 
 One device works off the regions, first ready first. A bucket's all-reduce is issued when its last gradient is there,
-takes a straight line of its bytes, and has the channel for itself; computing goes on meanwhile. The step ends when
-both are done.
+takes a straight line of its bytes, and has the channel for itself; computing goes on meanwhile, slower where sending
+takes a part of what it computes with (the paper: as fast as alone). The step ends when both are done.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class State:
     signatures: NDArray[np.uint64]
     """Of each region by its number, equal for equal regions, [operators]."""
     ready_s: Vector
-    """When each gradient is there, [gradients]."""
+    """Of computing until each gradient is there, [gradients]."""
 
     @property
     def key(self) -> bytes:
@@ -84,16 +84,22 @@ class StepModel:
         graph: Of the operators.
         costs: Of regions; they are asked once for each region.
         all_reduce: Seconds by bytes of a bucket.
+        overlap_rate: How fast it computes while a bucket travels, of 1 alone.
 
     Raises:
-        InputError: The graph is not sound, or the line falls or is not finite.
+        InputError: The graph is not sound, the line falls or is not finite, or the rate is none.
     """
 
-    def __init__(self, graph: OperatorGraph, costs: RegionCosts, all_reduce: Linear) -> None:
+    def __init__(
+        self, graph: OperatorGraph, costs: RegionCosts, all_reduce: Linear, *, overlap_rate: float = 1.0
+    ) -> None:
         graph.check_itself()
         if not all(isfinite(value) and value >= 0 for value in all_reduce):
             raise InputError(f"the all-reduce takes {all_reduce}; expected finite figures of at least 0")
+        if not 0 < overlap_rate <= 1:
+            raise InputError(f"overlap_rate is {overlap_rate}; expected a share above 0 and up to 1")
         self.graph, self.arrays, self.all_reduce = graph, arrays(graph), all_reduce
+        self.overlap_rate = overlap_rate
         self.related = _related(graph)
         self.costs, self.evaluations = costs, 0
         self._known = {0: 0.0}
@@ -136,10 +142,10 @@ class StepModel:
         """Simulate the step."""
         self.evaluations += 1
         size, line, compute = self.arrays.size_bytes, self.all_reduce, state.seconds.sum()
-        return Times(*_step(state.ready_s, size, state.bucket, *line, compute))
+        return Times(*_step(state.ready_s, size, state.bucket, *line, compute, self.overlap_rate))
 
     def regions(self, state: State) -> list[Region]:
-        """In the order of launch."""
+        """In the order of launch; seconds without what travelling buckets take."""
         found, now = [], 0.0
         for region in launch_order(self.arrays, state.fusion).tolist():
             operators, leaving = (tuple(one.tolist()) for one in describe(self.arrays, state.fusion, region))
@@ -177,17 +183,18 @@ def _related(graph: OperatorGraph) -> list[list[int]]:
 
 @outer
 def _step(
-    ready: Vector, size: Vector, bucket: Numbers, latency: float, per_byte: float, compute: float
+    ready: Vector, size: Vector, bucket: Numbers, latency: float, per_byte: float, compute: float, rate: float
 ) -> tuple[float, float, float]:
-    """Seconds of the step, of computing and of communication."""
+    """Seconds of the step, of computing alone and of communication."""
     g = len(ready)
     issued, held = np.full(g, -1.0), np.zeros(g)
     for i in range(g):
         issued[bucket[i]] = max(issued[bucket[i]], ready[i])
         held[bucket[i]] += size[i]
-    now = communicate = 0.0
+    now = computed = communicate = 0.0
     for b in np.argsort(issued, kind="mergesort"):
         if issued[b] >= 0.0:
-            own = latency + per_byte * held[b]
-            now, communicate = max(now, issued[b]) + own, communicate + own
-    return max(now, compute), compute, communicate
+            own, alone = latency + per_byte * held[b], max(issued[b] - computed, 0.0)
+            now, communicate = now + alone + own, communicate + own
+            computed = min(computed + alone + rate * own, compute)
+    return max(now + (compute - computed), compute), compute, communicate
