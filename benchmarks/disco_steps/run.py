@@ -291,10 +291,10 @@ def simulator_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
         "seconds by bytes (in a queue of up to eight, as buckets are), the optimizer, buffers that follow rank 0, and "
         "how fast ranks compute while gradients travel, each measured by itself. In turn with the ten also the step "
         "without communication and all gradients as one message: all operators' times are multiplied so that they sum "
-        "up to the one, and the line so that it passes through the other. Bucketings: each gradient alone, all together, "
-        f"DistributedDataParallel's, and of {DRAWN} random ones the seven that lie farthest apart in the simulated "
-        "step. Order: Spearman's coefficient over the ten, of the simulated step and the median of measured ones, each "
-        "over the mean of its turn."
+        "up to the one, and the line so that it passes through the other. Bucketings: each gradient alone, all "
+        f"together, DistributedDataParallel's, and of {DRAWN} random ones the seven that lie farthest apart in the "
+        "simulated step. Order: Spearman's coefficient over the ten, of the simulated step and the median of measured "
+        "ones, each over the mean of its turn."
     )
     worst, least = 0.0, 1.0
     with page.table(

@@ -100,7 +100,10 @@ def _related(model: StepModel, groups: list[list[int]], own: int) -> set[int]:
 
 
 def grouped(model: StepModel, state: State) -> State:
-    """The state with the buckets that end first, given when gradients are ready (Cupcake's dynamic programme)."""
+    """The state with the buckets that end first, given when gradients are ready (Cupcake's dynamic programme).
+
+    With an overlap rate below 1 others may end before them.
+    """
     order = np.argsort(state.ready_s, kind="stable")
     ready, sums = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
     ready[1:], sums[1:] = state.ready_s[order], model.arrays.size_bytes[order].cumsum()

@@ -43,6 +43,7 @@ def disco(
     all_reduce: Linear,
     ranks: int = 2,
     other_s: float = 0.0,
+    overlap_rate: float = 1.0,
     knobs: Knobs | None = None,
 ) -> FusionPlan:
     """Regions of operators and buckets of gradients that make the simulated step shortest (DisCo, TPDS 2022).
@@ -53,13 +54,14 @@ def disco(
         all_reduce: Seconds by bytes of a bucket.
         ranks: That the line holds for.
         other_s: Of a step beside what is in the graph, such as the optimizer.
+        overlap_rate: As of `StepModel`.
         knobs: Of the search.
 
     Raises:
         InputError: A graph, costs or a line that cannot be used.
         PlanError: As `FusionPlan.check_itself`.
     """
-    model = StepModel(graph, costs or AnalyticCosts(graph), all_reduce)
+    model = StepModel(graph, costs or AnalyticCosts(graph), all_reduce, overlap_rate=overlap_rate)
     return plan_operators(model, ranks=ranks, other_s=other_s, knobs=knobs).plan
 
 
