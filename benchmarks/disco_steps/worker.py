@@ -36,7 +36,6 @@ STOCK: dict[str, tuple[bool, dict[str, Any]]] = {
 QUEUED = 8
 """All-reduces in flight while one is measured: gloo works on two at once, which hides latency."""
 LARGEST_BYTES = 2_500_000
-COMPUTE, ALL_REDUCE = "compute", "all-reduce"
 
 Step = Callable[[], None]
 
@@ -213,7 +212,7 @@ def _parts(model: str, name: str, plan: Any, **options: Any) -> dict[str, Step]:
         optimizer.step()
         dist.barrier()
 
-    return {COMPUTE: compute, ALL_REDUCE: lambda: dist.all_reduce(flat)}
+    return {"compute": compute, "all-reduce": lambda: dist.all_reduce(flat)}
 
 
 @cache

@@ -53,7 +53,7 @@ def kept_profile(run):
         "graph": msgspec.to_builtins(graph),
         "optimizer_s": 0.002,
         "buffers_s": 0.001,
-        "overlap_rate": 1.0,
+        "overlap_rate": 0.9,
     }
     kept = run.Kept(None)
     kept.once("profile mlp", lambda: found)
@@ -77,6 +77,7 @@ def test_ten_plans_differ_and_are_simulated_again_as_planned(run):
     slower = run.in_turn(step, 0.09, 2 * 0.481)
     assert run.simulated_s(slower, plans[1]) == pytest.approx(0.09 + 2 * 0.481)
     assert run.simulated_s(slower, plans[0]) == pytest.approx(0.015 + 6 * 2 * 0.081)
+    assert slower.overlap_rate == step.overlap_rate == 0.9
 
 
 def test_searched_plans_come_as_regions_and_as_one_graph(run):

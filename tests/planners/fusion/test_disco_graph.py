@@ -14,6 +14,7 @@ from wirewise.planners.fusion.disco import (
     OperatorGraph,
     Roofline,
     StepModel,
+    disco,
     fit,
     plan_of,
     read_operator_graph,
@@ -191,6 +192,19 @@ def test_a_line_that_falls_is_refused(line):
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(InputError, match="expected a share above 0 and up to 1"):
         StepModel(GOOD, AnalyticCosts(GOOD, DEVICE), Linear(0.0, 0.0), overlap_rate=rate)
+
+
+def test_computing_is_slower_while_a_bucket_travels():
+    """The gradient is there after 1 s and travels for 2, in which the second operator's 2 s get on by a half."""
+    graph = OperatorGraph(operators=(operator("a", gradient="v"), operator("b", 0)))
+    for rate, step_s in ((1.0, 3.0), (0.5, 4.0)):
+        plan = disco(
+            graph,
+            lambda operators, _: float(sum(1 + i for i in operators)),
+            all_reduce=Linear(2.0, 0.0),
+            overlap_rate=rate,
+        )
+        assert plan.predicted_step_s == pytest.approx(step_s)
 
 
 def test_costs_that_are_no_time_are_named():
