@@ -7,9 +7,10 @@ from tests.codec.gradients.groups import codec_of, encode, normal, sent
 from wirewise.codec.gradients import Residuals, Segments, resize
 
 
+@pytest.mark.parametrize("masking", [False, True])
 @pytest.mark.parametrize("implementation", ["numba", "torch"])
-def test_momentum_and_residual_follow_the_paper(implementation):
-    codec = codec_of("dgc", implementation, ratio=0.05, momentum=0.9)
+def test_momentum_and_residual_follow_the_paper(implementation, masking):
+    codec = codec_of("dgc", implementation, ratio=0.05, momentum=0.9, masking=masking)
     memory, u, w = torch.zeros(2, 400), torch.zeros(400), torch.zeros(400)
     for step in range(20):
         gradient = normal(400, step)
@@ -18,8 +19,27 @@ def test_momentum_and_residual_follow_the_paper(implementation):
         w = w + u
         chosen = w.abs() >= w.abs().topk(20).values[-1]
         torch.testing.assert_close(result, torch.where(chosen, w, 0.0))
-        u, w = torch.where(chosen, 0.0, u), torch.where(chosen, 0.0, w)
+        u, w = torch.where(chosen & masking, 0.0, u), torch.where(chosen, 0.0, w)
         torch.testing.assert_close(memory, torch.stack([w, u]))
+
+
+@pytest.mark.parametrize("size", [400, 40_000])
+def test_without_masking_everything_is_sent_as_by_momentum(size):
+    codec, memory = codec_of("dgc", ratio=0.05, momentum=0.9), torch.zeros(2, size)
+    u, moved, total = torch.zeros(size), torch.zeros(size), torch.zeros(size)
+    for step in range(20):
+        gradient = normal(size, step)
+        total += sent(codec, gradient, memory=memory, step=step)
+        u = 0.9 * u + gradient
+        moved += u
+    torch.testing.assert_close(total + memory[0], moved)
+
+
+def test_with_all_elements_sent_masking_leaves_nothing_of_momentum():
+    for masking, share in ((True, 0.0), (False, 0.9)):
+        codec, memory = codec_of("dgc", ratio=1.0, momentum=0.9, masking=masking), torch.zeros(2, 50)
+        first, second = (sent(codec, normal(50, step), memory=memory, step=step) for step in (0, 1))
+        torch.testing.assert_close(second, share * first + normal(50, 1))
 
 
 def test_a_ratio_that_falls_as_in_a_warm_up_is_followed():
@@ -37,7 +57,7 @@ def test_a_ratio_that_falls_as_in_a_warm_up_is_followed():
 
 
 def test_a7_the_mask_clears_what_was_sent_and_scales_nothing():
-    codec, memory = codec_of("dgc", ratio=0.1), torch.stack([normal(50, 1), normal(50, 2)])
+    codec, memory = codec_of("dgc", ratio=0.1, masking=True), torch.stack([normal(50, 1), normal(50, 2)])
     before = memory.clone()
     places = sent(codec, torch.zeros(50), memory=memory) != 0
     assert int(places.sum()) == 5 and not memory[:, places].any()
@@ -68,7 +88,7 @@ def test_several_buffers_move_and_resize_by_name():
     assert torch.equal(other.group(["b"]), torch.arange(16.0).view(2, 8)[:, 3:])
     segments = Segments([3])
     # A list of buffers is a memory too.
-    sent(codec_of("dgc"), torch.ones(3), segments, list(other.group(["a"]).unbind()))
+    sent(codec_of("dgc", masking=True), torch.ones(3), segments, list(other.group(["a"]).unbind()))
     assert int((other.group(["a"]) == 0).sum()) == 2
 
 

@@ -41,7 +41,8 @@ def all_the_same(device, implementation, shapes):
             same_everywhere(name, sizes, device, implementation)
     for name in ("int8", "int4"):
         same_everywhere(name, shapes[-1], device, implementation, rounding="stochastic")
-    same_everywhere("dgc", shapes[-1], device, implementation, momentum=0.9)
+    for masking in (False, True):
+        same_everywhere("dgc", shapes[-1], device, implementation, momentum=0.9, masking=masking)
 
 
 _INTERPRETED = """

@@ -12,10 +12,10 @@ SMALLEST = 2.0**-149
 SHAPES = ([1], [7, 1, 9], [4095, 4097, 8192], [40000, 3], [300, 70001])
 
 
-def same(name, gradient, segments, memory=None, **draw):
+def same(name, gradient, segments, memory=None, *, options=None, **draw):
     results = []
     for implementation in ("numba", "torch"):
-        codec = codec_of(name, implementation)
+        codec = codec_of(name, implementation, **(options or {}))
         kept = None if memory is None else memory.clone()
         payload = encode(codec, gradient, segments, kept, **draw)
         rows = torch.stack([payload, payload.clone()])
@@ -84,15 +84,17 @@ def test_top_k_is_exact_where_sampling_misleads(case):
     same("topk", gradient, Segments([size]), torch.zeros(size))
 
 
+@pytest.mark.parametrize("masking", [False, True])
 @pytest.mark.parametrize("memories", [1, 2])
 @pytest.mark.parametrize("repeats", [1, 50, 5000, 100_000])
-def test_what_was_taken_of_too_many_equals_is_given_back(repeats, memories):
+def test_what_was_taken_of_too_many_equals_is_given_back(repeats, memories, masking):
     size = 100_000
     gradient = (torch.arange(size) // repeats).float() + 1.0
     memory = torch.stack([normal(size, 1), normal(size, 2)])
-    same("dgc", gradient, Segments([size]), torch.zeros(size) if memories == 1 else torch.zeros_like(memory))
+    options = {"momentum": 0.5, "masking": masking}
+    for kept in (torch.zeros_like(memory), memory):
+        same("dgc", gradient, Segments([size]), kept[0] if memories == 1 else kept, options=options)
     same("dgc", gradient, Segments([size - 70, 70]), None)
-    same("dgc", gradient, Segments([size]), memory[0] if memories == 1 else memory)
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
@@ -114,12 +116,13 @@ def test_halves_are_rounded_away_from_zero(memory):
     assert result.tolist() == [127.0, 0.0, 1.0, -1.0, 1.0, 2.0, -3.0, 0.0]
 
 
+@pytest.mark.parametrize("masking", [False, True])
 @pytest.mark.parametrize("size", [100, 70001])
 @pytest.mark.parametrize("factor", [1.0, 5e37])
-def test_momentum_moves_alike_where_elements_are_collected(size, factor):
+def test_momentum_moves_alike_where_elements_are_collected(size, factor, masking):
     results = []
     for implementation in ("numba", "torch"):
-        codec, memory = codec_of("dgc", implementation, momentum=0.9), torch.zeros(2, size)
+        codec, memory = codec_of("dgc", implementation, momentum=0.9, masking=masking), torch.zeros(2, size)
         payloads = [
             encode(codec, factor * normal(size, step), memory=memory, step=step, seed=1) for step in range(6)
         ]

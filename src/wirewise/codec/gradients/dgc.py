@@ -40,24 +40,36 @@ class DGC(GradientCodec):
 
     Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training" (ICLR 2018),
     section 3: with a memory, momentum u = momentum * u + gradient and residual w = w + u; the large elements of w are
-    sent, and both are 0 there. The optimizer should then have no momentum of its own. With a residual alone there is
+    sent, and w is 0 there. The optimizer should then have no momentum of its own. With a residual alone there is
     no u, and w = w + gradient; without a memory the elements of the gradient are sent. Segments below 16 Ki elements
     are searched exactly, k elements of each.
+
+    The paper's momentum factor masking (section 3.2) sets u to 0, too, where elements are sent. What they would still
+    have moved is lost, so that elements that are sent often move as if at a lower rate: with all elements sent nothing
+    would be left of momentum. Without masking everything is sent in the end, as by plain SGD with momentum.
 
     Args:
         ratio: Share of the elements, above 0 and at most 1.
         momentum: From 0 (plain error feedback) to below 1.
+        masking: Whether the momentum of what was sent becomes 0, as in the paper.
         implementation: One of `IMPLEMENTATIONS`.
     """
 
     memories = ("residual", "momentum")
     looks_first = True
 
-    def __init__(self, *, ratio: float = 0.01, momentum: float = 0.9, implementation: str = "auto") -> None:
+    def __init__(
+        self,
+        *,
+        ratio: float = 0.01,
+        momentum: float = 0.9,
+        masking: bool = False,
+        implementation: str = "auto",
+    ) -> None:
         super().__init__(implementation=implementation)
         if not 0.0 <= momentum < 1.0:
             raise InputError(f"momentum is {momentum}; expected at least 0 and below 1, for example 0.9")
-        self.ratio, self.momentum = check_ratio(ratio), momentum
+        self.ratio, self.momentum, self.masking = check_ratio(ratio), momentum, masking
         # Asked for several times a step; numpy takes as long for them as the search in a small segment.
         self._known: WeakKeyDictionary[Segments, tuple[float, Bounds]] = WeakKeyDictionary()
 
@@ -84,7 +96,7 @@ class DGC(GradientCodec):
         tables = (segments, self._bounds(segments), draw.own_key, into)
         bad: int
         if rows is not None and rest is None:
-            bad = kernels.accumulate_above(gradient, rows, self.momentum, *tables)
+            bad = kernels.accumulate_above(gradient, rows, self.momentum, self.masking, *tables)
         else:
             bad = kernels.above(gradient if rest is None else rest.add_(gradient), rows, *tables)
         if target is not out:

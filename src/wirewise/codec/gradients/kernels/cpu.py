@@ -192,29 +192,31 @@ def above(
     into: Chosen,
 ) -> int:
     kept = None if memory is None else True
-    return _above(values, (None, None, np.float32(0.0), kept), segments, bounds, key, into)
+    return _above(values, (None, None, np.float32(0.0), None, kept), segments, bounds, key, into)
 
 
 def accumulate_above(
     gradient: Tensor,
     memory: Sequence[Tensor],
     share: float,
+    masked: bool,
     segments: Segments,
     bounds: Bounds,
     key: int,
     into: Chosen,
 ) -> int:
     rest, momentum = memory
-    moving = (gradient.numpy(), momentum.numpy(), np.float32(share), True)
-    return _above(rest, moving, segments, bounds, key, into)
+    moving = (gradient.numpy(), momentum.numpy(), np.float32(share))
+    cleared = (momentum.numpy() if masked else None, True)
+    return _above(rest, (*moving, *cleared), segments, bounds, key, into)
 
 
 def _above(
-    values: Tensor, moving: tuple[Any, ...], segments: Segments, bounds: Bounds, key: int, into: Chosen
+    values: Tensor, memories: tuple[Any, ...], segments: Segments, bounds: Bounds, key: int, into: Chosen
 ) -> int:
     tables = (segments.offsets, segments.ids, tuple(bounds), np.uint32(key))
     targets = (one.numpy() for one in into)
-    bad: int = cpu_above.above(values.numpy(), *moving, *tables, *targets)
+    bad: int = cpu_above.above(values.numpy(), *memories, *tables, *targets)
     return bad
 
 

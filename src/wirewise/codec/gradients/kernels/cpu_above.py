@@ -74,7 +74,7 @@ def _mark(values, edge, words):
 
 
 @kernel
-def _take(values, momentum, kept, lo, hi, edge, aside, count):
+def _take(values, masked, kept, lo, hi, edge, aside, count):
     """Note the elements of lo..hi from the edge on behind the `count` that there are; 0 in memories that are kept.
 
     They are counted where there is room for no more. One loop over all of them: how many a word has cannot be
@@ -94,13 +94,13 @@ def _take(values, momentum, kept, lo, hi, edge, aside, count):
             places[k], sent[k] = i, values[i]
             if kept is not None:
                 values[i] = _ZERO
-            if momentum is not None:
-                held[k], momentum[i] = momentum[i], _ZERO
+            if masked is not None:
+                held[k], masked[i] = masked[i], _ZERO
     return count + here
 
 
 @kernel
-def _sweep(values, gradient, momentum, share, kept, edge, aside):
+def _sweep(values, gradient, momentum, share, masked, kept, edge, aside):
     """Take all elements from the edge on, with a gradient after a move; their number, and the largest bits of all."""
     count, top = 0, np.uint32(0)
     for lo in range(0, len(values), _BLOCK):
@@ -109,12 +109,12 @@ def _sweep(values, gradient, momentum, share, kept, edge, aside):
             here = peak(values[lo:hi], None)[1]
         else:
             here = _move(values[lo:hi], gradient[lo:hi], momentum[lo:hi], share)
-        count, top = _take(values, momentum, kept, lo, hi, edge, aside, count), max(top, here)
+        count, top = _take(values, masked, kept, lo, hi, edge, aside, count), max(top, here)
     return count, top
 
 
 @kernel
-def _give_back(values, momentum, kept, count, edge, aside):
+def _give_back(values, masked, kept, count, edge, aside):
     """Put what lies below an edge back to where it was taken; number of the others."""
     places, sent, held, _ = aside
     left = 0
@@ -124,17 +124,17 @@ def _give_back(values, momentum, kept, count, edge, aside):
             left += 1
         elif kept is not None:
             values[places[k]] = sent[k]
-            if momentum is not None:
-                momentum[places[k]] = held[k]
+            if masked is not None:
+                masked[places[k]] = held[k]
     return left
 
 
 @kernel
-def _search(values, gradient, momentum, share, kept, drawn, bounds, aside, counts):
+def _search(values, gradient, momentum, share, masked, kept, drawn, bounds, aside, counts):
     """Take the elements above a threshold that the bounds allow; their number, or -1, and the largest bits of all."""
     wanted, least, most, aim = bounds
     edge, _ = threshold(drawn, aim, counts)
-    count, top = _sweep(values, gradient, momentum, share, kept, edge, aside)
+    count, top = _sweep(values, gradient, momentum, share, masked, kept, edge, aside)
     for _ in range(TRIES):
         if least <= count <= most:
             break
@@ -143,13 +143,13 @@ def _search(values, gradient, momentum, share, kept, drawn, bounds, aside, count
             break
         edge, _ = threshold(drawn, aim, counts)
         if aim < before and count <= len(aside[0]):
-            count = _give_back(values, momentum, kept, count, edge, aside)
+            count = _give_back(values, masked, kept, count, edge, aside)
         else:
-            _give_back(values, momentum, kept, count, _ABOVE_ALL, aside)
-            count, _ = _sweep(values, None, momentum, share, kept, edge, aside)
+            _give_back(values, masked, kept, count, _ABOVE_ALL, aside)
+            count, _ = _sweep(values, None, momentum, share, masked, kept, edge, aside)
     if least <= count <= most and top < EXPONENT:
         return count, top
-    _give_back(values, momentum, kept, count, _ABOVE_ALL, aside)
+    _give_back(values, masked, kept, count, _ABOVE_ALL, aside)
     return -1, top
 
 
@@ -167,11 +167,13 @@ def _clear(buffer, indices):
 
 
 @entry
-def above(values, gradient, momentum, share, kept, offsets, ids, bounds, key, indices, target, numbers):
+def above(
+    values, gradient, momentum, share, masked, kept, offsets, ids, bounds, key, indices, target, numbers
+):
     """As in the reference; bounds are its five tables, int64 [s]; first segment not finite, or -1.
 
     With a gradient, values are the residual, and it and the momentum are moved before: as `accumulate_above`. With
-    `kept` (True or None) values become 0 where they are sent, and so does the momentum, if there is one.
+    `kept` (True or None) values become 0 where they are sent, and so does `masked`, the momentum or None.
     """
     wanted, least, most, samples, aims = bounds
     room = 0
@@ -184,12 +186,13 @@ def above(values, gradient, momentum, share, kept, offsets, ids, bounds, key, in
     for s in range(len(ids)):
         lo, hi, end = offsets[s], offsets[s + 1], at + most[s]
         part, new, old = values[lo:hi], part_of(gradient, lo, hi), part_of(momentum, lo, hi)
+        cleared = part_of(masked, lo, hi)
         count, top = -1, np.uint32(0)
         if samples[s]:
             own = drawn[: samples[s]]
             _sample(part, new, old, share, row_key(key, ids[s]), own)
             limits = (wanted[s], least[s], most[s], aims[s])
-            count, top = _search(part, new, old, share, kept, own, limits, aside, counts)
+            count, top = _search(part, new, old, share, cleared, kept, own, limits, aside, counts)
         elif gradient is not None:
             top = _move(part, new, old, share)
         if top >= EXPONENT:
@@ -206,8 +209,8 @@ def above(values, gradient, momentum, share, kept, offsets, ids, bounds, key, in
                 return s
             if kept is not None:
                 _clear(values, own_indices)
-                if momentum is not None:
-                    _clear(momentum, own_indices)
+                if masked is not None:
+                    _clear(masked, own_indices)
         else:
             _write(aside, count, lo, indices[at:end], target[at:end])
         indices[at + count : end] = np.int32(lo)

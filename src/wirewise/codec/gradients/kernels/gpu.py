@@ -225,6 +225,7 @@ def accumulate_above(
     gradient: Tensor,
     memory: Sequence[Tensor],
     share: float,
+    masked: bool,
     segments: Segments,
     bounds: Bounds,
     key: int,
@@ -233,7 +234,7 @@ def accumulate_above(
     grid = (triton.cdiv(len(gradient), 1024),)
     arguments = (gradient, *memory, share, _LARGEST, len(gradient))
     gpu_codes.compensate[grid](*arguments, BLOCK=1024, **_EXACT)
-    return above(memory[0], memory, segments, bounds, key, into)
+    return above(memory[0], memory if masked else memory[:1], segments, bounds, key, into)
 
 
 def largest(

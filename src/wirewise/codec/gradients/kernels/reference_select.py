@@ -95,6 +95,7 @@ def accumulate_above(
     gradient: Tensor,
     memory: Sequence[Tensor],
     share: float,
+    masked: bool,
     segments: Segments,
     bounds: Bounds,
     key: int,
@@ -102,13 +103,14 @@ def accumulate_above(
 ) -> int:
     """`above` of the residual, after momentum u = share * u + gradient and residual w = w + u.
 
-    Both are at most float32's largest, so that only a memory that was not finite before can be refused.
+    Where elements are sent, u becomes 0 if it is masked. Both are at most float32's largest, so that only a memory that
+    was not finite before can be refused.
     """
     rest, momentum = memory
     most = torch.finfo(torch.float32).max
     rest.add_(momentum.mul_(share).add_(gradient)).clamp_(-most, most)
     momentum.clamp_(-most, most)
-    return above(rest, memory, segments, bounds, key, into)
+    return above(rest, memory if masked else memory[:1], segments, bounds, key, into)
 
 
 def above(
