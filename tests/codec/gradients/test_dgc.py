@@ -9,7 +9,7 @@ from wirewise.codec.gradients import Residuals, Segments, resize
 
 @pytest.mark.parametrize("masking", [False, True])
 @pytest.mark.parametrize("implementation", ["numba", "torch"])
-def test_momentum_and_residual_follow_the_paper(implementation, masking):
+def test_momentum_and_residual_follow_the_definition(implementation, masking):
     codec = codec_of("dgc", implementation, ratio=0.05, momentum=0.9, masking=masking)
     memory, u, w = torch.zeros(2, 400), torch.zeros(400), torch.zeros(400)
     for step in range(20):
