@@ -139,8 +139,10 @@ def claims(page, by_name):
             row(f"D1 {name}: loss over that without codec", f"{off:+.4f}", verdict(abs(off), most=D1_LOSS))
         for name in (*LOSSY, *DGCS):
             pairs = by_name["none"][:, 1] - by_name[name][:, 1]
-            lost, error = pairs.mean(), pairs.std() / max(len(pairs) - 1, 1) ** 0.5
-            told = f"{100 * lost:.2f} +- {100 * error:.2f} points"
+            lost, error = pairs.mean(), ""
+            if len(pairs) > 1:
+                error = f" +- {100 * pairs.std(ddof=1) / len(pairs) ** 0.5:.2f}"
+            told = f"{100 * lost:.2f}{error} points"
             row(f"D2 {name}: accuracy lost", told, verdict(lost, most=D2_ACCURACY))
             gaps = [means[key][0] - loss for key in (name, f"{name.partition(',')[0]}, no feedback")]
             told = f"{gaps[0]:.4f} against {gaps[1]:.4f}"

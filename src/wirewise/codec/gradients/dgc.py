@@ -44,7 +44,7 @@ class DGC(GradientCodec):
     no u, and w = w + gradient; without a memory the elements of the gradient are sent. Segments below 16 Ki elements
     are searched exactly, k elements of each.
 
-    The paper's momentum factor masking (section 3.2) sets u to 0, too, where elements are sent. What they would still
+    The paper's momentum factor masking (section 3.3) sets u to 0, too, where elements are sent. What they would still
     have moved is lost, so that elements that are sent often move as if at a lower rate: with all elements sent nothing
     would be left of momentum. Without masking everything is sent in the end, as by plain SGD with momentum.
 

@@ -192,7 +192,7 @@ def above(
     into: Chosen,
 ) -> int:
     kept = None if memory is None else True
-    return _above(values, (None, None, np.float32(0.0), None, kept), segments, bounds, key, into)
+    return _above(values, (None, None, np.float32(0.0)), (None, kept), segments, bounds, key, into)
 
 
 def accumulate_above(
@@ -208,15 +208,21 @@ def accumulate_above(
     rest, momentum = memory
     moving = (gradient.numpy(), momentum.numpy(), np.float32(share))
     cleared = (momentum.numpy() if masked else None, True)
-    return _above(rest, (*moving, *cleared), segments, bounds, key, into)
+    return _above(rest, moving, cleared, segments, bounds, key, into)
 
 
 def _above(
-    values: Tensor, memories: tuple[Any, ...], segments: Segments, bounds: Bounds, key: int, into: Chosen
+    values: Tensor,
+    moving: tuple[Any, ...],
+    cleared: tuple[Any, ...],
+    segments: Segments,
+    bounds: Bounds,
+    key: int,
+    into: Chosen,
 ) -> int:
     tables = (segments.offsets, segments.ids, tuple(bounds), np.uint32(key))
     targets = (one.numpy() for one in into)
-    bad: int = cpu_above.above(values.numpy(), *memories, *tables, *targets)
+    bad: int = cpu_above.above(values.numpy(), *moving, *cleared, *tables, *targets)
     return bad
 
 
