@@ -2,17 +2,18 @@
 
     python benchmarks/fused_operators/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows: `models` (E2 as in the paper: an estimator learns from fused operators of seven models and is tried on others of
-these, of later steps; the same with all of these steps held out; and how far two measurements of them are apart),
-`structures` (the same with all regions of a structure held out), `shipped` (the weights that come with wirewise on
-structures and models that they have not seen, the analytic formula, the sum of the operators' own times), `sources`
-(the same weights by what the regions were picked from), `refit` (weights trained here on what the shipped ones
-learned from). `models` and `structures` train on from the shipped weights, `refit` from those of the other kind of
-processor, which know nothing of these samples; they take minutes, `models` and `structures` half an hour each.
+Rows: `models` (E2 as in the paper: an estimator learns from fused operators of a step of each of seven models and is
+tried on others of these steps; and how far two measurements of them are apart), `structures` (the same with all regions
+of a structure held out), `shipped` (the weights that come with wirewise on structures and models that they have not
+seen, the analytic formula, the sum of the operators' own times), `sources` (the same weights by what the regions were
+picked from), `refit` (weights trained here on what the shipped ones learned from). `models` and `structures` train on
+from the shipped weights, `refit` from those of the other kind of processor, which know nothing of these samples. On two
+processors measuring the steps takes an hour and a half, learning from them twenty minutes for each row.
 
-Samples go next to FILE as FILE.jsonl, those of the models as FILE-models-1.jsonl and FILE-models-2.jsonl; what is
+Samples go next to FILE as FILE.jsonl, those of the models as FILE-MODEL-1.jsonl and FILE-MODEL-2.jsonl; what is
 there is not measured again. A region is compiled by Inductor's C++ backend with a symbolic batch and measured at ten
-sizes: processor time of its thread, the least of its loops of at least 200 us, which go on until a reference says
+sizes, those of the seven models at three: processor time of its thread, the least of its loops of at least 200 us,
+which go on until a reference says
 that six of them had the core for themselves, or for 300 ms each. A quarter of the structures, drawn by a hash, is for
 the test only: they differ from all others in kinds, edges or outputs. The shipped weights keep to the same draw; the
 threshold is applied to them, too, since a search makes fused operators of models that nobody has learned from. Shares
@@ -21,6 +22,7 @@ are of the samples and of their summed time: a step takes the sum of its operato
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -39,16 +41,18 @@ from wirewise.recipes.fused_samples import collect, key_of, least_of, read_sampl
 WITHIN, ORDER = 0.9, 0.95
 PRESETS = {
     "smoke": {
-        "structures": 8, "sizes": 3, "epochs": 2, "again": 2, "folds": 2, "tried": 3,
-        "models": {"structures": 12, "sizes": 2, "of_each": 2},
+        "structures": 8, "sizes": 3, "epochs": 2, "again": {"epochs": 2}, "folds": 2,
+        "models": {"sizes": 2, "of_each": 3},
     },
     "paper": {
-        "structures": 260, "sizes": 10, "epochs": 20, "again": 120, "folds": 4, "tried": 7,
-        "models": {"structures": 2250, "sizes": 3, "of_each": 400},
+        "structures": 260, "sizes": 10, "epochs": 20, "again": {"epochs": 60, "batch": 32, "dropout": 0.0}, "folds": 8,
+        "models": {"sizes": 3, "of_each": 400},
     },
 }  # fmt: skip
 SPANS = (("below 20 us", 0, 2e-5), ("20 to 100 us", 2e-5, 1e-4), ("more", 1e-4, 1), ("any time", 0, 1))
-MODELS_SEED, PASSES = 1000, 2
+MODELS_SEED, PASSES = 2000, 2
+ALONE = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads, "initargs": (1,)}
+"""As many processes as processors, of one thread each."""
 
 
 def analytic_s(sample):
@@ -153,70 +157,85 @@ def trained_rows(page, preset, title, known, kept):
 
 
 def models_rows(page, preset, file, rows):
-    """Regions of later steps are predicted by estimators that have not seen them, their step, or their structure."""
-    knobs, passes = preset["models"], []
-    for number in range(1, PASSES + 1):
-        own = file.with_stem(f"{file.stem}-models-{number}")
-        for found in collect(own, seed=MODELS_SEED, sources=tuple(SOURCES), **knobs):
-            print(f"{found[0].source}: {len(found)} sizes", flush=True)
-        passes.append(read_samples(own))
+    """Each region is predicted by an estimator that has not seen it, or its structure."""
+    knobs = preset["models"]
+    passes = measured_models(knobs, file)
     regions = least_of(passes)
-    tried = [i for i, region in enumerate(regions) if region[0].draw >= preset["tried"]]
-    samples = [one for i in tried for one in regions[i]]
+    samples = [one for region in regions for one in region]
     page.add(
         f"## E2: fused operators of {len(SOURCES)} models that the estimator has not seen\n\n{len(samples)} fused "
-        f"operators: {len(tried)} regions of a step of each of {', '.join(SOURCES)}, at {knobs['sizes']} batches, "
-        f"in {PASSES} passes of which the least time counts. As in the paper, the estimator learns from other regions "
-        f"of these models: it is trained on from the shipped weights in {preset['folds']} turns, each with all but "
-        f"some of these regions and with the {len(regions) - len(tried)} of steps before them, which have other "
-        "widths, so that each is held out once. In the next rows all of these steps are held out, or all that has the "
-        "structure of a region, which the paper does not ask for."
+        f"operators: {len(regions)} regions, the different ones of {knobs['of_each']} draws of a step of each of "
+        f"{', '.join(SOURCES)}, at {knobs['sizes']} batches, in {PASSES} passes of which the least time counts. As in "
+        "the paper, the estimator learns from other regions of these models: it is trained on from the shipped "
+        f"weights in {preset['folds']} turns, each with all but some regions, so that each is held out once; with "
+        "'structures held out' all that has the structure of a region, which the paper does not ask for. The shipped "
+        "weights know nothing of these steps."
     )
     with page.table(*TITLES) as row:
         if "models" in rows:
-            mixed = np.random.default_rng(0).permutation(len(tried)).tolist()
-            predicted = held_out(preset, regions, tried, dict(zip(tried, mixed, strict=True)))
+            numbers = np.random.default_rng(0).permutation(len(regions)).tolist()
+            predicted = held_out(preset, regions, numbers)
             row_of(row, "estimator", predicted, samples, claimed=True)
             for source in sorted({one.source for one in samples}):
                 pairs = [pair for pair in zip(predicted, samples, strict=True) if pair[1].source == source]
                 row_of(row, f"estimator, {source}", *zip(*pairs, strict=True))
-            steps = held_out(preset, regions, tried, dict.fromkeys(tried, 0))
-            row_of(row, "estimator, steps held out", steps, samples)
         if "structures" in rows:
             alike = numbered([structure_of(region[0]) for region in regions])
-            row_of(row, "estimator, structures held out", held_out(preset, regions, tried, alike), samples)
+            row_of(row, "estimator, structures held out", held_out(preset, regions, alike), samples)
         row_of(row, "shipped weights", estimated(shipped(), samples), samples)
         row_of(row, "analytic formula", [analytic_s(one) for one in samples], samples)
-    ceiling_rows(page, [[region for region in own if region[0].draw >= preset["tried"]] for own in passes])
+    ceiling_rows(page, passes)
+
+
+def measured_models(knobs, file):
+    """Samples of the regions of a step of each model, by pass."""
+    found = [
+        [file.with_name(f"{file.stem}-{source}-{number}.jsonl") for source in SOURCES]
+        for number in range(1, PASSES + 1)
+    ]
+    with ProcessPoolExecutor(**ALONE) as pool:
+        waiting = [
+            pool.submit(measure_model, own, source, knobs)
+            for files in found
+            for own, source in zip(files, SOURCES, strict=True)
+        ]
+        for one in waiting:
+            print(one.result(), flush=True)
+    return [[region for own in files for region in read_samples(own)] for files in found]
+
+
+def measure_model(own, source, knobs):
+    """A step is measured whole, or again from its beginning."""
+    if not own.exists():
+        part = own.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        for _ in collect(part, seed=MODELS_SEED, structures=inf, sources=(source,), steps=1, **knobs):
+            pass
+        part.rename(own)
+    return f"{own.stem}: {len(read_samples(own))} regions"
 
 
 def numbered(structures):
     """By place: the same number, drawn at random, for the same structure."""
     names = sorted(set(structures))
     numbers = dict(zip(names, np.random.default_rng(0).permutation(len(names)).tolist(), strict=True))
-    return dict(enumerate(numbers[one] for one in structures))
+    return [numbers[one] for one in structures]
 
 
-def held_out(preset, regions, tried, numbers):
-    """Predictions of the tried regions' samples; a region's estimator learns none whose number is in its residue class.
-
-    Args:
-        numbers: By place in `regions`; those without one are always learned.
-    """
+def held_out(preset, regions, numbers):
+    """Predictions of all samples; a region's estimator learns none whose number is in its residue class."""
+    turns = [number % preset["folds"] for number in numbers]
     found = {}
-    alone = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads, "initargs": (1,)}
-    turns = {i: number % preset["folds"] for i, number in numbers.items()}
-    with ProcessPoolExecutor(**alone) as pool:
-        needed = sorted({turns[i] for i in tried})
-        for turn in [pool.submit(one_turn, preset, regions, tried, turns, turn) for turn in needed]:
+    with ProcessPoolExecutor(**ALONE) as pool:
+        for turn in [pool.submit(one_turn, preset, regions, turns, turn) for turn in sorted(set(turns))]:
             found |= turn.result()
-    return [seconds for i in tried for seconds in found[i]]
+    return [seconds for i in range(len(regions)) for seconds in found[i]]
 
 
-def one_turn(preset, regions, tried, turns, turn):
-    known = [one for i, region in enumerate(regions) if turns.get(i) != turn for one in region]
-    estimator = learn(known, epochs=preset["again"], start=shipped())
-    return {i: estimated(estimator, regions[i]) for i in tried if turns[i] == turn}
+def one_turn(preset, regions, turns, turn):
+    known = [one for region, own in zip(regions, turns, strict=True) if own != turn for one in region]
+    estimator = learn(known, **preset["again"], start=shipped())
+    return {i: estimated(estimator, regions[i]) for i, own in enumerate(turns) if own == turn}
 
 
 def ceiling_rows(page, passes):
@@ -254,23 +273,29 @@ def measured(preset, file):
 
 
 def report(options, preset, file):
+    page = Page("Fused operators", options.preset, {})
+    if {"models", "structures"} & set(options.only):
+        models_rows(page, preset, file, options.only)
+    if {"shipped", "sources", "refit"} & set(options.only):
+        structures_rows(page, preset, file, options.only)
+    page.finish(options.out)
+
+
+def structures_rows(page, preset, file, rows):
+    """Structures that no learned sample has."""
     regions = measured(preset, file)
     known, kept = split(regions)
     counts = [len({structure_of(one) for one in part}) for part in (known, kept)]
-    facts = {
-        "Samples": f"{len(known)} of {counts[0]} structures to learn from, {len(kept)} of {counts[1]} others to test",
-        "Noise": roughness(regions),
-    }
-    page = Page("Fused operators", options.preset, facts)
-    if {"models", "structures"} & set(options.only):
-        models_rows(page, preset, file, options.only)
-    if "shipped" in options.only:
+    page.add(
+        f"{len(known)} samples of {counts[0]} structures to learn from, {len(kept)} of {counts[1]} others to test; "
+        f"{roughness(regions)}."
+    )
+    if "shipped" in rows:
         shipped_rows(page, kept)
-    if "sources" in options.only:
+    if "sources" in rows:
         source_rows(page, kept)
-    if "refit" in options.only:
+    if "refit" in rows:
         trained_rows(page, preset, "Weights trained here", known, kept)
-    page.finish(options.out)
 
 
 def main():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import msgspec
 import numpy as np
+import pytest
 from tests.benchmarks.test_benchmarks import load
 
 from wirewise.planners.fusion.disco.synthetic import random_graph
@@ -103,25 +105,19 @@ def test_what_is_held_out_is_not_learned(monkeypatch):
     monkeypatch.setattr(run, "learn", learn)
     monkeypatch.setattr(run, "estimated", estimated)
     monkeypatch.setattr(run, "ProcessPoolExecutor", lambda **knobs: ThreadPoolExecutor(1))
-    tried = [1, 2, 3, 4, 5]
-    found = run.held_out({"again": 1, "folds": 4}, regions, tried, {1: 4, 2: 3, 3: 2, 4: 1, 5: 0})
-    assert found == [one.seconds for region in regions[1:] for one in region]
-    # Two regions of six, or one, held out; the first one never.
-    assert sorted(len(known) for known in learned) == [12, 15, 15, 15]
-    assert all(one in known for known in learned for one in regions[0])
-    # As many turns as are needed, and untried regions with the number of a tried one are held out, too.
-    learned.clear()
-    run.held_out({"again": 1, "folds": 4}, regions, [4, 5], {0: 1, 1: 2, 4: 1, 5: 1})
-    assert [len(known) for known in learned] == [9]
+    found = run.held_out({"again": {"epochs": 1}, "folds": 4}, regions, [8, 4, 3, 2, 1, 0])
+    assert found == [one.seconds for region in regions for one in region]
+    # In four turns: the three regions of one residue class of six, or one, held out.
+    assert sorted(len(known) for known in learned) == [9, 15, 15, 15]
 
 
 def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "fused_operators")
     out = tmp_path / "page.md"
-    regions = ([msgspec.structs.replace(one, draw=seed) for one in samples(seed)] for seed in range(24))
-    lines = [msgspec.json.encode(region) for region in regions]
-    for name in ("page", "page-models-1", "page-models-2"):
-        out.with_name(f"{name}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    lines = [msgspec.json.encode(samples(seed)) + b"\n" for seed in range(24)]
+    out.with_suffix(".jsonl").write_bytes(b"".join(lines))
+    for number, source in product((1, 2), run.SOURCES):
+        out.with_name(f"page-{source}-{number}.jsonl").write_bytes(b"".join(lines[:3]))
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out)])
     run.main()
     page = out.read_text()
@@ -129,3 +125,24 @@ def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     assert "| any time | 63 | 100.0% | 0.0% | 0% | 100.0% |" in page
     assert ">= 0.95:" in page and "## Weights trained here" in page
     assert "| estimator, structures held out | 63 |" in page
+
+
+def test_a_step_is_measured_whole(monkeypatch, tmp_path):
+    run = load(monkeypatch, "run", "fused_operators")
+    drawn = iter(range(9))
+
+    def regions(random, source, sizes, count):
+        yield [msgspec.structs.replace(one, source=source) for one in samples(next(drawn))]
+        if next(drawn) == 1:
+            raise KeyboardInterrupt
+        yield samples(next(drawn))
+
+    monkeypatch.setattr(fused_samples, "_regions", regions)
+    own, knobs = tmp_path / "page-gru-1.jsonl", {"sizes": 3, "of_each": 2}
+    with pytest.raises(KeyboardInterrupt):
+        run.measure_model(own, "gru", knobs)
+    assert not own.exists()
+    assert run.measure_model(own, "gru", knobs) == "page-gru-1: 2 regions"
+    assert fused_samples.read_samples(own)[0][0].seconds == samples(2)[0].seconds
+    # What is there is not measured again.
+    assert run.measure_model(own, "gru", knobs) == "page-gru-1: 2 regions" and next(drawn) == 5

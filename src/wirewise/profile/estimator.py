@@ -17,9 +17,11 @@ from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGrap
 
 __all__ = ["Batch", "Network", "batch_of", "fit", "train"]
 
-_UNKNOWN = 0.05
-"""Share of the kinds that training hides, so that it learns about operators that it has not seen."""
-_DROPPED, _DECAY = 0.05, 0.1
+_DROPOUT = 0.05
+"""Share of kinds and of states that training hides, so that it learns about operators that it has not seen."""
+_BATCH = 96
+"""Regions of a step of training."""
+_DECAY = 0.1
 _START = -0.7
 """Log of the shares at first: about half of each prior."""
 _RATE, _RATE_AGAIN = 3e-3, 2e-3
@@ -72,9 +74,10 @@ class Network(nn.Module):
     Args:
         kinds: Numbers of kinds, 0 among them.
         width: Of a node's state; a multiple of the heads.
+        dropout: Share of kinds and of states that training hides.
     """
 
-    def __init__(self, kinds: int, width: int = 48) -> None:
+    def __init__(self, kinds: int, width: int = 48, dropout: float = _DROPOUT) -> None:
         super().__init__()
         self.enter = nn.Linear(FEATURES, width)
         self.kind = nn.Embedding(kinds, width)
@@ -84,7 +87,7 @@ class Network(nn.Module):
         self.dense = nn.ModuleList(nn.Linear(width, n) for n in (width, width, PRIORS))
         self.launch = nn.Parameter(torch.zeros(1))
         nn.init.normal_(self.kind.weight, std=0.1)
-        self.dropout = nn.Dropout(_DROPPED)
+        self.dropout = nn.Dropout(dropout)
         weight, bias = self.dense[-1].parameters()
         nn.init.zeros_(weight)
         nn.init.constant_(bias, _START)
@@ -118,7 +121,7 @@ def train(
     numbers: dict[str, int],
     *,
     epochs: int = 60,
-    batch: int = 96,
+    batch: int = _BATCH,
     rate: float = _RATE,
     seed: int = 0,
 ) -> Iterator[float]:
@@ -135,7 +138,7 @@ def train(
         for i in random.permutation(len(prepared)).tolist():
             inputs, expected = prepared[i]
             optimizer.zero_grad()
-            hidden = torch.rand(inputs.kinds.shape) < _UNKNOWN
+            hidden = torch.rand(inputs.kinds.shape) < network.dropout.p
             inputs = inputs._replace(kinds=inputs.kinds.masked_fill(hidden, 0))
             loss = functional.huber_loss(network(inputs), expected, delta=_DELTA)
             loss.backward()
@@ -161,6 +164,8 @@ def fit(
     device: str = "cpu",
     members: int = 3,
     epochs: int = 60,
+    batch: int = _BATCH,
+    dropout: float = _DROPOUT,
     seed: int = 0,
     start: Estimator | None = None,
 ) -> Estimator:
@@ -173,6 +178,9 @@ def fit(
         device: Type of it, such as "cpu".
         members: Networks that differ by their random start.
         epochs: Passes over the regions.
+        batch: Regions of a step of training.
+        dropout: Share of kinds and of states that training hides; 0 where the regions to be predicted are of the same
+            models as these.
         seed: Of weights and order.
         start: Another machine's; its networks, which say how many there are, are trained on (the paper's fine-tuning).
 
@@ -191,8 +199,13 @@ def fit(
     for member in range(members):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + member)
-            network = _started(start, member, kinds) if start else Network(len(kinds) + 1)
-            for _ in train(network, regions, seconds, numbers, epochs=epochs, rate=rate, seed=seed + member):
+            network = (
+                _started(start, member, kinds, dropout) if start else Network(len(kinds) + 1, dropout=dropout)
+            )
+            order = seed + member
+            for _ in train(
+                network, regions, seconds, numbers, epochs=epochs, batch=batch, rate=rate, seed=order
+            ):
                 pass
         weights |= {f"{member}.{name}": value.numpy() for name, value in network.state_dict().items()}
     about = About(
@@ -206,11 +219,11 @@ def fit(
     return Estimator(about, weights)
 
 
-def _started(start: Estimator, member: int, kinds: tuple[str, ...]) -> Network:
+def _started(start: Estimator, member: int, kinds: tuple[str, ...], dropout: float) -> Network:
     """One of an estimator's networks; kinds that it does not know begin as unknown ones."""
     state = {name: torch.from_numpy(value) for name, value in start.weights_of(member).items()}
     known = state["kind.weight"]
     state["kind.weight"] = torch.cat([known, known[:1].repeat(len(kinds) + 1 - len(known), 1)])
-    network = Network(len(kinds) + 1, width=known.shape[1])
+    network = Network(len(kinds) + 1, width=known.shape[1], dropout=dropout)
     network.load_state_dict(state)
     return network

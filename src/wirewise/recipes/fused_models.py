@@ -1,8 +1,8 @@
-"""Steps that regions are picked from: eight small models of random widths, and random chains of operators."""
+"""Steps that regions are picked from: a given model's, seven small models' of random widths, and random chains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
+from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import OperatorGraph
 from wirewise.profile.regions import PRIME
-from wirewise.runtime.data_parallel.capture import capture, graph_of
+from wirewise.runtime.data_parallel.capture import Loss, capture, graph_of
 
-__all__ = ["SOURCES", "Block", "captured_source"]
+__all__ = ["SOURCES", "Block", "captured_source", "captured_step"]
 
 _WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
 _CLASSES = 10
@@ -234,15 +236,44 @@ def captured_source(name: str, random: Random) -> tuple[fx.GraphModule, Operator
         random: Draws widths and structure.
     """
     torch.manual_seed(random.randrange(2**31))
-    if name == "chain":
-        module, inputs = _chain(random)
-        (end,) = module.graph.find_nodes(op="output")
-        graph = graph_of(module, {node: node.name for node in end.all_input_nodes}, "chain")
-    else:
+    if name != "chain":
         model, batch = SOURCES[name](random)
-        found = capture(model, _loss, batch)
-        module, graph, inputs = found.module, found.operators, found.inputs(model, batch)
+        return captured_step(model, _loss, batch)
+    module, inputs = _chain(random)
+    (end,) = module.graph.find_nodes(op="output")
+    graph = graph_of(module, {node: node.name for node in end.all_input_nodes}, "chain")
     return module, graph, _bounds(module, inputs)
+
+
+def captured_step(
+    model: nn.Module, loss: Loss, batch: Any
+) -> tuple[fx.GraphModule, OperatorGraph, dict[str, int]]:
+    """As `captured_source`, of any model.
+
+    Args:
+        model: No width that is a multiple of `PRIME`.
+        loss: Of the model and a batch.
+        batch: Any nest of tensors, of `PRIME` samples or nodes; a length that is a multiple of it grows with the batch.
+
+    Raises:
+        InputError: The step cannot be captured, or what grows with the batch cannot be told.
+    """
+    leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    if not any(_grows(leaf.shape) for leaf in leaves):
+        shapes = ", ".join(str(list(leaf.shape)) for leaf in leaves)
+        raise InputError(f"got a batch of {shapes}; expected {PRIME} samples: cut or repeat an example batch")
+    widths = [name for name, p in (*model.named_parameters(), *model.named_buffers()) if _grows(p.shape)]
+    if widths:
+        raise InputError(
+            f"a width of {widths[0]} is a multiple of {PRIME}, by which the batch is told from widths; "
+            "take a width beside it for the samples"
+        )
+    found = capture(model, loss, batch)
+    return found.module, found.operators, _bounds(found.module, found.inputs(model, batch))
+
+
+def _grows(shape: Sequence[int]) -> bool:
+    return any(length and length % PRIME == 0 for length in shape)
 
 
 class _Bounds(fx.Interpreter):

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,22 +47,19 @@ def seen(sample: Sample) -> RegionGraph:
     return region_graph(sample.graph, sample.operators, sample.outputs)
 
 
-def learn(
-    samples: Sequence[Sample], *, epochs: int = 60, members: int = 3, start: Estimator | None = None
-) -> Estimator:
+def learn(samples: Sequence[Sample], *, epochs: int = 60, **knobs: Any) -> Estimator:
     """An estimator from samples that were measured on this machine.
 
     Args:
         samples: Some.
         epochs: Passes over them.
-        members: Networks.
-        start: As of `fit`.
+        **knobs: As `fit` takes them.
 
     Raises:
         InputError: No samples.
     """
     seconds, regions = [one.seconds for one in samples], [seen(one) for one in samples]
-    return fit(regions, seconds, machine=machine(), epochs=epochs, members=members, start=start)
+    return fit(regions, seconds, machine=machine(), epochs=epochs, **knobs)
 
 
 def machine() -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
@@ -19,12 +20,12 @@ from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import Operator, OperatorGraph
 from wirewise.profile.layouts import node_layout
 from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resized, seconds_alone, seconds_of
-from wirewise.recipes.fused_models import SOURCES, captured_source
-from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces, size_bytes
+from wirewise.recipes.fused_models import SOURCES, captured_source, captured_step
+from wirewise.runtime.data_parallel.capture import Loss, is_operator, parts_of_result, produces, size_bytes
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Part, module_of
 
-__all__ = ["Sample", "collect", "key_of", "least_of", "read_samples", "samples_of"]
+__all__ = ["Sample", "collect", "collect_step", "key_of", "least_of", "read_samples", "samples_of"]
 
 _SMALLEST, _LARGEST = 2**11, 2**22.5
 """Elements of the largest value of a region, at the least and the greatest batch."""
@@ -60,10 +61,11 @@ def collect(
     out: str | os.PathLike[str],
     *,
     seed: int = 0,
-    structures: int = 300,
+    structures: float = 300,
     sizes: int = 10,
     of_each: int = 5,
     sources: Sequence[str] = (),
+    steps: float = inf,
 ) -> Iterator[list[Sample]]:
     """Measure random regions on this machine, one thread; each line of `out` holds the samples of one.
 
@@ -72,16 +74,17 @@ def collect(
     Args:
         out: File of JSON lines.
         seed: Of the draws.
-        structures: Regions in `out` at the end.
+        structures: Regions in `out` at the end, unless the steps are used up.
         sizes: Batches at which each is measured.
-        of_each: Regions of a captured step.
+        of_each: Draws of regions of a captured step; one that was drawn before is left out.
         sources: What steps are captured of, in turn; none: drawn from all, chains oftener.
+        steps: Captured steps at the most.
     """
     path = Path(out)
     known = read_samples(path) if path.exists() else []
     done, draw = len(known), known[-1][0].draw + 1 if known else 0
     torch.set_num_threads(1)
-    while done < structures:
+    while done < structures and draw < steps:
         random = Random(f"{seed}/{draw}")
         source = sources[draw % len(sources)] if sources else random.choice(_DRAWN)
         regions = _regions(random, source, sizes, of_each)
@@ -94,6 +97,29 @@ def collect(
             if done == structures:
                 return
         draw += 1
+
+
+def collect_step(
+    model: nn.Module, loss: Loss, batch: Any, *, draws: int = 400, sizes: int = 3, seed: int = 0
+) -> Iterator[list[Sample]]:
+    """Measure random regions of a model's step on this machine, one thread; each takes some seconds.
+
+    Args:
+        model: No width that is a multiple of `PRIME`.
+        loss: Of the model and a batch.
+        batch: Of `PRIME` samples; regions are measured at smaller and larger ones.
+        draws: Of regions; one that was drawn before is left out.
+        sizes: Batches at which each is measured.
+        seed: Of the draws.
+
+    Raises:
+        InputError: The step cannot be captured, or what grows with the batch cannot be told.
+    """
+    module, graph, bounds = captured_step(model, loss, batch)
+    torch.set_num_threads(1)
+    yield from _drawn(
+        module, graph, bounds, Random(seed), source=type(model).__name__, sizes=sizes, draws=draws
+    )
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
@@ -146,8 +172,21 @@ def _regions(random: Random, source: str, sizes: int, count: int) -> Iterator[li
     except InputError as error:
         warnings.warn(f"left out {source}: {error}", RuntimeWarning, stacklevel=2)
         return
+    yield from _drawn(module, graph, bounds, random, source=source, sizes=sizes, draws=count)
+
+
+def _drawn(
+    module: fx.GraphModule,
+    graph: OperatorGraph,
+    bounds: dict[str, int],
+    random: Random,
+    *,
+    source: str,
+    sizes: int,
+    draws: int,
+) -> Iterator[list[Sample]]:
     seen = set[Picked]()
-    for _ in range(count):
+    for _ in range(draws):
         most = min(2 + int(random.expovariate(1 / 12)), 32)
         picked = pick(graph, random, most)
         if picked in seen or len(picked.operators) < 2:

@@ -300,6 +300,24 @@ def test_networks_that_know_other_kinds_are_trained_on():
     assert np.mean(missed) < np.log(3.0) / 2
 
 
+def missed(**knobs) -> float:
+    """Of regions that take two to four times what networks say at first; mean error of the log."""
+    start, regions = estimator(), [region(seed) for seed in range(12)]
+    seconds = [(2 + i % 3) * start.seconds(one) for i, one in enumerate(regions)]
+    found = fit(regions, seconds, machine="another", start=start, **knobs)
+    return float(
+        np.mean([abs(np.log(found.seconds(one) / s)) for one, s in zip(regions, seconds, strict=True)])
+    )
+
+
+def test_what_training_hides_is_learned_less_by_heart():
+    assert missed(epochs=60, dropout=0.0) < missed(epochs=60, dropout=0.5)
+
+
+def test_small_batches_make_more_steps():
+    assert missed(epochs=5, batch=2) < missed(epochs=5, batch=12)
+
+
 def test_torch_keeps_its_state():
     before = torch.get_rng_state()
     shipped().seconds(region(1))
