@@ -11,6 +11,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import PeerError
 from wirewise.runtime.full_graph import Transport
+from wirewise.runtime.transport import first_failed
 
 
 def test_messages_of_uneven_size_arrive_whole() -> None:
@@ -92,6 +93,50 @@ def test_a_rank_that_is_missing_from_a_sum_is_named() -> None:
     messages = run_ranks_as_threads(3, body)
     for rank in (0, 1):
         assert f"rank {rank} waited in the gradient all-reduce: rank 2" in messages[rank]
+
+
+@pytest.mark.parametrize("waits_in", ["a sum", "a message"])
+def test_a_patient_rank_gives_up_with_an_impatient_one(waits_in: str) -> None:
+    """Rank 1 gives up first; rank 0, which would wait for much longer, hears of it and both can name rank 2."""
+
+    def body(rank: int, group: Any, store: Any) -> str:
+        transport = Transport(group, timeout_s={0: 50, 1: 1, 2: 1}[rank], store=store)
+        if rank == 2:
+            time.sleep(6)
+            return ""
+        with pytest.raises(PeerError) as caught:
+            if rank == 0 and waits_in == "a message":
+                list(transport.open("layer 1", 0, {1: torch.empty(8)}).arrivals())
+            else:
+                transport.all_reduce(torch.zeros(4), "the sum")
+        return str(caught.value)
+
+    messages = run_ranks_as_threads(3, body, timeout_s=20)
+    for rank in (0, 1):
+        assert "log of rank 2" in messages[rank], messages[rank]
+
+
+@pytest.mark.parametrize(
+    "waited_for, reports, first",
+    [
+        (1, {}, 1),
+        (1, {1: 2}, 2),
+        (1, {1: None}, None),
+        (1, {1: None, 3: 2}, 2),
+        (1, {1: 3, 3: None}, 2),
+        (None, {1: None, 3: None}, 2),
+        (None, {1: 2}, 2),
+        (None, {1: 3, 3: 1}, 2),
+        (None, {1: None}, None),
+        (None, {}, None),
+        (1, {1: 0, 2: 1, 3: 1}, 1),
+    ],
+)
+def test_who_failed_first_has_reported_nothing(
+    waited_for: int | None, reports: dict[int, int | None], first: int | None
+) -> None:
+    """Seen from rank 0 of four."""
+    assert first_failed(waited_for, reports, [1, 2, 3]) == (waited_for if first is None else first)
 
 
 class EndsAfterTheLook:

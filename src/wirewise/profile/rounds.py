@@ -44,6 +44,9 @@ class Ranks(Protocol):
     def all_reduce(self, tensor: Tensor, what: str, op: Any = None) -> None:
         """Sum, or what `op` says, over all ranks, in place."""
 
+    def barrier(self, what: str) -> None:
+        """Wait for all ranks."""
+
     def guard(self, action: Callable[[], object], what: str, peer: int | None = None) -> None:
         """Run a blocking call; its failure becomes a `PeerError`."""
 
@@ -67,7 +70,7 @@ class Bench:
         return self._slowest([self._once(action, count, what)])[0] / count
 
     def _once(self, action: Callable[[], object], count: int, what: str) -> float:
-        self.transport.guard(lambda: self.transport.group.barrier().wait(), what)
+        self.transport.barrier(what)
         time.sleep(_PAUSE_S)
         start_s = time.perf_counter()
         for _ in range(count):

@@ -142,7 +142,7 @@ class _Rank:
         """Seconds of a back-propagation that sends nothing, beside what `begin` starts."""
         with wrapped.no_sync():
             loss = wrapped(self.x).sum()
-            self.transport.guard(lambda: self.transport.group.barrier().wait(), "the measuring of delays")
+            self.transport.barrier("the measuring of delays")
             begin()
             start_s = time.perf_counter()
             loss.backward()
@@ -172,7 +172,7 @@ class _Rank:
                     f"{name}, window {number + 1} of {self.job.rounds}: "
                     f"{1e3 * statistics.median(steps[name][-self.job.steps :]):.1f} ms a step"
                 )
-        self.transport.guard(lambda: self.transport.group.barrier().wait(), "the end of the last step")
+        self.transport.barrier("the end of the last step")
         return self._slowest(steps), self._mean(sent), self._slowest_groups(accounts)
 
     def _timed(self, wrapped: DataParallel) -> float:

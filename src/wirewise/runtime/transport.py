@@ -27,7 +27,8 @@ __all__ = ["Pending", "Transport"]
 _GRACE_S = 3.0
 _GAVE_UP = "another rank gave up"
 _LOOK_S = 0.25
-"""How often a rank that waits in a collective looks whether another has given up."""
+"""How often a rank that waits looks whether another has given up."""
+_SOME_GAVE_UP = "wirewise/gave-up"
 
 
 class Transport:
@@ -93,7 +94,7 @@ class Transport:
             return
         options = dist.AllreduceOptions()
         options.reduceOp = op or dist.ReduceOp.SUM  # type: ignore[assignment]
-        self.guard(lambda: self.group.allreduce([tensor], options).wait(self.timeout), what)
+        self._carry_out(lambda: self.group.allreduce([tensor], options), what)
 
     def all_gather(self, tensor: torch.Tensor, what: str) -> list[torch.Tensor]:
         """Tensors of equal shape from all ranks, in rank order."""
@@ -103,8 +104,21 @@ class Transport:
             moved = tensor.cuda() if self.on_device else tensor.cpu()
             return [t.to(tensor.device) for t in self.all_gather(moved, what)]
         out = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        self.guard(lambda: self.group.allgather([out], [tensor]).wait(self.timeout), what)
+        self._carry_out(lambda: self.group.allgather([out], [tensor]), what)
         return out
+
+    def barrier(self, what: str) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            PeerError: A peer is gone, or another rank has given up.
+        """
+        self._carry_out(self.group.barrier, what)
+
+    def _carry_out(self, collective: Callable[[], dist.Work], what: str) -> None:
+        started: list[dist.Work] = []
+        self.guard(lambda: started.append(collective()), what)
+        self.wait_for(started[0], what)
 
     def guard(self, action: Callable[[], object], what: str, peer: int | None = None) -> None:
         """Run a blocking call of torch and turn its failure into a `PeerError` that names the peer."""
@@ -136,12 +150,15 @@ class Transport:
                     # It failed, or it ended just after this wait gave up: it says which when it is asked again.
                     self.guard(work.wait, what)
                     return
-            if self._others_gave_up():
+            if self.others_gave_up():
                 raise self.failure(what, None, _GAVE_UP)
         raise self.failure(what, None, "timed out")
 
-    def _others_gave_up(self) -> bool:
-        return self.store is not None and any(self.store.check([_blame_key(rank)]) for rank in self.peers)
+    def others_gave_up(self) -> bool:
+        """Whether another rank has reported that it waits in vain."""
+        if self.store is None or not self.store.check([_SOME_GAVE_UP]):
+            return False
+        return any(self.store.check([_blame_key(rank)]) for rank in self.peers)
 
     def waiter(self, peer: int) -> queue.SimpleQueue:
         """Queue of the daemon thread that waits for messages from `peer`."""
@@ -179,43 +196,54 @@ class Transport:
         )
 
     def _first_failed(self, peer: int | None) -> int | None:
-        """Follow the chain of who-waited-for-whom in the store to a rank that blames nobody."""
+        """Report whom this rank waited for, listen to what the others report, and conclude who failed first."""
         if self.store is None:
             return peer
+        reports: dict[int, int | None] = {}
+        deadline = time.monotonic() + _GRACE_S
         try:
             self.store.set(_blame_key(self.rank), str(-1 if peer is None else peer))
-            seen = {self.rank}
-            suspect = peer
-            deadline = time.monotonic() + _GRACE_S
+            self.store.set(_SOME_GAVE_UP, "1")
             while time.monotonic() < deadline:
-                if suspect is None:
-                    suspect = next(
-                        (b for r in self.peers if (b := self._blame(r)) not in (None, self.rank)), None
-                    )
-                if (
-                    suspect is not None
-                    and suspect not in seen
-                    and (after := self._blame(suspect)) is not None
-                ):
-                    seen.add(suspect)
-                    suspect = after if after not in seen else suspect
-                    continue
+                self._hear(reports)
                 time.sleep(0.1)
-            return self._only_silent() if suspect is None else suspect
         except (RuntimeError, ValueError):
-            return peer if peer is not None else 0
+            # The store went with rank 0: it died, or it had reported and ended.
+            if not reports:
+                return peer if peer is not None else 0
+        return first_failed(peer, reports, self.peers)
 
-    def _only_silent(self) -> int | None:
-        """The one rank that reported no failure, where all others did: of a sum nobody knows whose part is missing."""
-        silent = [rank for rank in self.peers if not self.store.check([_blame_key(rank)])]
-        return silent[0] if len(silent) == 1 else None
+    def _hear(self, reports: dict[int, int | None]) -> None:
+        for rank in self.peers:
+            if rank not in reports and self.store.check([_blame_key(rank)]):
+                blamed = int(self.store.get(_blame_key(rank)))
+                reports[rank] = blamed if blamed >= 0 else None
 
-    def _blame(self, rank: int) -> int | None:
-        key = _blame_key(rank)
-        if self.store is None or not self.store.check([key]):
-            return None
-        blamed = int(self.store.get(key))
-        return blamed if blamed >= 0 else None
+
+def first_failed(
+    waited_for: int | None, reports: Mapping[int, int | None], peers: Iterable[int]
+) -> int | None:
+    """The rank that failed before all others, or None where that can't be told.
+
+    A rank that reports is alive, so the search ends only at one that has not reported: the end of the chain of who
+    waited for whom, or a rank that others name, or the only silent one (of a sum nobody knows whose part is missing).
+
+    Args:
+        waited_for: The peer that this rank waited for, where it waited for a certain one.
+        reports: For each peer that gave up, the rank that it waited for, or None.
+        peers: All other ranks.
+    """
+    suspect = waited_for
+    seen: set[int] = set()
+    while suspect is not None and suspect in reports and suspect not in seen:
+        seen.add(suspect)
+        suspect = reports[suspect]
+    silent = [rank for rank in peers if rank not in reports]
+    named = [rank for rank in reports.values() if rank in silent]
+    for rank in [suspect, *named]:
+        if rank in silent:
+            return rank
+    return silent[0] if len(silent) == 1 else waited_for
 
 
 def _blame_key(rank: int) -> str:
@@ -331,9 +359,7 @@ class Pending:
                 while self._works:
                     self.transport.guard(self._works.pop().wait, self.what)
             else:
-                peer, at, error = self._next_arrival()
-                if error is not None:
-                    raise self.transport.failure(self.what, peer, error)
+                peer, at = self._next_arrival()
             self._open.discard(peer)
             if peer in self._staged:
                 target, host = self._staged.pop(peer)
@@ -354,11 +380,20 @@ class Pending:
         self._landed = list(peers)
         self._expected = set(self._landed)
 
-    def _next_arrival(self) -> tuple[int, float, str | None]:
-        try:
-            return self._arrived.get(timeout=self.transport.timeout_s + _GRACE_S)
-        except queue.Empty:
-            return min(self._open), time.perf_counter(), "timed out"
+    def _next_arrival(self) -> tuple[int, float]:
+        """The next peer whose message has landed, and when."""
+        deadline = time.monotonic() + self.transport.timeout_s + _GRACE_S
+        while time.monotonic() < deadline:
+            try:
+                peer, at, error = self._arrived.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self.transport.others_gave_up():
+                    raise self.transport.failure(self.what, None, _GAVE_UP) from None
+                continue
+            if error is not None:
+                raise self.transport.failure(self.what, peer, error)
+            return peer, at
+        raise self.transport.failure(self.what, min(self._open), "timed out")
 
     def wait_sends(self) -> None:
         """Wait until every posted buffer may be written again."""

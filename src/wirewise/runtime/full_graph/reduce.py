@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -129,7 +128,7 @@ class GradientReducer:
                 self._launch()
             assert self._loss_work is not None
             for work in [self._loss_work, *self._works]:
-                self.transport.guard(partial(work.wait, self.transport.timeout), "the gradient all-reduce")
+                self.transport.wait_for(work, "the gradient all-reduce")
             for flat, wire in zip(self._flat, self._wire, strict=True):
                 if wire is not flat:
                     flat.copy_(wire)
