@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import PeerError
@@ -137,6 +138,33 @@ def test_who_failed_first_has_reported_nothing(
 ) -> None:
     """Seen from rank 0 of four."""
     assert first_failed(waited_for, reports, [1, 2, 3]) == (waited_for if first is None else first)
+
+
+class Gone:
+    """A store whose process has ended."""
+
+    def check(self, keys: list[str]) -> bool:
+        raise dist.DistNetworkError("Connection reset by peer")
+
+    def set(self, key: str, value: str) -> None:
+        raise dist.DistNetworkError("Connection reset by peer")
+
+
+def test_a_rank_that_ended_with_the_store_is_no_failure_of_others() -> None:
+    def body(rank: int, group: Any, store: Any) -> None:
+        transport = Transport(group, timeout_s=1.5, store=Gone())
+        pending = transport.open("layer 1", 0, {2: torch.empty(8)} if rank == 1 else {})
+        if rank == 2:
+            time.sleep(0.8)
+            pending.send(1, torch.zeros(8))
+            pending.wait_sends()
+        assert list(pending.arrivals()) == ([2] if rank == 1 else [])
+        if rank == 1:
+            with pytest.raises(PeerError, match="log of rank 0"):
+                transport.all_reduce(torch.zeros(4), "the sum")
+        transport.close()
+
+    run_ranks_as_threads(3, body)
 
 
 class EndsAfterTheLook:

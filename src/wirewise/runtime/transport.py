@@ -116,6 +116,10 @@ class Transport:
         self._carry_out(self.group.barrier, what)
 
     def _carry_out(self, collective: Callable[[], dist.Work], what: str) -> None:
+        if self.on_device:
+            # Without a timeout only later work on the device would wait.
+            self.guard(lambda: collective().wait(self.timeout), what)
+            return
         started: list[dist.Work] = []
         self.guard(lambda: started.append(collective()), what)
         self.wait_for(started[0], what)
@@ -156,9 +160,13 @@ class Transport:
 
     def others_gave_up(self) -> bool:
         """Whether another rank has reported that it waits in vain."""
-        if self.store is None or not self.store.check([_SOME_GAVE_UP]):
+        try:
+            if self.store is None or not self.store.check([_SOME_GAVE_UP]):
+                return False
+            return any(self.store.check([_blame_key(rank)]) for rank in self.peers)
+        except RuntimeError:
+            # The store ended with rank 0, which may have done its part.
             return False
-        return any(self.store.check([_blame_key(rank)]) for rank in self.peers)
 
     def waiter(self, peer: int) -> queue.SimpleQueue:
         """Queue of the daemon thread that waits for messages from `peer`."""
