@@ -196,7 +196,8 @@ def c3_rows(page: Page, kept: Kept) -> None:
         "bound ms", "over uncompressed", "over layer-wise", "which the bound allows",
     ) as row:  # fmt: skip
         for (rate, hosts), (plain_gain, layer_gain) in C3.items():
-            found = kept.job("uniform", small(rate, hosts, (*PLAIN, "efsign:layer-wise", "efsign:cupcake"), rounds=ROUNDS))
+            plans = (*PLAIN, "efsign:layer-wise", "efsign:cupcake")
+            found = kept.job("uniform", small(rate, hosts, plans, rounds=ROUNDS))
             name, fused = fastest(found, PLAIN), found.plans["efsign:cupcake"]
             layer = found.plans["efsign:layer-wise"].step_s
             gains = (found.plans[name].step_s / fused.step_s, layer / fused.step_s)
@@ -247,7 +248,9 @@ def models_rows(page: Page, chosen: list[str], hosts: int, kept: Kept) -> None:
     ) as row:  # fmt: skip
         for name, rate, scale in (RECORDED[one] for one in chosen):
             trace = recorded(name, scale)
-            job = Job(trace=trace, link=rate, hosts=hosts, scale=scale, plans=MODELS, trace_steps=7, steps=4, rounds=ROUNDS)
+            job = Job(
+                trace=trace, link=rate, hosts=hosts, scale=scale, plans=MODELS, trace_steps=7, steps=4, rounds=ROUNDS
+            )  # fmt: skip
             row(name, rate, scale, *models_cells(kept.job(name, job)))
 
 
