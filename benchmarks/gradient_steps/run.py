@@ -223,7 +223,9 @@ def c4_rows(page: Page, kept: Kept) -> None:
         "none or fp16",
         "within 3 %",
     ) as row:
-        found = kept.job("uniform", small("1gbit", 2, (*PLAIN, "efsign:layer-wise", "cupcake"), LEAST_GAIN, ROUNDS))
+        found = kept.job(
+            "uniform", small("1gbit", 2, (*PLAIN, "efsign:layer-wise", "cupcake"), LEAST_GAIN, ROUNDS)
+        )
         name, own = fastest(found, PLAIN), found.plans["cupcake"]
         over = own.step_s / found.plans[name].step_s - 1
         harmless = {group.codec for group in own.groups} <= {"none", "fp16"}
