@@ -15,7 +15,16 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.plans import Bucket
 from wirewise.recipes import cupcake
-from wirewise.recipes.cupcake_job import AUTO, Job, Measured, groups_of, make_plans, payload_bytes
+from wirewise.recipes.cupcake_job import (
+    AUTO,
+    Job,
+    Measured,
+    fastest,
+    finalists,
+    groups_of,
+    make_plans,
+    payload_bytes,
+)
 
 TENSORS = tuple(
     GradientTensor(name=f"layer{i}.weight", elements=20_000 + i, gap_us=4_000.0) for i in range(6)
@@ -56,6 +65,7 @@ def test_a_codec_before_a_plan_is_for_all_its_groups():
         ({"codec": "zip"}, InputError, "unknown codec 'zip'"),
         ({"hosts": 1}, InputError, "hosts is 1"),
         ({"steps": 0}, InputError, "steps is 0"),
+        ({"trials": -1}, InputError, "trials is -1"),
         ({"ratio": 0.0}, InputError, "ratio is 0"),
         ({"splits": "big"}, InputError, "'big' says no limit"),
         ({"link": "fast"}, InputError, "fast"),
@@ -125,6 +135,33 @@ def test_nothing_is_compressed_for_a_small_gain():
         codecs(1)
 
 
+def test_plans_that_may_choose_codecs_are_tried_with_each():
+    job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake", "efsign:cupcake", "even:2"))
+    found = Measured(TRACE, 0.01, COSTS)
+    # Uncompressed steps are predicted to be more than a quarter longer, unless collectives are quick.
+    assert list(finalists(job, found)["cupcake"]) == ["cupcake (mixed)", "cupcake (efsign)"]
+    quick = msgspec.structs.replace(COSTS, schemes=dict.fromkeys(COSTS.schemes, ((0, 1e-3), (1e6, 0.01))))
+    tried = finalists(job, found._replace(costs=quick))
+    assert list(tried) == ["cupcake"]
+    assert list(tried["cupcake"]) == ["cupcake (mixed)", "cupcake (efsign)", "cupcake (none)"]
+    for way, codecs in (("efsign", {"efsign"}), ("none", {"none"})):
+        plan, problem = tried["cupcake"][f"cupcake ({way})"]
+        assert {bucket.codec for bucket in plan.buckets} == codecs
+        assert len(groups_of(plan, problem, job.ratio)) == len(plan.buckets)
+
+
+def test_the_fastest_is_taken_unless_it_saves_too_little():
+    tried = finalists(
+        Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake",)), Measured(TRACE, 0.01, COSTS)
+    )
+    plain = make_plans(Job(trace=TRACE, hosts=2, plans=("none:even:2",)), Measured(TRACE, 0.01, COSTS))
+    plans = {"signs": tried["cupcake"]["cupcake (efsign)"][0], "plain": plain["none:even:2"][0]}
+    assert fastest(plans, {"signs": 0.96, "plain": 1.0}, 0.03) == "signs"
+    assert fastest(plans, {"signs": 0.98, "plain": 1.0}, 0.03) == "plain"
+    assert fastest(plans, {"signs": 1.2, "plain": 1.0}, 0.0) == "plain"
+    assert fastest({"signs": plans["signs"]}, {"signs": 9.0}, 0.03) == "signs"
+
+
 def test_groups_are_compressed_where_sending_them_whole_delays_back_propagation():
     quick = msgspec.structs.replace(
         COSTS, schemes=dict.fromkeys(COSTS.schemes, ((0, 0.001), (1000000.0, 0.004)))
@@ -189,6 +226,7 @@ def test_the_whole_way(trace, tmp_path):
     result = json.loads(done.stdout)
     assert json.loads((out / "result.json").read_text()) == result
     assert list(result["plans"]) == plans.split(",")
+    assert "is taken after 2 windows" in done.stderr
     for plan in result["plans"].values():
         # Six gradients of 80 kB: neither less than what is slept nor a run that hung.
         assert 0.036 < plan["step_s"] < 10 and plan["lower_bound_s"] <= plan["predicted_step_s"] * (1 + 1e-9)
@@ -206,5 +244,6 @@ def test_the_whole_way(trace, tmp_path):
         "divisible",
     }
     again = call(*words[:-4], "--plans", "none:even:2", "--steps", 1, "--rounds", 1, "--out", out)
-    assert again.exit_code == 0 and "measuring codecs" not in again.output
+    assert again.exit_code == 0, again.output
+    assert "measuring codecs" not in again.output
     assert "none:even:2 is the fastest" in again.output

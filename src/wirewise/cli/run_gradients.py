@@ -34,8 +34,14 @@ def cupcake(
     ratio: Annotated[float, typer.Option(help="Share of the values that sparse codecs keep.")] = 0.01,
     least_gain: Annotated[
         float,
-        typer.Option(help="Share of a step that codecs must be predicted to save; else cupcake takes none."),
+        typer.Option(help="Share of a step that codecs must save; else cupcake takes none."),
     ] = 0.03,
+    trials: Annotated[
+        int,
+        typer.Option(
+            help="Windows in which cupcake tries its plans with each codec before it chooses; 0: as predicted."
+        ),
+    ] = 2,
     split: Annotated[
         str,
         typer.Option(
@@ -69,6 +75,7 @@ def cupcake(
         codec=codec,
         ratio=ratio,
         least_gain=least_gain,
+        trials=trials,
         splits=split,
         steps=steps,
         rounds=rounds,

@@ -1,4 +1,4 @@
-"""Ends a rank in the middle of its script, when all that was wanted of it is known."""
+"""Ends a rank, in the middle of its script too, when all that was wanted of it is known."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _GOODBYE_S = 10.0
 
 def end_process(last: Callable[[], object] = lambda: None) -> NoReturn:
     """End this process with exit code 0 and its helpers with it, once the other ranks came here too.
+
+    The interpreter does not shut down: a thread of torch that wakes up meanwhile can abort the process.
 
     Args:
         last: Called when the others are there.

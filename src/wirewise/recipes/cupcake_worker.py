@@ -1,8 +1,8 @@
 """One rank of a run of compressed gradients: `-m wirewise.recipes.cupcake_worker FOLDER`.
 
 It reads FOLDER/job.json, traces the model alone, measures codecs and collectives, by themselves and beside
-back-propagation, unless FOLDER/costs.json has them, takes the plans that rank 0 makes, and carries them out in turns;
-rank 0 writes FOLDER/outcome.json.
+back-propagation, unless FOLDER/costs.json has them, takes the plans that rank 0 makes, tries those between which the
+measured step decides, and carries them out in turns; rank 0 writes FOLDER/outcome.json.
 """
 
 from __future__ import annotations
@@ -26,9 +26,18 @@ from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
 from wirewise.lab.replayed import ReplayedModel
 from wirewise.plans import Bucket, FusionPlan
+from wirewise.profile.ending import end_process
 from wirewise.profile.gradients import gradient_trace, measure_costs
 from wirewise.recipes.cupcake_contention import measure_delays
-from wirewise.recipes.cupcake_job import Job, Measured, groups_of, make_plans, options_of
+from wirewise.recipes.cupcake_job import (
+    Job,
+    Measured,
+    fastest,
+    finalists,
+    groups_of,
+    make_plans,
+    options_of,
+)
 from wirewise.recipes.launch import SAYS
 from wirewise.results import CompressionRun, PlanRecord
 from wirewise.runtime import full_graph
@@ -81,8 +90,10 @@ class _Rank:
         )
         found = self._measure(wrapped)
         made = make_plans(self.job, found) if self.transport.rank == 0 else {}
+        if self.job.trials:
+            made |= self._try(wrapped, found)
         plans = self._from_first({name: plan for name, (plan, _) in made.items()}, dict[str, FusionPlan])
-        steps, sent, accounts = self._carry_out(wrapped, plans)
+        steps, sent, accounts = self._carry_out(wrapped, plans, self.job.rounds)
         if self.transport.rank:
             return
         records = {}
@@ -150,12 +161,28 @@ class _Rank:
         self.model.zero_grad()
         return seconds
 
-    def _carry_out(self, wrapped: DataParallel, plans: dict[str, FusionPlan]) -> tuple[Any, Any, Any]:
+    def _try(self, wrapped: DataParallel, found: Measured) -> dict[str, Any]:
+        """On rank 0: the fastest of the finalists for each plan that has some, and the problem that it answers."""
+        made = finalists(self.job, found) if self.transport.rank == 0 else {}
+        tried = {name: {way: plan for way, (plan, _) in own.items()} for name, own in made.items()}
+        chosen = {}
+        for name, plans in self._from_first(tried, dict[str, dict[str, FusionPlan]]).items():
+            steps, _, _ = self._carry_out(wrapped, plans, self.job.trials)
+            medians = {way: statistics.median(seconds) for way, seconds in steps.items()}
+            way = fastest(plans, medians, self.job.least_gain)
+            self._say(f"{way} is taken after {self.job.trials} windows")
+            if self.transport.rank == 0:
+                chosen[name] = made[name][way]
+        return chosen
+
+    def _carry_out(
+        self, wrapped: DataParallel, plans: dict[str, FusionPlan], rounds: int
+    ) -> tuple[Any, Any, Any]:
         """By plan: seconds of each step on the slowest rank, bytes a host sent in a step, times of groups."""
         steps: dict[str, list[float]] = {name: [] for name in plans}
         sent: dict[str, list[float]] = {name: [] for name in plans}
         accounts: dict[str, list[Any]] = {name: [] for name in plans}
-        for number in range(self.job.rounds):
+        for number in range(rounds):
             # As ABBA, so that a slow drift of the machine favours none.
             for name in sorted(plans, key=list(plans).index, reverse=number % 2 == 1):
                 wrapped.use(plans[name])
@@ -169,7 +196,7 @@ class _Rank:
                 if before and after:
                     sent[name].append((after - before).tx_bytes / self.job.steps)
                 self._say(
-                    f"{name}, window {number + 1} of {self.job.rounds}: "
+                    f"{name}, window {number + 1} of {rounds}: "
                     f"{1e3 * statistics.median(steps[name][-self.job.steps :]):.1f} ms a step"
                 )
         self.transport.barrier("the end of the last step")
@@ -255,3 +282,4 @@ def _record(plan: FusionPlan, groups: Any, seconds: list[float], sent: int | Non
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    end_process()

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from wirewise import graph, plans
 from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
+from wirewise.profile.ending import end_process
 from wirewise.recipes import resuming
 from wirewise.recipes.job import Event, Job, ModeOutcome, Outcome
 from wirewise.results import EpochRecord
@@ -205,8 +206,4 @@ class _Checkpoints:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    # Everything is written and the group is closed. A thread of torch that wakes up while the interpreter shuts down
-    # can abort the process, so the interpreter does not shut down.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    end_process()

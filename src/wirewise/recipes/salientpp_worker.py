@@ -28,6 +28,7 @@ from wirewise import units
 from wirewise.codec.layout import row_bytes
 from wirewise.files import atomic_file
 from wirewise.lab import VirtualAccelerator
+from wirewise.profile.ending import end_process
 from wirewise.recipes.launch import SAYS
 from wirewise.recipes.salientpp import MODES, Job, Mode
 from wirewise.recipes.salientpp_part import Part
@@ -328,3 +329,4 @@ def _timed(net: nn.Module, batch: MiniBatch) -> tuple[float, float]:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    end_process()

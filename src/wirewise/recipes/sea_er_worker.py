@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from wirewise.files import atomic_file
+from wirewise.profile.ending import end_process
 from wirewise.recipes.launch import SAYS
 from wirewise.recipes.sea_er import Job, grown, learn
 from wirewise.runtime.incremental import Peers
@@ -48,3 +49,4 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    end_process()

@@ -44,6 +44,7 @@ __all__ = [
     "by_rule",
     "compression_problem",
     "cupcake",
+    "gain",
     "lower_bound_s",
     "parse_split",
     "plan_groups",
