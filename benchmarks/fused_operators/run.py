@@ -13,11 +13,11 @@ processors measuring the steps takes an hour and a half, learning from them twen
 Samples go next to FILE as FILE.jsonl, those of the models as FILE-MODEL-1.jsonl and FILE-MODEL-2.jsonl; what is
 there is not measured again. A region is compiled by Inductor's C++ backend with a symbolic batch and measured at ten
 sizes, those of the seven models at three: processor time of its thread, the least of its loops of at least 200 us,
-which go on until a reference says
-that six of them had the core for themselves, or for 300 ms each. A quarter of the structures, drawn by a hash, is for
-the test only: they differ from all others in kinds, edges or outputs. The shipped weights keep to the same draw; the
-threshold is applied to them, too, since a search makes fused operators of models that nobody has learned from. Shares
-are of the samples and of their summed time: a step takes the sum of its operators, so that long ones count more.
+which go on until a reference says that six of them had the core for themselves, or for 300 ms each. A quarter of the
+structures, drawn by a hash, is for the test only: they differ from all others in kinds, edges or outputs. The shipped
+weights keep to the same draw; the threshold is applied to them, too, since a search makes fused operators of models
+that nobody has learned from. Shares are of the samples and of their summed time: a step takes the sum of its
+operators, so that long ones count more.
 """
 
 import sys

@@ -138,13 +138,17 @@ def test_nothing_is_compressed_for_a_small_gain():
 def test_plans_that_may_choose_codecs_are_tried_with_each():
     job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake", "efsign:cupcake", "even:2"))
     found = Measured(TRACE, 0.01, COSTS)
-    # Uncompressed steps are predicted to be more than a quarter longer, unless collectives are quick.
-    assert list(finalists(job, found)["cupcake"]) == ["cupcake (mixed)", "cupcake (efsign)"]
-    quick = msgspec.structs.replace(COSTS, schemes=dict.fromkeys(COSTS.schemes, ((0, 1e-3), (1e6, 0.01))))
+    # Uncompressed steps are predicted to be more than a quarter longer, and the best with all codecs is that with one.
+    assert list(finalists(job, found)["cupcake"]) == ["cupcake (efsign)"]
+    quick = msgspec.structs.replace(
+        COSTS,
+        schemes=dict.fromkeys(COSTS.schemes, ((0, 1e-3), (1e6, 0.045))),
+        codecs={"efsign": CodecTimes(((100, 1e-3), (1e6, 3e-2)), ((100, 1e-4), (1e6, 1e-3)))},
+    )
     tried = finalists(job, found._replace(costs=quick))
     assert list(tried) == ["cupcake"]
-    assert list(tried["cupcake"]) == ["cupcake (mixed)", "cupcake (efsign)", "cupcake (none)"]
-    for way, codecs in (("efsign", {"efsign"}), ("none", {"none"})):
+    assert list(tried["cupcake"]) == ["cupcake (efsign)", "cupcake (none)", "cupcake (mixed)"]
+    for way, codecs in (("efsign", {"efsign"}), ("none", {"none"}), ("mixed", {"efsign", "none"})):
         plan, problem = tried["cupcake"][f"cupcake ({way})"]
         assert {bucket.codec for bucket in plan.buckets} == codecs
         assert len(groups_of(plan, problem, job.ratio)) == len(plan.buckets)

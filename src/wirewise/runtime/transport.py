@@ -231,10 +231,10 @@ class Transport:
 def first_failed(
     waited_for: int | None, reports: Mapping[int, int | None], peers: Iterable[int]
 ) -> int | None:
-    """The rank that failed before all others, or None where that can't be told.
+    """The rank that failed before all others; the one that was waited for, or None, where that can't be told.
 
-    A rank that reports is alive, so the search ends only at one that has not reported: the end of the chain of who
-    waited for whom, or a rank that others name, or the only silent one (of a sum nobody knows whose part is missing).
+    A rank that reports is alive, so one is looked for that has not reported: the end of the chain of who waited for
+    whom, or a rank that others name, or the only silent one (of a sum nobody knows whose part is missing).
 
     Args:
         waited_for: The peer that this rank waited for, where it waited for a certain one.
