@@ -17,6 +17,7 @@ from wirewise.planners.fusion.cupcake import compression_problem, solve
 from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain, uncompressed
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.recipes.advise import advise, advise_on
+from wirewise.recipes.advise_trial import TrialWish
 from wirewise.recipes.advise_worker import Advised
 
 SCRIPT = """
@@ -26,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DDP(nn.Sequential(nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 10)))
+{more}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range({steps}):
     optimizer.zero_grad()
@@ -35,9 +37,9 @@ dist.destroy_process_group()
 """
 
 
-def command(tmp_path, steps):
+def command(tmp_path, steps, more=""):
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.replace("{steps}", str(steps)))
+    script.write_text(SCRIPT.replace("{steps}", str(steps)).replace("{more}", more))
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
 
 
@@ -73,8 +75,36 @@ def test_a_script_is_measured_and_advised(tmp_path):
     assert found["latency_s"] > 0 and found["bandwidth_bytes_per_s"] > 0
     plan = plans.load(out / "plan.json")
     assert sorted(plan.parameters) == ["0.bias", "0.weight", "2.bias", "2.weight"]
-    assert any(bucket.codec != "none" for bucket in plan.buckets) == found["compress"]
+    assert plan.compresses == found["compress"]
     assert json.loads((out / "advice.json").read_text()) == found
+    # What was measured decides.
+    tried = found["tried_step_s"]
+    assert "none" in tried and set(tried) <= {"fp16", "efsign", "none", "mixed"}
+    shortest = min(tried["none"], found["measured_step_s"])
+    assert found["measured_gain"] == pytest.approx(1 - min(tried.values()) / shortest)
+    assert found["measured_gain"] >= LEAST_GAIN or not found["compress"]
+    assert "measured" in found["sentence"]
+    assert bool(found["lines"]) == (min(tried.values()) < found["measured_step_s"])
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_script_that_cannot_train_under_plans_is_advised_as_predicted(tmp_path):
+    said = []
+    found = advise(
+        command(tmp_path, 10_000, "model.require_forward_param_sync  # DataParallel has none"),
+        tmp_path / "advice",
+        said.append,
+        codecs=["fp16"],
+        steps=4,
+        warmup=1,
+    )
+    assert found.tried_step_s == {} and found.measured_gain is None
+    assert "predicted" in found.sentence
+    assert said[-1].startswith(
+        "the advice is as predicted, as plans could not be tried: the command ended with exit"
+    )
+    assert "require_forward_param_sync" in said[-1]
 
 
 @pytest.mark.dist
@@ -97,6 +127,50 @@ def test_slow_links_are_worth_compressing_for_and_fast_ones_are_not(tmp_path):
     assert slow.break_even_bytes_per_s == pytest.approx(fast.break_even_bytes_per_s, rel=0.05)
     assert 1e7 < slow.break_even_bytes_per_s < 1e11
     assert os.path.relpath(slow.plan) in slow.lines[-1]
+
+
+def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
+    asked = []
+
+    def advised(steps_s, rate=1e7):
+        def measure(tried):
+            asked.append(list(tried))
+            assert all(plan.compresses == (way != "none") for way, plan in tried.items() if way != "mixed")
+            return {way: steps_s[way] for way in tried}
+
+        return advise_on(measured(rate), tmp_path, ["efsign", "dgc"], measure)
+
+    # Far slower than the others as predicted, the uncompressed plan is tried all the same, to compare with.
+    found = advised({"efsign": 0.06, "dgc": 0.06, "mixed": 0.06, "none": 0.12})
+    assert "none" in asked[0] and set(found.tried_step_s) == set(asked[0])
+    # As it is a step takes 0.1 s.
+    assert found.compress and found.measured_gain == pytest.approx(1 - 0.06 / 0.1)
+    assert found.sentence.startswith("Compress, ") and found.sentence.endswith("of a step, measured.")
+    # Predicted to gain more than half, measured to gain too little.
+    for fast, plain, told in ((0.098, 0.12, "2.0%"), (0.088, 0.09, "2.2%"), (0.11, 0.09, "0.0%")):
+        found = advised({"efsign": fast, "dgc": fast, "mixed": fast, "none": plain})
+        assert not found.compress and found.gain > 0.5 and found.lines
+        most = f"{told} of a step, measured"
+        assert found.sentence == f"Do not compress: plans that do save at most {most}, less than 3%."
+        assert not plans.load(found.plan).compresses
+    # All are slower than DistributedDataParallel.
+    found = advised({"efsign": 0.11, "dgc": 0.11, "mixed": 0.11, "none": 0.12})
+    assert not found.compress and not found.lines
+    assert found.sentence.endswith("Leave the script as it is: no plan makes its steps shorter.")
+
+
+def test_the_lines_name_the_ratio_that_was_measured_with(tmp_path):
+    found = measured(1e7)
+    costs = msgspec.structs.replace(found.costs, ratio=0.05)
+    *_, line = advise_on(msgspec.structs.replace(found, costs=costs), tmp_path, ["dgc"]).lines
+    assert "compression=Compression(options={'dgc': {'ratio': 0.05}})" in line
+    assert "Compression" not in advise_on(found, tmp_path, ["dgc"]).lines[-1]
+
+
+def test_windows_take_turns(tmp_path):
+    made = advise_on(measured(1e7), tmp_path, ["efsign"]).plan
+    wish = TrialWish(file="tried.json", plans=dict.fromkeys("abc", plans.load(made)), windows=3)
+    assert "".join(wish.order) == "abccbaabc"
 
 
 def test_all_reduces_that_overlap_only_without_compression(tmp_path):
@@ -127,7 +201,11 @@ def test_the_bandwidth_at_which_it_starts_to_pay():
 
 @pytest.mark.parametrize(
     ("knobs", "told"),
-    [({"codecs": ["best"]}, "unknown gradient codec 'best'"), ({"steps": 1}, "got 1 steps after 5")],
+    [
+        ({"codecs": ["best"]}, "unknown gradient codec 'best'"),
+        ({"steps": 1}, "got 1 steps after 5"),
+        ({"trials": -1}, "after 5 and -1 trials"),
+    ],
 )
 def test_knobs_that_cannot_be_used(tmp_path, knobs, told):
     with pytest.raises(InputError, match=told):

@@ -24,9 +24,10 @@ def advise(
     ratio: float,
     warmup: int,
     steps: int,
+    trials: int,
     json: str | None,
 ) -> None:
-    """Measure, plan, say.
+    """Measure, plan, try, say.
 
     Raises:
         InputError: No command.
@@ -47,6 +48,7 @@ def advise(
         ratio=ratio,
         warmup=warmup,
         steps=steps,
+        trials=trials,
     )
     write_json(json, msgspec.to_builtins(found))
     if quiet:
@@ -59,6 +61,7 @@ def advise(
         ["best buckets without compression, predicted", seconds(found.predicted_plain_s)],
         ["best plan, predicted", seconds(found.predicted_step_s)],
         ["no plan takes less than", seconds(found.lower_bound_s)],
+        *([f"best plan ({way}), measured", seconds(own)] for way, own in found.tried_step_s.items()),
         [
             "all-reduces, measured",
             f"{seconds(found.latency_s)} and {8e-6 * found.bandwidth_bytes_per_s:.0f} Mbit/s of each rank",
@@ -67,6 +70,6 @@ def advise(
     ]
     print_table(["", ""], rows)
     typer.echo(found.sentence)
-    typer.echo(f"Plan: {found.plan}. To carry it out:")
+    typer.echo(f"Plan: {found.plan}." + (" To carry it out:" if found.lines else ""))
     for line in found.lines:
         typer.echo(f"    {line}")

@@ -250,13 +250,16 @@ def advise(
     codecs: Annotated[str, typer.Option(help="To choose from, by comma.")] = "fp16,topk,efsign",
     ratio: Annotated[float, typer.Option(help="Share of the values that sparse codecs keep.")] = 0.01,
     warmup: Annotated[int, typer.Option(min=0, help="Steps that do not count.")] = 5,
-    steps: Annotated[int, typer.Option(min=2, help="Steps that count.")] = 20,
+    steps: Annotated[int, typer.Option(min=2, help="Steps that count, as it is and under each plan.")] = 20,
+    trials: Annotated[
+        int, typer.Option(min=0, help="Windows in which plans are tried; 0: predictions decide.")
+    ] = 2,
     json: JsonOption = None,
 ) -> None:
-    """Say whether compressing a job's gradients pays, with the best plan; runs some steps of the job as it is."""
+    """Say whether compressing a job's gradients pays, with the best plan; runs it as it is, then under plans."""
     from wirewise.cli.advise import advise as advised
 
-    advised(command, out, codecs, ratio, warmup, steps, json)
+    advised(command, out, codecs, ratio, warmup, steps, trials, json)
 
 
 @_list.callback()

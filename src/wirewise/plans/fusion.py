@@ -124,6 +124,11 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
         return sum(bucket.size_bytes for bucket in self.buckets)
 
     @property
+    def compresses(self) -> bool:
+        """Whether a bucket has a codec."""
+        return any(bucket.codec != "none" for bucket in self.buckets)
+
+    @property
     def predicted_gain_s(self) -> float:
         """Simulated seconds that a step gets shorter; 0 where either time is not known."""
         known = self.predicted_step_s > 0 and self.baseline_step_s > 0

@@ -13,10 +13,19 @@ import msgspec
 from wirewise import profile
 from wirewise.errors import InputError
 
-__all__ = ["TRACE_VARIABLE", "TraceWish", "environment", "find_program", "tracing_environment"]
+__all__ = [
+    "TRACE_VARIABLE",
+    "TraceWish",
+    "environment",
+    "find_program",
+    "last_words",
+    "tracing_environment",
+]
 
 TRACE_VARIABLE = "WIREWISE_TRACE"
 _TRACE_ENTRY = "wirewise.profile.unmodified:install"
+_TORCHRUN = "torch/distributed/elastic/multiprocessing/api.py"
+"""In the first line that torchrun writes once a rank has failed."""
 
 
 class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,3 +79,10 @@ def find_program(name: str) -> str:
     if found is None:
         raise InputError(f"there is no program {name!r}; expected a command such as torchrun train.py")
     return found
+
+
+def last_words(log: Path, lines: int = 15) -> str:
+    """The last lines that the ranks of a command wrote, without those of torchrun about them."""
+    said = log.read_text(errors="replace").splitlines()
+    ended = next((number for number, line in enumerate(said) if _TORCHRUN in line), 0)
+    return "\n".join(said[: ended or None][-lines:])

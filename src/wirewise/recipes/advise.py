@@ -1,10 +1,10 @@
-"""Whether compressing the gradients of a training command pays: a short run of it as it is, and the best plan."""
+"""Whether compressing the gradients of a training command pays: a short run of it as it is, and one under plans."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,18 +20,27 @@ from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
     CompressionProblem,
     by_rule,
+    candidates,
     compression_problem,
     cupcake,
+    fastest,
+    finalists,
     solve,
     step_s,
 )
-from wirewise.planners.fusion.cupcake.break_even import break_even, gain, uncompressed
-from wirewise.profile.launch import environment, find_program
-from wirewise.recipes.advise_worker import ENTRY, VARIABLE, AdviceWish, Advised, read
+from wirewise.planners.fusion.cupcake.break_even import break_even, gain
+from wirewise.plans import FusionPlan
+from wirewise.profile.launch import environment, find_program, last_words
+from wirewise.recipes import advise_trial, advise_worker
+from wirewise.recipes.advise_trial import TrialWish
+from wirewise.recipes.advise_worker import AdviceWish, Advised
+from wirewise.recipes.cupcake_job import options_of
 
 __all__ = ["Advice", "advise", "advise_on"]
 
 DDP_BUCKETS = "bucket:25"
+_RATIO = 0.01
+"""Share of the values that sparse codecs keep if they are not told."""
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +60,11 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     lower_bound_s: float
     gain: float
     """Share of the best uncompressed step that compressing saves, predicted."""
+    tried_step_s: dict[str, float]
+    """Measured step of each plan that was tried, by its codec, none, or mixed."""
+    measured_gain: float | None
+    """Share of the shortest uncompressed step, as it is or under a plan, that the best plan saves; None: none was
+    tried."""
     compress: bool
     latency_s: float
     """Of an all-reduce, fitted to measured ones."""
@@ -61,7 +75,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     plan: str
     """File of the plan to use."""
     lines: tuple[str, ...]
-    """What to write into the script."""
+    """What to write into the script; none where no plan that was tried is faster than the script as it is."""
 
 
 def advise(
@@ -70,11 +84,14 @@ def advise(
     say: Callable[[str], None],
     *,
     codecs: Sequence[str] = ("fp16", "topk", "efsign"),
-    ratio: float = 0.01,
+    ratio: float = _RATIO,
     steps: int = 20,
     warmup: int = 5,
+    trials: int = 2,
 ) -> Advice:
-    """Run a command for some steps, measure its gradients, codecs and links, and plan.
+    """Run a command for some steps, measure its gradients, codecs and links, plan, and run it again under plans.
+
+    If the command fails under the plans, `say` is told why, and the advice is as predicted.
 
     Args:
         command: Of a script that trains with DistributedDataParallel, such as torchrun train.py; not changed.
@@ -84,72 +101,131 @@ def advise(
         ratio: Share of the values that sparse codecs keep.
         steps: That are measured.
         warmup: Steps before them.
+        trials: Windows in which plans are tried, which share the steps; 0: the advice is as predicted.
 
     Raises:
-        InputError: An unknown codec or too few steps.
+        InputError: An unknown codec or too few steps or windows.
         PeerError: The command failed, or never came to the last step; the message holds its last words.
     """
     if unknown := [name for name in codecs if name not in CODECS]:
         raise InputError(f"unknown gradient codec {unknown[0]!r}; expected some of: {', '.join(CODECS)}")
-    if steps < 2 or warmup < 0:
-        raise InputError(f"got {steps} steps after {warmup}; expected at least 2 after 0 or more")
+    if steps < 2 or warmup < 0 or trials < 0:
+        raise InputError(
+            f"got {steps} steps after {warmup} and {trials} trials; expected at least 2 after 0 or more, and 0 or more"
+        )
     make_folder(folder)
     say(f"running the command as it is for {warmup + steps} steps")
     found = _measured(command, folder, AdviceWish(
         file=str((folder / "measured.json").resolve()), codecs=tuple(codecs), ratio=ratio, steps=steps, warmup=warmup
     ))  # fmt: skip
     say("planning")
-    return advise_on(found, folder, codecs)
+    if not trials:
+        return advise_on(found, folder, codecs)
+
+    def measure(tried: Mapping[str, FusionPlan]) -> dict[str, float]:
+        say(f"running the command under {len(tried)} plans in turns ({', '.join(tried)})")
+        wish = TrialWish(
+            file=str((folder / "tried.json").resolve()),
+            plans=dict(tried),
+            options={codec: options_of(codec, ratio) for codec in codecs},
+            windows=trials,
+            steps=max(steps // trials, 1),
+            warmup=warmup,
+        )
+        try:
+            return _tried(command, folder, wish)
+        except PeerError as error:
+            say(f"the advice is as predicted, as plans could not be tried: {error}")
+            return {}
+
+    return advise_on(found, folder, codecs, measure)
 
 
 def _measured(command: Sequence[str], folder: Path, wish: AdviceWish) -> Advised:
-    Path(wish.file).unlink(missing_ok=True)
-    log = folder / "log.txt"
+    entry = {advise_worker.ENTRY: {advise_worker.VARIABLE: msgspec.json.encode(wish).decode()}}
+    what = f"{wish.warmup + wish.steps + 1} steps of a model in DistributedDataParallel"
+    return advise_worker.read(_started(command, entry, folder / "log.txt", Path(wish.file), what))
+
+
+def _tried(command: Sequence[str], folder: Path, wish: TrialWish) -> dict[str, float]:
+    # Plans of large models are longer than a variable of the environment may be.
+    asked = (folder / "trial.json").resolve()
+    with atomic_file(asked) as file:
+        file.write(msgspec.json.encode(wish))
+    entry = {advise_trial.ENTRY: {advise_trial.VARIABLE: str(asked)}}
+    what = f"all of {len(wish.order)} windows of {wish.steps} steps"
+    return advise_trial.read(_started(command, entry, folder / "trial-log.txt", Path(wish.file), what))
+
+
+def _started(
+    command: Sequence[str], entry: Mapping[str, Mapping[str, str]], log: Path, result: Path, what: str
+) -> Path:
+    """Run the command until its ranks have written the result, which is returned; `what` says what comes before."""
+    result.unlink(missing_ok=True)
     with log.open("wb") as file:
         done = subprocess.run(
             [find_program(command[0]), *command[1:]],
-            env=environment({ENTRY: {VARIABLE: msgspec.json.encode(wish).decode()}}),
+            env=environment(entry),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
-    if done.returncode or not Path(wish.file).exists():
-        last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    if done.returncode or not result.exists():
         raise PeerError(
-            f"the command ended with exit code {done.returncode} before {wish.warmup + wish.steps + 1} steps of a "
-            f"model in DistributedDataParallel; its log is {log}, and ends:\n{last}"
+            f"the command ended with exit code {done.returncode} before {what}; its log is {log}, and ends:\n"
+            f"{last_words(log)}"
         )
-    return read(wish.file)
+    return result
 
 
-def advise_on(found: Advised, folder: Path, codecs: Sequence[str]) -> Advice:
-    """Plan for what was measured; writes `plan.json` and `advice.json`."""
-    problem = _problem(found, found.costs, GroupLinks(found.ranks), codecs)
-    plain = uncompressed(_problem(found, found.costs.without_codecs(), GroupLinks(found.ranks), ()))
-    without, mixed = cupcake(plain), cupcake(problem, least_gain=0.0)
-    # Uncompressed groups cost more in a plan that compresses others, as they are not launched at once.
-    best = min(without, mixed, key=lambda plan: plan.predicted_step_s)
-    saved = gain(best.predicted_step_s, without.predicted_step_s)
-    compress = saved >= LEAST_GAIN
+def advise_on(
+    found: Advised,
+    folder: Path,
+    codecs: Sequence[str],
+    measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]] = lambda _: {},
+) -> Advice:
+    """Plan for what was measured; writes `plan.json` and `advice.json`.
+
+    Args:
+        found: By the ranks of the command.
+        folder: For both files.
+        codecs: To choose from.
+        measure: Seconds of a step under plans by name; nothing of any: predicted steps decide.
+    """
+    ways = candidates([*codecs, "none"])
+    made = {way: cupcake(_problem(found, own), least_gain=0.0) for way, own in ways.items()}
+    without, best = made["none"], min(made.values(), key=lambda plan: plan.predicted_step_s)
+    predicted = {way: plan.predicted_step_s for way, plan in made.items()}
+    tried = measure({way: made[way] for way in dict.fromkeys([*finalists(made), "none"])})
+    steps_s = tried or predicted
+    plain_s = min(tried["none"], found.step_s) if tried else without.predicted_step_s
+    saved = gain(min(steps_s.values()), plain_s)
+    taken = without
+    if saved >= LEAST_GAIN:
+        taken = made[fastest({way: made[way] for way in steps_s}, steps_s, LEAST_GAIN)]
+    faster = not tried or min(tried.values()) < found.step_s
     path = folder / "plan.json"
-    plans.save(best if compress else without, path)
+    plans.save(taken, path)
     latency_s, rate = _line(found.costs)
+    plain = _problem(found, ("none",))
     advice = Advice(
-        sentence=_sentence(saved, compress, best),
+        sentence=_sentence(saved, taken, "measured" if tried else "predicted", faster),
         ranks=found.ranks,
         gradient_bytes=4 * sum(tensor.elements for tensor in found.trace.tensors),
         measured_step_s=found.step_s,
         predicted_ddp_s=step_s(plain, by_rule(plain, DDP_BUCKETS)),
         predicted_plain_s=without.predicted_step_s,
         predicted_step_s=best.predicted_step_s,
-        lower_bound_s=min(without.lower_bound_s, mixed.lower_bound_s),
-        gain=saved,
-        compress=compress,
+        lower_bound_s=min(plan.lower_bound_s for plan in made.values()),
+        gain=gain(best.predicted_step_s, without.predicted_step_s),
+        tried_step_s=dict(tried),
+        measured_gain=saved if tried else None,
+        compress=taken.compresses,
         latency_s=latency_s,
         bandwidth_bytes_per_s=rate,
         break_even_bytes_per_s=_break_even(found, latency_s, codecs),
         plan=str(path),
-        lines=_lines(path),
+        lines=_lines(path, taken, found.costs.ratio) if faster else (),
     )
     with atomic_file(folder / "advice.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(advice)))
@@ -157,9 +233,15 @@ def advise_on(found: Advised, folder: Path, codecs: Sequence[str]) -> Advice:
 
 
 def _problem(
-    found: Advised, costs: GradientCosts, links: GroupLinks, codecs: Sequence[str]
+    found: Advised,
+    codecs: Sequence[str],
+    costs: GradientCosts | None = None,
+    bandwidth_bytes_per_s: float | None = None,
 ) -> CompressionProblem:
-    problem = compression_problem(found.trace, costs, links, [*codecs, "none"])
+    # Uncompressed groups cost more in a plan that compresses others, as they are not launched at once.
+    own = found.costs.without_codecs() if tuple(codecs) == ("none",) else found.costs
+    links = GroupLinks(found.ranks, bandwidth_bytes_per_s)
+    problem = compression_problem(found.trace, costs or own, links, codecs)
     return replace(problem, forward_s=found.forward_s)
 
 
@@ -176,24 +258,28 @@ def _break_even(found: Advised, latency_s: float, codecs: Sequence[str]) -> floa
     costs = msgspec.structs.replace(found.costs, launch_s=latency_s, latency_s=0.0, schemes={}, concurrent=())
 
     def problem_of(bandwidth_bytes_per_s: float) -> CompressionProblem:
-        return _problem(found, costs, GroupLinks(found.ranks, bandwidth_bytes_per_s), codecs)
+        return _problem(found, [*codecs, "none"], costs, bandwidth_bytes_per_s)
 
     return break_even(problem_of, lambda problem: solve(problem, room=16).step_s)
 
 
-def _sentence(saved: float, compress: bool, best: plans.FusionPlan) -> str:
-    ways = sorted({bucket.way for bucket in best.buckets if bucket.codec != "none"})
-    if not compress:
-        return (
-            f"Do not compress: the best plan that does would save {max(saved, 0.0):.1%} of a step, less than "
-            f"{LEAST_GAIN:.0%}."
-        )
-    return f"Compress, {', '.join(ways)} in {len(best.buckets)} groups: it is predicted to save {saved:.1%} of a step."
+def _sentence(saved: float, taken: FusionPlan, source: str, faster: bool) -> str:
+    if not taken.compresses:
+        most = f"{max(saved, 0.0):.1%} of a step, {source}"
+        rest = "" if faster else " Leave the script as it is: no plan makes its steps shorter."
+        return f"Do not compress: plans that do save at most {most}, less than {LEAST_GAIN:.0%}.{rest}"
+    ways = sorted({bucket.way for bucket in taken.buckets if bucket.codec != "none"})
+    groups = "1 group" if len(taken.buckets) == 1 else f"{len(taken.buckets)} groups"
+    return f"Compress, {', '.join(ways)} in {groups}: it saves {saved:.1%} of a step, {source}."
 
 
-def _lines(path: Path) -> tuple[str, ...]:
+def _lines(path: Path, plan: FusionPlan, ratio: float) -> tuple[str, ...]:
+    codecs = sorted({bucket.codec for bucket in plan.buckets})
+    options = {codec: own for codec in codecs if (own := options_of(codec, ratio)) and ratio != _RATIO}
+    names = "Compression, parallel" if options else "parallel"
+    more = f", compression=Compression(options={options})" if options else ""
     return (
         "from wirewise.plans import load",
-        "from wirewise.runtime.data_parallel import parallel",
-        f'model = parallel(model, load("{os.path.relpath(path)}"), optimizer)  # not DistributedDataParallel',
+        f"from wirewise.runtime.data_parallel import {names}",
+        f'model = parallel(model, load("{os.path.relpath(path)}"), optimizer{more})  # not DistributedDataParallel',
     )

@@ -19,8 +19,9 @@ from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
     Group,
     Option,
+    candidates,
     compression_problem,
-    gain,
+    finalists,
     parse_split,
     plan_groups,
     with_splits,
@@ -35,9 +36,8 @@ __all__ = [
     "AUTO",
     "Job",
     "Measured",
-    "fastest",
-    "finalists",
     "groups_of",
+    "make_finalists",
     "make_plans",
     "options_of",
     "payload_bytes",
@@ -45,8 +45,6 @@ __all__ = [
 
 AUTO = ("fp16", "topk", "efsign")
 """Codecs among which `auto` lets the planner choose."""
-_WITHIN = 1.25
-"""Of the shortest step that is predicted: plans that are longer are not tried."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +62,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     least_gain: float = LEAST_GAIN
     """Of Cupcake: unless codecs save this share of a step, in a trial or as predicted, nothing is compressed."""
     trials: int = 2
-    """Of Cupcake where it may choose codecs: windows in which its `finalists` are tried; 0: as predicted."""
+    """Of Cupcake where it may choose codecs: windows in which its plans with each codec are tried; 0: as predicted."""
     splits: str = "auto"
     """Of Cupcake: size above which tensors travel in pieces, none, or auto (`planners.fusion.cupcake.parse_split`)."""
     slack: float = SLACK
@@ -149,44 +147,18 @@ def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, Compres
     return {name: _made(job, found, *job.split(name), job.least_gain) for name in job.plans}
 
 
-def finalists(job: Job, found: Measured) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
-    """For each plan of Cupcake that may choose codecs: its best with all of them, and with each alone.
-
-    Predictions err differently for different codecs: of resnet50 at 1 Gbit/s uncompressed steps are predicted 12 % too
-    short, those with signs 4 %. So the last choice is made by measured steps.
-    """
+def make_finalists(job: Job, found: Measured) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
+    """For each plan of Cupcake that may choose codecs: those between which measured steps decide (`finalists`)."""
     chosen = {}
     for name in job.plans:
         codecs, method = job.split(name)
         if method != "cupcake" or len(codecs) == 1:
             continue
-        ways = {**{codec: (codec,) for codec in codecs}, "mixed": codecs}
-        tried = {f"{name} ({way})": _made(job, found, own, method, 0.0) for way, own in ways.items()}
-        longest = _WITHIN * min(plan.predicted_step_s for plan, _ in tried.values())
-        # The best with all codecs may be that with one.
-        different = {plan.buckets: way for way, (plan, _) in reversed(tried.items())}
-        chosen[name] = {
-            way: one
-            for way, one in tried.items()
-            if one[0].predicted_step_s <= longest and different[one[0].buckets] == way
+        made = {
+            f"{name} ({way})": _made(job, found, own, method, 0.0) for way, own in candidates(codecs).items()
         }
+        chosen[name] = {way: made[way] for way in finalists({way: plan for way, (plan, _) in made.items()})}
     return chosen
-
-
-def fastest(plans: Mapping[str, FusionPlan], steps_s: Mapping[str, float], least_gain: float) -> str:
-    """Of plans that were tried: the one to take, without codecs unless they save the least gain.
-
-    Args:
-        plans: By name.
-        steps_s: Measured step of each.
-        least_gain: Share of the step without codecs.
-    """
-    best = min(plans, key=steps_s.__getitem__)
-    plain = [name for name, plan in plans.items() if all(bucket.codec == "none" for bucket in plan.buckets)]
-    for name in sorted(plain, key=steps_s.__getitem__):
-        if gain(steps_s[best], steps_s[name]) < least_gain:
-            return name
-    return best
 
 
 def _made(

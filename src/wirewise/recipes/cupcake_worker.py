@@ -25,6 +25,7 @@ from wirewise.cost.gradients import GradientCosts
 from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
 from wirewise.lab.replayed import ReplayedModel
+from wirewise.planners.fusion.cupcake import fastest
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile.ending import end_process
 from wirewise.profile.gradients import gradient_trace, measure_costs
@@ -32,9 +33,8 @@ from wirewise.recipes.cupcake_contention import measure_delays
 from wirewise.recipes.cupcake_job import (
     Job,
     Measured,
-    fastest,
-    finalists,
     groups_of,
+    make_finalists,
     make_plans,
     options_of,
 )
@@ -163,7 +163,7 @@ class _Rank:
 
     def _try(self, wrapped: DataParallel, found: Measured) -> dict[str, Any]:
         """On rank 0: the fastest of the finalists for each plan that has some, and the problem that it answers."""
-        made = finalists(self.job, found) if self.transport.rank == 0 else {}
+        made = make_finalists(self.job, found) if self.transport.rank == 0 else {}
         tried = {name: {way: plan for way, (plan, _) in own.items()} for name, own in made.items()}
         chosen = {}
         for name, plans in self._from_first(tried, dict[str, dict[str, FusionPlan]]).items():

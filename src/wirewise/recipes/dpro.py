@@ -19,7 +19,7 @@ from wirewise.errors import PeerError
 from wirewise.files import atomic_file, make_folder
 from wirewise.planners.fusion import from_trace
 from wirewise.planners.fusion import plan as make_plan
-from wirewise.profile.launch import TraceWish, environment, find_program, tracing_environment
+from wirewise.profile.launch import TraceWish, environment, find_program, last_words, tracing_environment
 from wirewise.sim.analysis import Analysis, analyse
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Trace, load
@@ -131,9 +131,8 @@ def _record(command: Sequence[str], folder: Path, wish: Wish, base: Mapping[str,
             stderr=subprocess.STDOUT,
         )
     if done.returncode:
-        last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise PeerError(
-            f"the command ended with exit code {done.returncode}; its log is {log}, and ends:\n{last}"
+            f"the command ended with exit code {done.returncode}; its log is {log}, and ends:\n{last_words(log)}"
         )
     return load([folder])
 

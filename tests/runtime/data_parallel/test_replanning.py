@@ -41,8 +41,11 @@ class Clock:
         return self.now_s
 
 
-def job(planner, steps_s, probes, **knobs):
-    """Train on all ranks; by rank: the plan's name after each step, changes, parameters, residual."""
+def job(planner, steps_s, probes, times=None, **knobs):
+    """Train on all ranks; by rank: the plan's name after each step, changes, parameters, residual.
+
+    Under plans of `times` steps take so many times as long.
+    """
 
     def rank_job(rank, group, store):
         transport = Transport(group, timeout_s=20.0, store=store)
@@ -59,7 +62,7 @@ def job(planner, steps_s, probes, **knobs):
             random = torch.Generator().manual_seed(10 * number + rank)
             model(torch.randn(4, 5, generator=random)).square().mean().backward()
             # Ranks differ a little; the slowest counts.
-            clock.now_s += seconds * (1 - 0.01 * rank)
+            clock.now_s += seconds * (times or {}).get(model.plan.planner, 1.0) * (1 - 0.01 * rank)
             optimizer.step()
             optimizer.zero_grad()
             names.append(model.plan.planner)
@@ -97,6 +100,25 @@ def test_a_lasting_change_is_planned_for_and_all_ranks_change_together(after_s):
     assert found[0][1] == found[1][1]
     assert torch.equal(found[0][2], found[1][2])
     assert all(residual["weight"].abs().max() > 0 for *_, residual in found)
+
+
+@pytest.mark.parametrize(("times", "last"), [(1.5, "topk"), (1.01, "efsign")])
+def test_the_former_plan_comes_back_where_steps_get_longer_than_under_it(times, last):
+    asked = []
+
+    def planner(slowdown, present):
+        asked.append(present.planner)
+        return plan("efsign", step_s=0.04, baseline_s=0.05)
+
+    found = job(planner, [0.1] * 40 + [0.05] * 100, [0.01, 0.002], {"efsign": times})
+    assert asked == ["topk"]
+    names = found[0][0]
+    assert names == found[1][0]
+    # It was tried for as long as it takes to know its steps.
+    begin, end = names.index("efsign"), len(names) - names[::-1].index("efsign")
+    assert set(names[begin:end]) == {"efsign"} and names[-1] == last
+    assert end == len(names) or 2 * KNOBS["every"] <= end - begin <= 3 * KNOBS["every"]
+    assert torch.equal(found[0][2], found[1][2])
 
 
 def test_a_short_disturbance_is_waited_out():

@@ -23,7 +23,8 @@ __all__ = ["Replanner", "probe_all_reduce"]
 
 _PROBES = 5
 _OTHER = 0.02
-"""Predicted share of a step by which another plan must be better before it replaces the present one."""
+"""Share of a step by which a plan must be better: predicted, before it replaces the present one, and measured, before
+the former one comes back."""
 
 Planner = Callable[[float, FusionPlan], FusionPlan]
 
@@ -48,8 +49,8 @@ class Replanner:
     Every `every` steps all ranks compare their steps. When the slowest rank's smoothed step has been off by `drift` for
     `patience` steps, all ranks time an all-reduce together, and rank 0 makes a plan for links of that speed in a thread
     while training goes on. If it promises a step that is shorter by 2 % than the present plan's, all ranks change to it
-    between the same two steps; what codecs remember stays. If the planner fails, a warning says so, and training goes
-    on under the present plan.
+    between the same two steps; what codecs remember stays. If steps then turn out to be longer by as much, the former
+    plan comes back. If the planner fails, a warning says so, and training goes on under the present plan.
 
     Args:
         model: Under the first plan.
@@ -98,6 +99,7 @@ class Replanner:
         self.changes: list[tuple[int, float]] = []
         self._thread = ThreadPoolExecutor(1, "wirewise-replan")
         self._made: Future[FusionPlan] | None = None
+        self._former: tuple[FusionPlan, float] | None = None
         self._steps = 0
         self._at_first_s = self._slowest_probe()
         self._begin()
@@ -141,10 +143,11 @@ class Replanner:
         transport.all_reduce(told, "the comparison of steps", dist.ReduceOp.MAX)
         mean_s, median_s, any_ready = told.tolist()
         if any_ready:
-            self._change()
+            self._change(median_s)
         elif self._usual_s == 0.0:
             # The first comparison under a plan may still hold its first, slow steps.
-            self._usual_s = median_s if self._since >= 2 * self._every else 0.0
+            if self._since >= 2 * self._every:
+                self._accept(median_s)
         else:
             self._off = self._off + self._every if abs(mean_s / self._usual_s - 1) > self._drift else 0
             if self._off >= self._patience:
@@ -158,11 +161,21 @@ class Replanner:
         if self.model.transport.rank == 0:
             self._made = self._thread.submit(self._planner, slowdown, self.model.plan)
 
-    def _change(self) -> None:
+    def _change(self, step_s: float) -> None:
         plan = self._from_first(self._outcome())
         if plan is not None:
+            self._former = self.model.plan, step_s
             self.model.use(plan)
         self._begin()
+
+    def _accept(self, step_s: float) -> None:
+        """Go on with the present plan, unless steps were shorter under the one that it replaced."""
+        former, self._former = self._former, None
+        if former is not None and former[1] < step_s * (1 - _OTHER):
+            self.model.use(former[0])
+            self._begin()
+        else:
+            self._usual_s = step_s
 
     def _outcome(self) -> FusionPlan | None:
         """On rank 0: the plan, if it is worth a change."""

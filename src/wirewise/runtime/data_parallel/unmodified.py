@@ -6,6 +6,7 @@ Called in every rank once torch is there, before the script imports the class.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,11 @@ from torch import nn
 from wirewise import plans
 from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.parallel import DataParallel
 from wirewise.runtime.data_parallel.reducer import Reducer, Unused, transport_of
 
-__all__ = ["ENTRY", "PLAN_VARIABLE", "install"]
+__all__ = ["ENTRY", "PLAN_VARIABLE", "carry_out", "install"]
 
 ENTRY = "wirewise.runtime.data_parallel.unmodified:install"
 """What the environment of a command names to have `install` called."""
@@ -38,7 +40,23 @@ def install() -> None:
         raise PlanError(
             f"{path} holds a {plan.family} plan; expected a fusion plan, as `wirewise plan fusion` makes"
         )
-    replacement: Any = type("DistributedDataParallel", (_Planned,), {"fusion_plan": plan})
+    carry_out(plan)
+
+
+def carry_out(
+    plan: FusionPlan,
+    compression: Compression | None = None,
+    begun: Callable[[DataParallel], None] = lambda _: None,
+) -> None:
+    """From now on DistributedDataParallel is a wrapper that carries out this plan.
+
+    Args:
+        plan: Of every model that is wrapped.
+        compression: As of `parallel`.
+        begun: Called with each model once it is wrapped.
+    """
+    own = {"fusion_plan": plan, "compression": compression, "begun": staticmethod(begun)}
+    replacement: Any = type("DistributedDataParallel", (_Planned,), own)
     nn.parallel.DistributedDataParallel = replacement  # type: ignore[misc]
     nn.parallel.distributed.DistributedDataParallel = replacement  # type: ignore[misc]
 
@@ -47,6 +65,8 @@ class _Planned(DataParallel):
     """Takes the arguments of DistributedDataParallel; those about its own buckets have no meaning here."""
 
     fusion_plan: FusionPlan
+    compression: Compression | None
+    begun: Callable[[DataParallel], None]
 
     def __init__(
         self,
@@ -63,5 +83,6 @@ class _Planned(DataParallel):
     ) -> None:
         transport = transport_of(process_group)
         unused: Unused = "zeros" if find_unused_parameters else "error"
-        make = partial(Reducer, module, process_group=transport, unused=unused)
+        make = partial(Reducer, module, process_group=transport, unused=unused, compression=self.compression)
         super().__init__(module, self.fusion_plan, transport, make, broadcast_buffers)
+        self.begun(self)

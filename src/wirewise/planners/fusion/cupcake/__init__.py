@@ -29,6 +29,7 @@ from wirewise.planners.fusion.cupcake.problem import (
 from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
 from wirewise.planners.fusion.cupcake.splitting import Split, choose, parse_split, with_splits
 from wirewise.planners.fusion.cupcake.timeline import GroupTimes, step_s, times
+from wirewise.planners.fusion.cupcake.trials import candidates, fastest, finalists
 from wirewise.plans.fusion import Bucket, FusionPlan
 
 __all__ = [
@@ -42,8 +43,11 @@ __all__ = [
     "Solution",
     "Split",
     "by_rule",
+    "candidates",
     "compression_problem",
     "cupcake",
+    "fastest",
+    "finalists",
     "gain",
     "lower_bound_s",
     "parse_split",
@@ -144,7 +148,7 @@ def cupcake(
     found = _solved(problem, room, slack)
     plan = _plan(problem, found.groups, "cupcake", seed, found.lower_bound_s)
     plain = [number for number, option in enumerate(problem.options) if option.codec == "none"]
-    if not plain or all(bucket.codec == "none" for bucket in plan.buckets):
+    if not plain or not plan.compresses:
         return plan
     without = _solved(uncompressed(problem), room, slack)
     if gain(found.step_s, without.step_s) < least_gain:
