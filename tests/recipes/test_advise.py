@@ -84,7 +84,7 @@ def test_a_script_is_measured_and_advised(tmp_path):
     assert found["measured_gain"] == pytest.approx(1 - min(tried.values()) / shortest)
     assert found["measured_gain"] >= LEAST_GAIN or not found["compress"]
     assert "measured" in found["sentence"]
-    assert bool(found["lines"]) == (min(tried.values()) < found["measured_step_s"])
+    assert found["lines"] or not found["compress"]
 
 
 @pytest.mark.dist
@@ -132,13 +132,13 @@ def test_slow_links_are_worth_compressing_for_and_fast_ones_are_not(tmp_path):
 def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
     asked = []
 
-    def advised(steps_s, rate=1e7):
+    def advised(steps_s):
         def measure(tried):
             asked.append(list(tried))
             assert all(plan.compresses == (way != "none") for way, plan in tried.items() if way != "mixed")
             return {way: steps_s[way] for way in tried}
 
-        return advise_on(measured(rate), tmp_path, ["efsign", "dgc"], measure)
+        return advise_on(measured(1e7), tmp_path, ["efsign", "dgc"], measure)
 
     # Far slower than the others as predicted, the uncompressed plan is tried all the same, to compare with.
     found = advised({"efsign": 0.06, "dgc": 0.06, "mixed": 0.06, "none": 0.12})
@@ -149,14 +149,11 @@ def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
     # Predicted to gain more than half, measured to gain too little.
     for fast, plain, told in ((0.098, 0.12, "2.0%"), (0.088, 0.09, "2.2%"), (0.11, 0.09, "0.0%")):
         found = advised({"efsign": fast, "dgc": fast, "mixed": fast, "none": plain})
-        assert not found.compress and found.gain > 0.5 and found.lines
-        most = f"{told} of a step, measured"
-        assert found.sentence == f"Do not compress: plans that do save at most {most}, less than 3%."
+        assert not found.compress and found.gain > 0.5
+        assert f"plans that do save at most {told} of a step, measured, less than 3%." in found.sentence
         assert not plans.load(found.plan).compresses
-    # All are slower than DistributedDataParallel.
-    found = advised({"efsign": 0.11, "dgc": 0.11, "mixed": 0.11, "none": 0.12})
-    assert not found.compress and not found.lines
-    assert found.sentence.endswith("Leave the script as it is: no plan makes its steps shorter.")
+        # Without codecs, DistributedDataParallel may be as good.
+        assert bool(found.lines) == (plain < 0.1) == ("Leave the script as it is" not in found.sentence)
 
 
 def test_the_lines_name_the_ratio_that_was_measured_with(tmp_path):

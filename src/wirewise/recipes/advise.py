@@ -75,7 +75,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     plan: str
     """File of the plan to use."""
     lines: tuple[str, ...]
-    """What to write into the script; none where no plan that was tried is faster than the script as it is."""
+    """What to write into the script; none where the plan was tried and makes no step shorter."""
 
 
 def advise(
@@ -200,10 +200,8 @@ def advise_on(
     steps_s = tried or predicted
     plain_s = min(tried["none"], found.step_s) if tried else without.predicted_step_s
     saved = gain(min(steps_s.values()), plain_s)
-    taken = without
-    if saved >= LEAST_GAIN:
-        taken = made[fastest({way: made[way] for way in steps_s}, steps_s, LEAST_GAIN)]
-    faster = not tried or min(tried.values()) < found.step_s
+    way = "none" if saved < LEAST_GAIN else fastest({way: made[way] for way in steps_s}, steps_s, LEAST_GAIN)
+    taken, faster = made[way], not tried or tried[way] < found.step_s
     path = folder / "plan.json"
     plans.save(taken, path)
     latency_s, rate = _line(found.costs)
@@ -266,7 +264,7 @@ def _break_even(found: Advised, latency_s: float, codecs: Sequence[str]) -> floa
 def _sentence(saved: float, taken: FusionPlan, source: str, faster: bool) -> str:
     if not taken.compresses:
         most = f"{max(saved, 0.0):.1%} of a step, {source}"
-        rest = "" if faster else " Leave the script as it is: no plan makes its steps shorter."
+        rest = "" if faster else " Leave the script as it is: other buckets do not make its steps shorter."
         return f"Do not compress: plans that do save at most {most}, less than {LEAST_GAIN:.0%}.{rest}"
     ways = sorted({bucket.way for bucket in taken.buckets if bucket.codec != "none"})
     groups = "1 group" if len(taken.buckets) == 1 else f"{len(taken.buckets)} groups"
