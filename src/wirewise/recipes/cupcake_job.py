@@ -69,6 +69,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Of Cupcake: share of the shortest step that is given up for less to encode, send and decode."""
     forward_share: float = 0.5
     scale: int = 1
+    """By which the trace's gradients were divided; buckets of so many MiB among the plans are not."""
     steps: int = 7
     """Of each window."""
     rounds: int = 2
