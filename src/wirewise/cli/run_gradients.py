@@ -51,7 +51,9 @@ def cupcake(
     ] = "auto",
     steps: Annotated[int, typer.Option(help="Measured in each window of a plan.")] = 7,
     rounds: Annotated[int, typer.Option(help="Windows of each plan; plans take turns.")] = 2,
-    scale: Annotated[int, typer.Option(help="Divides the elements of each gradient, for short runs; not buckets.")] = 1,
+    scale: Annotated[
+        int, typer.Option(help="Divides the elements of each gradient, for short runs; not buckets.")
+    ] = 1,
     forward_share: Annotated[
         float, typer.Option(help="Forward pass over back-propagation, which traces do not say.")
     ] = 0.5,
