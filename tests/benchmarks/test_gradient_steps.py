@@ -48,19 +48,31 @@ def test_compression_at_a_fast_link_is_harm(run, page, monkeypatch, capsys):
 
 
 def test_headline_gains_are_due_where_the_bound_allows_them(run):
-    slow = {"none:bucket:25": 0.5, "efsign:layer-wise": 0.3, "topk:layer-wise": 0.34, "cupcake": 0.25}
-    cells = run.models_cells(measured(run, run.MODELS, **slow))
-    assert cells[-4:-2] == ["2.00 (>= 2.03: FAILS)", "1.20 (bound below)"]
+    buckets = run.ddp_buckets(64)
+    assert buckets == "none:bucket:0.390625"
+    slow = {
+        buckets: 0.5,
+        "none:cupcake": 0.4,
+        "efsign:layer-wise": 0.3,
+        "topk:layer-wise": 0.34,
+        "cupcake": 0.25,
+    }
+    cells = run.models_cells(measured(run, (*run.MODELS, buckets), **slow), buckets)
+    assert cells[-5:-2] == ["2.00 (>= 2.03: FAILS)", "1.60 (bound below)", "1.20 (bound below)"]
     assert cells[-2:] == ["+0.0, <= 0.05: holds", ">= 0.97: holds"]
+    # Held against the better of both without codecs.
+    cells = run.models_cells(measured(run, (*run.MODELS, buckets), **slow | {"cupcake": 0.42}), buckets)
+    assert cells[-1].endswith("FAILS")
 
 
 def test_a_row_of_a_model_has_its_rate_and_scale(run, page, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(run, "recorded", lambda name, scale: asked.append((name, scale)) or run.uniform())
-    monkeypatch.setattr(run.Kept, "job", lambda _, name, job: asked.append(job) or measured(run, run.MODELS))
+    monkeypatch.setattr(run.Kept, "job", lambda _, name, job: asked.append(job) or measured(run, job.plans))
     run.models_rows(page, ["bert-100mbit"], 4, run.Kept(None))
     assert asked[0] == ("bert", 64) and (asked[1].link, asked[1].scale, asked[1].hosts) == ("100mbit", 64, 4)
-    assert "| bert | 100mbit | 64 | 300.0 |" in capsys.readouterr().out
+    assert asked[1].plans == (*run.MODELS, run.ddp_buckets(64))
+    assert "| bert | 100mbit | 64 | 300.0 | 300.0 |" in capsys.readouterr().out
 
 
 def test_counted_bytes_are_held_against_payload_and_headers(run, page, monkeypatch, capsys):
