@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import _create_work_from_future
 
 from wirewise.errors import InputError
 from wirewise.runtime.collective.group import Group, connect
@@ -72,7 +71,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         """See `torch.distributed.all_reduce`."""
-        return _torch_work([self.group.all_reduce(t, _op(opts), async_op=True) for t in tensors], tensors)
+        return TorchWork([self.group.all_reduce(t, _op(opts), async_op=True) for t in tensors], tensors)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         """As `allreduce`."""
@@ -81,23 +80,23 @@ class ProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Any:
         """See `torch.distributed.broadcast`."""
         works = [self.group.broadcast(t, opts.rootRank, async_op=True) for t in tensors]
-        return _torch_work(works, tensors)
+        return TorchWork(works, tensors)
 
     def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Any:
         """See `torch.distributed.reduce`."""
         works = [self.group.reduce(t, opts.rootRank, _op(opts), async_op=True) for t in tensors]
-        return _torch_work(works, tensors)
+        return TorchWork(works, tensors)
 
     def allgather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """See `torch.distributed.all_gather`."""
         pairs = zip(outputs, inputs, strict=True)
-        return _torch_work([self.group.all_gather(o, i, async_op=True) for o, i in pairs], outputs[0])
+        return TorchWork([self.group.all_gather(o, i, async_op=True) for o, i in pairs], outputs[0])
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """See `torch.distributed.all_gather_into_tensor`."""
-        return _torch_work([self.group.all_gather(output, tensor, async_op=True)], [output])
+        return TorchWork([self.group.all_gather(output, tensor, async_op=True)], [output])
 
     def reduce_scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
@@ -105,25 +104,25 @@ class ProcessGroup(dist.ProcessGroup):
         """See `torch.distributed.reduce_scatter`."""
         pairs = zip(outputs, inputs, strict=True)
         works = [self.group.reduce_scatter(o, i, _op(opts), async_op=True) for o, i in pairs]
-        return _torch_work(works, outputs)
+        return TorchWork(works, outputs)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """See `torch.distributed.reduce_scatter_tensor`."""
-        return _torch_work([self.group.reduce_scatter(output, tensor, _op(opts), async_op=True)], [output])
+        return TorchWork([self.group.reduce_scatter(output, tensor, _op(opts), async_op=True)], [output])
 
     def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Any:
         """See `torch.distributed.gather`."""
         found = outputs[0] if outputs else None
-        return _torch_work([self.group.gather(found, inputs[0], opts.rootRank, async_op=True)], found or [])
+        return TorchWork([self.group.gather(found, inputs[0], opts.rootRank, async_op=True)], found or [])
 
     def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Any:
         """See `torch.distributed.scatter`."""
         found = inputs[0] if inputs else None
-        return _torch_work([self.group.scatter(outputs[0], found, opts.rootRank, async_op=True)], outputs)
+        return TorchWork([self.group.scatter(outputs[0], found, opts.rootRank, async_op=True)], outputs)
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
         """See `torch.distributed.all_to_all`."""
-        return _torch_work([self.group.all_to_all(outputs, inputs, async_op=True)], outputs)
+        return TorchWork([self.group.all_to_all(outputs, inputs, async_op=True)], outputs)
 
     def all_to_all_single(
         self,
@@ -135,15 +134,15 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> Any:
         """See `torch.distributed.all_to_all_single`."""
         if not output_splits and not input_splits:
-            return _torch_work([self.group.all_to_all(output, tensor, async_op=True)], [output])
+            return TorchWork([self.group.all_to_all(output, tensor, async_op=True)], [output])
         equal = [output.shape[0] // self.size()] * self.size()
         gets = output.split(list(output_splits) or equal)
         gives = tensor.split(list(input_splits) or equal)
-        return _torch_work([self.group.all_to_all(gets, gives, async_op=True)], [output])
+        return TorchWork([self.group.all_to_all(gets, gives, async_op=True)], [output])
 
     def barrier(self, opts: Any = None) -> Any:
         """See `torch.distributed.barrier`."""
-        return _torch_work([self.group.barrier(async_op=True)], [])
+        return TorchWork([self.group.barrier(async_op=True)], [])
 
     # Names of these until torch 2.12.
     _allgather_base = all_gather_single
@@ -178,17 +177,51 @@ def _no_messages() -> InputError:
     )
 
 
-def _torch_work(works: Sequence[Work], result: Sequence[Tensor]) -> Any:
-    """One torch work for all; its result is that of the last."""
-    future: torch.futures.Future = torch.futures.Future()
-    tensors = list(result)
+class TorchWork(dist.Work):
+    """The handle that torch gets of operations under way: it has ended when all have.
 
-    def settle(_: Any) -> None:
-        errors = [work.exception() for work in works if work.exception() is not None]
-        if errors:
-            future.set_exception(errors[0])
-        else:
-            future.set_result(tensors)
+    torch's own wrapper of a future waits without raising, and C++ callers (DDP's reducer) read the value of a failed
+    future that Python made as if it were a tensor. So the wait is carried out here, and the future that C++ sees
+    fails by a callback that raises, which torch hands on as a C++ exception.
+    """
 
-    torch.futures.collect_all([work.get_future() for work in works]).add_done_callback(settle)
-    return _create_work_from_future(future)
+    def __init__(self, works: Sequence[Work], result: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._works, self._result = works, list(result)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end, `timeout` at most; None or zero: as long as the group's own timeouts allow.
+
+        Raises:
+            PeerError: An operation failed, or did not end in time.
+        """
+        seconds = timeout.total_seconds() if timeout else None
+        for work in self._works:
+            work.wait(seconds)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all have ended, well or not."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all have ended well."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        """The first error; None: none so far."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> list[Tensor]:
+        """Tensors with the results, once all have ended."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future:
+        """A future with the results; it raises a RuntimeError with the first error's message."""
+
+        def conclude(_: Any) -> list[Tensor]:
+            if (error := self.exception()) is not None:
+                raise error
+            return self._result
+
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(conclude)

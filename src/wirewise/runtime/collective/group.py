@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ __all__ = ["Group", "connect"]
 
 _groups = itertools.count()
 _OF_BITS = ("band", "bor", "bxor")
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 def connect(
@@ -309,8 +310,11 @@ class Group:
                 f"got program {program.name!r} for {program.collective} with root {program.root}, to {op!r}; expected "
                 f"one for {collective} with root {root}, and one of {', '.join(REDUCTIONS)}"
             )
-        if op in _OF_BITS and blocks.dtype.is_floating_point:
-            raise InputError(f"got the reduction {op!r} of {blocks.dtype}; expected integers or bool")
+        if collective in _REDUCING and not _reducible(blocks.dtype, op):
+            expected = (
+                "integers or bool" if op in _OF_BITS else "a type that torch reduces on the CPU, as float32"
+            )
+            raise InputError(f"got the reduction {op!r} of {blocks.dtype}; expected {expected}")
         exact = self.deterministic if deterministic is None else deterministic
         prepared = self._cache.get(program, blocks, op, segments, exact)
         if op == "avg":
@@ -327,16 +331,35 @@ class Group:
         return work
 
 
+@cache
+def _reducible(dtype: torch.dtype, op: str) -> bool:
+    """Whether torch has the operation for the type; asked first, as a failure under way ends the group."""
+    one = torch.zeros(1, dtype=torch.uint8).expand(dtype.itemsize).contiguous().view(dtype)
+    try:
+        REDUCTIONS[op](one, one.clone())
+        if op == "avg":
+            _average(one, 1)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def _average(total: Tensor, ranks: int) -> None:
+    total.div_(ranks, rounding_mode=None if total.is_floating_point() or total.is_complex() else "trunc")
+
+
 def _divide(blocks: Blocks, program: Program, rank: int) -> None:
     for block, tensor in blocks.tensors.items():
         if rank in program.ends_at(block * (program.chunks // program.blocks)):
-            tensor.div_(len(program.group)) if tensor.is_floating_point() else tensor.div_(
-                len(program.group), rounding_mode="trunc"
-            )
+            _average(tensor, len(program.group))
 
 
 def _flat(tensor: Tensor) -> Tensor:
     """The tensor as one line in host memory; a copy where it is not already."""
+    if tensor.layout != torch.strided:
+        raise InputError(
+            f"got a tensor of layout {tensor.layout}; expected a dense one: call to_dense() before"
+        )
     dense = tensor.detach().contiguous().cpu()
     # A single element may have any stride, which a view as bytes does not forgive.
     return dense.as_strided((dense.numel(),), (1,))
