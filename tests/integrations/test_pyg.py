@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     # PyG scripts functions at import, which torch calls deprecated.
     warnings.simplefilter("ignore")
     from torch_geometric.data import Data
-    from torch_geometric.nn import ChebConv, GATConv, GCNConv, GINConv, SAGEConv
+    from torch_geometric.nn import ChebConv, GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, norm
 
     from wirewise.integrations import pyg
 
@@ -148,3 +148,98 @@ def test_models_that_cannot_be_split_are_refused() -> None:
 def test_without_a_process_group_it_says_what_to_do() -> None:
     with pytest.raises(InputError, match="init_process_group"):
         pyg.Job(whole_graph())
+
+
+def gat_with_loops(inputs: int, outputs: int) -> nn.Module:
+    return GATConv(inputs, outputs, heads=2, concat=False)
+
+
+def gatv2_with_loops(inputs: int, outputs: int) -> nn.Module:
+    return GATv2Conv(inputs, outputs, heads=2, concat=False)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("make", [gat_with_loops, gatv2_with_loops])
+def test_loops_that_attention_adds_join_nodes_to_themselves(make: Callable[..., Any], directed: bool) -> None:
+    data = whole_graph(directed)
+    torch.manual_seed(1)
+    model = Net(make)
+    with torch.no_grad():
+        expected = model(data.x, data.edge_index)
+
+    def body(rank: int, group: Any, store: Any) -> tuple[Tensor, Tensor]:
+        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store)
+        mine = job.distribute(copy.deepcopy(model))
+        return job.data.n_id, mine(job.data.x, job.data.edge_index).detach()
+
+    for n_id, out in run_ranks_as_threads(3, body):
+        assert torch.allclose(out, expected[n_id], rtol=1e-5, atol=1e-5)
+
+
+def backward(model: nn.Module, data: Data, factor: float) -> None:
+    out = model(data.x, data.edge_index)
+    (factor * F.cross_entropy(out[data.train_mask], data.y[data.train_mask])).backward()
+
+
+@pytest.mark.parametrize("to_none", [False, True])
+def test_gradients_add_up_over_backward_passes(to_none: bool) -> None:
+    data = whole_graph()
+    torch.manual_seed(1)
+    model = Net(SAGEConv)
+
+    def gradients(one: nn.Module, where: Data) -> list[Tensor]:
+        for factor in (5.0, 1.0, 2.0):
+            if factor == 1.0:
+                one.zero_grad(set_to_none=to_none)
+            backward(one, where, factor)
+            one(where.x, where.edge_index)  # a forward pass alone changes nothing
+        return [p.grad.clone() for p in one.parameters()]
+
+    expected = gradients(copy.deepcopy(model), data)
+
+    def body(rank: int, group: Any, store: Any) -> list[Tensor]:
+        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store)
+        return gradients(job.distribute(copy.deepcopy(model)), job.data)
+
+    for found in run_ranks_as_threads(2, body):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+class Weighted(nn.Module):
+    """A convolution that is given weights of edges."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        self.conv, self.named = GraphConv(8, 4), named
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        weight = torch.ones(edge_index.shape[1])
+        return (
+            self.conv(x, edge_index, edge_weight=weight) if self.named else self.conv(x, edge_index, weight)
+        )
+
+
+def test_edge_weights_and_graph_wide_norms_are_refused_by_name() -> None:
+    data = whole_graph()
+    norms = [
+        norm.GraphNorm(8),
+        norm.InstanceNorm(8),
+        norm.PairNorm(),
+        norm.MeanSubtractionNorm(),
+        norm.LayerNorm(8),
+        norm.BatchNorm(8),
+        nn.InstanceNorm1d(8),
+    ]
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = pyg.Job(data, mode="fp32", group=group, store=store)
+        for named, word in ((True, "edge_weight"), (False, "argument 3")):
+            with pytest.raises(InputError, match=rf"conv \(GraphConv\) is called with {word}"):
+                job.distribute(Weighted(named))(job.data.x, job.data.edge_index)
+        for module in norms:
+            with pytest.raises(InputError, match=rf"1 is a {type(module).__name__}, whose statistics"):
+                job.distribute(nn.Sequential(SAGEConv(8, 4), module))
+        job.distribute(nn.Sequential(SAGEConv(8, 4), norm.LayerNorm(8, mode="node")))
+
+    run_ranks_as_threads(1, body)

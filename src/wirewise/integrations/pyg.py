@@ -12,7 +12,8 @@ source and destination rows (SAGEConv, GATConv, GATv2Conv, GINConv, GraphConv, .
 GCNConv, which does not, is called on own and halo rows together with its weights computed from the degrees of
 the whole graph.
 
-After `loss.backward()` the gradients are those of the mean loss over the training nodes of all ranks.
+After `loss.backward()` the gradients are those of the mean loss over the training nodes of all ranks, added to what was
+there before, as on one process.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv, MessagePassing
+from torch_geometric.nn import GCNConv, MessagePassing, norm
 
 from wirewise import graph as graphs
 from wirewise.errors import InputError
@@ -151,7 +152,7 @@ class _Distributed(nn.Module):
         self.job.bits.before_epoch(self._steps)
         exchange.epoch = self._steps
         self._steps += 1
-        self._reducer.begin()
+        self._reducer.begin(accumulate=True)
         out = self.module(*args, **kwargs)
         # The user's loss is a mean over own training nodes; the mean over all ranks weighs it by their share.
         share = int((part.split == 0).sum()) / part.train_count
@@ -198,10 +199,11 @@ def distribute(model: nn.Module, graph: LocalGraph) -> nn.Module:
             f"{type(model).__name__} has no torch_geometric.nn.MessagePassing module; nothing can be distributed"
         )
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if _looks_at_all_nodes(module):
             raise InputError(
-                f"{name} is a {type(module).__name__}, whose statistics run over all nodes of one rank; "
-                "use LayerNorm, which gives the same result on one and on many ranks"
+                f"{name} is a {type(module).__name__}, whose statistics run over all nodes of one rank; use "
+                "torch.nn.LayerNorm (or PyG's LayerNorm with mode='node'), which give the same result on one and on "
+                "many ranks"
             )
     for layer, name in enumerate(found):
         parent = model.get_submodule(name.rpartition(".")[0])
@@ -209,12 +211,32 @@ def distribute(model: nn.Module, graph: LocalGraph) -> nn.Module:
     return model
 
 
+_GRAPH_WIDE = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+    norm.BatchNorm,
+    norm.DiffGroupNorm,
+    norm.GraphNorm,
+    norm.GraphSizeNorm,
+    norm.HeteroBatchNorm,
+    norm.HeteroLayerNorm,
+    norm.InstanceNorm,
+    norm.MeanSubtractionNorm,
+    norm.PairNorm,
+)
+"""Modules whose result for a node depends on all nodes."""
+
+
+def _looks_at_all_nodes(module: nn.Module) -> bool:
+    return isinstance(module, _GRAPH_WIDE) or (isinstance(module, norm.LayerNorm) and module.mode == "graph")
+
+
 class _HaloConv(nn.Module):
     """One convolution of the user's, between exchanges."""
 
     def __init__(self, conv: nn.Module, graph: LocalGraph, layer: int, name: str) -> None:
         super().__init__()
-        self.conv, self.layer = conv, layer
+        self.conv, self.layer, self.name = conv, layer, name
         object.__setattr__(self, "graph", graph)
         self.paired = _takes_pair(conv)
         part = graph.part
@@ -228,9 +250,21 @@ class _HaloConv(nn.Module):
             )
         self._edges = _Edges(part, weights, self_loops=weights is not None, device=graph.tensors.device)
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Rows of the own nodes, [own, D]; edges given by the caller are replaced by the part's."""
+    def forward(self, x: Tensor, edge_index: Any = None, *rest: Any, **named: Any) -> Tensor:
+        """Rows of the own nodes, [own, D]; edges given by the caller are replaced by the part's.
+
+        Raises:
+            InputError: The caller gives more than rows and edges, which would be lost.
+        """
         graph = self.graph
+        given = [f"argument {n}" for n, value in enumerate(rest, start=3) if value is not None]
+        given += [name for name, value in named.items() if value is not None]
+        if given:
+            raise InputError(
+                f"{self.name} ({type(self.conv).__name__}) is called with {', '.join(given)} besides rows and edges, "
+                "which a distributed convolution does not carry out (edge weights and edge features are not kept with "
+                "the parts); call it with x and edge_index only"
+            )
         if self.layer == 0 and not x.requires_grad and x is graph.tensors.own_features():
             return self._whole(graph.tensors.features())
         own, ticket = graph.exchange.start(x, self.layer)
@@ -243,7 +277,11 @@ class _HaloConv(nn.Module):
             assert y_central is not None
             # Nothing is marginal, yet the halo (empty) stays part of the autograd graph.
             return y_central + rows[:0].sum()
-        y_marginal = self.conv((rows, own[central:]), self._edges.marginal)
+        # Targets come first among the sources, so that a loop that the convolution adds joins a node to itself.
+        y_marginal = self.conv(
+            (torch.cat([rows[central : len(own)], own[:central], rows[len(own) :]]), own[central:]),
+            self._edges.marginal,
+        )
         return y_marginal if y_central is None else torch.cat([y_central, y_marginal])
 
     def _whole(self, rows: Tensor) -> Tensor:
@@ -264,6 +302,7 @@ class _Edges:
         self.central = torch.from_numpy(pairs[:, :split].copy()).to(device)
         marginal = pairs[:, split:].copy()
         marginal[1] -= part.num_central
+        marginal[0] = _marginal_first(marginal[0], part)
         self.marginal = torch.from_numpy(marginal).to(device)
         self.weight = None
         if self_loops:
@@ -272,6 +311,13 @@ class _Edges:
             pairs = np.concatenate([pairs, np.stack([loops, loops])], axis=1)
             self.weight = torch.from_numpy(np.concatenate([weight, self_weight])).to(device)
         self.all = torch.from_numpy(pairs).to(device)
+
+
+def _marginal_first(sources: np.ndarray, part: Part) -> np.ndarray:
+    """Numbers of sources where the marginal nodes stand before the central ones; halo nodes stay where they are."""
+    central, own = part.num_central, part.num_own
+    moved = np.where(sources < central, sources + own - central, sources - central)
+    return np.where(sources < own, moved, sources)
 
 
 def _takes_pair(conv: nn.Module) -> bool:

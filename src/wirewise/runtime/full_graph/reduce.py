@@ -49,7 +49,10 @@ class GradientReducer:
             self._add_bucket(group)
         self.at_end: Callable[[], None] | None = None
         """Called once all gradients of a back-propagation are computed, from inside `backward()`."""
+        self._set_aside_next = False
+        self._kept: dict[nn.Parameter, Tensor] = {}
         self._handles = [p.register_post_accumulate_grad_hook(self._ready) for p in self._parameters]
+        self._handles += [p.register_hook(self._set_aside) for p in self._parameters]
 
     def _groups(self, bucket_bytes: int) -> list[list[nn.Parameter]]:
         groups: list[list[nn.Parameter]] = [[]]
@@ -75,10 +78,19 @@ class GradientReducer:
         self._wire.append(torch.empty_like(flat, dtype=torch.bfloat16) if rounded else flat)
         self._expected.append(len(group))
 
-    def begin(self, loss: Tensor | float = 0.0) -> None:
-        """Clear the gradients before back-propagation; `loss` is this rank's share of the loss."""
-        for flat in self._flat:
-            flat.zero_()
+    def begin(self, loss: Tensor | float = 0.0, *, accumulate: bool = False) -> None:
+        """Prepare for a back-propagation.
+
+        Args:
+            loss: This rank's share of the loss.
+            accumulate: Add the new sums to the gradients that are there when back-propagation starts; else those are
+                cleared now.
+        """
+        self._set_aside_next = accumulate
+        self._kept = {}
+        if not accumulate:
+            for flat in self._flat:
+                flat.zero_()
         self._missing = list(self._expected)
         self._works = []
         self._loss = (
@@ -86,6 +98,18 @@ class GradientReducer:
         )
         if self.transport.world_size > 1:
             self._loss_work = self._start(self._loss)
+
+    def _set_aside(self, _gradient: Tensor) -> None:
+        """Before the first gradient of a back-propagation: what is there was summed over ranks already."""
+        if not self._set_aside_next:
+            return
+        self._set_aside_next = False
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                self._kept[parameter] = parameter.grad.detach().clone()
+                parameter.grad = self._views[parameter]
+        for flat in self._flat:
+            flat.zero_()
 
     def _ready(self, parameter: nn.Parameter) -> None:
         self._own_gradient(parameter)
@@ -132,6 +156,9 @@ class GradientReducer:
             for flat, wire in zip(self._flat, self._wire, strict=True):
                 if wire is not flat:
                     flat.copy_(wire)
+        for parameter, kept in self._kept.items():
+            self._views[parameter].add_(kept)
+        self._kept = {}
         return float(self._loss)
 
     def close(self) -> None:
