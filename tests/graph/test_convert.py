@@ -66,6 +66,8 @@ def test_weights_labels_and_sparse_features():
     [
         ({"y": None}, "the Data object has no y; expected edge_index, x, y"),
         ({"train_mask": None}, "neither train_mask nor split"),
+        ({"val_mask": torch.ones(3, dtype=torch.bool)}, "val_mask and another mask both hold node 0"),
+        ({"y": torch.tensor([2.9, 0.3, 1.7])}, r"y of node 0 is 2\.9; expected the number of a class"),
         (
             {"train_mask": torch.tensor([True])},
             r"train_mask has shape \[1\]; expected one value for each of 3",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,7 +96,7 @@ def _measure(
 
     from wirewise.runtime.collective.measure import compare
 
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
     try:
         return compare(program, size_bytes, repeats=repeats, deterministic=deterministic, timeout_s=timeout_s)
     finally:

@@ -112,6 +112,11 @@ def _labels(y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.float32)
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), -1, y)
+        if (broken := np.flatnonzero(y != np.floor(y))).size:
+            raise GraphError(
+                f"y of node {broken[0]} is {y[broken[0]]:g}; expected the number of a class, or 0/1 labels [N, C]. "
+                "Real values (regression) are not supported"
+            )
     return y.astype(np.int64)
 
 
@@ -135,7 +140,13 @@ def _split_of(data: Any, nodes: int, mask_column: int) -> NDArray[np.uint8]:
             raise GraphError(
                 f"{key} has shape {list(mask.shape)}; expected one value for each of {nodes} nodes"
             )
-        split[mask.astype(bool)] = value
+        mask = mask.astype(bool)
+        if (twice := np.flatnonzero(mask & (split != NO_SPLIT))).size:
+            raise GraphError(
+                f"{key} and another mask both hold node {twice[0]} ({twice.size} in all); expected each node in one "
+                "of train_mask, val_mask and test_mask at most"
+            )
+        split[mask] = value
     return split
 
 

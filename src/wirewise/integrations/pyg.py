@@ -58,7 +58,7 @@ class Job:
         data: This rank's nodes as PyG `Data`: x, y, train_mask, val_mask, test_mask, n_id (global ids).
 
     Raises:
-        InputError: No process group, or neither data nor parts.
+        InputError: No process group, neither data nor parts, or a graph with self loops or repeated edges.
         GraphError: The graph or the parts cannot be used.
     """
 
@@ -101,6 +101,7 @@ class Job:
                 raise InputError(
                     "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
                 )
+            _refuse_lost_edges(data)
             self._temporary = tempfile.TemporaryDirectory(prefix="wirewise-parts-")
             folder = self._temporary.name
             whole = graphs.from_pyg(data)
@@ -167,6 +168,21 @@ def _scale_gradient(out: Tensor, factor: float) -> Tensor:
     scaled = out.view_as(out)
     scaled.register_hook(lambda grad: torch.nan_to_num(grad) * factor if factor == 0.0 else grad * factor)
     return scaled
+
+
+def _refuse_lost_edges(data: Data) -> None:
+    """Parts hold each edge once and no loops; a graph that has others would silently be another one."""
+    if data.edge_index is None:
+        return
+    source, target = data.edge_index.cpu()
+    loops = int((source == target).sum())
+    pairs = torch.unique(data.edge_index.cpu(), dim=1).shape[1]
+    if loops or pairs < len(source):
+        raise InputError(
+            f"the graph has {loops} self loops and {len(source) - pairs} repeated edges, which parts do not keep; "
+            "expected each edge once and no loops: apply RemoveSelfLoops and RemoveDuplicatedEdges of "
+            "torch_geometric.transforms (GCNConv, GATConv and GATv2Conv add loops of their own)"
+        )
 
 
 def _own_data(tensors: full_graph.PartTensors) -> Data:
