@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from wirewise.errors import TraceError
 from wirewise.files import make_folder
 from wirewise.profile.clock import Clock, Mark
 from wirewise.trace.files import RankWriter, rank_file
@@ -81,6 +83,8 @@ class Recorder:
         self._groups = dict(first_line.groups)
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()
+        self.failed = False
+        """Whether the file could not be written any more; what was written until then can be read."""
 
     def form(self, name: str, kind: str, **more: Any) -> int:
         """Number of the form of ops that are alike but for their times."""
@@ -124,7 +128,24 @@ class Recorder:
         self._writer.clock(time.perf_counter(), time.time_ns())
 
     def flush(self) -> None:
-        """Write all that is over."""
+        """Write all that is over; a disk that takes no more ends the recording, never the job that is recorded."""
+        if self.failed:
+            return
+        try:
+            self._write()
+        except TraceError as error:
+            self._fail(error)
+
+    def _fail(self, error: TraceError) -> None:
+        self.failed, self.active = True, False
+        self._rows, self._pending = [], []
+        print(
+            f"wirewise: rank {self.header.rank} stopped recording in step {self.step}: {error}. The job goes on",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _write(self) -> None:
         over = [p for p in self._pending if p.end is not None]
         self._pending = [p for p in self._pending if p.end is None]
         rows = self._rows + [(p.step, p.form, p.start, p.end, p.seq) for p in over if p.end is not None]
@@ -146,7 +167,11 @@ class Recorder:
     def close(self) -> None:
         """Write what is left and close the file."""
         self.flush()
-        self._writer.close()
+        try:
+            self._writer.close()
+        except TraceError as error:
+            if not self.failed:
+                self._fail(error)
 
 
 def calling_thread() -> str:

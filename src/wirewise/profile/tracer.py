@@ -180,8 +180,8 @@ class Tracer:
 
     @property
     def over(self) -> bool:
-        """Whether all steps that were asked for are recorded."""
-        return self._last is not None and self._index > self._last
+        """Whether all steps that were asked for are recorded, or no more can be."""
+        return self._recorder.failed or (self._last is not None and self._index > self._last)
 
     def end_step(self) -> None:
         """End a step, whoever noticed that it is over."""
