@@ -34,7 +34,7 @@ __all__ = ["discard", "latest", "load", "prune", "ranks_by_epoch", "save"]
 _FORMAT = 2
 _RECORDS = (AutoDecision, CodecCost, ExchangeCosts, LinkCost, LinkTable, OnlineLinkCost, OnlineLinkTable)
 """What a checkpoint holds besides tensors, arrays and plain data: records without code of their own."""
-_ARRAYS = (
+_ARRAYS: tuple[Any, ...] = (
     _codecs.encode,
     np.dtype,
     np.ndarray,
