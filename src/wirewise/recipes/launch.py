@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from wirewise import lab
+from wirewise.decoding import decode_json
 from wirewise.errors import LabError, PeerError
 from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job, Outcome
@@ -133,7 +134,7 @@ def train(
         result = _run(job, folder, start or {})
     if not result.ok:
         raise PeerError(last_words(result, folder / "logs"))
-    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+    return decode_json((folder / "outcome.json").read_bytes(), Outcome)
 
 
 def _clear(job: Job, folder: Path, start: Mapping[str, int] | None) -> None:
@@ -196,7 +197,7 @@ class _Follower:
 
     def _follow(self) -> None:
         for line in self._lines():
-            event = msgspec.json.decode(line, type=Event)
+            event = decode_json(line, Event)
             self._heard(event.mode, event.record)
 
     def _lines(self) -> Iterator[bytes]:

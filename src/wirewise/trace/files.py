@@ -16,14 +16,16 @@ from typing import Any
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import TraceError
 from wirewise.files import make_folder
 from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
-from wirewise.trace.records import FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
+from wirewise.trace.records import COLLECTIVES, FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
 __all__ = [
     "RankWriter",
     "assemble",
+    "checked",
     "rank_file",
     "rank_files",
     "read",
@@ -34,6 +36,8 @@ __all__ = [
 
 _FILE = re.compile(r"rank-(\d+)\.jsonl")
 _FAR_APART_S = 3600.0
+_MOST_S, _MOST_STEPS, _MOST_BYTES = 1e11, 1 << 31, 1 << 60
+"""Of any clock, job or payload; numbers beyond come from damaged files."""
 
 
 class _Extra(msgspec.Struct):
@@ -47,7 +51,6 @@ class _Extra(msgspec.Struct):
 
 
 _ENCODER = msgspec.json.Encoder()
-_HEADER = msgspec.json.Decoder(Header)
 _OP = msgspec.json.Decoder(Op)
 _EXTRA = msgspec.json.Decoder(_Extra)
 _EXTRA_STARTS = tuple(f'{{"{name}"'.encode() for name in _Extra.__struct_fields__)
@@ -231,7 +234,7 @@ def read_rank(path: str | os.PathLike[str]) -> RankTrace:
     for number, line in enumerate(rest.split(b"\n")[:-1], start=2):
         try:
             _take(line, header, ops, unpacker)
-        except msgspec.MsgspecError as cause:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as cause:
             raise TraceError(f"{path}, line {number}: {cause}; the file is damaged: record again") from cause
     return RankTrace(header, ops, complete=text.endswith(b"\n"))
 
@@ -245,18 +248,35 @@ def _take(line: bytes, header: Header, ops: list[Op], unpacker: Unpacker) -> Non
         if extra.clock:
             header.clock_pairs.append(extra.clock)
         if extra.form:
-            unpacker.form(_checked(extra.form))
+            unpacker.form(checked(extra.form))
         if extra.times:
-            ops += map(_checked, unpacker.times(*extra.times))
+            ops += map(checked, unpacker.times(*extra.times))
         return
-    ops.append(_checked(_OP.decode(line)))
+    ops.append(checked(_OP.decode(line)))
 
 
-def _checked(op: Op) -> Op:
+def checked(op: Op) -> Op:
+    """The op, if its words are known and its numbers those of an op.
+
+    Raises:
+        msgspec.ValidationError: They are not; names the field.
+    """
     if op.kind not in KINDS:
         raise msgspec.ValidationError(f"kind {op.kind!r}; expected one of {', '.join(KINDS)}")
+    if op.collective not in COLLECTIVES:
+        raise msgspec.ValidationError(
+            f"collective {op.collective!r}; expected one of {', '.join(filter(None, COLLECTIVES))}"
+        )
     if not op.end_s >= op.start_s:
         raise msgspec.ValidationError(f"{op.name!r} ends at {op.end_s} s before it starts at {op.start_s} s")
+    if not -_MOST_S <= op.start_s <= op.end_s <= _MOST_S:
+        raise msgspec.ValidationError(
+            f"{op.name!r} goes from {op.start_s} s to {op.end_s} s; expected seconds of a clock"
+        )
+    if not -1 <= op.step < _MOST_STEPS or not 0 <= op.size_bytes < _MOST_BYTES:
+        raise msgspec.ValidationError(
+            f"{op.name!r} has {op.size_bytes} bytes in step {op.step}; expected 0 or more, and -1 or more"
+        )
     return op
 
 
@@ -266,7 +286,7 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
         "writes them (read Kineto and Chakra files with their own readers)"
     )
     try:
-        head: Any = msgspec.json.decode(line)
+        head: Any = decode_json(line)
     except msgspec.DecodeError as cause:
         raise TraceError(foreign) from cause
     if not isinstance(head, dict) or "format" not in head:
@@ -277,8 +297,8 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
             "again, or read it with the version that wrote it"
         )
     try:
-        return _HEADER.decode(line)
-    except msgspec.ValidationError as cause:
+        return decode_json(line, Header)
+    except msgspec.DecodeError as cause:
         raise TraceError(
             f"{os.fspath(path)}, line 1: {cause}; the header is damaged: record again"
         ) from cause

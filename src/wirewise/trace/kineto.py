@@ -316,8 +316,8 @@ class _Reader:
     @staticmethod
     def _pairs(runs: list[Event], names: list[Event], calls: dict[int, int]) -> list[Event | None]:
         """The call of each run: the one that `calls` tells, else the first of its kind that has none."""
-        by_record = {int(e.args[_RECORD]): e for e in names if _RECORD in e.args}
-        found = [by_record.get(calls.get(int(run.args.get(_RECORD, -1)), -1)) for run in runs]
+        by_record = {_record_of(e): e for e in names if _RECORD in e.args}
+        found = [by_record.get(calls.get(_record_of(run), -1)) for run in runs]
         told = {id(call) for call in found}
         waiting: dict[str, deque[Event]] = defaultdict(deque)
         for e in names:
@@ -368,3 +368,11 @@ def _run_name(call: str) -> str:
 
 def _op(e: Event, name: str, kind: str, step: int, **more: Any) -> Op:
     return Op(name=name, kind=kind, start_s=e.ts * 1e-6, end_s=e.end * 1e-6, step=step, **more)
+
+
+def _record_of(event: Event) -> int:
+    """Its "Record function id"; -1 where it has none, or none that is a number."""
+    try:
+        return int(event.args.get(_RECORD, -1))
+    except (TypeError, ValueError, OverflowError):
+        return -1

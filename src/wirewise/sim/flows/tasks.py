@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.plans.placement import TaskKind
@@ -134,12 +135,12 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskSet:
         InputError: The file cannot be read, or holds something else; the message names the place.
     """
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=TaskSet)
+        return decode_json(Path(path).read_bytes(), TaskSet)
     except OSError as error:
         raise InputError(
             f"cannot read task file {os.fspath(path)!r}: {error.strerror}; check the path"
         ) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise InputError(
             f"{os.fspath(path)}: {error}; expected tasks and flows, mend the named place"
         ) from error
