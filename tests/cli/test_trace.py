@@ -115,7 +115,11 @@ def test_show_writes_page_and_json(folder, tmp_path):
     result = call("trace", "show", folder, "--html", tmp_path / "r.html", "--json", tmp_path / "r.json")
     assert said(result).splitlines()[-1] == f"Report: {tmp_path / 'r.html'}"
     found = json.loads((tmp_path / "r.json").read_text())
-    assert (found["bound"], found["straggler_rank"], found["ranks"]) == ("straggler", 1, 3)
+    assert (found["bound"], found["bound_by"], found["straggler_rank"]) == ("straggler", "straggler", 1)
+    assert [row["rank"] for row in found["ranks"]] == [0, 1, 2]
+    for row in found["ranks"]:
+        assert 0 <= row["overlap_share"] <= 1 and 0 <= row["idle_share"] < 1
+        assert row["exposed_communication_s"] <= row["communication_s"] < found["step_s"] * 1.5
     assert found["summary"] == result.stdout.splitlines()[0]
     assert {row["change"] for row in found["what_ifs"]} >= {"bandwidth=*:x2", "no_communication"}
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
