@@ -15,7 +15,7 @@ from typing import Any
 
 from wirewise.trace.profiles import Event, collective_name, item_bytes, shapes, tensor_bytes
 
-__all__ = ["COPY", "Launches", "collective_of", "communicates", "is_on_device", "payload_bytes"]
+__all__ = ["COPY", "Launches", "collective_of", "communicates", "is_launch", "is_on_device", "payload_bytes"]
 
 COPY = re.compile(r"Memcpy|Memset|dma")
 """How names of copies begin; so too in HolisticTraceAnalysis."""
@@ -29,6 +29,11 @@ _SEND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
 def is_on_device(event: Event) -> bool:
     """Whether an accelerator ran it: a kernel or a copy."""
     return event.cat.lower() in _ON_DEVICE
+
+
+def is_launch(event: Event) -> bool:
+    """Whether it is a call of the runtime or the driver of an accelerator."""
+    return _LAUNCHES.search(event.cat) is not None
 
 
 def communicates(kernel: Event) -> bool:
@@ -48,7 +53,7 @@ class Launches:
         self._by_id: dict[Any, Event] = {}
         self._annotations: dict[tuple[Any, Any], list[Event]] = defaultdict(list)
         for e in spans:
-            if _LAUNCHES.search(e.cat) and "correlation" in e.args:
+            if is_launch(e) and "correlation" in e.args:
                 self._by_correlation.setdefault(e.args["correlation"], e)
             elif e.name == "record_param_comms" and "External id" in e.args:
                 self._by_id[e.args["External id"]] = e
@@ -62,11 +67,10 @@ class Launches:
 
     def call(self, kernel: Event) -> Event | None:
         """The call of torch.distributed that a kernel carries out, as an event that describes it, or None."""
-        # The ids of calls and of kernels are of one kind in newer traces only: there the call tells what it is.
-        call = self._by_id.get(kernel.args.get("External id"))
-        if call is not None and call.args.get("Collective name"):
-            return call
-        return self._around(self.of(kernel)) or call
+        own = kernel.args.get("External id")
+        # In older traces the id of a kernel numbers launches, not calls.
+        call = None if own == kernel.args.get("correlation", -1) else self._by_id.get(own)
+        return call or self._around(self.of(kernel))
 
     def _around(self, launch: Event | None) -> Event | None:
         """The annotation of a collective on the thread of a launch, around it."""

@@ -20,7 +20,15 @@ import msgspec
 from wirewise.errors import TraceError
 from wirewise.trace import chakra
 from wirewise.trace.files import assemble, missing_ranks
-from wirewise.trace.kernels import COPY, Launches, collective_of, communicates, is_on_device, payload_bytes
+from wirewise.trace.kernels import (
+    COPY,
+    Launches,
+    collective_of,
+    communicates,
+    is_launch,
+    is_on_device,
+    payload_bytes,
+)
 from wirewise.trace.profiles import Event, Profile, collective_name, load, shapes, tensor_bytes
 from wirewise.trace.records import Header, Op, RankTrace, Trace
 
@@ -262,7 +270,8 @@ class _Reader:
         until: dict[tuple[int | str, int | str], float] = defaultdict(lambda: -float("inf"))
         for e in self.spans:
             thread = (e.pid, e.tid)
-            if thread not in self.main or e.cat not in ("cpu_op", "user_annotation"):
+            # Calls of the runtime outside of operators are work too, such as a synchronisation.
+            if thread not in self.main or not (e.cat in ("cpu_op", "user_annotation") or is_launch(e)):
                 continue
             kind = next((kind for start, kind in _OPAQUE if e.name.startswith(start)), "")
             if not kind and _BACKWARD.search(e.name):
