@@ -267,7 +267,10 @@ def advise(
     ] = 2,
     json: JsonOption = None,
 ) -> None:
-    """Say whether compressing a job's gradients pays, with the best plan; runs it as it is, then under plans."""
+    """Say whether compressing a job's gradients pays, with the best plan; runs it as it is, then under plans.
+
+    Exit code 1 where nothing can be advised: no plan was tried, and the predicted step is more than 15 % off.
+    """
     from wirewise.cli.advise import advise as advised
 
     advised(command, out, codecs, ratio, warmup, steps, trials, json)

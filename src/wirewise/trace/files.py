@@ -26,6 +26,7 @@ __all__ = [
     "RankWriter",
     "assemble",
     "checked",
+    "missing_ranks",
     "rank_file",
     "rank_files",
     "read",
@@ -38,6 +39,8 @@ _FILE = re.compile(r"rank-(\d+)\.jsonl")
 _FAR_APART_S = 3600.0
 _MOST_S, _MOST_STEPS, _MOST_BYTES = 1e11, 1 << 31, 1 << 60
 """Of any clock, job or payload; numbers beyond come from damaged files."""
+_MOST_NAMED = 8
+"""Ranks in a message."""
 
 
 class _Extra(msgspec.Struct):
@@ -196,24 +199,36 @@ def read_files(files: Iterable[str | os.PathLike[str]], source: str) -> Trace:
     return trace
 
 
-def assemble(ranks: list[RankTrace], source: str) -> Trace:
+def missing_ranks(headers: Sequence[Header]) -> str:
+    """Which ranks of a run are not among these, in words; empty: none."""
+    size, found = max(header.world_size for header in headers), {header.rank for header in headers}
+    count = size - len(found & set(range(min(size, 1 + max(found)))))
+    if count > _MOST_NAMED:
+        return f"{count} of {size} ranks are missing"
+    names = ", ".join(str(rank) for rank in range(size) if rank not in found)
+    ranks = f"rank {names} is" if count == 1 else f"ranks {names} are"
+    return f"{ranks} missing, of {size}" if count else ""
+
+
+def assemble(ranks: list[RankTrace], source: str, *, partial: str = "") -> Trace:
     """Ranks of one run in their order, with notes on what is odd.
 
     Args:
         ranks: In any order.
         source: What to call them in messages, such as their folder.
+        partial: Which ranks may be missing, in words (`Trace.partial`); empty: none may.
 
     Raises:
         TraceError: A rank is missing or twice, or the ranks are of different runs.
     """
     ordered = sorted(ranks, key=lambda rank: rank.header.rank)
-    _check_one_run([rank.header for rank in ordered], source)
+    _check_one_run([rank.header for rank in ordered], source, partial)
     notes = [
         f"the trace of rank {rank.header.rank} was cut off; what it holds of the last step may be missing"
         for rank in ordered
         if not rank.complete
     ]
-    return Trace(ranks=ordered, notes=notes + _clock_notes(ordered))
+    return Trace(ranks=ordered, notes=notes + _clock_notes(ordered), partial=partial)
 
 
 def read_rank(path: str | os.PathLike[str]) -> RankTrace:
@@ -304,7 +319,7 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
         ) from cause
 
 
-def _check_one_run(headers: list[Header], source: str) -> None:
+def _check_one_run(headers: list[Header], source: str, partial: str) -> None:
     first = headers[0]
     for header in headers[1:]:
         for field in ("run", "world_size"):
@@ -317,8 +332,9 @@ def _check_one_run(headers: list[Header], source: str) -> None:
     found = [header.rank for header in headers]
     if twice := sorted({rank for rank in found if found.count(rank) > 1}):
         raise TraceError(f"{source} mixes runs: rank {twice[0]} is there twice; keep one trace a rank")
-    if missing := sorted(set(range(first.world_size)) - set(found)):
-        names = ", ".join(map(str, missing))
+    missing = sorted(set(range(first.world_size)) - set(found))
+    if missing and not partial:
+        names = ", ".join(map(str, missing[:_MOST_NAMED])) + (" and others" * (len(missing) > _MOST_NAMED))
         raise TraceError(
             f"{source} has {len(found)} of {first.world_size} ranks: missing rank {names}; copy the traces of "
             "all ranks into one folder"

@@ -29,23 +29,31 @@ _WORDS = {
 }
 
 
-def load(sources: Iterable[str | os.PathLike[str]]) -> Trace:
+def load(sources: Iterable[str | os.PathLike[str]], *, partial: bool = False) -> Trace:
     """The trace of a run on one clock (`open_trace`, `align`), checked to be of one time.
+
+    Args:
+        sources: As of `open_trace`.
+        partial: As of `open_trace`; the ranks keep their own clocks then.
 
     Raises:
         TraceError: As these two, or a step that begins hours later on one rank than on another one.
     """
-    trace = align(open_trace(sources))
+    trace = open_trace(sources, partial=partial)
+    if trace.partial:
+        return trace
+    trace = align(trace)
     check_clocks(trace)
     return trace
 
 
-def open_trace(sources: Iterable[str | os.PathLike[str]]) -> Trace:
+def open_trace(sources: Iterable[str | os.PathLike[str]], *, partial: bool = False) -> Trace:
     """The trace of a run as it was recorded.
 
     Args:
         sources: A run folder; or several folders and files that together hold all ranks, all of wirewise or all
             of torch.profiler (beside them, their execution traces in the same order); or one exported trace.
+        partial: Whether files of torch.profiler of some ranks of the run are enough (`Trace.partial`).
 
     Raises:
         TraceError: Nothing there, files of several kinds, or what the reader of that kind refuses.
@@ -63,7 +71,7 @@ def open_trace(sources: Iterable[str | os.PathLike[str]]) -> Trace:
     if set(kinds) == {"export"} and len(kinds["export"]) == 1:
         return chrome.read(kinds["export"][0])
     if "profile" in kinds and set(kinds) <= {"profile", "execution"}:
-        return kineto.read_all(kinds["profile"], execution_traces=kinds.get("execution", ()))
+        return kineto.read_all(kinds["profile"], execution_traces=kinds.get("execution", ()), partial=partial)
     found = " and ".join(f"{len(files)} {_WORDS[kind]}" for kind, files in sorted(kinds.items()))
     raise TraceError(
         f"got {found or 'nothing'} in {names}; expected rank-R.jsonl files of one run, files of torch.profiler with "
