@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,8 @@ from wirewise import plans
 from wirewise.codec.gradients import CODECS
 from wirewise.cost.gradients import GradientCosts, GroupLinks
 from wirewise.errors import InputError, PeerError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.lab import run_owned
 from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
     CompressionProblem,
@@ -78,6 +78,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What to write into the script; none where the plan was tried and makes no step shorter."""
 
 
+@owns_folder
 def advise(
     command: Sequence[str],
     folder: Path,
@@ -163,16 +164,16 @@ def _started(
     """Run the command until its ranks have written the result, which is returned; `what` says what comes before."""
     result.unlink(missing_ok=True)
     with log.open("wb") as file:
-        done = subprocess.run(
+        code = run_owned(
             [find_program(command[0]), *command[1:]],
-            env=environment(entry),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            environment=environment(entry),
+            silent=True,
+            output=file,
+            errors=file,
         )
-    if done.returncode or not result.exists():
+    if code or not result.exists():
         raise PeerError(
-            f"the command ended with exit code {done.returncode} before {what}; its log is {log}, and ends:\n"
+            f"the command ended with exit code {code} before {what}; its log is {log}, and ends:\n"
             f"{last_words(log)}"
         )
     return result

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from wirewise.errors import TraceError
-from wirewise.files import make_folder
+from wirewise.files import exclusive_folder
 from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
 from wirewise.trace.records import FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
@@ -137,10 +137,10 @@ class RankWriter:
 
 def write_trace(trace: Trace, folder: str | os.PathLike[str]) -> None:
     """Write the files of all ranks into `folder`, which is made where it is missing."""
-    make_folder(folder, error=TraceError)
-    for rank in trace.ranks:
-        with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
-            writer.write(rank.ops)
+    with exclusive_folder(folder, error=TraceError):
+        for rank in trace.ranks:
+            with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
+                writer.write(rank.ops)
 
 
 def rank_files(folder: str | os.PathLike[str]) -> list[Path]:

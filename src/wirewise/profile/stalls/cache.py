@@ -20,13 +20,61 @@ from typing import Any
 
 from wirewise.errors import InputError
 
-__all__ = ["ItemCache", "memory_folder"]
+__all__ = ["ItemCache", "cache_folder", "memory_folder", "remove_stale"]
+
+_PREFIX = "wirewise-cache-"
 
 
 def memory_folder() -> Path:
     """A folder whose files stay in memory where there is one, otherwise the folder of temporary files."""
     shared = Path("/dev/shm")
     return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def cache_folder() -> Iterator[Path]:
+    """A new folder in memory that goes with the block; those that killed processes left are removed first."""
+    remove_stale()
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory_folder()))
+        # Held as long as this process lives; another one may have removed it before.
+        handle = _lock(folder)
+        if handle is not None:
+            break
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def remove_stale() -> list[str]:
+    """Remove the caches in memory of this user whose owners are gone; returns their paths."""
+    removed = []
+    for folder in memory_folder().glob(f"{_PREFIX}*"):
+        handle = _lock(folder)
+        if handle is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
+            removed.append(str(folder))
+    return removed
+
+
+def _lock(folder: Path) -> int | None:
+    """A handle that holds a folder of this user until it is closed; None: another process holds it, or it is gone."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.fstat(handle).st_uid == os.getuid():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), os.lstat(folder)):
+                return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
 
 
 class ItemCache:
