@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -76,7 +77,12 @@ class RankWriter:
         except OSError as cause:
             raise self._refused(cause) from cause
         self._lines: list[bytes] = [_ENCODER.encode(header)]
-        self.flush()
+        try:
+            self.flush()
+        except TraceError:
+            # A file without a header is of no use to a reader.
+            self._drop()
+            raise
 
     def write(self, ops: Iterable[Op]) -> None:
         """Take ops; they are in the file after the next `flush`."""
@@ -118,7 +124,11 @@ class RankWriter:
             try:
                 self.flush()
             finally:
-                self._file.close()
+                try:
+                    # Tries once more to write what the disk did not take.
+                    self._file.close()
+                except OSError as cause:
+                    raise self._refused(cause) from cause
 
     def __enter__(self) -> RankWriter:
         return self
@@ -127,6 +137,14 @@ class RankWriter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _drop(self) -> None:
+        with suppress(OSError):
+            # Tries once more to write what the disk did not take.
+            self._file.close()
+        if self.path.is_file():
+            with suppress(OSError):
+                self.path.unlink()
 
     def _refused(self, cause: OSError) -> TraceError:
         return TraceError(
