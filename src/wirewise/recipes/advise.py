@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +10,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from wirewise import lab, plans
+from wirewise import plans
 from wirewise.codec.gradients import CODECS
 from wirewise.cost.gradients import GradientCosts, GroupLinks
 from wirewise.errors import InputError, PeerError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.lab import run_owned
 from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
     CompressionProblem,
@@ -85,6 +85,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What to write into the script; none where the verdict is to keep it as it is, or unknown."""
 
 
+@owns_folder
 def advise(
     command: Sequence[str],
     folder: Path,
@@ -188,12 +189,12 @@ def _started(
     """Run the command until its ranks have written the result, which is returned; `what` says what comes before."""
     result.unlink(missing_ok=True)
     with log.open("wb") as file:
-        exit_code = lab.run_owned(
+        exit_code = run_owned(
             [find_program(command[0]), *command[1:]],
-            env=environment(entry),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            environment=environment(entry),
+            silent=True,
+            output=file,
+            errors=file,
         )
     if exit_code or not result.exists():
         raise PeerError(

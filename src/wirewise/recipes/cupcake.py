@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from wirewise.decoding import decode_json
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.planners.fusion.gradients import read_gradient_trace
 from wirewise.recipes.cupcake_job import Job
 from wirewise.recipes.launch import in_lab
@@ -43,6 +43,7 @@ def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: objec
     return Job(trace=found, scale=scale, **settings)  # type: ignore[arg-type]
 
 
+@owns_folder
 def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
     """Carry out the plans of a job, a rank on each host of a lab.
 

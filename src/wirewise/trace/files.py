@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.errors import TraceError
-from wirewise.files import make_folder
+from wirewise.files import exclusive_folder
 from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
 from wirewise.trace.records import COLLECTIVES, FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
@@ -82,7 +83,12 @@ class RankWriter:
         except OSError as cause:
             raise self._refused(cause) from cause
         self._lines: list[bytes] = [_ENCODER.encode(header)]
-        self.flush()
+        try:
+            self.flush()
+        except TraceError:
+            # A file without a header is of no use to a reader.
+            self._drop()
+            raise
 
     def write(self, ops: Iterable[Op]) -> None:
         """Take ops; they are in the file after the next `flush`."""
@@ -124,7 +130,11 @@ class RankWriter:
             try:
                 self.flush()
             finally:
-                self._file.close()
+                try:
+                    # Tries once more to write what the disk did not take.
+                    self._file.close()
+                except OSError as cause:
+                    raise self._refused(cause) from cause
 
     def __enter__(self) -> RankWriter:
         return self
@@ -133,6 +143,14 @@ class RankWriter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _drop(self) -> None:
+        with suppress(OSError):
+            # Tries once more to write what the disk did not take.
+            self._file.close()
+        if self.path.is_file():
+            with suppress(OSError):
+                self.path.unlink()
 
     def _refused(self, cause: OSError) -> TraceError:
         return TraceError(
@@ -143,10 +161,10 @@ class RankWriter:
 
 def write_trace(trace: Trace, folder: str | os.PathLike[str]) -> None:
     """Write the files of all ranks into `folder`, which is made where it is missing."""
-    make_folder(folder, error=TraceError)
-    for rank in trace.ranks:
-        with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
-            writer.write(rank.ops)
+    with exclusive_folder(folder, error=TraceError):
+        for rank in trace.ranks:
+            with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
+                writer.write(rank.ops)
 
 
 def rank_files(folder: str | os.PathLike[str]) -> list[Path]:
