@@ -255,18 +255,3 @@ def test_norms_without_a_rule_over_ranks_are_refused_by_name() -> None:
         job.distribute(nn.Sequential(SAGEConv(8, 4), norm.LayerNorm(8, mode="node")))
 
     run_ranks_as_threads(1, body)
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"), [([[3], [3]], "1 self loops and 0 repeated"), (None, "0 self loops and 1 repeated")]
-)
-def test_edges_that_parts_would_lose_are_refused(extra: Any, message: str) -> None:
-    data = whole_graph()
-    more = data.edge_index[:, :1] if extra is None else torch.tensor(extra)
-    data.edge_index = torch.cat([data.edge_index, more], dim=1)
-
-    def body(rank: int, group: Any, store: Any) -> None:
-        with pytest.raises(InputError, match=message):
-            pyg.Job(data, group=group, store=store)
-
-    run_ranks_as_threads(1, body)

@@ -22,10 +22,9 @@ class LocalEdges(Tensor):
     """
 
     @staticmethod
-    def of(part: Part) -> LocalEdges:
-        """The token of a part, in the order of the part's edges."""
-        pairs = torch.from_numpy(np.stack([part.indices.astype(np.int64), _targets(part)]))
-        token: LocalEdges = Tensor._make_subclass(LocalEdges, pairs)
+    def of(count: int) -> LocalEdges:
+        """The token of so many edges; it holds no numbers of nodes, as not all of torch asks before it reads them."""
+        token: LocalEdges = Tensor._make_subclass(LocalEdges, torch.full((2, count), -1))
         return token
 
     @classmethod
@@ -96,24 +95,20 @@ class EdgeLists:
 
     Args:
         part: The part.
+        pairs: Its edges by local numbers, int64 [2, E], ascending by target.
         device: Where the lists live.
     """
 
-    def __init__(self, part: Part, device: torch.device) -> None:
-        self.count = len(part.indices)
-        self.split = int(part.indptr[part.num_central])
+    def __init__(self, part: Part, pairs: np.ndarray, device: torch.device) -> None:
+        self.count = pairs.shape[1]
+        self.split = int(np.searchsorted(pairs[1], part.num_central))
         """Edges of central nodes come first."""
-        pairs = np.stack([part.indices.astype(np.int64), _targets(part)])
         self.all = torch.from_numpy(pairs).to(device)
         self.central = torch.from_numpy(pairs[:, : self.split].copy()).to(device)
         marginal = pairs[:, self.split :].copy()
         marginal[1] -= part.num_central
         marginal[0] = _marginal_first(marginal[0], part)
         self.marginal = torch.from_numpy(marginal).to(device)
-
-
-def _targets(part: Part) -> np.ndarray:
-    return np.repeat(np.arange(part.num_own), np.diff(part.indptr))
 
 
 def _marginal_first(sources: np.ndarray, part: Part) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,22 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
 from wirewise import graph as graphs
 from wirewise.errors import InputError
 from wirewise.integrations.pyg import losses
 from wirewise.integrations.pyg.edges import EdgeLists, LocalEdges
 from wirewise.integrations.pyg.model import distributed_copy
+from wirewise.integrations.pyg.shares import MASKS, load_share, local_pairs, part_pairs, save_shares
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.local import LocalGraph
 
 __all__ = ["Job"]
+
+_READING = threading.Lock()
+"""Python 3.11 cannot parse the heads of arrays in several threads at once, which may be ranks."""
 
 
 class Job:
@@ -29,21 +34,23 @@ class Job:
 
     Args:
         data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what
-            to train.
+            to train. Loops, repeated edges, and attributes of nodes and edges are kept as they are.
         mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8",
             "uniform-4", ...
         parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs
             the whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
         group: Process group; None: the default one.
+        mask_column: Which split to take where masks of `data` are [N, splits].
         seed: Seed of partition and rounding.
         replan_every: Training steps between decisions on bits.
         timeout_s: Seconds after which a silent rank is an error on all others.
 
     Attributes:
-        data: This rank's nodes as PyG `Data`: x, y, train_mask, val_mask, test_mask, n_id (global ids).
+        data: This rank's nodes as PyG `Data`: x, y, masks and all other attributes of its nodes, n_id (global ids);
+            edge_index, which convolutions read, and attributes of the edges in its order.
 
     Raises:
-        InputError: No process group, neither data nor parts, or a graph with self loops or repeated edges.
+        InputError: No process group, neither data nor parts, or a graph that is not one of a kind of nodes.
         GraphError: The graph or the parts cannot be used.
     """
 
@@ -55,6 +62,7 @@ class Job:
         parts: str | Path | None = None,
         group: dist.ProcessGroup | None = None,
         store: Any = None,
+        mask_column: int | None = None,
         seed: int = 0,
         replan_every: int = 20,
         timeout_s: float = 120.0,
@@ -68,8 +76,10 @@ class Job:
             assert group is not None
         self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        folder = Path(parts) if parts is not None else self._write_parts(data, seed)
-        part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
+        folder = Path(parts) if parts is not None else self._write_shares(data, seed, mask_column)
+        with _READING:
+            part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
+            share = load_share(folder, self.transport.rank) if parts is None else None
         if parts is None:
             self.transport.all_reduce(torch.zeros(1), "all ranks have read their part")
         if self._temporary is not None:
@@ -77,27 +87,33 @@ class Job:
         self.tensors = full_graph.PartTensors(part, dense=True)
         self.exchange = full_graph.HaloExchange(part, self.transport, full_graph.mode(mode), seed=seed)
         self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
-        self.data = _own_data(self.tensors)
+        self.data, self._pairs = _of_parts(self.tensors) if share is None else _of_share(self.tensors, share)
         self.contract = losses.LossContract.of(self.data.train_mask, self.transport)
         self._layers = 0
 
-    def _write_parts(self, data: Data | None, seed: int) -> Path:
-        """Rank 0 partitions and writes; all ranks learn the folder."""
-        folder = ""
+    def _write_shares(self, data: Data | None, seed: int, mask_column: int | None) -> Path:
+        """Rank 0 partitions and writes; all ranks learn the folder, or that there is none."""
+        folder, failure = "", None
         if self.transport.rank == 0:
-            if data is None:
-                raise InputError(
-                    "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
-                )
-            _refuse_other_graphs(data)
-            _refuse_lost_edges(data)
             self._temporary = tempfile.TemporaryDirectory(prefix="wirewise-parts-")
-            folder = self._temporary.name
-            whole = graphs.from_pyg(data)
-            graphs.save_parts(whole, graphs.partition(whole, self.transport.world_size, seed=seed), folder)
+            try:
+                if data is None:
+                    raise InputError(
+                        "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
+                    )
+                size = self.transport.world_size
+                save_shares(data, Path(self._temporary.name), size, seed=seed, mask_column=mask_column)
+                folder = self._temporary.name
+            except Exception as error:
+                self._temporary.cleanup()
+                failure = error
         name = torch.zeros(4096, dtype=torch.uint8)
         name[: len(folder.encode())] = torch.tensor(list(folder.encode()), dtype=torch.uint8)
         self.transport.all_reduce(name, "where the parts are")
+        if failure is not None:
+            raise failure
+        if not name.any():
+            raise InputError("rank 0 cannot use the graph that it was given; its message says why")
         return Path(bytes(name.tolist()).rstrip(b"\0").decode())
 
     def distribute(self, model: nn.Module) -> nn.Module:
@@ -110,7 +126,7 @@ class Job:
             InputError: The model has a module that cannot be carried out on ranks; the message names it.
         """
         graph = LocalGraph(self.tensors, self.exchange)
-        edges = EdgeLists(self.tensors.part, self.tensors.device)
+        edges = EdgeLists(self.tensors.part, self._pairs, self.tensors.device)
         x = self.data.x
         view = GraphView(graph, self.data.edge_index, edges, self._edge_counts(), x, x._version)
         twin, count = distributed_copy(model, self, view, self._layers)
@@ -119,9 +135,8 @@ class Job:
 
     def _edge_counts(self) -> set[int]:
         """Edges of the whole graph: as they are, with a loop added for each node, or for each in place of those."""
-        part = self.tensors.part
-        target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
-        counts = torch.tensor([part.num_edges, int((part.indices == target).sum())])
+        part, (source, target) = self.tensors.part, self._pairs
+        counts = torch.tensor([len(source), int((source == target).sum())])
         self.transport.all_reduce(counts, "number of edges")
         edges, loops = counts.tolist()
         return {edges, edges + part.num_nodes, edges - loops + part.num_nodes}
@@ -198,37 +213,35 @@ class Job:
         return float(counts[0] / counts[1].clamp_min(1))
 
 
-def _refuse_lost_edges(data: Data) -> None:
-    """Parts hold each edge once and no loops; a graph that has others would silently be another one."""
-    if data.edge_index is None:
-        return
-    source, target = data.edge_index.cpu()
-    loops = int((source == target).sum())
-    pairs = torch.unique(data.edge_index.cpu(), dim=1).shape[1]
-    if loops or pairs < len(source):
-        raise InputError(
-            f"the graph has {loops} self loops and {len(source) - pairs} repeated edges, which parts do not keep; "
-            "expected each edge once and no loops: apply RemoveSelfLoops and RemoveDuplicatedEdges of "
-            "torch_geometric.transforms (GCNConv, GATConv and GATv2Conv add loops of their own)"
-        )
-
-
-def _own_data(tensors: full_graph.PartTensors) -> Data:
-    own = Data(x=tensors.own_features(), y=tensors.y, n_id=tensors.ids)
+def _of_parts(tensors: full_graph.PartTensors) -> tuple[Data, np.ndarray]:
+    """Own nodes and local edges of a part."""
     part = tensors.part
-    own.edge_index = LocalEdges.of(part)
-    for name, rows in zip(("train_mask", "val_mask", "test_mask"), tensors.split_rows.values(), strict=True):
-        own[name] = torch.zeros(part.num_own, dtype=torch.bool)
+    own, pairs = Data(x=tensors.own_features(), y=tensors.y, n_id=tensors.ids), part_pairs(part)
+    own.edge_index = LocalEdges.of(pairs.shape[1])
+    if part.edge_weight is not None:
+        own.edge_weight = torch.from_numpy(part.edge_weight.copy())
+    _set_masks(own, tensors)
+    return own, pairs
+
+
+def _of_share(tensors: full_graph.PartTensors, share: dict[str, dict[str, Any]]) -> tuple[Data, np.ndarray]:
+    """Own nodes and local edges as the user gave them."""
+    pairs, order = local_pairs(share["edges"].pop("edge_index"), tensors.part)
+    own = Data(**share["nodes"], n_id=tensors.ids)
+    own.edge_index = LocalEdges.of(pairs.shape[1])
+    for name, value in share["edges"].items():
+        own[name] = value[order]
+    for name, value in share["graph"].items():
+        own[name] = value
+    if own.x.dtype == torch.float32:
+        # Those of the halo are stored with the part and never travel.
+        own.x = tensors.own_features()
+    if "train_mask" not in own:
+        _set_masks(own, tensors)
+    return own, pairs
+
+
+def _set_masks(own: Data, tensors: full_graph.PartTensors) -> None:
+    for name, rows in zip(MASKS, tensors.split_rows.values(), strict=True):
+        own[name] = torch.zeros(len(tensors.ids), dtype=torch.bool)
         own[name][rows] = True
-    return own
-
-
-def _refuse_other_graphs(data: Any) -> None:
-    if isinstance(data, HeteroData):
-        raise InputError(
-            "got a HeteroData; expected a Data with one kind of nodes (see HeteroData.to_homogeneous)"
-        )
-    if getattr(data, "edge_index", None) is None and getattr(data, "adj_t", None) is not None:
-        raise InputError(
-            "the Data object holds adj_t in place of edge_index; leave out the transform ToSparseTensor"
-        )
