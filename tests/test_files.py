@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from wirewise.errors import GraphError, InputError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owned_folder
 
 
 def _names(folder: Path) -> list[str]:
@@ -75,3 +77,26 @@ def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(GraphError, match=r"cannot create the folder .*file"):
         make_folder(tmp_path / "file", error=GraphError)
+
+
+HOLDER = """
+import sys, time
+from wirewise.files import owned_folder
+with owned_folder(sys.argv[1]):
+    print("mine", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_has_one_owner_at_a_time_and_none_that_is_dead(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "mine\n"
+        with pytest.raises(InputError, match=rf"run is in use by another run \(process {other.pid}\)"):
+            owned_folder(folder).__enter__()
+        other.kill()
+    with owned_folder(folder) as mine:
+        assert mine == folder
+        assert _names(folder) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import BinaryIO
 
 from wirewise.errors import InputError
 
-__all__ = ["atomic_file", "make_folder"]
+__all__ = ["atomic_file", "make_folder", "owned_folder"]
 
 
 @contextmanager
@@ -53,6 +54,46 @@ def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = Inp
     except OSError as cause:
         raise error(f"cannot create the folder {path}: {cause.strerror}; choose another one") from cause
     return path
+
+
+@contextmanager
+def owned_folder(folder: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[Path]:
+    """A folder, made where it is missing, that no other process owns meanwhile.
+
+    The folder itself is locked, so that no file is left and the system ends the ownership of a process that is killed.
+    A file system that knows no locks gives the folder to whoever asks.
+
+    Raises:
+        InputError: Another process owns it, or it cannot be made.
+    """
+    path = make_folder(folder, error=error)
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise error(
+                f"the folder {path} is in use by another run{_owner(handle)}, and two runs would mix their files; wait "
+                "for its end, or choose another folder"
+            ) from None
+        except OSError:
+            pass
+        yield path
+    finally:
+        os.close(handle)
+
+
+def _owner(handle: int) -> str:
+    """Who holds the lock of an open folder, as far as the system tells."""
+    try:
+        wanted = os.fstat(handle).st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, process, place, *_ = line.split()
+            if kind == "FLOCK" and int(place.rpartition(":")[2]) == wanted:
+                return f" (process {process})"
+    except (OSError, ValueError):
+        pass
+    return ""
 
 
 def _sync_folder(folder: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_placement_is_right_alone_and_with_its_job_and_hosts(files):
         assert result.exit_code == 0, result.output
         assert all(str(word) in result.stdout for word in options[1::2])
     found = json.loads(call("check", files / "plan.json", *on, *job, "--json", "-").stdout)
-    assert found == {"right": True, "faults": []}
+    assert (found["verdict"], found["right"], found["faults"]) == ("right", True, [])
 
 
 def test_faults_are_named_and_exit_with_1(files):
@@ -57,6 +57,7 @@ def test_faults_are_named_and_exit_with_1(files):
         assert told in result.stdout
         found = json.loads(call("check", files / "plan.json", *options, "--json", "-").stdout)
         assert not found["right"] and told in found["faults"][0]
+        assert found["verdict"] == "wrong" and found["reason"] == found["faults"][0]
 
 
 def test_plans_of_other_families_are_checked_against_a_topology(tmp_path):

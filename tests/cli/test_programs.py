@@ -53,7 +53,9 @@ def test_check_says_that_a_program_is_right(ring):
     result = call("check", ring)
     assert result.exit_code == 0, result.output
     assert "is right: all_reduce of 8 ranks in 14 steps and 112 messages" in result.stdout
-    assert json.loads(call("check", ring, "--json", "-").stdout) == {"right": True, "faults": []}
+    found = json.loads(call("check", ring, "--json", "-").stdout)
+    assert (found["verdict"], found["right"], found["faults"]) == ("right", True, [])
+    assert "is right" in found["reason"]
 
 
 def test_check_names_the_first_fault(broken):

@@ -112,11 +112,17 @@ def check(json: JsonOption = None) -> None:
 
 @app.command()
 def clean(json: JsonOption = None) -> None:
-    """Remove network namespaces that killed runs of wirewise left behind, and no others."""
-    names = lab.clean()
-    write_json(json, {"removed": names})
+    """Remove what killed runs of wirewise left behind, network namespaces and items in memory, and nothing else."""
+    from wirewise.profile.stalls.cache import remove_stale
+
+    names, folders = lab.clean(), [str(folder) for folder in remove_stale()]
+    write_json(json, {"removed": names + folders})
     if json != "-":
-        typer.echo(f"Removed {len(names)} namespaces." if names else "There was nothing to remove.")
+        typer.echo(
+            f"Removed {len(names)} namespaces and {len(folders)} folders of cached items."
+            if names or folders
+            else "There was nothing to remove."
+        )
 
 
 def parse_links(text: str) -> dict[int, str | float]:

@@ -154,12 +154,23 @@ def check(
     job: Annotated[
         Path | None, typer.Option(help="Tasks that a plan of placement must fit, as of `plan placement`.")
     ] = None,
-    fifo: Annotated[int, typer.Option(min=1, help="Messages that a channel between ranks holds.")] = 1,
+    fifo: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Messages that a channel between ranks holds; by default 1, for an MSCCL file as many as NCCL has "
+            "for its protocol (Simple 2, LL and LL128 8).",
+        ),
+    ] = None,
     dialect: Annotated[str, typer.Option(help="Of an MSCCL file: microsoft or azure.")] = "microsoft",
     root: Annotated[int, typer.Option(min=0, help="Of an MSCCL file of a broadcast or reduce.")] = 0,
     json: JsonOption = None,
 ) -> None:
-    """Prove that a program does what its collective asks for, or that a plan fits; exit code 1 and a fault if not."""
+    """Prove that a program does what its collective asks for, or that a plan fits; exit code 1 and a fault if not.
+
+    Of an MSCCL file whose call has no known result (custom), form, waiting and races are proved, and the verdict is
+    "not checked".
+    """
     from wirewise.cli import check_plan, programs
 
     if on is not None or job is not None or check_plan.is_plan(program):

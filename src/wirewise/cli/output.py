@@ -15,21 +15,26 @@ from rich.console import Console
 from rich.table import Table
 
 from wirewise.errors import InputError, WirewiseError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, owned_folder
 
 __all__ = ["JsonOption", "make_table", "print_table", "run_folder", "write_json"]
 
 
 @contextmanager
 def run_folder(out: Path | None, command: str) -> Iterator[Path]:
-    """Folder of a run, by default runs/COMMAND-TIME; it goes again if nothing was written before an error."""
-    folder = make_folder(out or Path("runs") / f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-    try:
-        yield folder
-    except WirewiseError:
-        if not any(folder.iterdir()):
-            folder.rmdir()
-        raise
+    """Folder of one run at a time, by default runs/COMMAND-TIME; it goes again if nothing was written before an error.
+
+    Raises:
+        InputError: Another run uses the folder, or it cannot be made.
+    """
+    wanted = out or Path("runs") / f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    with owned_folder(wanted) as folder:
+        try:
+            yield folder
+        except WirewiseError:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+            raise
 
 
 def _writable(target: str | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from wirewise.cli.output import JsonOption, write_json
 from wirewise.cli.profile_operators import operators
 from wirewise.cli.stalls import recommend, stalls
 from wirewise.errors import TraceError
-from wirewise.files import make_folder
+from wirewise.files import owned_folder
 
 __all__ = ["app"]
 
@@ -37,18 +36,19 @@ def trace(
     json: JsonOption = None,
 ) -> None:
     """Record every rank of an unmodified training command; exit code of the command."""
+    from wirewise.lab import run_owned
     from wirewise.profile.launch import TraceWish, find_program, tracing_environment
 
     program = find_program(command[0])
-    folder = make_folder(out).resolve()
-    for old in folder.glob("rank-*.jsonl"):
-        old.unlink()
-    wish = TraceWish(folder=str(folder), warmup=warmup, steps=steps or None, every=every)
     quiet = json == "-"
-    done = subprocess.run(
-        [program, *command[1:]], env=tracing_environment(wish), stdout=sys.stderr if quiet else None
-    )
-    record = _recorded(folder, done.returncode)
+    with owned_folder(out) as folder:
+        for old in folder.glob("rank-*.jsonl"):
+            old.unlink()
+        wish = TraceWish(folder=str(folder.resolve()), warmup=warmup, steps=steps or None, every=every)
+        exit_code = run_owned(
+            [program, *command[1:]], env=tracing_environment(wish), stdout=sys.stderr if quiet else None
+        )
+        record = _recorded(folder, exit_code)
     write_json(json, record)
     if not quiet:
         size = record["size_bytes"] / 1e6
@@ -58,9 +58,9 @@ def trace(
         for note in record["notes"]:
             typer.echo(f"Note: {note}.")
         typer.echo(f"What bounds a step: wirewise trace show {out}")
-    if done.returncode:
-        typer.echo(f"wirewise: the command ended with exit code {done.returncode}", err=True)
-    raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+    if exit_code:
+        typer.echo(f"wirewise: the command ended with exit code {exit_code}", err=True)
+    raise typer.Exit(exit_code if exit_code >= 0 else 128 - exit_code)
 
 
 def _recorded(folder: Path, exit_code: int) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Check:
     """What `wirewise check` was asked for."""
 
     source: str
-    fifo: int
+    fifo: int | None
+    """Messages that a channel holds; None: one for a program, NCCL's number for an MSCCL file."""
     dialect: msccl.Dialect
     root: int
     json: str | None
@@ -124,28 +125,49 @@ def program_of(source: str) -> Program:
 
 
 def check(asked: Check) -> bool:
-    """Say whether a program, or an MSCCL file, does what it should; the first fault is printed."""
+    """Say whether a program, or an MSCCL file, does what it should; the first fault is printed.
+
+    Returns:
+        Whether nothing is wrong; so it is, too, where the file does not say what the result should be.
+    """
     if is_msccl(asked.source):
         file = File.read(asked.source)
-        broken = msccl.violations(file.text, asked.dialect, asked.root)
+        broken = msccl.violations(file.text, asked.dialect, asked.root, asked.fifo)
         found = [f"{v.where}: {v.rule}: {v.message}" for v in broken]
+        unknown = None if found else msccl.result_unknown(file.text, asked.dialect)
         right = f"fits {asked.dialect}'s MSCCL, and ranks end with the right values"
-    else:
-        program = program_of(asked.source)
-        found = [f"{fault.kind}: {fault.message}" for fault in collective.faults(program, asked.fifo)]
-        right = (
-            f"{program.name} is right: {program.collective} of {program.ranks} ranks in "
-            f"{program.steps} steps and {len(program.messages())} messages"
-        )
+        return tell(asked.source, found, right, asked.json, unknown)
+    program = program_of(asked.source)
+    fifo = 1 if asked.fifo is None else asked.fifo
+    found = [f"{fault.kind}: {fault.message}" for fault in collective.faults(program, fifo)]
+    right = (
+        f"{program.name} is right: {program.collective} of {program.ranks} ranks in "
+        f"{program.steps} steps and {len(program.messages())} messages"
+    )
     return tell(asked.source, found, right, asked.json)
 
 
-def tell(source: str, found: Sequence[str], right: str, json: str | None) -> bool:
-    """Write what is wrong, print the first fault or what is right; whether nothing is wrong."""
-    write_json(json, {"right": not found, "faults": found})
+def tell(source: str, found: Sequence[str], right: str, json: str | None, unknown: str | None = None) -> bool:
+    """Write and print the verdict and its reason.
+
+    Args:
+        source: What was checked.
+        found: What is wrong with it.
+        right: What to say where nothing is.
+        json: As `JsonOption`; the record has `verdict` ("right", "wrong" or "not checked"), `reason`, `faults`.
+        unknown: Why the result could not be compared; None: it was.
+
+    Returns:
+        Whether nothing is wrong.
+    """
+    verdict = "wrong" if found else "not checked" if unknown is not None else "right"
+    reason = found[0] if found else right if unknown is None else unknown
+    write_json(
+        json, {"verdict": verdict, "reason": reason, "right": verdict == "right", "faults": list(found)}
+    )
     if json != "-":
         more = f" (and {len(found) - 1} more: --json - lists them)" if len(found) > 1 else ""
-        typer.echo(f"{source}: {found[0]}{more}" if found else f"{source}: {right}")
+        typer.echo(f"{source}: {'not checked: ' if verdict == 'not checked' else ''}{reason}{more}")
     return not found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,44 +11,54 @@ from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
 from wirewise.graph.data import NO_SPLIT, TEST, TRAIN, VALIDATION, GraphData, SparseRows
-from wirewise.graph.structure import in_edges, one_way_edge
+from wirewise.graph.structure import one_way_edge
 
 __all__ = ["from_ogb", "from_pyg"]
 
 _SPARSE_BELOW = 0.1
+_MASKS = (("train_mask", TRAIN), ("val_mask", VALIDATION), ("test_mask", TEST))
+_KNOWN = ("edge_index", "x", "y", "split", "n_id", *(name for name, _ in _MASKS))
 
 
 def from_pyg(
-    data: Any, *, name: str = "pyg", directed: bool | None = None, mask_column: int = 0
+    data: Any, *, name: str = "pyg", directed: bool | None = None, mask_column: int | None = None
 ) -> GraphData:
-    """A `torch_geometric.data.Data` as a checked graph.
+    """A `torch_geometric.data.Data` as a checked graph, with every edge that it has, loops and repeated ones too.
 
     Args:
         data: With `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask` or `split` (0
-            train, 1 validation, 2 test, 255 none). `edge_weight` is kept. `y` is [N], [N, 1] or 0/1 [N, C].
+            train, 1 validation, 2 test, 255 none). Attributes of nodes and edges (`edge_weight`, `edge_attr`, ...) are
+            kept as they are, in `node_data` and `edge_data`; so are `y` and the masks, of which `y` and `split` of the
+            result are what built-in training needs: classes (0 where `y` holds real values), and for each node
+            the first of train, validation and test that holds it.
         name: Shown in reports.
         directed: None: undirected when every edge has its reverse.
-        mask_column: Which split to take where masks are [N, splits].
+        mask_column: Which split to take where masks are [N, splits]; None: they have one.
 
     Raises:
         GraphError: An attribute is missing or not what training needs.
     """
+    _refuse_other_kinds(data)
     missing = [key for key in ("edge_index", "x", "y") if getattr(data, key, None) is None]
     if missing:
         raise GraphError(
             f"the Data object has no {', '.join(missing)}; expected edge_index, x, y and masks or split"
         )
-    x = _numpy(data.x)
-    y = _labels(_numpy(data.y))
-    weight = getattr(data, "edge_weight", None)
+    given = _numpy(data.y)
+    y = _labels(given)
+    masks = _masks(data, len(y), mask_column)
+    nodes, edges = _further_rows(data)
+    weight = edges.get("edge_weight")
     return _finish(
         edge_index=_numpy(data.edge_index),
-        x=x,
+        x=_numpy(data.x),
         y=y,
-        split=_split_of(data, len(y), mask_column),
+        split=_split_of(data, len(y), masks),
         name=name,
         directed=directed,
-        edge_weight=None if weight is None else _numpy(weight).astype(np.float32).reshape(-1),
+        edge_weight=None if weight is None else weight.astype(np.float32).reshape(-1),
+        edge_data=edges,
+        node_data={**nodes, "y": given, **masks},
     )
 
 
@@ -83,6 +95,8 @@ def _finish(
     name: str,
     directed: bool | None,
     edge_weight: NDArray[np.float32] | None,
+    edge_data: Mapping[str, NDArray[Any]] | None = None,
+    node_data: Mapping[str, NDArray[Any]] | None = None,
 ) -> GraphData:
     if x.ndim == 2 and x.size and np.count_nonzero(x) < _SPARSE_BELOW * x.size and bool(np.isfinite(x).all()):
         features: SparseRows | NDArray[np.float32] = SparseRows.from_dense(x)
@@ -97,56 +111,95 @@ def _finish(
         num_classes=classes,
         directed=True,
         edge_weight=edge_weight,
+        multigraph=edge_data is not None,
+        edge_data=edge_data or {},
+        node_data=node_data or {},
         name=name,
     ).validate()
-    if directed is None:
-        directed = one_way_edge(in_edges(edge_index, graph.num_nodes)) is not None
-    return graph if directed else graph.undirected()
+    one_way = not directed and one_way_edge(graph.simple_in_edges) is not None
+    if directed or (directed is None and one_way):
+        return graph
+    return graph.undirected() if one_way else dataclasses.replace(graph, directed=False)
 
 
 def _labels(y: NDArray[Any]) -> NDArray[Any]:
-    """[N] int64, NaN as -1; or [N, C] float32."""
+    """Classes: [N] int64, NaN as -1; or [N, C] float32; zeros for real values."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 2:
-        return y.astype(np.float32)
+        return y.astype(np.float32) if bool(np.isin(y, (0, 1)).all()) else np.zeros(len(y), np.int64)
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), -1, y)
-        if (broken := np.flatnonzero(y != np.floor(y))).size:
-            raise GraphError(
-                f"y of node {broken[0]} is {y[broken[0]]:g}; expected the number of a class, or 0/1 labels [N, C]. "
-                "Real values (regression) are not supported"
-            )
+        if bool((y != np.floor(y)).any()):
+            return np.zeros(len(y), np.int64)
     return y.astype(np.int64)
 
 
-def _split_of(data: Any, nodes: int, mask_column: int) -> NDArray[np.uint8]:
-    given = getattr(data, "split", None)
-    if given is not None:
-        return _numpy(given).astype(np.uint8)
-    split = np.full(nodes, NO_SPLIT, dtype=np.uint8)
-    for key, value in (("train_mask", TRAIN), ("val_mask", VALIDATION), ("test_mask", TEST)):
+def _refuse_other_kinds(data: Any) -> None:
+    if hasattr(data, "node_types") and hasattr(data, "edge_types"):
+        raise GraphError(
+            f"got {type(data).__name__} with nodes of the types {', '.join(map(str, data.node_types))}; expected a "
+            "Data object of one type of nodes and edges: call its to_homogeneous()"
+        )
+    if getattr(data, "edge_index", None) is None and getattr(data, "adj_t", None) is not None:
+        raise GraphError(
+            "the Data object holds adj_t in place of edge_index; leave out the transform ToSparseTensor"
+        )
+
+
+def _further_rows(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Attributes of nodes and of edges, besides those that have a meaning of their own."""
+    nodes: dict[str, NDArray[Any]] = {}
+    edges: dict[str, NDArray[Any]] = {}
+    names = list(data.keys()) if hasattr(data, "is_edge_attr") else ["edge_weight", "edge_attr"]
+    for name in names:
+        value = getattr(data, name, None)
+        if value is None or name in _KNOWN or not hasattr(value, "shape"):
+            continue
+        if name in ("edge_weight", "edge_attr") or (
+            hasattr(data, "is_edge_attr") and data.is_edge_attr(name)
+        ):
+            edges[name] = _numpy(value)
+        elif data.is_node_attr(name):
+            nodes[name] = _numpy(value)
+    return nodes, edges
+
+
+def _masks(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArray[np.bool_]]:
+    """Bool [N] by name, of the masks that there are."""
+    found = {}
+    for key, _ in _MASKS:
         mask = getattr(data, key, None)
         if mask is None:
-            if value == TRAIN:
-                raise GraphError("the Data object has neither train_mask nor split; expected one of them")
             continue
         mask = _numpy(mask)
         if mask.ndim == 2:
-            if not 0 <= mask_column < mask.shape[1]:
-                raise GraphError(f"mask_column is {mask_column}; {key} has {mask.shape[1]} columns")
-            mask = mask[:, mask_column]
+            column = 0 if mask_column is None and mask.shape[1] == 1 else mask_column
+            if column is None or not 0 <= column < mask.shape[1]:
+                raise GraphError(
+                    f"mask_column is {mask_column}; {key} has {mask.shape[1]} columns, a split each: expected the "
+                    f"number of one, 0 to {mask.shape[1] - 1}"
+                )
+            mask = mask[:, column]
         if mask.shape != (nodes,):
             raise GraphError(
                 f"{key} has shape {list(mask.shape)}; expected one value for each of {nodes} nodes"
             )
-        mask = mask.astype(bool)
-        if (twice := np.flatnonzero(mask & (split != NO_SPLIT))).size:
-            raise GraphError(
-                f"{key} and another mask both hold node {twice[0]} ({twice.size} in all); expected each node in one "
-                "of train_mask, val_mask and test_mask at most"
-            )
-        split[mask] = value
+        found[key] = mask.astype(bool)
+    return found
+
+
+def _split_of(data: Any, nodes: int, masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
+    given = getattr(data, "split", None)
+    if given is not None:
+        return _numpy(given).astype(np.uint8)
+    if "train_mask" not in masks:
+        raise GraphError("the Data object has neither train_mask nor split; expected one of them")
+    split = np.full(nodes, NO_SPLIT, dtype=np.uint8)
+    # The first of them counts where a node is in several.
+    for key, value in reversed(_MASKS):
+        if key in masks:
+            split[masks[key]] = value
     return split
 
 

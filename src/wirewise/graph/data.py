@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
-from wirewise.graph.structure import InEdges, in_edges, one_way_edge, symmetrized
+from wirewise.graph.structure import InEdges, in_edges, one_way_edge, order_by_target, symmetrized
 
 __all__ = ["NO_SPLIT", "SPLITS", "TEST", "TRAIN", "VALIDATION", "GraphData", "SparseRows"]
 
@@ -102,7 +103,7 @@ class GraphData:
     """A graph with features, labels and a split. N nodes, E edges, F features, C classes.
 
     An edge (u, v) means that v aggregates from u. Where `directed` is False the list holds both directions.
-    Self loops are dropped and duplicates merged, their weights added, when parts are made.
+    When parts are made, self loops are dropped and duplicates merged, their weights added; a `multigraph` keeps all.
     """
 
     edge_index: NDArray[Any]
@@ -118,6 +119,12 @@ class GraphData:
     directed: bool = False
     edge_weight: NDArray[np.float32] | None = None
     """[E], or None: every edge weighs one."""
+    multigraph: bool = False
+    """Whether self loops and repeated edges are edges like all others."""
+    edge_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Of a multigraph, further rows [E, ...] by name, in the order of `edge_index`."""
+    node_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Further rows [N, ...] by name, which parts carry as they are."""
     name: str = "graph"
 
     @property
@@ -146,8 +153,23 @@ class GraphData:
 
     @cached_property
     def in_edges(self) -> InEdges:
+        """Sorted in-neighbours of each node; of a multigraph as often as they are given, otherwise once."""
+        if not self.multigraph:
+            return self.simple_in_edges
+        indptr = np.zeros(self.num_nodes + 1, np.int64)
+        np.cumsum(np.bincount(self.edge_index[1], minlength=self.num_nodes), out=indptr[1:])
+        weight = None if self.edge_weight is None else self.edge_weight[self.edge_order].astype(np.float32)
+        return InEdges(indptr, self.edge_index[0][self.edge_order].astype(np.int32), weight)
+
+    @cached_property
+    def simple_in_edges(self) -> InEdges:
         """Sorted in-neighbours of each node, without self loops and duplicates."""
         return in_edges(self.edge_index, self.num_nodes, self.edge_weight)
+
+    @cached_property
+    def edge_order(self) -> NDArray[np.int64]:
+        """Of a multigraph, the column of `edge_index` of each edge of `in_edges`; [E]."""
+        return order_by_target(self.edge_index)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -155,7 +177,10 @@ class GraphData:
         digest = hashlib.blake2b(digest_size=16)
         x = self.x
         features = [x.indptr, x.indices, x.data] if isinstance(x, SparseRows) else [x]
-        for array in [*self.in_edges, *features, self.y, self.split]:
+        order = self.edge_order if self.edge_data else None
+        more = [self.edge_data[name][order] for name in sorted(self.edge_data)]
+        more += [self.node_data[name] for name in sorted(self.node_data)]
+        for array in [*self.in_edges, *features, self.y, self.split, *more]:
             if array is not None:
                 digest.update(f"{array.dtype}{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
@@ -163,9 +188,19 @@ class GraphData:
         return digest.hexdigest()
 
     def undirected(self) -> GraphData:
-        """The same graph with every edge in both directions, once, and without self loops."""
+        """The same graph with every edge in both directions, once, and without self loops.
+
+        Raises:
+            GraphError: Edges carry data, which would belong to no edge then.
+        """
+        if self.edge_data:
+            raise GraphError(
+                f"edges carry {', '.join(self.edge_data)}; expected both directions of each edge in edge_index already"
+            )
         edges, weight = symmetrized(self.edge_index, self.num_nodes, self.edge_weight)
-        return dataclasses.replace(self, edge_index=edges, edge_weight=weight, directed=False)
+        return dataclasses.replace(
+            self, edge_index=edges, edge_weight=weight, directed=False, multigraph=False
+        )
 
     def dense_x(self) -> NDArray[np.float32]:
         """Features as a dense array, [N, F]."""
@@ -207,12 +242,24 @@ def _check_edges(data: GraphData) -> None:
         bad = np.flatnonzero(~np.isfinite(weight))
         if len(bad):
             raise GraphError(f"edge_weight of edge {bad[0]} is {weight[bad[0]]}; expected finite numbers")
+    _check_rows(data.edge_data, edges.shape[1], "edge")
+    _check_rows(data.node_data, nodes, "node")
+    if data.edge_data and not data.multigraph:
+        raise GraphError("edge_data needs a multigraph: edges that are merged have no row of their own")
     if not data.directed:
-        lonely = one_way_edge(data.in_edges)
+        lonely = one_way_edge(data.simple_in_edges)
         if lonely is not None:
             raise GraphError(
                 f"the graph is marked undirected, but edge {lonely[0]} -> {lonely[1]} has no reverse; call "
                 ".undirected() to add the missing directions, or set directed=True"
+            )
+
+
+def _check_rows(given: Mapping[str, NDArray[Any]], count: int, what: str) -> None:
+    for name, rows in given.items():
+        if rows.ndim == 0 or len(rows) != count or rows.dtype.kind not in "biufc":
+            raise GraphError(
+                f"{name} is {rows.dtype} {list(rows.shape)}; expected numbers with a row for each of {count} {what}s"
             )
 
 

@@ -26,6 +26,8 @@ class LocalEdges(NamedTuple):
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     weight: NDArray[np.float32] | None
+    position: NDArray[np.int64]
+    """Of each edge among those of the whole graph."""
 
 
 def needed_rows(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> NDArray[np.bool_]:
@@ -92,8 +94,9 @@ def local_edges(
     column = number[edges.indices[at]]
     order = np.lexsort((column, row))
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    weight = None if edges.weight is None else edges.weight[at][order]
-    return LocalEdges(own, int((~marginal).sum()), indptr, column[order], weight)
+    position = at[order]
+    weight = None if edges.weight is None else edges.weight[position]
+    return LocalEdges(own, int((~marginal).sum()), indptr, column[order], weight, position)
 
 
 def _gather(indptr: NDArray[np.int64], rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,8 +8,8 @@ incomplete.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,13 @@ class Part:
     indptr: NDArray[np.int64]
     """[own + 1] in-edges of own nodes."""
     indices: NDArray[np.int32]
-    """[edges] sorted columns: below `num_own` an own row, else `num_own` plus a halo row. No self loops."""
+    """[edges] sorted columns: below `num_own` an own row, else `num_own` plus a halo row.
+
+    No self loops and each once, but for a multigraph."""
     edge_weight: NDArray[np.float32] | None
     """[edges], or None: every edge weighs one."""
     in_degree: NDArray[np.int64]
-    """[own + halo] degrees in the whole graph, self loops left out."""
+    """[own + halo] degrees in the whole graph: the edges that are kept, so no self loops but for a multigraph."""
     out_degree: NDArray[np.int64]
     x: SparseRows | NDArray[np.float32]
     """[own + halo, features]: input features never change, so those of the halo are stored with the part."""
@@ -83,6 +85,14 @@ class Part:
     """int64 [own] or float32 [own, classes]."""
     split: NDArray[np.uint8]
     """[own]: 0 train, 1 validation, 2 test, 255 none."""
+    edge_id: NDArray[np.int64] | None = None
+    """[edges] column of the graph's edge list; None: edges were merged."""
+    num_loops: int = 0
+    """Self loops that the whole graph keeps."""
+    edge_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Rows [edges, ...] by name, in the order of `indices`."""
+    node_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Rows [own, ...] by name."""
 
     @property
     def num_edges(self) -> int:
@@ -97,7 +107,8 @@ class Part:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(int(value.nbytes) for value in vars(self).values() if hasattr(value, "nbytes"))
+        values = [*vars(self).values(), *self.edge_data.values(), *self.node_data.values()]
+        return sum(int(value.nbytes) for value in values if hasattr(value, "nbytes"))
 
     def save(self, folder: str | Path) -> Path:
         """Write `part-RANK.npz` atomically and return its path; `save_parts` writes a whole folder.
@@ -159,6 +170,7 @@ def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | N
     in_degree = np.diff(data.in_edges.indptr)
     out_degree = np.bincount(data.in_edges.indices, minlength=data.num_nodes).astype(np.int64)
     number = np.empty(data.num_nodes, dtype=np.int32)
+    loops = int(np.count_nonzero(data.edge_index[0] == data.edge_index[1])) if data.multigraph else 0
     for rank in range(num_parts):
         halo_ids, halo_offsets = halo.halo_of(needed, assignment, rank)
         local = halo.local_edges(data.in_edges, assignment, rank, halo_ids, number)
@@ -197,6 +209,10 @@ def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | N
             x=x,
             y=data.y[local.own_ids],
             split=data.split[local.own_ids],
+            edge_id=(edge_id := data.edge_order[local.position] if data.multigraph else None),
+            num_loops=loops,
+            edge_data={name: rows[edge_id] for name, rows in data.edge_data.items()},
+            node_data={name: rows[local.own_ids] for name, rows in data.node_data.items()},
         )
 
 
@@ -331,6 +347,8 @@ def _to_arrays(part: Part) -> dict[str, Any]:
             arrays |= {"x_indptr": value.indptr, "x_indices": value.indices}
             if value.data is not None:
                 arrays["x_data"] = value.data
+        elif isinstance(value, Mapping):
+            arrays |= {f"{name}.{key}": rows for key, rows in value.items()}
         elif value is not None:
             scalars[name] = value
     arrays["scalars"] = np.frombuffer(msgspec.json.encode(scalars), dtype=np.uint8)
@@ -347,8 +365,11 @@ def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
                 data=arrays.pop("x_data", None),
                 num_columns=values["num_features"],
             )
-        values = {"edge_weight": None} | values | arrays
-        return Part(**{field.name: values[field.name] for field in fields(Part)})
+        for name in ("edge_data", "node_data"):
+            keys = [key for key in arrays if key.startswith(f"{name}.")]
+            values[name] = {key.removeprefix(f"{name}."): arrays.pop(key) for key in keys}
+        values = {"edge_weight": None, "edge_id": None, "num_loops": 0} | values | arrays
+        return Part(**{own.name: values[own.name] for own in fields(Part)})
     except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
         raise GraphError(
             f"{path} is no part file ({error} missing or malformed); write the parts again"
@@ -382,6 +403,11 @@ def edge_weights64(part: Part, kind: str) -> tuple[NDArray[np.float64], NDArray[
     d_in = part.in_degree[: part.num_own].astype(np.float64)
     per_node = np.zeros(part.num_own)
     if kind == "gcn":
+        if part.num_loops:
+            raise GraphError(
+                f"the graph has {part.num_loops} self loops, and the weights of gcn add one to each node; expected a "
+                "graph without them"
+            )
         row = np.repeat(1 / np.sqrt(d_in + 1), np.diff(part.indptr))
         weight = row / np.sqrt(part.out_degree[part.indices] + 1.0)
         per_node = 1 / np.sqrt((part.out_degree[: part.num_own] + 1.0) * (d_in + 1))

@@ -61,7 +61,7 @@ def measure(data: GraphData, assignment: NDArray[Any]) -> PartitionQuality:
     """Rows that each part would send and receive, cut edges and balance."""
     assignment = np.asarray(assignment)
     parts = int(assignment.max()) + 1
-    edges = data.in_edges
+    edges = data.simple_in_edges
     volume = halo.halo_volume(halo.needed_rows(edges, assignment, parts), assignment)
     receiver = np.repeat(assignment, np.diff(edges.indptr))
     cut = receiver != assignment[edges.indices]
@@ -169,12 +169,14 @@ def _metis_balanced(
     from wirewise.graph.refine import lower_busiest
 
     start = _fill_empty(_metis(data, num_parts, seed, weight), num_parts)
-    return lower_busiest(data.in_edges, start, num_parts, weight, seed=seed, max_imbalance=_MAX_IMBALANCE)
+    return lower_busiest(
+        data.simple_in_edges, start, num_parts, weight, seed=seed, max_imbalance=_MAX_IMBALANCE
+    )
 
 
 def _undirected_edges(data: GraphData) -> InEdges:
     if not data.directed:
-        return data.in_edges
+        return data.simple_in_edges
     pairs, _ = symmetrized(data.edge_index, data.num_nodes)
     return in_edges(pairs, data.num_nodes)
 

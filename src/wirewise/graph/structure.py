@@ -8,11 +8,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["InEdges", "in_edges", "one_way_edge", "out_edges", "symmetrized"]
+__all__ = ["InEdges", "in_edges", "one_way_edge", "order_by_target", "out_edges", "symmetrized"]
 
 
 class InEdges(NamedTuple):
-    """CSR by target: sources of v are `indices[indptr[v]:indptr[v + 1]]`, ascending, without v, once each."""
+    """CSR by target: sources of v are `indices[indptr[v]:indptr[v + 1]]`, ascending.
+
+    Of a simple graph without v and once each; otherwise as often as the edge list has them.
+    """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -28,6 +31,12 @@ def in_edges(edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float3
     matrix.sum_duplicates()
     merged = None if weight is None else matrix.data.astype(np.float32, copy=False)
     return InEdges(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), merged)
+
+
+def order_by_target(edge_index: NDArray[Any]) -> NDArray[np.int64]:
+    """Columns of an edge list [2, E] by target, then by source, then as given; int64 [E]."""
+    source, target = edge_index
+    return np.lexsort((source, target)).astype(np.int64, copy=False)
 
 
 def out_edges(edges: InEdges) -> InEdges:

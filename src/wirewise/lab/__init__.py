@@ -8,6 +8,7 @@ from wirewise.lab.job import Job, JobResult
 from wirewise.lab.loopback import Loopback
 from wirewise.lab.namespaces import available, clean
 from wirewise.lab.network import Lab
+from wirewise.lab.owned import run_owned
 from wirewise.lab.pairs import Pairs, pairs_of, topology_of
 from wirewise.lab.servers import Servers
 
@@ -27,6 +28,7 @@ __all__ = [
     "interface_bytes",
     "pairs_of",
     "parse_fault",
+    "run_owned",
     "topology_of",
 ]
 

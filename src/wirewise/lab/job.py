@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import IO
 
 from wirewise.errors import LabError
-from wirewise.lab.keeper import END_PROCESSES_OF_JOB, Keeper
+from wirewise.lab.keeper import END_PROCESSES_OF_JOB, JOB_VARIABLE, Keeper
 
-__all__ = ["JOB_VARIABLE", "Job", "JobResult", "Listener", "Process"]
+__all__ = ["Job", "JobResult", "Listener", "Process"]
 
 Listener = Callable[[int, str], None]
 """Called with a host's number and a line that one of its processes printed."""
-
-JOB_VARIABLE = "WIREWISE_JOB"
-"""Marks every process of a job, also those that its processes start in sessions of their own."""
 
 _TAIL = 60
 _STOP_S = 5.0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from typing import IO
 
 from wirewise.errors import LabError
 
-__all__ = ["END_PROCESSES_OF_JOB", "REMOVE_NAMESPACES", "Keeper"]
+__all__ = ["END_PROCESSES_OF_JOB", "JOB_VARIABLE", "REMOVE_NAMESPACES", "Keeper"]
 
+JOB_VARIABLE = "WIREWISE_JOB"
+"""Marks every process of a job, also those that its processes start in sessions of their own."""
 _TIMEOUT_S = 30.0
 
 # A process may fork between the listing and the signal, so all are listed again until none is left.
@@ -69,6 +72,8 @@ class Keeper:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A job that this one runs in ends its processes by their mark, and must leave us to tidy up.
+            env={name: value for name, value in os.environ.items() if name != JOB_VARIABLE},
         )
         first = pipe(self._process.stdout).readline().strip()
         if first != "ready":

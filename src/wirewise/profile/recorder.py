@@ -139,11 +139,8 @@ class Recorder:
     def _fail(self, error: TraceError) -> None:
         self.failed, self.active = True, False
         self._rows, self._pending = [], []
-        print(
-            f"wirewise: rank {self.header.rank} stopped recording in step {self.step}: {error}. The job goes on",
-            file=sys.stderr,
-            flush=True,
-        )
+        message = f"wirewise: rank {self.header.rank} stopped recording in step {self.step}: {error}. The job goes on\n"
+        sys.stderr.write(message)
 
     def _write(self) -> None:
         over = [p for p in self._pending if p.end is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from wirewise import plans
+from wirewise import lab, plans
 from wirewise.codec.gradients import CODECS
 from wirewise.cost.gradients import GradientCosts, GroupLinks
 from wirewise.errors import InputError, PeerError
@@ -163,16 +163,16 @@ def _started(
     """Run the command until its ranks have written the result, which is returned; `what` says what comes before."""
     result.unlink(missing_ok=True)
     with log.open("wb") as file:
-        done = subprocess.run(
+        exit_code = lab.run_owned(
             [find_program(command[0]), *command[1:]],
             env=environment(entry),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
-    if done.returncode or not result.exists():
+    if exit_code or not result.exists():
         raise PeerError(
-            f"the command ended with exit code {done.returncode} before {what}; its log is {log}, and ends:\n"
+            f"the command ended with exit code {exit_code} before {what}; its log is {log}, and ends:\n"
             f"{last_words(log)}"
         )
     return result

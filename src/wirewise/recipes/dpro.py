@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from scipy.stats import t
 
-from wirewise import plans
+from wirewise import lab, plans
 from wirewise.errors import PeerError
 from wirewise.files import atomic_file, make_folder
 from wirewise.planners.fusion import from_trace
@@ -123,16 +123,16 @@ def _record(command: Sequence[str], folder: Path, wish: Wish, base: Mapping[str,
     log = folder / "log.txt"
     told = TraceWish(folder=str(folder.resolve()), warmup=wish.warmup, steps=wish.steps, stop=True)
     with log.open("wb") as file:
-        done = subprocess.run(
+        exit_code = lab.run_owned(
             [find_program(command[0]), *command[1:]],
             env=tracing_environment(told, base),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
-    if done.returncode:
+    if exit_code:
         raise PeerError(
-            f"the command ended with exit code {done.returncode}; its log is {log}, and ends:\n{last_words(log)}"
+            f"the command ended with exit code {exit_code}; its log is {log}, and ends:\n{last_words(log)}"
         )
     return load([folder])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import numpy as np
 from wirewise import lab
 from wirewise.cost.stalls import COMPONENTS, Amount, DataTimes, decompose
 from wirewise.errors import InputError, LabError
+from wirewise.files import owned_folder
+from wirewise.lab.leaving import catch_signals, restore_signals
 from wirewise.profile.launch import environment
-from wirewise.profile.stalls.cache import memory_folder
+from wirewise.profile.stalls.cache import cache_folder
 from wirewise.profile.stalls.command import Launch, parse_command
 from wirewise.profile.stalls.records import Run, read_run
 from wirewise.profile.stalls.report import StallReport
@@ -83,7 +85,12 @@ def measure(
     _check(job, launch)
     found: dict[str, list[Run]] = {}
     with ExitStack() as stack:
-        root = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wirewise-stalls-")))
+        stack.callback(restore_signals, catch_signals())
+        root = (
+            stack.enter_context(owned_folder(folder))
+            if folder
+            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wirewise-stalls-")))
+        )
         runner = _Runner(job, launch, root, stack)
         names = _runs(job, launch)
         for repeat in range(job.repeats):
@@ -139,7 +146,7 @@ class _Runner:
         folder = (self._root / f"{repeat}-{name.replace(' ', '-')}").resolve()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        with _cache_folder() as cache:
+        with cache_folder() as cache:
             settings = Settings(
                 folder=str(folder),
                 cache_folder=str(cache),
@@ -185,15 +192,6 @@ def _variables(settings: Settings) -> dict[str, str]:
     """Only what differs from this process: launchers set the rest for each rank."""
     wanted = environment({ENTRY: settings.variables()})
     return {name: value for name, value in wanted.items() if os.environ.get(name) != value}
-
-
-@contextmanager
-def _cache_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="wirewise-cache-", dir=memory_folder()))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _drop_caches() -> None:

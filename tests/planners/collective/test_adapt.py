@@ -139,3 +139,27 @@ def test_what_is_no_tree_is_told():
         tree(distances(switch(3)), (0, 1, 2), 0, ("star",))
     with pytest.raises(PlanError, match="greedy"):
         synthesize(problem(ring(6), members=(0, 2, 4)))
+
+
+def one_way(*rates):
+    """A directed ring of ranks with one chord: most pairs of neighbours are joined in one direction only."""
+    n = len(rates)
+    ends = [(r, (r + 1) % n, rate) for r, rate in enumerate(rates)] + [(0, n // 2, 2e9)]
+    return of_pairs("one-way", n, {(s, t): rate for s, t, rate in ends})
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_one_way_links_are_taken_in_their_direction(collective):
+    wanted = problem(one_way(7e9, 3e9, 5e9, 3e9, 5e9, 3e9, 3e9), collective, root=3)
+    made = synthesize(wanted)
+    check(made)
+    assert simulate(made, wanted.network, MB).finish_s > 0
+
+
+def test_sums_take_the_fast_direction_of_each_link():
+    """Ranks reach the root quickly over a chain that is slow the other way."""
+    pairs = {(r, r + 1): 1e9 for r in range(4)} | {(r + 1, r): 1e7 for r in range(4)}
+    pairs |= {(4, r): 1e8 for r in range(4)} | {(r, 4): 1e8 for r in range(3)}
+    wanted = problem(of_pairs("fast one way", 5, pairs), "reduce", root=4)
+    seconds = simulate(synthesize(wanted), wanted.network, wanted.size_bytes).finish_s
+    assert seconds < 1.5 * wanted.size_bytes / 1e9

@@ -120,3 +120,12 @@ def test_renumbered_programs_are_right(collective):
 def test_exact_search_takes_part_on_small_networks():
     choice = choose(problem(ring(4), "all_to_all", 1e3), {"sccl": sccl.synthesize}, time_limit_s=5.0)
     assert "sccl" in {c.name for c in choice.candidates}
+
+
+def test_a_planner_that_breaks_does_not_take_the_others_away():
+    def broken(problem, *, time_limit_s, seed):
+        return 1 / 0
+
+    found = choose(problem(four_unequal(), "all_gather"), {"broken": broken, **PLANNERS}, time_limit_s=5.0)
+    check(found.program)
+    assert any("broken: failed by a defect of its own (ZeroDivisionError" in note for note in found.notes)

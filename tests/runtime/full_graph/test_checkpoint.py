@@ -69,6 +69,36 @@ def test_damaged_or_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     run_ranks_as_threads(1, body)
 
 
+class Runs:
+    """Pickled, a call of `Path.touch`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    parts = split(small_graph(), 1)
+    written = tmp_path / "written-by-the-file"
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        transport = fg.Transport(group, timeout_s=30, store=store)
+        trainer = build_trainer(parts[0], transport, "fp32")
+        path = checkpoint.save(trainer, tmp_path, extra={"hook": Runs(written)})
+        with pytest.raises(InputError, match="cannot read the checkpoint"):
+            checkpoint.load(trainer, tmp_path, 0)
+        assert not written.exists()
+        torch.load(path, weights_only=False)
+        trainer.close()
+        transport.close()
+
+    run_ranks_as_threads(1, body)
+    # Only the reading without a guard, at the end, ran it.
+    assert written.exists()
+
+
 def test_an_unwritable_folder_leaves_nothing(tmp_path: Path) -> None:
     parts = split(small_graph(), 1)
     blocked = tmp_path / "file"

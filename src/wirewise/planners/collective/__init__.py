@@ -25,7 +25,7 @@ PLANNERS: dict[str, Callable[..., Program | Proposal]] = {
     "sccl": sccl.propose,
 }
 """Planners by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes; "auto" asks them in
-this order."""
+this order, the quick ones first."""
 
 
 def plan(

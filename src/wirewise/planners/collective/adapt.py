@@ -83,14 +83,18 @@ def synthesize(
     ends = time.monotonic() + time_limit_s
     distance = distances(problem.network)
     groups = grouped(distance, problem.group)
+    root = _root(problem, distance)
+    # Towards the root messages take the links the other way, and those may be slower, or not there.
+    towards = problem.collective in ("reduce", "gather")
     best, best_s = None, math.inf
     for chosen in [tuple(shapes)] if shapes else itertools.product(SHAPES, repeat=_depth(groups)):
         if best is not None and time.monotonic() > ends:
             break
-        parents = tree(distance, groups, _root(problem, distance), chosen)
-        if parents is None:
+        parents = tree(distance.T if towards else distance, groups, root, chosen)
+        inwards = tree(distance.T, groups, root, chosen) if problem.collective == "all_reduce" else parents
+        if parents is None or inwards is None:
             continue
-        program = program_of(problem, parents, segments)
+        program = program_of(problem, parents, segments, inwards)
         seconds = simulate(program, problem.network, problem.size_bytes).finish_s
         if seconds < best_s:
             best, best_s = program, seconds
@@ -271,18 +275,22 @@ def _root(problem: CollectiveProblem, distance: NDArray[np.float64]) -> int:
     return problem.group[int(own.max(axis=1).argmin())]
 
 
-def program_of(problem: CollectiveProblem, parents: Parents, segments: int | None = None) -> Program:
+def program_of(
+    problem: CollectiveProblem, parents: Parents, segments: int | None = None, inwards: Parents | None = None
+) -> Program:
     """The collective on a tree.
 
     Args:
         problem: One of `COLLECTIVES`.
         parents: Parent of each rank but the root; children in the order in which they are served.
         segments: None: as `pipeline_segments` says.
+        inwards: Of an all-reduce, the tree of the same root on which sums go to it; None: the same tree.
     """
     spreads = problem.collective in ("broadcast", "reduce", "all_reduce")
     program = _spread(problem, parents) if spreads else _scattered(problem, parents)
     if problem.collective == "all_reduce":
-        program = summed_then_spread(backwards(program), program)
+        summed = program if inwards is None else _spread(problem, inwards)
+        program = summed_then_spread(backwards(summed), program)
     elif problem.collective in ("reduce", "gather"):
         program = backwards(program)
     if segments is None:

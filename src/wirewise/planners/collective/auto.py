@@ -38,12 +38,11 @@ _NEAR_BOUND = 1.02
 _ALIKE = 0.05
 """Of programs that differ by less than this part, the one with the fewest messages is taken: handling a message takes
 processor time, which the simulation leaves out."""
-_FEW_RANKS = 16
-"""Up to so many, every planner takes seconds."""
 _MANY_RANKS = 64
 """Above it, only the quick planners are asked."""
 _QUICK = ("adapt", "greedy")
-"""Planners that keep to any time limit, asked before the others."""
+"""Planners that end by themselves within seconds, asked before the others, with half of the time each: cut short, they
+may be far from what they find alone."""
 
 
 class Choice(NamedTuple):
@@ -78,9 +77,9 @@ def choose(
 
     Args:
         problem: What for.
-        planners: By name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this order; with
-            many ranks or without time the quick ones first.
-        time_limit_s: For all; each planner gets an equal part of what is left.
+        planners: By name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this order, the
+            quick ones first. One that fails is left out, and a note says why.
+        time_limit_s: For all; a quick planner gets half of what is left, the others equal parts.
         seed: Of the planners.
         gain: Part by which a program must beat what process groups do by themselves, or "builtin" is chosen.
 
@@ -93,8 +92,7 @@ def choose(
     )
     notes: list[str] = []
     tried = list(_known(problem, notes, ends))
-    few = len(problem.group) <= _FEW_RANKS and time.monotonic() < ends
-    ordered = list(planners) if few else sorted(planners, key=lambda name: name not in _QUICK)
+    ordered = sorted(planners, key=lambda name: name not in _QUICK)
     asked = [name for name in ordered if len(problem.group) <= _MANY_RANKS or name in _QUICK]
     for number, name in enumerate(asked):
         left = ends - time.monotonic()
@@ -108,7 +106,7 @@ def choose(
             )
             notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
             break
-        share = max(left, 0.0) / (len(asked) - number)
+        share = max(left, 0.0) / (2 if name in _QUICK else len(asked) - number)
         make = partial(planners[name], problem, time_limit_s=share, seed=seed)
         found = _tried(name, problem, make, notes, ends)
         tried += [found] if found else []
@@ -168,6 +166,11 @@ def _tried(
         program, seconds = with_best_segments(made, problem.network, problem.size_bytes, time_limit_s=left_s)
     except WirewiseError as error:
         notes.append(f"{name}: {error}")
+        return None
+    except Exception as error:  # One planner's defect must not take the programs of the others away.
+        notes.append(
+            f"{name}: failed by a defect of its own ({type(error).__name__}: {error}); please report it"
+        )
         return None
     notes.extend(f"{name}: {note}" for note in own_notes)
     return _Tried(name, msgspec.structs.replace(program, name=name), seconds)

@@ -19,14 +19,48 @@ from pathlib import Path
 from typing import Any
 
 from wirewise.errors import InputError
+from wirewise.files import owned_folder
 
-__all__ = ["ItemCache", "memory_folder"]
+__all__ = ["ItemCache", "cache_folder", "memory_folder", "remove_stale"]
+
+_PREFIX = "wirewise-cache-"
+_YOUNG_S = 60.0
+"""A folder of this age may not have been locked yet by the process that made it."""
 
 
 def memory_folder() -> Path:
     """A folder whose files stay in memory where there is one, otherwise the folder of temporary files."""
     shared = Path("/dev/shm")
     return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def cache_folder() -> Iterator[Path]:
+    """A new folder in memory for items; it goes at the end, or at the next call where this process is killed."""
+    remove_stale()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory_folder()))
+    try:
+        with owned_folder(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale() -> list[Path]:
+    """Remove this user's folders of `cache_folder` whose processes have died; returns them."""
+    removed = []
+    for folder in memory_folder().glob(f"{_PREFIX}*"):
+        try:
+            held = folder.lstat()
+            if held.st_uid != os.getuid() or time.time() - held.st_mtime < _YOUNG_S:
+                continue
+            with owned_folder(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+        except (OSError, InputError):
+            # In use, gone meanwhile, or no folder at all.
+            continue
+    return removed
 
 
 class ItemCache:

@@ -10,6 +10,7 @@ it has the files of exactly the ranks of the job.
 
 from __future__ import annotations
 
+import _codecs
 import contextlib
 import os
 import re
@@ -17,15 +18,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from wirewise.cost.codec import CodecCost
+from wirewise.cost.exchange import ExchangeCosts, LinkTable
+from wirewise.cost.link import LinkCost, OnlineLinkCost, OnlineLinkTable
 from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder
+from wirewise.planners.bitwidth.auto import AutoDecision
 from wirewise.runtime.full_graph.trainer import Trainer
 
 __all__ = ["discard", "latest", "load", "prune", "ranks_by_epoch", "save"]
 
 _FORMAT = 2
+_RECORDS = (AutoDecision, CodecCost, ExchangeCosts, LinkCost, LinkTable, OnlineLinkCost, OnlineLinkTable)
+"""What a checkpoint holds besides tensors, arrays and plain data: records without code of their own."""
+_ARRAYS: tuple[Any, ...] = (
+    _codecs.encode,
+    np.dtype,
+    np.ndarray,
+    *(value.__reduce__()[0] for value in (np.zeros(1), np.float64(0), CodecCost())),
+    *(type(np.dtype(name)) for name in ("b1", "u1", "i1", "i2", "i4", "i8", "f4", "f8")),
+)
+"""What puts arrays and records together; none of these calls what the file names."""
 
 
 def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any] | None = None) -> Path:
@@ -106,12 +122,17 @@ def latest(folder: str | os.PathLike, world_size: int) -> int | None:
 def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> dict[str, Any]:
     """Put a fresh trainer where the saved one was; returns what was given to `save` as `extra`.
 
+    Reading runs no code of the file: it holds tensors, arrays, plain data and a few records, or it is refused.
+
     Raises:
-        InputError: The file is missing, damaged, or of another world size, mode, seed or partition.
+        InputError: The file is missing, damaged, holds anything else, or is of another world size, mode, seed or
+            partition.
     """
     path = _file(folder, epoch, trainer.transport.rank)
+    # For good, as ranks may be threads: a block of `safe_globals` would end under the feet of another one.
+    torch.serialization.add_safe_globals([*_RECORDS, *_ARRAYS])
     try:
-        state = torch.load(path, weights_only=False)
+        state = torch.load(path, weights_only=True)
     except Exception as error:
         raise InputError(
             f"cannot read the checkpoint {path}: {error}; expected a file written by `checkpoint.save`. "

@@ -14,7 +14,7 @@ from wirewise.collective.exporters.msccl.model import (
     ThreadBlock,
 )
 from wirewise.collective.exporters.msccl.rules import RULES
-from wirewise.collective.exporters.msccl.validate import Violation, check, violations
+from wirewise.collective.exporters.msccl.validate import Violation, check, result_unknown, violations
 from wirewise.collective.exporters.msccl.xml import dumps, loads
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "execute",
     "loads",
     "lower",
+    "result_unknown",
     "stuck",
     "violations",
 ]

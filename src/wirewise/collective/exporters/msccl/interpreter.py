@@ -28,7 +28,7 @@ from wirewise.collective.exporters.msccl.model import (
 )
 from wirewise.errors import ProgramError
 
-__all__ = ["Memory", "buffers", "execute", "stuck"]
+__all__ = ["Memory", "buffers", "execute", "stuck", "unwritten"]
 
 Array = npt.NDArray[Any]
 Memory = dict[str, Array]
@@ -47,6 +47,8 @@ class _Machine:
         self.flags: dict[tuple[int, int], tuple[int, int]] = {}
         self.waiting: dict[tuple[int, int], str] = {}
         self.progress = 0
+        self.reads_unwritten: str | None = None
+        """The first step that adds or sends what nobody has written; looked for by `unwritten` only."""
 
     def view(self, rank: int, place: Place, count: int, piece: slice) -> Array:
         at = physical(self.algorithm, rank, place)
@@ -79,14 +81,14 @@ def execute(
     Raises:
         ProgramError: Thread blocks wait for each other for ever; the message names what they wait for.
     """
-    slot_bytes, slots = PROTOCOLS[algorithm.protocol]
+    slot_bytes = PROTOCOLS[algorithm.protocol].slot_bytes
     elements, item_bytes = inputs[0].shape[1], inputs[0].dtype.itemsize
     memory = [_memory(algorithm, rank, given) for rank, given in enumerate(inputs)]
     # One send holds several chunks where they are small, or a piece of one.
     chunks_a_send = min(max(1, slot_bytes // max(1, elements * item_bytes)), limits("microsoft").chunks)
     size = max(1, min(elements, slot_bytes // item_bytes))
     pieces = [_Piece(n, slice(n * size, (n + 1) * size)) for n in range(math.ceil(elements / size))]
-    machine = _Machine(algorithm, memory, slots if fifo is None else fifo, chunks_a_send)
+    machine = _Machine(algorithm, memory, _slots(algorithm, fifo), chunks_a_send)
     _run(machine, pieces, seed)
     if machine.waiting:
         raise ProgramError(
@@ -96,16 +98,54 @@ def execute(
     return memory
 
 
-def stuck(algorithm: Algorithm, fifo: int = 1) -> list[str]:
-    """What waits for ever if a connection holds `fifo` sends of one chunk each; empty: all algorithms end.
+def stuck(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) -> list[str]:
+    """What waits for ever if a connection holds `fifo` sends of `chunks_a_send` chunks; empty: the algorithm ends.
 
-    One chunk a send is the worst case: so it is where a chunk of the buffers is larger than a slot.
+    One chunk a send is the worst case: so it is where a chunk of the buffers is as large as a slot.
+
+    Args:
+        algorithm: Which.
+        fifo: Sends that wait in a connection at most; None: as many as the protocol has.
+        chunks_a_send: Chunks of a step that one send moves at most.
     """
-    inputs = [np.zeros((buffers(algorithm, rank)[0], 0), np.int8) for rank in range(len(algorithm.gpus))]
-    memory = [_memory(algorithm, rank, given) for rank, given in enumerate(inputs)]
-    machine = _Machine(algorithm, memory, fifo, 1)
+    machine = _Machine(algorithm, _memories(algorithm, 0, np.int8), _slots(algorithm, fifo), chunks_a_send)
     _run(machine, [_Piece(0, slice(0, 0))], None)
     return list(machine.waiting.values())
+
+
+class Unwritten(NamedTuple):
+    """What comes of memory that nobody has written."""
+
+    outputs: list[Array]
+    """By rank, for each chunk of the output whether its value depends on such memory."""
+    first_step: str | None
+    """The first step that reads some; None: no step does."""
+
+
+def unwritten(algorithm: Algorithm, fifo: int | None = 1) -> Unwritten:
+    """Follow what outputs and scratch buffers hold at the start, which is undefined, through the algorithm.
+
+    Args:
+        algorithm: One that ends, see `stuck`.
+        fifo: As in `stuck`.
+    """
+    # A chunk is one truth value, "undefined", and a sum is undefined where one of its terms is.
+    memory = _memories(algorithm, 1, np.bool_, unwritten=True)
+    machine = _Machine(algorithm, memory, _slots(algorithm, fifo), 1)
+    _run(machine, [_Piece(0, slice(0, 1))], None)
+    return Unwritten([own["o"][:, 0] for own in memory], machine.reads_unwritten)
+
+
+def _slots(algorithm: Algorithm, fifo: int | None) -> int:
+    return PROTOCOLS[algorithm.protocol].slots if fifo is None else fifo
+
+
+def _memories(algorithm: Algorithm, elements: int, dtype: Any, unwritten: bool = False) -> list[Memory]:
+    """Buffers of all ranks, with inputs of zeros."""
+    return [
+        _memory(algorithm, rank, np.zeros((buffers(algorithm, rank)[0], elements), dtype), unwritten)
+        for rank in range(len(algorithm.gpus))
+    ]
 
 
 def buffers(algorithm: Algorithm, rank: int) -> tuple[int, int]:
@@ -116,17 +156,23 @@ def buffers(algorithm: Algorithm, rank: int) -> tuple[int, int]:
     return sizes(algorithm.collective, len(algorithm.gpus), algorithm.chunks_per_loop)
 
 
-def _memory(algorithm: Algorithm, rank: int, given: Array) -> Memory:
-    """Buffers at the start; in place, the input lies in the output (or the output in the input)."""
+def _memory(algorithm: Algorithm, rank: int, given: Array, unwritten: bool = False) -> Memory:
+    """Buffers at the start; in place, the input lies in the output (or the output in the input).
+
+    What is no input holds zeros, or `unwritten`.
+    """
     inputs, outputs = buffers(algorithm, rank)
     if given.shape[0] != inputs:
         raise ProgramError(f"got an input of {given.shape[0]} chunks for rank {rank}; expected {inputs}")
+    at = physical(algorithm, rank, Place("i", 0))
+    if at.buffer == "o":
+        # A file of another call may name one of the two only.
+        outputs = max(outputs, at.offset + inputs)
     made = {
         "i": given.copy(),
-        "o": np.zeros((outputs, given.shape[1]), given.dtype),
-        "s": np.zeros((algorithm.gpus[rank].scratch_chunks, given.shape[1]), given.dtype),
+        "o": np.full((outputs, given.shape[1]), unwritten, given.dtype),
+        "s": np.full((algorithm.gpus[rank].scratch_chunks, given.shape[1]), unwritten, given.dtype),
     }
-    at = physical(algorithm, rank, Place("i", 0))
     if at.buffer == "o":
         made["o"][at.offset : at.offset + inputs] = given
         made["i"] = made["o"][at.offset : at.offset + inputs]
@@ -186,6 +232,8 @@ def _send(
     step, kind = block.steps[index], KINDS[block.steps[index].kind]
     count = min(machine.chunks_a_send, step.chunks - begin)
     value = _value(machine, rank, step, begin, count, piece)
+    if value.dtype == np.bool_ and machine.reads_unwritten is None and value.any():
+        machine.reads_unwritten = f"rank {rank}, thread block {number}, step {index} ({step.kind})"
     if kind.receives:
         line = machine.connections[block.receive, rank, block.channel]
         while not line:

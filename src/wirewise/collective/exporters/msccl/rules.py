@@ -40,8 +40,8 @@ RULES = {
     "nop": "A nop waits for something.",
     "chain": "After nops, the last wait is on the step itself.",
     "pairing": "On each connection, sends and receives are as many, of the same counts, in the same order.",
-    "deadlock": "Nothing waits for ever when a connection holds one send.",
+    "deadlock": "Nothing waits for ever when a connection holds one send, or as many as are given.",
     "race": "Of two steps that use one chunk, of which one writes, one waits for the other.",
-    "result": "Each rank ends with what the collective asks for.",
+    "result": "Each rank ends with what the collective asks for, whatever outputs and scratch held before.",
 }
 """What is checked; the last four by running the algorithm."""

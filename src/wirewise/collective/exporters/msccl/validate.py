@@ -2,7 +2,8 @@
 
 The rules are those of microsoft/msccl (src/graph/topo.cc, include/msccl.h) and of Azure's executor
 (src/misc/msccl/msccl_parser.cc). Stricter than both: whole intervals must lie in their buffers, connections must
-pair, nothing may race, nothing may get stuck with one send in a connection, and the result must be right.
+pair, nothing may race, nothing may get stuck (with one send in a connection unless told otherwise), and the result
+must be right, whatever outputs and scratch buffers hold before.
 """
 
 from __future__ import annotations
@@ -14,41 +15,64 @@ from collections.abc import Iterator
 import numpy as np
 
 from wirewise.collective.exporters.msccl.form import Violation, form_violations
-from wirewise.collective.exporters.msccl.interpreter import Array, buffers, execute, stuck
-from wirewise.collective.exporters.msccl.model import KINDS, Algorithm, Dialect
+from wirewise.collective.exporters.msccl.interpreter import Array, buffers, execute, stuck, unwritten
+from wirewise.collective.exporters.msccl.model import KINDS, PROTOCOLS, Algorithm, Dialect
 from wirewise.collective.exporters.msccl.races import races
 from wirewise.collective.exporters.msccl.xml import loads
 from wirewise.errors import ProgramError
 
-__all__ = ["Violation", "check", "expected", "violations"]
+__all__ = ["Violation", "check", "expected", "result_unknown", "violations"]
 
 
-def violations(text: str, dialect: Dialect = "microsoft", root: int = 0) -> list[Violation]:
+def violations(
+    text: str, dialect: Dialect = "microsoft", root: int = 0, fifo: int | None = 1
+) -> list[Violation]:
     """Everything that is wrong with a file: its form first, and what it does once the form is right.
 
     Args:
         text: The XML.
         dialect: Whose parser it is for.
         root: Root of the call, for broadcast and reduce: the file does not say it.
+        fifo: Sends of one chunk each that a connection holds at most; None: as many as NCCL has for the file's
+            protocol. With 1, what is right stays right on every runtime.
     """
     try:
         tree = ET.fromstring(text)
     except ET.ParseError as error:
         return [Violation("xml", "file", f"{error}; expected one element `algo`")]
     found = list(form_violations(tree, dialect))
-    return found or list(_deed_violations(loads(text, dialect), root))
+    return found or list(_deed_violations(loads(text, dialect), root, fifo))
 
 
-def check(text: str, dialect: Dialect = "microsoft", root: int = 0) -> None:
+def check(text: str, dialect: Dialect = "microsoft", root: int = 0, fifo: int | None = 1) -> None:
     """Raise if something is wrong with a file; arguments as in `violations`.
 
     Raises:
         ProgramError: The message names the rule, the place and the number of further faults.
     """
-    found = violations(text, dialect, root)
+    found = violations(text, dialect, root, fifo)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ProgramError(f"{found[0].where}: {found[0].rule}: {found[0].message}{more}")
+
+
+def result_unknown(text: str, dialect: Dialect = "microsoft") -> str | None:
+    """Why nothing can be said about the result of a file without violations; None: it was compared.
+
+    Args:
+        text: The XML of a file whose form is right.
+        dialect: Whose parser it is for.
+    """
+    algorithm = loads(text, dialect)
+    if algorithm.collective != "custom":
+        return None
+    call = ET.fromstring(text).get("coll")
+    used = unwritten(algorithm, None).first_step
+    also = f"; {used} reads memory that nobody has written" if used else ""
+    return (
+        f"the file does not say what a call of {call!r} ends with, so the result is not checked; form, pairing, "
+        f"waiting and races are{also}"
+    )
 
 
 def expected(algorithm: Algorithm, inputs: list[Array], root: int) -> dict[int, Array]:
@@ -73,23 +97,28 @@ def expected(algorithm: Algorithm, inputs: list[Array], root: int) -> dict[int, 
     return {}
 
 
-def _deed_violations(algorithm: Algorithm, root: int) -> Iterator[Violation]:
+def _deed_violations(algorithm: Algorithm, root: int, fifo: int | None) -> Iterator[Violation]:
     pairing = list(_pairing(algorithm))
     yield from pairing
     if pairing:
         return
-    waiting = stuck(algorithm, fifo=1)
+    waiting = stuck(algorithm, fifo)
     if waiting:
+        slots = PROTOCOLS[algorithm.protocol].slots if fifo is None else fifo
+        held = "one send" if slots == 1 else f"{slots} sends"
+        whose = f", as NCCL's do with protocol {algorithm.protocol}" if fifo is None else ""
+        whole = max(step.chunks for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps)
+        small = "" if stuck(algorithm, fifo, whole) else " (a call so small that a step is one send ends)"
         yield Violation(
             "deadlock",
             "algo",
-            f"{waiting[0]} for ever if a connection holds one send; give sends and receives their own thread "
-            "blocks, or put waits in one order",
+            f"{waiting[0]} for ever if a connection holds {held} of one chunk each{whose}{small}; give sends and "
+            "receives their own thread blocks, or put waits in one order",
         )
         return
     for said in races(algorithm):
         yield Violation("race", said.partition(":")[0], f"{said}; add a depid to the later one")
-    yield from _wrong_result(algorithm, root)
+    yield from _wrong_result(algorithm, root, fifo)
 
 
 def _pairing(algorithm: Algorithm) -> Iterator[Violation]:
@@ -120,21 +149,27 @@ def _counted(counts: list[int]) -> str:
     return ", ".join(f"{times} x {count}" for count, times in sorted(Counter(counts).items()))
 
 
-def _wrong_result(algorithm: Algorithm, root: int) -> Iterator[Violation]:
-    """Random integers of 40 bits: a value that is left out or added twice shows in the sum."""
+def _wrong_result(algorithm: Algorithm, root: int, fifo: int | None) -> Iterator[Violation]:
+    """Random integers of 40 bits: a value that is left out or added twice shows in the sum.
+
+    What depends on memory that nobody has written is wrong whatever this machine's memory holds.
+    """
     if algorithm.collective == "custom":
         return
     random = np.random.default_rng(0)
     inputs = [
         random.integers(2**40, size=(buffers(algorithm, rank)[0], 1)) for rank in range(len(algorithm.gpus))
     ]
-    memory = execute(algorithm, inputs, fifo=1)
+    memory = execute(algorithm, inputs, fifo=fifo)
+    undefined = unwritten(algorithm, fifo)
     for rank, wanted in expected(algorithm, inputs, root).items():
-        wrong = np.flatnonzero((memory[rank]["o"] != wanted).any(axis=1))
+        tainted = undefined.outputs[rank]
+        wrong = np.flatnonzero((memory[rank]["o"] != wanted).any(axis=1) | tainted)
         if len(wrong):
+            why = f" ({undefined.first_step} reads memory that nobody has written)" if tainted.any() else ""
             yield Violation(
                 "result",
                 f"gpu {rank}",
                 f"{len(wrong)} of {len(wanted)} chunks of the output are not what {algorithm.collective} asks "
-                f"for, the first of them o[{wrong[0]}]; check the program with wirewise.collective.check",
+                f"for, the first of them o[{wrong[0]}]{why}; check the program with wirewise.collective.check",
             )

@@ -3,13 +3,14 @@
 L. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", 2024. Every
 rank is the root of k trees (a broadcast has one root); each tree carries an equal share of the root's block.
 Objective: the least time on the busiest edge. It is the cut bound, reached exactly, in polynomial time: the
-rate from maximum flows, switches removed by edge splitting, trees grown one edge at a time. Latencies are not in
+rate from maximum flows, switches removed by edge splitting (or, where
+their rates in and out differ, by a linear program over routes), trees grown one edge at a time. Latencies are not in
 the objective; among the best forests that are tried, the quickest in simulation is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -21,13 +22,14 @@ import numpy as np
 from wirewise.collective import Network, Program
 from wirewise.collective.bounds import bound, busiest_edge_s
 from wirewise.collective.maxflow import capacities
-from wirewise.errors import PlanError, WirewiseError
+from wirewise.errors import PlanError, TopologyError, WirewiseError
 from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest.joint import Division, divided
 from wirewise.planners.collective.forest.packing import Batch, grow
 from wirewise.planners.collective.forest.quickest import loads_of, quickest_trees
-from wirewise.planners.collective.forest.rates import exact, with_trees
+from wirewise.planners.collective.forest.rates import carries, exact, with_trees
+from wirewise.planners.collective.forest.routed import routed_paths
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.trees import Tree, spread, summed, summed_and_spread
@@ -163,9 +165,24 @@ def _packed(
             yield _grown(network, paths, roots, group, deadline)
         if some and len(group) > _SMALL:
             return
-    if not some:
-        rest = split(network, scaled, supply, sinks, group)
-        yield _grown(network, rest or {}, roots, group, deadline)
+    if some:
+        return
+    rest = _split_exactly(partial(split, network, scaled, supply, sinks, group))
+    if rest:
+        yield _grown(network, rest, roots, group, deadline)
+    whole = len(group) == network.ranks and fixed_routes
+    if whole and not (rest and carries(as_capacities(network, rest), supply, sinks, scaled.trees)):
+        routed = routed_paths(network, supply, sinks, deadline.left_s)
+        if routed:
+            yield _grown(network, routed, roots, group, deadline)
+
+
+def _split_exactly(split: Callable[[], Paths | None]) -> Paths | None:
+    """None: a switch that takes in more than it lets out, or less, cannot be split so that all ranks stay joined."""
+    try:
+        return split()
+    except TopologyError:
+        return None
 
 
 def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Program:
