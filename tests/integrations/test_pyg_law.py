@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,6 @@ with warnings.catch_warnings():
     from torch_geometric.utils import to_undirected
 
     from wirewise.integrations import pyg
-    from wirewise.integrations.pyg import job as job_module
-    from wirewise.integrations.pyg.shares import load_share, save_shares
 
 NODES, LIMIT = 100, 1e-5
 KINDS = ("undirected", "directed", "loops", "duplicates", "isolated")
@@ -68,14 +65,11 @@ def outputs_and_gradients(model: nn.Module, data: Data, case: Case) -> tuple[Ten
     return logits.detach(), gradients
 
 
-def give_shares(data: Data, world: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let jobs take their parts from memory: Python 3.11 cannot parse the heads of arrays in several threads."""
-    save_shares(data, folder, world, seed=0, mask_column=None)
-    parts = [graph.load_part(folder, rank, world) for rank in range(world)]
-    shares = [load_share(folder, rank) for rank in range(world)]
+def give_parts(data: Data, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs take their parts from memory, where they are made once."""
+    whole = graph.from_pyg(data)
+    parts = list(graph.split_graph(whole, graph.partition(whole, world, seed=0), num_parts=world))
     monkeypatch.setattr(graph, "load_part", lambda folder, rank, num_parts: parts[rank])
-    monkeypatch.setattr(job_module, "save_shares", lambda *args, **options: None)
-    monkeypatch.setattr(job_module, "load_share", lambda folder, rank: copy.deepcopy(shares[rank]))
 
 
 def seeded(case: Case) -> nn.Module:
@@ -95,7 +89,7 @@ def distance(found: list[Tensor], expected: list[Tensor]) -> float:
 @pytest.mark.parametrize("world", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_compute_what_one_process_computes(
-    kind: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = a_graph(kind)
     models = [seeded(case) for case in COMPUTED]
@@ -103,13 +97,13 @@ def test_models_compute_what_one_process_computes(
         outputs_and_gradients(copy.deepcopy(m), data, c) for m, c in zip(models, COMPUTED, strict=True)
     ]
     copies = [[copy.deepcopy(m) for m in models] for _ in range(world)]
-    give_shares(data, world, tmp_path, monkeypatch)
+    give_parts(data, world, monkeypatch)
 
     def body(rank: int, group: Any, store: Any) -> dict[str, str]:
         wrong = {}
         for case, model, (out, gradients) in zip(COMPUTED, copies[rank], expected, strict=True):
             try:
-                job = pyg.Job(data, mode="fp32", group=group, store=store, timeout_s=20)
+                job = pyg.Job(parts="parts", mode="fp32", group=group, store=store, timeout_s=20)
                 found, grads = outputs_and_gradients(job.distribute(model), job.data, case)
                 off = distance([found], [out[job.data.n_id]]), distance(grads, gradients)
                 if not max(off) < LIMIT:
@@ -124,16 +118,16 @@ def test_models_compute_what_one_process_computes(
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_models_that_look_at_all_nodes_are_refused_by_name(
-    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = a_graph("undirected")
     copies = [[seeded(case) for case in REFUSED] for _ in range(world)]
-    give_shares(data, world, tmp_path, monkeypatch)
+    give_parts(data, world, monkeypatch)
 
     def body(rank: int, group: Any, store: Any) -> dict[str, str]:
         wrong = {}
         for case, model in zip(REFUSED, copies[rank], strict=True):
-            job = pyg.Job(data, mode="fp32", group=group, store=store, timeout_s=20)
+            job = pyg.Job(parts="parts", mode="fp32", group=group, store=store, timeout_s=20)
             try:
                 outputs_and_gradients(job.distribute(model), job.data, case)
                 wrong[case.name] = "computed"

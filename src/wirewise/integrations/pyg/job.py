@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import threading
 from pathlib import Path
@@ -15,16 +16,17 @@ from torch_geometric.data import Data
 
 from wirewise import graph as graphs
 from wirewise.errors import InputError
+from wirewise.graph import Part
 from wirewise.integrations.pyg import losses
 from wirewise.integrations.pyg.edges import EdgeLists, LocalEdges
 from wirewise.integrations.pyg.model import distributed_copy
-from wirewise.integrations.pyg.shares import MASKS, load_share, local_pairs, part_pairs, save_shares
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.local import LocalGraph
 
 __all__ = ["Job"]
 
+_X_AS_GIVEN = "x_as_given"
 _READING = threading.Lock()
 """Python 3.11 cannot parse the heads of arrays in several threads at once, which may be ranks."""
 
@@ -76,10 +78,9 @@ class Job:
             assert group is not None
         self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        folder = Path(parts) if parts is not None else self._write_shares(data, seed, mask_column)
+        folder = Path(parts) if parts is not None else self._write_parts(data, seed, mask_column)
         with _READING:
             part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
-            share = load_share(folder, self.transport.rank) if parts is None else None
         if parts is None:
             self.transport.all_reduce(torch.zeros(1), "all ranks have read their part")
         if self._temporary is not None:
@@ -87,11 +88,12 @@ class Job:
         self.tensors = full_graph.PartTensors(part, dense=True)
         self.exchange = full_graph.HaloExchange(part, self.transport, full_graph.mode(mode), seed=seed)
         self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
-        self.data, self._pairs = _of_parts(self.tensors) if share is None else _of_share(self.tensors, share)
+        self._pairs = _local_pairs(part)
+        self.data = _own_data(self.tensors, self._pairs.shape[1])
         self.contract = losses.LossContract.of(self.data.train_mask, self.transport)
         self._layers = 0
 
-    def _write_shares(self, data: Data | None, seed: int, mask_column: int | None) -> Path:
+    def _write_parts(self, data: Data | None, seed: int, mask_column: int | None) -> Path:
         """Rank 0 partitions and writes; all ranks learn the folder, or that there is none."""
         folder, failure = "", None
         if self.transport.rank == 0:
@@ -101,8 +103,9 @@ class Job:
                     raise InputError(
                         "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
                     )
-                size = self.transport.world_size
-                save_shares(data, Path(self._temporary.name), size, seed=seed, mask_column=mask_column)
+                whole = graphs.from_pyg(_with_own_rows(data), mask_column=mask_column)
+                owner = graphs.partition(whole, self.transport.world_size, seed=seed)
+                graphs.save_parts(whole, owner, self._temporary.name)
                 folder = self._temporary.name
             except Exception as error:
                 self._temporary.cleanup()
@@ -213,35 +216,31 @@ class Job:
         return float(counts[0] / counts[1].clamp_min(1))
 
 
-def _of_parts(tensors: full_graph.PartTensors) -> tuple[Data, np.ndarray]:
-    """Own nodes and local edges of a part."""
+def _with_own_rows(data: Any) -> Any:
+    """The data with a second copy of features that are not float32, the only type in which parts store them."""
+    x = getattr(data, "x", None)
+    if isinstance(x, Tensor) and x.dtype != torch.float32:
+        data = copy.copy(data)
+        data[_X_AS_GIVEN] = x
+    return data
+
+
+def _local_pairs(part: Part) -> np.ndarray:
+    """Edges of a part by local numbers, int64 [2, E], ascending by target."""
+    target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
+    return np.stack([part.indices.astype(np.int64), target])
+
+
+def _own_data(tensors: full_graph.PartTensors, edges: int) -> Data:
+    """Own nodes and the edges into them, with what the user gave for each."""
     part = tensors.part
-    own, pairs = Data(x=tensors.own_features(), y=tensors.y, n_id=tensors.ids), part_pairs(part)
-    own.edge_index = LocalEdges.of(pairs.shape[1])
-    if part.edge_weight is not None:
-        own.edge_weight = torch.from_numpy(part.edge_weight.copy())
-    _set_masks(own, tensors)
-    return own, pairs
-
-
-def _of_share(tensors: full_graph.PartTensors, share: dict[str, dict[str, Any]]) -> tuple[Data, np.ndarray]:
-    """Own nodes and local edges as the user gave them."""
-    pairs, order = local_pairs(share["edges"].pop("edge_index"), tensors.part)
-    own = Data(**share["nodes"], n_id=tensors.ids)
-    own.edge_index = LocalEdges.of(pairs.shape[1])
-    for name, value in share["edges"].items():
-        own[name] = value[order]
-    for name, value in share["graph"].items():
-        own[name] = value
-    if own.x.dtype == torch.float32:
-        # Those of the halo are stored with the part and never travel.
-        own.x = tensors.own_features()
-    if "train_mask" not in own:
-        _set_masks(own, tensors)
-    return own, pairs
-
-
-def _set_masks(own: Data, tensors: full_graph.PartTensors) -> None:
-    for name, rows in zip(MASKS, tensors.split_rows.values(), strict=True):
-        own[name] = torch.zeros(len(tensors.ids), dtype=torch.bool)
+    own = Data(x=tensors.own_features(), y=tensors.y, edge_index=LocalEdges.of(edges))
+    for name, rows in zip(("train_mask", "val_mask", "test_mask"), tensors.split_rows.values(), strict=True):
+        own[name] = torch.zeros(part.num_own, dtype=torch.bool)
         own[name][rows] = True
+    if part.edge_id is None and part.edge_weight is not None:
+        own.edge_weight = torch.from_numpy(part.edge_weight.copy())
+    for name, given in [*part.node_data.items(), *part.edge_data.items()]:
+        own["x" if name == _X_AS_GIVEN else name] = torch.from_numpy(np.array(given))
+    own.n_id = tensors.ids
+    return own
