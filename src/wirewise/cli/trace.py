@@ -102,13 +102,13 @@ def show(
 
     Where an accelerator was recorded, or not all ranks were, the answer is what each rank recorded by itself.
     """
-    from wirewise.trace import load
+    from wirewise.trace.sources import on_one_clock, open_trace
 
-    trace = load(sources, partial=True)
+    trace = open_trace(sources, partial=True)
     if trace.partial or any(op.stream for rank in trace.ranks for op in rank.ops):
         _show_recorded(trace, html, json)
     else:
-        _show_replayed(trace, html, json)
+        _show_replayed(on_one_clock(trace), html, json)
 
 
 def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:

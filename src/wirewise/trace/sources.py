@@ -16,7 +16,7 @@ from wirewise.trace.clocks import check_clocks
 from wirewise.trace.files import rank_files, read, read_files
 from wirewise.trace.records import Trace
 
-__all__ = ["load", "open_trace"]
+__all__ = ["load", "on_one_clock", "open_trace"]
 
 _PEEK_BYTES = 4096
 _EXECUTION = re.compile(rb'"schema"\s*:')
@@ -29,22 +29,24 @@ _WORDS = {
 }
 
 
-def load(sources: Iterable[str | os.PathLike[str]], *, partial: bool = False) -> Trace:
-    """The trace of a run on one clock (`open_trace`, `align`), checked to be of one time.
-
-    Args:
-        sources: As of `open_trace`.
-        partial: As of `open_trace`; the ranks keep their own clocks then.
+def load(sources: Iterable[str | os.PathLike[str]]) -> Trace:
+    """The trace of a run on one clock (`open_trace`, `on_one_clock`).
 
     Raises:
-        TraceError: As these two, or a step that begins hours later on one rank than on another one.
+        TraceError: As these two.
     """
-    trace = open_trace(sources, partial=partial)
-    if trace.partial:
-        return trace
-    trace = align(trace)
-    check_clocks(trace)
-    return trace
+    return on_one_clock(open_trace(sources))
+
+
+def on_one_clock(trace: Trace) -> Trace:
+    """The trace of all ranks aligned (`align`), and checked to be of one time.
+
+    Raises:
+        TraceError: As `align`, or a step that begins hours later on one rank than on another one.
+    """
+    aligned = align(trace)
+    check_clocks(aligned)
+    return aligned
 
 
 def open_trace(sources: Iterable[str | os.PathLike[str]], *, partial: bool = False) -> Trace:
