@@ -23,6 +23,8 @@ __all__ = ["ArchiveError", "decode_json", "decode_text", "gunzip", "is_gzip", "r
 
 T = TypeVar("T")
 _GZIP = b"\x1f\x8b"
+_HUGE = re.compile(rb"(?:^|[:\[,\s])-?\d{21,}(?=[,\]}\s]|$)")
+"""A whole number of more digits than 64 bits have: Python would take it, arithmetic and arrays would not."""
 _MOST_RATIO = 200
 """An archive that grows by more is no text of ours: traces grow by 10 to 50, a file of one repeated byte by 1000."""
 _MOST_RATIO_OF_ARRAYS = 400
@@ -48,11 +50,14 @@ def decode_json(text: bytes | str, kind: Any = Any, strict: bool = True) -> Any:
         strict: As there.
 
     Raises:
-        msgspec.DecodeError: Malformed (with the line), not UTF-8, nested too deeply, a value out of range; a
+        msgspec.DecodeError: Malformed (with the line), not UTF-8, nested too deeply, a number of more than 64 bits; a
             `msgspec.ValidationError` where it is JSON of another kind.
     """
     try:
-        return msgspec.json.decode(text, type=kind, strict=strict)
+        found = msgspec.json.decode(text, type=kind, strict=strict)
+        if huge := _HUGE.search(text.encode() if isinstance(text, str) else text):
+            raise msgspec.DecodeError(f"a number of {len(huge[0]) - 1} digits at byte {huge.start()}")
+        return found
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError as error:

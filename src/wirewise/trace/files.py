@@ -24,9 +24,11 @@ from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
 from wirewise.trace.records import COLLECTIVES, FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
 __all__ = [
+    "MOST_RANKS",
     "RankWriter",
     "assemble",
     "checked",
+    "checked_header",
     "missing_ranks",
     "rank_file",
     "rank_files",
@@ -38,6 +40,8 @@ __all__ = [
 
 _FILE = re.compile(r"rank-(\d+)\.jsonl")
 _FAR_APART_S = 3600.0
+MOST_RANKS = 1 << 20
+"""Of a run; groups are lists of them."""
 _MOST_S, _MOST_STEPS, _MOST_BYTES = 1e11, 1 << 31, 1 << 60
 """Of any clock, job or payload; numbers beyond come from damaged files."""
 _MOST_NAMED = 8
@@ -310,6 +314,13 @@ def checked(op: Op) -> Op:
         raise msgspec.ValidationError(
             f"{op.name!r} has {op.size_bytes} bytes in step {op.step}; expected 0 or more, and -1 or more"
         )
+    if not (
+        max(map(abs, (op.seq, op.peer, op.tag))) < _MOST_BYTES
+        and abs(op.enqueued_s) <= _MOST_S
+        and 0 <= op.gradient_bytes < _MOST_BYTES
+        and all(0 <= size < _MOST_BYTES for size in op.split_bytes)
+    ):
+        raise msgspec.ValidationError(f"{op.name!r} has a number that is out of all measure: {op}")
     return op
 
 
@@ -330,11 +341,34 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
             "again, or read it with the version that wrote it"
         )
     try:
-        return decode_json(line, Header)
-    except msgspec.DecodeError as cause:
+        return checked_header(decode_json(line, Header))
+    except msgspec.MsgspecError as cause:
         raise TraceError(
             f"{os.fspath(path)}, line 1: {cause}; the header is damaged: record again"
         ) from cause
+
+
+def checked_header(header: Header) -> Header:
+    """The header, if its numbers are those of a rank.
+
+    Raises:
+        msgspec.ValidationError: They are not; names the field.
+    """
+    if not 0 <= header.rank < header.world_size <= MOST_RANKS:
+        raise msgspec.ValidationError(
+            f"rank {header.rank} of {header.world_size}; expected a rank below the number of ranks, which is at most "
+            f"{MOST_RANKS}"
+        )
+    if not 1 <= header.comm_slots < _MOST_STEPS or not 0 <= header.link_bytes_per_s < _MOST_BYTES:
+        raise msgspec.ValidationError(
+            f"comm_slots {header.comm_slots} and link_bytes_per_s {header.link_bytes_per_s}; expected at least 1, and 0"
+        )
+    for name, ranks in header.groups.items():
+        if not all(0 <= rank < header.world_size for rank in ranks):
+            raise msgspec.ValidationError(
+                f"group {name!r} has the ranks {ranks[:8]}; expected ranks below {header.world_size}"
+            )
+    return header
 
 
 def _check_one_run(headers: list[Header], source: str, partial: str) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from wirewise.errors import TraceError
 from wirewise.trace import chakra
-from wirewise.trace.files import assemble, missing_ranks
+from wirewise.trace.files import MOST_RANKS, assemble, checked, checked_header, missing_ranks
 from wirewise.trace.kernels import (
     COPY,
     Launches,
@@ -158,11 +158,18 @@ def _read(
     rank_of: tuple[int, int] | None,
 ) -> _Found:
     profile = load(path)
-    reader = _Reader(profile, os.fspath(path), rank_of)
     calls = chakra.read(execution_trace).calls() if execution_trace is not None else {}
-    ops = reader.steps() + reader.work() + reader.communication(calls)
-    header = reader.header(ops)
-    base = int(profile.head.get("baseTimeNanoseconds") or 0)
+    try:
+        reader = _Reader(profile, os.fspath(path), rank_of)
+        ops = [checked(op) for op in reader.steps() + reader.work() + reader.communication(calls)]
+        header = checked_header(reader.header(ops))
+        base = int(profile.head.get("baseTimeNanoseconds") or 0)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, msgspec.MsgspecError) as cause:
+        # The form is torch's own and told nowhere; any field of a damaged file may be anything.
+        raise TraceError(
+            f"{os.fspath(path)} is not as torch.profiler writes it ({type(cause).__name__}: {cause}); the file is "
+            "damaged: record it again"
+        ) from cause
     if not base:
         reader.notes.append("the file does not tell its base time; align the trace before use")
     ops.sort(key=lambda op: (op.start_s, -op.end_s))
@@ -198,6 +205,8 @@ class _Reader:
             int(self.info.get("rank", 0)),
             int(self.info.get("world_size", 1 + int(self.info.get("rank", 0)))),
         )
+        if not 0 <= self.rank < self.world_size <= MOST_RANKS:
+            raise ValueError(f"rank {self.rank} of {self.world_size}")
         self.sized = rank_of is not None or "world_size" in self.info
         self.told = rank_of is not None or "rank" in self.info
         self.refused = ""

@@ -206,6 +206,8 @@ def _size_of(chunks: Chunks, block: ThreadBlock, gpu: Gpu, plan: Plan) -> int:
         if not 0 <= chunks.buffer_id < len(refs) or not 0 <= refs[chunks.buffer_id] < len(gpu.remote_buffers):
             return 0
         remote = gpu.remote_buffers[refs[chunks.buffer_id]]
+        if not 0 <= remote.rank < len(plan.gpus):
+            return 0
         kind, owner = remote.type, plan.gpus[remote.rank]
     return {"i": owner.input_chunks, "o": owner.output_chunks, "s": owner.scratch_chunks}.get(kind or "", 0)
 
