@@ -364,9 +364,9 @@ def checked_header(header: Header) -> Header:
             f"comm_slots {header.comm_slots} and link_bytes_per_s {header.link_bytes_per_s}; expected at least 1, and 0"
         )
     for name, ranks in header.groups.items():
-        if not all(0 <= rank < header.world_size for rank in ranks):
+        if not all(0 <= rank < MOST_RANKS for rank in ranks):
             raise msgspec.ValidationError(
-                f"group {name!r} has the ranks {ranks[:8]}; expected ranks below {header.world_size}"
+                f"group {name!r} has the ranks {ranks[:8]}; expected numbers from 0 to {MOST_RANKS - 1}"
             )
     return header
 
