@@ -8,7 +8,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
@@ -78,12 +78,13 @@ def exclusive_folder(
     way, so nothing has to be cleaned up after a kill. The thread that holds a folder may enter it again.
 
     Args:
-        folder: That takes the files of a run.
+        folder: That takes the files of a run; one that is made here goes again after an error, if it is empty.
         error: What to raise.
 
     Raises:
         InputError: Another run holds the folder, or it cannot be made or locked.
     """
+    new = not Path(folder).exists()
     path = make_folder(folder, error=error)
     found = path.stat()
     key, thread = (found.st_dev, found.st_ino), threading.get_ident()
@@ -92,8 +93,10 @@ def exclusive_folder(
         raise error(_in_use(path, str(os.getpid())))
     handle = _lock(path, error) if depth == 0 else None
     _held[key] = thread, depth + 1
+    failed = True
     try:
         yield path
+        failed = False
     finally:
         if handle is None:
             _held[key] = thread, depth
@@ -101,6 +104,10 @@ def exclusive_folder(
             del _held[key]
             # While it is locked, so that the file of a later run is never the one removed.
             _forget(path / LOCK)
+            if new and failed:
+                # Nothing was written before the error, or the folder is not empty and stays.
+                with suppress(OSError):
+                    path.rmdir()
             os.close(handle)
 
 
