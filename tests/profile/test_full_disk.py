@@ -31,7 +31,7 @@ for step in range(400):
     optimizer.zero_grad()
     model(torch.ones(2, 300)).square().mean().backward()
     optimizer.step()
-print("trained", float(sum(p.abs().sum() for p in model.parameters())))
+print(f"trained {float(sum(p.abs().sum() for p in model.parameters()))}", flush=True)
 if "RANK" in os.environ:
     dist.destroy_process_group()
 """
@@ -140,7 +140,7 @@ def test_a_rank_that_cannot_record_answers_those_that_can(script: Path, tmp_path
     (folder / "rank-0.jsonl").mkdir(parents=True)
     done = recorded(script, folder, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("trained ") == 2
+    assert done.stdout.count("trained") == 2
     assert "wirewise: rank 0 records nothing: cannot write the trace" in done.stderr
     # What rank 1 recorded is whole, with its round trips to the clock of rank 0.
     (folder / "rank-0.jsonl").rmdir()

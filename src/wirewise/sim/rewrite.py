@@ -155,8 +155,9 @@ def rebucket(flow: Dataflow, links: Links, cap_bytes: float | None, algorithm: s
     """Gradients in other buckets, by the rule of DistributedDataParallel (see `data_parallel.buckets`).
 
     A new bucket is reduced after the backward op that completes its last gradient, and what waited for the
-    old bucket that ended with the same gradient, or behind it, waits for the new one. Without a cap, buckets
-    are those of its default. Where the trace does not say which op completes how many bytes, those of an old bucket are spread evenly over its ops.
+    old bucket that ended with the same gradient, or behind it, waits for the new one. Without a cap, buckets are
+    those of its default. Where the trace does not say which op completes how many bytes, those of an old bucket
+    are spread evenly over its ops.
 
     Raises:
         InputError: There are no buckets, or the ranks have different backward ops.
