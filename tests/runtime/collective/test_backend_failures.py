@@ -1,5 +1,6 @@
 """The torch backend when something goes wrong: every survivor hears of it, from the call and from `wait()`."""
 
+import contextlib
 import datetime
 import os
 
