@@ -5,7 +5,10 @@ import json
 import msgspec
 import pytest
 
+from wirewise.collective import check, network
 from wirewise.errors import InputError
+from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.taccl import synthesize
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.logical import Hop, logical
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
@@ -15,6 +18,7 @@ from wirewise.planners.collective.taccl.sketch import (
     loads_profile,
     loads_sketch,
 )
+from wirewise.topology import preset
 
 RELAY = {
     "nnodes": 2,
@@ -176,3 +180,22 @@ def test_profiles_of_other_sizes_keep_rates_and_latencies():
     assert small.profile.remote_beta * small.unit_s == pytest.approx(105e-6 / 1024)
     assert small.profile.betas[1][0] * small.unit_s == pytest.approx(23e-6 / 1024)
     assert small.profile.betas[5][0] == 0.0
+
+
+def test_a_sketch_is_turned_around_for_sums():
+    """The published relay of an NDv2 sends from GPU 0 to GPU 1 of the other host in sums, too: ports are one-way."""
+    turned = SKETCHES["ndv2-sk-1"].mirrored()
+    assert turned.connections(8) == {1: (0,)}
+    assert turned.mirrored() == SKETCHES["ndv2-sk-1"]
+    assert SKETCHES["ndv2-sk-2"].mirrored() == SKETCHES["ndv2-sk-2"]
+    pairs = SKETCHES["dgx2-sk-1"]
+    assert pairs.mirrored().mirrored() == pairs
+
+
+def test_the_published_sketch_of_ndv2_sums_on_its_preset():
+    net = network(preset("ndv2x2"))
+    problem = CollectiveProblem(network=net, collective="all_reduce", size_bytes=1e6)
+    program = synthesize(problem, sketch=SKETCHES["ndv2-sk-1"], time_limit_s=6.0)
+    check(program)
+    between = {(t.source, t.target) for t in program.transfers if t.source // 8 != t.target // 8}
+    assert between == {(0, 9), (8, 1)}

@@ -166,6 +166,7 @@ def _choices(
     """Logical topologies, made when they are asked for, and divisions of blocks to try."""
     network = reversed_network(problem.network) if upwards else problem.network
     if sketch is not None:
+        sketch = sketch.mirrored() if upwards else sketch
         yield partial(_sketched, problem, network, sketch, profile), sketch.chunkup
         return
     one = _chunk_bytes(problem, 1)

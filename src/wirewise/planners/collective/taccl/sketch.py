@@ -177,6 +177,27 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Chunks in each block."""
         return self.hyperparameters.input_chunkup
 
+    def mirrored(self) -> Sketch:
+        """The sketch of the collective run backwards: who sent to other hosts receives from them.
+
+        A receiver of one sender also takes over the GPUs whose chunks that one sends.
+        """
+        between = self.internode_sketch
+        if between is None or isinstance(between.internode_conn, str):
+            return self
+        turned: dict[int, tuple[int, ...]] = {}
+        for sender, receivers in between.internode_conn.items():
+            for receiver in receivers:
+                turned[receiver] = (*turned.get(receiver, ()), sender)
+        served = {senders[0]: receiver for receiver, senders in turned.items() if len(senders) == 1}
+        owners = {served.get(sender, sender): gpus for sender, gpus in between.gpus_to_sender_rev_map.items()}
+        return msgspec.structs.replace(
+            self,
+            internode_sketch=msgspec.structs.replace(
+                between, internode_conn=turned, gpus_to_sender_rev_map=owners
+            ),
+        )
+
     def connections(self, gpus: int) -> dict[int, tuple[int, ...]]:
         """Receivers on other hosts by sender, by number within the host.
 
