@@ -15,7 +15,17 @@ from wirewise.graph.sampling.kernels import edge_room, enter, expand
 from wirewise.graph.structure import InEdges
 from wirewise.rng import stream_key
 
-__all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler", "Table", "check_hops", "check_seeds", "nothing"]
+__all__ = [
+    "SEMANTICS",
+    "Batch",
+    "Layer",
+    "NeighborSampler",
+    "Table",
+    "check_edges",
+    "check_hops",
+    "check_seeds",
+    "nothing",
+]
 
 SEMANTICS = ("cumulative", "frontier")
 """What a hop expands: every node seen so far, each time anew (DGL, SALIENT, PyG's NeighborSampler), or only nodes that
@@ -95,10 +105,21 @@ class Table:
 
 def check_hops(fanouts: Sequence[int], semantics: str) -> None:
     """Raise InputError unless a sampler can be made."""
-    if not len(fanouts) or min(fanouts) < -1 or semantics not in SEMANTICS:
+    if not len(fanouts) or min(fanouts) < -1 or 0 in fanouts or semantics not in SEMANTICS:
         raise InputError(
             f"got fanouts {list(fanouts)} and semantics {semantics!r}; expected one fanout or more, each of at "
-            f"least 0, or -1 for all neighbours, and one of {', '.join(SEMANTICS)}"
+            f"least 1 (0 would be a hop without neighbours), or -1 for all neighbours, and one of "
+            f"{', '.join(SEMANTICS)}"
+        )
+
+
+def check_edges(edges: InEdges) -> None:
+    """Raise InputError where edges carry data, which batches do not hold."""
+    names = [*(["edge_weight"] if edges.weight is not None else []), *edges.edge_data]
+    if names:
+        raise InputError(
+            f"edges carry {', '.join(dict.fromkeys(names))}, which sampled batches do not hold; expected edges without "
+            "data: train on the whole graph, or sample its structure alone by in_edges.without_data()"
         )
 
 
@@ -139,7 +160,7 @@ class NeighborSampler:
         seed: Of the draws.
 
     Raises:
-        InputError: No hops, a fanout below -1, or unknown semantics.
+        InputError: No hops, a fanout of 0 or below -1, unknown semantics, or edges that carry data.
     """
 
     collective = False
@@ -149,6 +170,7 @@ class NeighborSampler:
         self, edges: InEdges, fanouts: Sequence[int], *, semantics: str = "cumulative", seed: int = 0
     ) -> None:
         check_hops(fanouts, semantics)
+        check_edges(edges)
         self.edges, self.semantics, self.seed = edges, semantics, seed
         self.fanouts = tuple(int(fanout) for fanout in fanouts)
         self._tables: deque[Table] = deque()
