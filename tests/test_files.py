@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from wirewise.errors import GraphError, InputError
-from wirewise.files import atomic_file, make_folder, owned_folder
+from wirewise.files import LOCK, atomic_file, exclusive_folder, make_folder, owns_folder
 
 
 def _names(folder: Path) -> list[str]:
@@ -79,24 +80,64 @@ def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
         make_folder(tmp_path / "file", error=GraphError)
 
 
-HOLDER = """
+_HOLDER = """
 import sys, time
-from wirewise.files import owned_folder
-with owned_folder(sys.argv[1]):
-    print("mine", flush=True)
-    time.sleep(600)
+from wirewise.files import exclusive_folder
+with exclusive_folder(sys.argv[1]):
+    print("holds it", flush=True)
+    time.sleep(300)
 """
 
 
-def test_a_folder_has_one_owner_at_a_time_and_none_that_is_dead(tmp_path: Path) -> None:
+def test_a_folder_is_of_one_process_until_that_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None and other.stdout.readline() == "mine\n"
-        with pytest.raises(InputError, match=rf"run is in use by another run \(process {other.pid}\)"):
-            owned_folder(folder).__enter__()
-        other.kill()
-    with owned_folder(folder) as mine:
-        assert mine == folder
-        assert _names(folder) == []
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(folder)], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == b"holds it\n"
+            with pytest.raises(
+                InputError, match=rf"{folder} is in use: process {holder.pid} .*choose another"
+            ):
+                with exclusive_folder(folder):
+                    pass
+        finally:
+            holder.kill()
+    # Its lock file is left, and means nothing any more.
+    assert _names(folder) == [LOCK]
+    with exclusive_folder(folder):
+        assert (folder / LOCK).read_text() == f"{os.getpid()}\n"
+    assert _names(folder) == []
+
+
+def test_the_thread_that_holds_a_folder_may_enter_it_again(tmp_path: Path) -> None:
+    @owns_folder
+    def write(folder: Path | None) -> list[str]:
+        return [] if folder is None else _names(folder)
+
+    found: list[object] = []
+
+    def other() -> None:
+        try:
+            found.append(write(tmp_path))
+        except InputError as error:
+            found.append(str(error))
+
+    with exclusive_folder(tmp_path):
+        assert write(tmp_path / ".") == [LOCK]
+        assert write(folder=None) == []
+        assert (tmp_path / LOCK).exists()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert f"process {os.getpid()} of another run" in str(found[0])
+    assert write(tmp_path) == [LOCK]
+    assert _names(tmp_path) == []
+
+
+def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    target.write_text("precious")
+    folder = make_folder(tmp_path / "run")
+    (folder / LOCK).symlink_to(target)
+    with pytest.raises(InputError, match="cannot lock the folder"), exclusive_folder(folder):
+        pass
+    assert target.read_text() == "precious"

@@ -1,17 +1,29 @@
-"""Writing files so that a fault is named and never leaves half a file."""
+"""Writing files so that a fault is named, never leaves half a file, and never mixes with another run's."""
 
 from __future__ import annotations
 
 import fcntl
+import functools
+import inspect
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ParamSpec, TypeVar
 
 from wirewise.errors import InputError
 
-__all__ = ["atomic_file", "make_folder", "owned_folder"]
+__all__ = ["LOCK", "atomic_file", "exclusive_folder", "make_folder", "owns_folder"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LOCK = ".wirewise.lock"
+"""File in a folder that says which process writes there; it is removed when that is done."""
+_MOST_DIGITS = 20
+_held: dict[tuple[int, int], tuple[int, int]] = {}
+"""For each folder that this process holds, by device and inode: the thread, and how often it entered."""
 
 
 @contextmanager
@@ -57,43 +69,118 @@ def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = Inp
 
 
 @contextmanager
-def owned_folder(folder: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[Path]:
-    """A folder, made where it is missing, that no other process owns meanwhile.
+def exclusive_folder(
+    folder: str | os.PathLike[str], *, error: type[InputError] = InputError
+) -> Iterator[Path]:
+    """`folder`, made where it is missing, for this thread alone: no other run writes there at the same time.
 
-    The folder itself is locked, so that no file is left and the system ends the ownership of a process that is killed.
-    A file system that knows no locks gives the folder to whoever asks.
+    The kernel holds the lock (`flock` of a file in the folder) and lets go of it when the process ends in whatever
+    way, so nothing has to be cleaned up after a kill. The thread that holds a folder may enter it again.
+
+    Args:
+        folder: That takes the files of a run; one that is made here goes again after an error, if it is empty.
+        error: What to raise.
 
     Raises:
-        InputError: Another process owns it, or it cannot be made.
+        InputError: Another run holds the folder, or it cannot be made or locked.
     """
+    new = not Path(folder).exists()
     path = make_folder(folder, error=error)
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    found = path.stat()
+    key, thread = (found.st_dev, found.st_ino), threading.get_ident()
+    owner, depth = _held.get(key, (thread, 0))
+    if owner != thread:
+        raise error(_in_use(path, str(os.getpid())))
+    handle = _lock(path, error) if depth == 0 else None
+    _held[key] = thread, depth + 1
+    failed = True
     try:
+        yield path
+        failed = False
+    finally:
+        if handle is None:
+            _held[key] = thread, depth
+        else:
+            del _held[key]
+            # While it is locked, so that the file of a later run is never the one removed.
+            _forget(path / LOCK)
+            if new and failed:
+                # Nothing was written before the error, or the folder is not empty and stays.
+                with suppress(OSError):
+                    path.rmdir()
+            os.close(handle)
+
+
+def owns_folder(function: Callable[P, T]) -> Callable[P, T]:
+    """`function` that holds its argument `folder` for itself alone while it runs (`exclusive_folder`), if not None."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def owning(*args: P.args, **kwargs: P.kwargs) -> T:
+        folder = signature.bind(*args, **kwargs).arguments.get("folder")
+        if folder is None:
+            return function(*args, **kwargs)
+        with exclusive_folder(folder):
+            return function(*args, **kwargs)
+
+    return owning
+
+
+def _lock(folder: Path, error: type[InputError]) -> int:
+    """An open and locked file in `folder` that holds the id of this process."""
+    while True:
+        try:
+            # A link in its place would have us write to a file elsewhere.
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except OSError as cause:
+            raise error(_not_lockable(folder, cause)) from cause
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise error(
-                f"the folder {path} is in use by another run{_owner(handle)}, and two runs would mix their files; wait "
-                "for its end, or choose another folder"
-            ) from None
-        except OSError:
-            pass
-        yield path
-    finally:
+            if _is_at(handle, folder / LOCK):
+                _write_pid(handle)
+                return handle
+        except BlockingIOError as cause:
+            holder = os.pread(handle, _MOST_DIGITS, 0).decode("ascii", "replace").strip()
+            os.close(handle)
+            raise error(_in_use(folder, holder)) from cause
+        except BaseException as cause:
+            os.close(handle)
+            if isinstance(cause, OSError):
+                raise error(_not_lockable(folder, cause)) from cause
+            raise
+        # The run before removed the file between our opening and locking it.
         os.close(handle)
 
 
-def _owner(handle: int) -> str:
-    """Who holds the lock of an open folder, as far as the system tells."""
+def _is_at(handle: int, path: Path) -> bool:
     try:
-        wanted = os.fstat(handle).st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            _, kind, _, _, process, place, *_ = line.split()
-            if kind == "FLOCK" and int(place.rpartition(":")[2]) == wanted:
-                return f" (process {process})"
-    except (OSError, ValueError):
-        pass
-    return ""
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _write_pid(handle: int) -> None:
+    os.ftruncate(handle, 0)
+    try:
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        # The disk is full; the lock holds without the number, which only a message would show.
+        return
+
+
+def _in_use(folder: Path, holder: str) -> str:
+    who = f"process {holder}" if holder.isdecimal() else "a process"
+    return (
+        f"the folder {folder} is in use: {who} of another run of wirewise writes to it; wait until that has ended, "
+        "end it, or choose another folder"
+    )
+
+
+def _not_lockable(folder: Path, cause: OSError) -> str:
+    return (
+        f"cannot lock the folder {folder} with the file {LOCK} ({cause.strerror or cause}); expected a folder that "
+        "can be written on a file system with locks, choose another one"
+    )
 
 
 def _sync_folder(folder: Path) -> None:

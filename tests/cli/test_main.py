@@ -1,9 +1,12 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import wirewise
+from wirewise import cli
 from wirewise.cli.main import GROUPS, app
 from wirewise.errors import WirewiseError
 from wirewise.plans import BitWidthPlan, ChannelBits, save
@@ -30,6 +33,20 @@ def test_every_group_can_be_called(name):
     result = call(name, "--help")
     assert result.exit_code == 0, result.output
     assert f" {name} " in result.stdout.split("\n\n")[0]
+
+
+def test_no_help_turns_a_word_into_a_picture():
+    """Helps are drawn by rich, which knows words between colons as pictures."""
+    from rich._emoji_codes import EMOJI
+
+    texts = [path.read_text() for path in Path(cli.__path__[0]).glob("*.py")]
+    words = {word for text in texts for said in re.findall(r'help="[^"]*"', text) for word in _between(said)}
+    assert "binomial" in words
+    assert words.isdisjoint(EMOJI)
+
+
+def _between(said):
+    return re.findall(r"(?=:([a-z_]+):)", said)
 
 
 def test_version():

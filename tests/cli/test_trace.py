@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.trace.profiled import Profiled, info
 from tests.trace.synthetic import make, shifted
 from wirewise.cli.main import app
 from wirewise.trace import Header, Op, RankTrace, Trace, chrome, read, write_trace
@@ -87,6 +88,84 @@ def test_files_of_torch_profiler_are_merged_and_shown(tmp_path):
     assert (found["ranks"], found["steps"], len(found["per_step"])) == (2, 2, 3)
 
 
+def device_file(path, rank, world_size):
+    """Steps in which a device waits for its host nearly all the time."""
+    made = Profiled(info(rank, world_size))
+    for number in range(3):
+        at = 1000 * number
+        made.step(number, at, 1000)
+        made.host("aten::mm", at, 1000)
+        for place in range(at, at + 1000, 100):
+            made.kernel("gemm", place + 30, 20, launched=place + 10)
+        made.older_collective("nccl:all_to_all", "ncclKernel_SendRecv", at + 40, 20, launched=at + 12)
+    return made.write(path)
+
+
+@pytest.mark.parametrize("ranks", [(34,), (0, 1)])
+def test_recorded_devices_are_shown_with_causes_of_idleness(ranks, tmp_path):
+    size = 300 if ranks == (34,) else 2
+    files = [device_file(tmp_path / f"r{rank}.pt.trace.json", rank, size) for rank in ranks]
+    page = tmp_path / "r.html"
+    lines = said(call("trace", "show", *files, "--html", page)).splitlines()
+    assert lines[0].startswith("The host bounds the step: ") and "CUDA graphs" in lines[0]
+    heads = [line.split("\t")[:2] for line in lines]
+    assert ["rank", "step"] in heads and ["rank", "idle"] in heads
+    # Nothing of a replay, and no changes of buckets.
+    assert not any("bucket_mb" in line or "replayed" in line.split("\t") for line in lines)
+    missing = "Note: 299 of 300 ranks are missing; what is told here is of the others, nothing is replayed"
+    assert (missing in lines) == (size == 300)
+    if size == 2:
+        assert "Note: kernels and what launches them count as compute alike" in said(call("sim", *files))
+    assert page.read_text().startswith("<!doctype html>") and "until late launches" in page.read_text()
+    found = json.loads(said(call("trace", "show", *files, "--json", "-")))
+    assert found["bound_by"] == "host" and found["step_s"] == pytest.approx(1e-3)
+    assert [row["rank"] for row in found["ranks"]] == list(ranks)
+    for row in found["ranks"]:
+        # Of the first two steps: ten kernels of 20 us and an all-to-all of 20 us, half beside the first of them.
+        assert row["compute_s"] == pytest.approx(200e-6) and row["communication_s"] == pytest.approx(20e-6)
+        assert row["exposed_communication_s"] == pytest.approx(10e-6)
+        assert row["overlap_share"] == pytest.approx(0.5)
+        # From the first kernel, at 30 us, to the end of the last, at 1950 us.
+        assert row["idle_share"] == pytest.approx(1 - 420 / 1920)
+
+
+def test_devices_are_shown_without_what_only_a_comparison_of_ranks_needs(tmp_path):
+    # Messages without the rank at their other end, and of other numbers on each rank, as in a pipeline.
+    files = []
+    for rank in (0, 1):
+        made = Profiled(info(rank, 2))
+        made.step(0, 0, 1000)
+        made.host("aten::mm", 0, 1000)
+        made.kernel("gemm", 10, 900, launched=5)
+        for place in range(1 + rank):
+            name = ("nccl:send", "nccl:recv")[rank]
+            made.older_collective(
+                name, "ncclDevKernel_SendRecv", 100 * place + 50, 20, launched=20 + 20 * place
+            )
+        files.append(made.write(tmp_path / f"r{rank}.json"))
+    assert said(call("trace", "show", *files)).startswith("Compute bounds the step: it fills 90 %")
+
+
+@pytest.mark.parametrize("words", [("export", "-o", "x.json"), ("merge", "-o", "run"), ("align",)])
+def test_what_needs_all_ranks_says_which_are_missing(words, tmp_path):
+    file = device_file(tmp_path / "r.pt.trace.json", 34, 300)
+    name, *options = words
+    result = call("trace", name, file, *(tmp_path / o if "-" not in o else o for o in options))
+    assert result.exit_code == 2
+    assert "has 1 of 300 ranks: missing rank 0, 1, 2, 3, 4, 5, 6, 7 and others; copy" in result.stderr
+
+
+def test_one_process_is_told_nothing_of_buckets(tmp_path):
+    made = Profiled(info(0, 1))
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.host("aten::mm", 1000 * number, 20)
+        made.host("AddmmBackward0", 1000 * number + 20, 20)
+    text = said(call("trace", "show", made.write(tmp_path / "r.json")))
+    assert text.startswith("Nothing recorded fills 96 % of 1.00 ms.")
+    assert "bucket_mb" not in text
+
+
 def test_align_prints_and_writes_the_run_on_one_clock(folder, tmp_path):
     result = call("trace", "align", folder, "-o", tmp_path / "aligned", "--json", tmp_path / "clocks.json")
     titles, *rows = [line.split("\t") for line in said(result).splitlines()[:4]]
@@ -115,7 +194,11 @@ def test_show_writes_page_and_json(folder, tmp_path):
     result = call("trace", "show", folder, "--html", tmp_path / "r.html", "--json", tmp_path / "r.json")
     assert said(result).splitlines()[-1] == f"Report: {tmp_path / 'r.html'}"
     found = json.loads((tmp_path / "r.json").read_text())
-    assert (found["bound"], found["straggler_rank"], found["ranks"]) == ("straggler", 1, 3)
+    assert (found["bound"], found["bound_by"], found["straggler_rank"]) == ("straggler", "straggler", 1)
+    assert [row["rank"] for row in found["ranks"]] == [0, 1, 2]
+    for row in found["ranks"]:
+        assert 0 <= row["overlap_share"] <= 1 and 0 <= row["idle_share"] < 1
+        assert row["exposed_communication_s"] <= row["communication_s"] < found["step_s"] * 1.5
     assert found["summary"] == result.stdout.splitlines()[0]
     assert {row["change"] for row in found["what_ifs"]} >= {"bandwidth=*:x2", "no_communication"}
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")

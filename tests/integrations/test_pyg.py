@@ -131,7 +131,7 @@ def test_models_that_cannot_be_split_are_refused() -> None:
     class Normed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.norm = SAGEConv(8, 4), nn.BatchNorm1d(4)
+            self.conv, self.norm = SAGEConv(8, 4), nn.BatchNorm2d(4)
 
     def body(rank: int, group: Any, store: Any) -> None:
         job = pyg.Job(data, mode="fp32", group=group, store=store)
@@ -139,7 +139,7 @@ def test_models_that_cannot_be_split_are_refused() -> None:
             job.distribute(Net(lambda i, o: ChebConv(i, o, K=3)))
         with pytest.raises(InputError, match="no torch_geometric"):
             job.distribute(nn.Linear(3, 3))
-        with pytest.raises(InputError, match="norm is a BatchNorm1d"):
+        with pytest.raises(InputError, match="norm is a BatchNorm2d"):
             job.distribute(Normed())
 
     run_ranks_as_threads(1, body)
@@ -207,54 +207,51 @@ def test_gradients_add_up_over_backward_passes(to_none: bool) -> None:
 
 
 class Weighted(nn.Module):
-    """A convolution that is given weights of edges."""
+    """A convolution that is given something for its edges."""
 
-    def __init__(self, named: bool) -> None:
+    def __init__(self, given: Callable[[Tensor], dict[str, Any]]) -> None:
         super().__init__()
-        self.conv, self.named = GraphConv(8, 4), named
+        self.conv, self.given = GraphConv(8, 4), given
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        weight = torch.ones(edge_index.shape[1])
-        return (
-            self.conv(x, edge_index, edge_weight=weight) if self.named else self.conv(x, edge_index, weight)
-        )
+        return self.conv(x, edge_index, **self.given(edge_index))
 
 
-def test_edge_weights_and_graph_wide_norms_are_refused_by_name() -> None:
+def test_weights_of_edges_are_carried_out_or_refused_by_name() -> None:
     data = whole_graph()
-    norms = [
-        norm.GraphNorm(8),
-        norm.InstanceNorm(8),
-        norm.PairNorm(),
-        norm.MeanSubtractionNorm(),
-        norm.LayerNorm(8),
-        norm.BatchNorm(8),
-        nn.InstanceNorm1d(8),
-    ]
+    ones = Weighted(lambda edges: {"edge_weight": torch.ones(edges.shape[1])})
+    twos = Weighted(lambda edges: {"edge_weight": 2 * torch.ones(edges.shape[1])})
+    twos.load_state_dict(ones.state_dict())
 
     def body(rank: int, group: Any, store: Any) -> None:
         job = pyg.Job(data, mode="fp32", group=group, store=store)
-        for named, word in ((True, "edge_weight"), (False, "argument 3")):
-            with pytest.raises(InputError, match=rf"conv \(GraphConv\) is called with {word}"):
-                job.distribute(Weighted(named))(job.data.x, job.data.edge_index)
-        for module in norms:
-            with pytest.raises(InputError, match=rf"1 is a {type(module).__name__}, whose statistics"):
-                job.distribute(nn.Sequential(SAGEConv(8, 4), module))
-        job.distribute(nn.Sequential(SAGEConv(8, 4), norm.LayerNorm(8, mode="node")))
+        own = job.data
+        with torch.no_grad():
+            for model in (ones, twos):
+                expected = model(data.x, data.edge_index)[own.n_id]
+                assert torch.allclose(
+                    job.distribute(model)(own.x, own.edge_index), expected, rtol=1e-5, atol=1e-5
+                )
+        for given, word in (
+            ({"edge_weight": torch.ones(3)}, "edge_weight"),
+            ({"edge_weight": [1.0]}, "edge_weight"),
+            ({"size": (3, 3)}, "size"),
+        ):
+            with pytest.raises(InputError, match=f"conv is a GraphConv, which was called with {word}"):
+                job.distribute(Weighted(lambda edges, given=given: given))(own.x, own.edge_index)
 
     run_ranks_as_threads(1, body)
 
 
-@pytest.mark.parametrize(
-    ("extra", "message"), [([[3], [3]], "1 self loops and 0 repeated"), (None, "0 self loops and 1 repeated")]
-)
-def test_edges_that_parts_would_lose_are_refused(extra: Any, message: str) -> None:
+def test_norms_without_a_rule_over_ranks_are_refused_by_name() -> None:
     data = whole_graph()
-    more = data.edge_index[:, :1] if extra is None else torch.tensor(extra)
-    data.edge_index = torch.cat([data.edge_index, more], dim=1)
+    norms = [nn.InstanceNorm1d(8), nn.BatchNorm3d(8), norm.BatchNorm(8, allow_single_element=True)]
 
     def body(rank: int, group: Any, store: Any) -> None:
-        with pytest.raises(InputError, match=message):
-            pyg.Job(data, group=group, store=store)
+        job = pyg.Job(data, mode="fp32", group=group, store=store)
+        for module in norms:
+            with pytest.raises(InputError, match=rf"1 is a {type(module).__name__}, whose statistics"):
+                job.distribute(nn.Sequential(SAGEConv(8, 4), module))
+        job.distribute(nn.Sequential(SAGEConv(8, 4), norm.LayerNorm(8, mode="node")))
 
     run_ranks_as_threads(1, body)

@@ -100,7 +100,7 @@ def test_a_command_that_does_not_exist():
 
 
 def test_without_the_keeper_of_the_parents_death_a_missing_command_is_an_error(monkeypatch):
-    monkeypatch.setattr("wirewise.lab.job._dying_with_parent", list)
+    monkeypatch.setattr("wirewise.lab.job.dying_with_parent", list)
     with pytest.raises(LabError, match=r"cannot start '/no/such/program': No such file.*check the command"):
         Job([Process(0, ["/no/such/program"], {})])
 

@@ -1,73 +1,75 @@
-"""A command of the user's ends with whoever started it, however that ends."""
-
-from __future__ import annotations
+"""A command that wirewise runs in the foreground never outlives it; every signal here is a real one."""
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
+from tests.lab.helpers import processes_with, soon, start_owner
 from wirewise.errors import LabError
 from wirewise.lab import run_owned
 
-# As torchrun does, the command starts a process in a session of its own; both tell their ids.
-COMMAND = """
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-with open(sys.argv[1] + ".new", "w") as file:
-    file.write(f"{os.getpid()} {child.pid}")
-os.rename(sys.argv[1] + ".new", sys.argv[1])
-time.sleep(600)
-"""
-OWNER = """
-import os, sys
-from wirewise.lab import run_owned
-run_owned([sys.executable, "-c", sys.argv[1], sys.argv[2]], env=os.environ)
-"""
-
-
-def alive(pid: int) -> bool:
-    try:
-        # A process that nobody has waited for yet is dead, too.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def until(holds, what: str) -> None:
-    ends = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends, what
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("number", "exit_code"),
-    [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, None), (signal.SIGKILL, -9)],
+# A child of its own session, as torchrun makes of its ranks.
+_COMMAND = (
+    "setsid sleep {mark} & trap 'echo heard {name}; exit 3' {name}; echo runs; while :; do sleep 0.05; done"
 )
-def test_nothing_outlives_its_owner(number: int, exit_code: int | None, tmp_path: Path) -> None:
-    told = tmp_path / "processes"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, COMMAND, str(told)], stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    until(told.exists, "the command never started")
-    processes = [int(word) for word in told.read_text().split()]
-    assert all(map(alive, processes))
-    owner.send_signal(number)
-    code = owner.wait(timeout=60)
-    assert code == exit_code or exit_code is None
-    until(lambda: not any(map(alive, processes)), "a process outlived its owner")
+_OWNER = """
+import os, sys
+from wirewise.cli.main import app
+from wirewise.__main__ import main
+from wirewise.lab import run_owned
+
+@app.command("owned")
+def owned(command: str) -> None:
+    run_owned(["sh", "-c", command], environment=os.environ)
+
+main()
+"""
 
 
-def test_the_exit_code_is_that_of_the_command() -> None:
-    for end, code in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 15)", -15)):
-        assert run_owned([sys.executable, "-c", end], env=os.environ) == code
+def test_the_exit_code_is_that_of_the_command():
+    assert run_owned(["sh", "-c", "exit 3"], environment=os.environ) == 3
+    assert run_owned(["sh", "-c", "kill -KILL $$"], environment=os.environ) == -signal.SIGKILL
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+def test_what_it_leaves_behind_is_ended():
+    mark = f"302.{os.getpid()}"
+    assert run_owned(["sh", "-c", f"setsid sleep {mark} & sleep 0.1"], environment=os.environ) == 0
+    assert not processes_with(f"sleep\0{mark}")
+
+
+def test_a_program_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr("wirewise.lab.owned.dying_with_parent", list)
     with pytest.raises(LabError, match="cannot start 'no-such-program'"):
-        run_owned(["no-such-program"], env=os.environ)
+        run_owned(["no-such-program"], environment=os.environ)
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+def test_a_signal_goes_on_to_the_command(name):
+    number, mark = signal.Signals[f"SIG{name}"], f"303.{os.getpid()}"
+    with start_owner(_OWNER, "owned", _COMMAND.format(mark=mark, name=name)) as owner:
+        assert owner.stdout.readline() == "runs\n"
+        owner.send_signal(number)
+        assert owner.stdout.readline() == f"heard {name}\n"
+        assert owner.wait(timeout=20) == 128 + number
+        assert not processes_with(f"sleep\0{mark}")
+
+
+def test_nothing_is_left_after_sigkill():
+    mark = f"304.{os.getpid()}"
+    with start_owner(_OWNER, "owned", _COMMAND.format(mark=mark, name="TERM")) as owner:
+        assert owner.stdout.readline() == "runs\n"
+        assert soon(lambda: processes_with(f"sleep\0{mark}"))
+        owner.kill()
+        assert soon(lambda: not processes_with(f"sleep\0{mark}") and not processes_with("heard TERM"))
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(tmp_path):
+    # The first import that the command line makes blocks until the signal is there.
+    (tmp_path / "typer.py").write_text("import time\nprint('imports', flush=True)\ntime.sleep(300)\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from wirewise.__main__ import main; main()"
+    with start_owner(script, stderr=-1) as owner:
+        assert owner.stdout.readline() == "imports\n"
+        owner.send_signal(signal.SIGINT)
+        assert owner.wait(timeout=20) == 130
+        assert owner.stderr.read() == ""

@@ -189,6 +189,24 @@ def test_workers_that_say_the_same_are_quoted_once(tmp_path: Path) -> None:
     )
 
 
+def test_the_worker_that_failed_first_is_named_first(tmp_path: Path) -> None:
+    tails = [["wirewise.errors.PeerError: rank 2 is gone"], [], ["epoch 3"]]
+    said = launch.last_words(lab.JobResult([1, -15, -9], tails=tails, first_failed=2), tmp_path)
+    assert said == (
+        "training failed. worker 2: ended by signal 9, its last words: epoch 3; worker 0: rank 2 is gone; "
+        f"worker 1: ended by signal 15 and said nothing. The full logs are in {tmp_path}"
+    )
+
+
+def test_workers_that_never_came_are_named(tmp_path: Path) -> None:
+    waited = [
+        "torch.distributed.DistStoreError: Timed out after 31 seconds waiting for clients. 1/3 clients joined."
+    ]
+    said = launch.last_words(lab.JobResult([1, -15, -15], tails=[waited, [], []], first_failed=0), tmp_path)
+    assert "worker 0: torch.distributed.DistStoreError: Timed out" in said
+    assert "worker 1, 2 did not come to the start of the job in time" in said
+
+
 @pytest.mark.slow
 def test_a_graph_without_test_nodes_has_no_test_accuracy(tmp_path: Path) -> None:
     data = dataclasses.replace(graph.load(GRAPH), split=np.zeros(600, np.uint8))

@@ -3,10 +3,14 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from wirewise import plans
@@ -16,9 +20,9 @@ from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
 from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain, uncompressed
 from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
-from wirewise.recipes.advise import advise, advise_on
-from wirewise.recipes.advise_trial import TrialWish
-from wirewise.recipes.advise_worker import Advised
+from wirewise.recipes.advise import _tried, advise, advise_on
+from wirewise.recipes.advise_trial import TrialWish, Tried
+from wirewise.recipes.advise_worker import AdviceWish, Advised, _Script
 
 SCRIPT = """
 import torch, torch.distributed as dist
@@ -58,6 +62,11 @@ def measured(rate_bytes_per_s):
         V100, ranks=4, schemes={"all_reduce": knots, "all_gather": gathers}
     )
     return Advised(trace=trace(), costs=costs, ranks=4, step_s=0.1, forward_s=0.01)
+
+
+def as_predicted(found, folder):
+    """The same, where the step as it is takes as long as predicted."""
+    return msgspec.structs.replace(found, step_s=advise_on(found, folder, ["efsign"]).predicted_ddp_s)
 
 
 @pytest.mark.dist
@@ -115,18 +124,42 @@ def test_a_script_that_ends_too_soon_is_told(tmp_path):
 
 
 def test_slow_links_are_worth_compressing_for_and_fast_ones_are_not(tmp_path):
-    slow = advise_on(measured(1e7), tmp_path, ["efsign", "dgc"])
+    slow = advise_on(as_predicted(measured(1e7), tmp_path), tmp_path, ["efsign", "dgc"])
+    assert slow.verdict == "compress" and slow.prediction_error == 0.0
     assert slow.compress and slow.gain > 0.5
     assert slow.sentence.startswith("Compress, ")
     assert any(bucket.codec != "none" for bucket in plans.load(slow.plan).buckets)
-    fast = advise_on(measured(1e11), tmp_path, ["efsign", "dgc"])
-    assert not fast.compress
+    assert os.path.relpath(slow.plan) in slow.lines[-1]
+    fast = advise_on(as_predicted(measured(1e11), tmp_path), tmp_path, ["efsign", "dgc"])
+    assert not fast.compress and fast.verdict == "keep" and not fast.lines
     assert fast.sentence.startswith("Do not compress: ")
     assert all(bucket.codec == "none" for bucket in plans.load(fast.plan).buckets)
     assert slow.bandwidth_bytes_per_s == pytest.approx(1e7, rel=1e-3)
     assert slow.break_even_bytes_per_s == pytest.approx(fast.break_even_bytes_per_s, rel=0.05)
     assert 1e7 < slow.break_even_bytes_per_s < 1e11
-    assert os.path.relpath(slow.plan) in slow.lines[-1]
+
+
+def test_a_prediction_far_off_the_measured_step_is_no_ground_for_advice(tmp_path, monkeypatch):
+    right = as_predicted(measured(1e7), tmp_path)
+    for factor, verdict in ((1.14, "compress"), (0.88, "compress"), (1.2, "unknown"), (0.85, "unknown")):
+        found = msgspec.structs.replace(right, step_s=right.step_s * factor)
+        advice = advise_on(found, tmp_path, ["efsign"])
+        assert advice.verdict == verdict and advice.compress == (verdict == "compress") == bool(advice.lines)
+        assert advice.prediction_error == pytest.approx(1 / factor - 1)
+        assert advice.sentence.startswith("No advice: ") == (verdict == "unknown")
+    assert plans.load(advice.plan).compresses is False
+    # What was measured counts all the same.
+    tried = advise_on(
+        found, tmp_path, ["efsign"], lambda plans: {way: 0.5 + (way == "none") for way in plans}
+    )
+    assert tried.verdict == "compress" and "only what was measured counts" in tried.sentence
+    monkeypatch.setattr("wirewise.recipes.advise.advise", lambda *_, **__: advice)
+    told = CliRunner().invoke(app, ["advise", "-o", str(tmp_path), "--", "torchrun", "train.py"])
+    assert told.exit_code == 1 and "No advice: " in told.output and "Plan: " not in told.output
+    told = CliRunner().invoke(
+        app, ["advise", "-o", str(tmp_path), "--json", "-", "--", "torchrun", "train.py"]
+    )
+    assert told.exit_code == 1 and json.loads(told.stdout)["verdict"] == "unknown"
 
 
 def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
@@ -145,7 +178,7 @@ def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
     assert "none" in asked[0] and set(found.tried_step_s) == set(asked[0])
     # As it is a step takes 0.1 s.
     assert found.compress and found.measured_gain == pytest.approx(1 - 0.06 / 0.1)
-    assert found.sentence.startswith("Compress, ") and found.sentence.endswith("of a step, measured.")
+    assert found.sentence.startswith("Compress, ") and "of a step, measured. A step" in found.sentence
     # Predicted to gain more than half, measured to gain too little.
     for fast, plain, told in ((0.098, 0.12, "2.0%"), (0.088, 0.09, "2.2%"), (0.11, 0.09, "0.0%")):
         found = advised({"efsign": fast, "dgc": fast, "mixed": fast, "none": plain})
@@ -153,11 +186,12 @@ def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
         assert f"plans that do save at most {told} of a step, measured, less than 3%." in found.sentence
         assert not plans.load(found.plan).compresses
         # Without codecs, DistributedDataParallel may be as good.
+        assert found.verdict == ("regroup" if plain < 0.1 else "keep")
         assert bool(found.lines) == (plain < 0.1) == ("Leave the script as it is" not in found.sentence)
 
 
 def test_the_lines_name_the_ratio_that_was_measured_with(tmp_path):
-    found = measured(1e7)
+    found = as_predicted(measured(1e7), tmp_path)
     costs = msgspec.structs.replace(found.costs, ratio=0.05)
     *_, line = advise_on(msgspec.structs.replace(found, costs=costs), tmp_path, ["dgc"]).lines
     assert "compression=Compression(options={'dgc': {'ratio': 0.05}})" in line
@@ -168,6 +202,64 @@ def test_windows_take_turns(tmp_path):
     made = advise_on(measured(1e7), tmp_path, ["efsign"]).plan
     wish = TrialWish(file="tried.json", plans=dict.fromkeys("abc", plans.load(made)), windows=3)
     assert "".join(wish.order) == "abccbaabc"
+
+
+def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_path, monkeypatch):
+    made = plans.load(advise_on(measured(1e7), tmp_path, ["efsign"]).plan)
+    said, seconds = [], {"none": 0.2, "efsign": 0.1}
+
+    def started(command, entry, log, result, what):
+        found = Tried(windows=len(seconds), steps_s=seconds)
+        result.write_bytes(msgspec.json.encode(found))
+        return result
+
+    monkeypatch.setattr("wirewise.recipes.advise._started", started)
+    wish = TrialWish(file=str(tmp_path / "tried.json"), plans=dict.fromkeys(("none", "efsign", "dgc"), made))
+    # Of 6 windows of 10 steps and the one before; 5 to warm up, 2 after each change.
+    assert wish.script_steps == 6 * 11 + 5 + 5 * 2
+    assert _tried(["torchrun"], tmp_path, wish, said.append) == seconds
+    assert said == ["the script ended after 2 of 6 windows, as it has fewer than 81 steps; not tried: dgc"]
+    del seconds["efsign"]
+    with pytest.raises(PeerError, match="before a plan with and one without compression had 10 steps each"):
+        _tried(["torchrun"], tmp_path, wish, said.append)
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_forward_passes_belong_to_their_steps(optimizers):
+    net = nn.Linear(4, 4)
+    model = SimpleNamespace(module=net, require_backward_grad_sync=True)
+    script = _Script(AdviceWish(file="", codecs=(), warmup=100, steps=3))
+    script.begin(model)
+    for _ in range(5):
+        for micro in range(4):
+            model.require_backward_grad_sync = micro == 3
+            time.sleep(0.002)
+            net(torch.ones(1, 4)).sum().backward()
+        with torch.no_grad():
+            net(torch.ones(1, 4))
+        for _ in range(optimizers):
+            script.before_step()
+            time.sleep(0.001)
+            script.after_step()
+    steps, forwards = script._steps_s(), script._forward_s()
+    assert len(steps) == len(forwards) == 3
+    # All micro-steps before the last one, and the optimizers; the last backward pass is left.
+    for step, forward in zip(steps, forwards, strict=True):
+        assert 4 * 0.002 + optimizers * 0.001 <= forward < step
+    assert {t.name for t in script.gradients.trace(3).tensors} == {"weight", "bias"}
+
+
+def test_gradients_exchanged_in_every_micro_step_are_refused():
+    net = nn.Linear(4, 4)
+    script = _Script(AdviceWish(file="", codecs=(), warmup=100, steps=2))
+    script.begin(SimpleNamespace(module=net, require_backward_grad_sync=True))
+    for _ in range(3):
+        for _ in range(2):
+            net(torch.ones(1, 4)).sum().backward()
+        script.before_step()
+        script.after_step()
+    with pytest.raises(InputError, match=r"2 backward passes, of which 2 exchange .* under no_sync"):
+        script._forward_s()
 
 
 def test_all_reduces_that_overlap_only_without_compression(tmp_path):

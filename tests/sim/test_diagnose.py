@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import numpy as np
 import pytest
 
 from tests.trace.synthetic import make
 from wirewise.sim.analysis import WHAT_IFS, analyse, critical_ops
-from wirewise.sim.diagnose import diagnose, straggler_gone, words
+from wirewise.sim.diagnose import _bound, _bound_words, diagnose, straggler_gone, words
 from wirewise.sim.stragglers import compute_seconds, find_slow_host, find_straggler
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Header, Op, RankTrace, Trace, align
@@ -192,3 +194,23 @@ def test_links_are_not_changed_where_all_ranks_share_a_host():
     found = analyse(run.true)
     assert not any(row.change.startswith(("bandwidth", "latency")) for row in found.what_ifs)
     assert found.link_sensitivity == []
+
+
+@pytest.mark.parametrize(
+    ("compute", "unknown", "bound", "told"),
+    [
+        (0.6, 0.3, "compute", "Compute bounds the step: it fills 60 % of 1.00 s."),
+        (0.02, 0.98, "unknown", "Nothing recorded fills 98 % of 1.00 s."),
+        (
+            0.3,
+            0.1,
+            "wait",
+            "Communication and waiting bound the step: without compute beside them they fill 60 %",
+        ),
+    ],
+)
+def test_what_fills_most_of_a_step_bounds_it_where_no_change_gives_much(compute, unknown, bound, told):
+    report = SimpleNamespace(predicted_step_s=1.0, breakdown=SimpleNamespace(compute_s=compute))
+    found, share = _bound(report, {}, None, unknown)
+    assert found == bound
+    assert _bound_words(found, share, 1.0, None).startswith(told)

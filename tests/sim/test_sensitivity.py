@@ -55,3 +55,13 @@ def test_baselines_by_hand():
     assert slower_part_s(flow, links) == pytest.approx(16.0)
     assert replay(flow, links).step_s == pytest.approx(14.0 + 3.6 + 2.0)
     assert np.isfinite(one_rank_s(flow, links, 3))
+
+
+def test_ops_of_other_ranks_are_taken_out_at_once(monkeypatch):
+    """Each removal looks through all ops, so one for each op takes minutes on large traces."""
+    removed, remove = [], Sketch.remove
+    monkeypatch.setattr(Sketch, "remove", lambda sketch, ops: (removed.append(1), remove(sketch, ops)))
+    layers = [Layer("a", 1.0, 4.0, 2 * MIB), Layer("b", 1.0, 1.0, 2 * MIB)]
+    flow = data_parallel_step(layers, [0, 1, 2, 3], bucket_bytes=1)
+    assert one_rank_s(flow, Links.uniform(4, MIB, 0.1)) > 0
+    assert len(removed) == 1

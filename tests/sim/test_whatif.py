@@ -35,6 +35,12 @@ def test_buckets_as_if_built_with_them(cap):
     assert step(f"bucket_mb={cap}") == pytest.approx(expected)
 
 
+def test_the_default_of_ddp_changes_nothing_in_a_job_that_has_it():
+    assert step("bucket_mb=25", job(bucket_bytes=None)) == pytest.approx(
+        replay(job(bucket_bytes=None), links()).step_s
+    )
+
+
 @pytest.mark.parametrize("ranks", [1, 3, 4, 8])
 def test_ranks_as_if_built_with_them(ranks):
     expected = replay(job(hosts=range(ranks)), links(ranks)).step_s

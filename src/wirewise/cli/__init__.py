@@ -1,5 +1,5 @@
 """The command line."""
 
-from wirewise.cli.main import main
+from wirewise.__main__ import main
 
 __all__ = ["main"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
@@ -12,7 +13,11 @@ import typer
 from wirewise.cli.output import print_table, write_json
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds
+from wirewise.report.replay_rows import signed
 from wirewise.units import format_size
+
+if TYPE_CHECKING:
+    from wirewise.recipes.advise import Advice
 
 __all__ = ["advise"]
 
@@ -27,7 +32,7 @@ def advise(
     trials: int,
     json: str | None,
 ) -> None:
-    """Measure, plan, try, say.
+    """Measure, plan, try, say; ends with code 1 where nothing can be advised.
 
     Raises:
         InputError: No command.
@@ -51,13 +56,18 @@ def advise(
         trials=trials,
     )
     write_json(json, msgspec.to_builtins(found))
-    if quiet:
-        return
+    if not quiet:
+        _tell(found)
+    if found.verdict == "unknown":
+        raise typer.Exit(1)
+
+
+def _tell(found: Advice) -> None:
     even = found.break_even_bytes_per_s
     rows = [
         ["gradients", f"{format_size(found.gradient_bytes)} on {found.ranks} ranks"],
         ["a step as it is, measured", seconds(found.measured_step_s)],
-        ["the same, predicted", seconds(found.predicted_ddp_s)],
+        ["the same, predicted", f"{seconds(found.predicted_ddp_s)} ({signed(found.prediction_error)})"],
         ["best buckets without compression, predicted", seconds(found.predicted_plain_s)],
         ["best plan, predicted", seconds(found.predicted_step_s)],
         ["no plan takes less than", seconds(found.lower_bound_s)],
@@ -70,6 +80,7 @@ def advise(
     ]
     print_table(["", ""], rows)
     typer.echo(found.sentence)
-    typer.echo(f"Plan: {found.plan}." + (" To carry it out:" if found.lines else ""))
+    if found.lines:
+        typer.echo(f"Plan: {found.plan}. To carry it out:")
     for line in found.lines:
         typer.echo(f"    {line}")

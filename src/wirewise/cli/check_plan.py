@@ -10,6 +10,7 @@ import msgspec
 from wirewise import plans
 from wirewise.cli.programs import tell
 from wirewise.cli.topo import open_topology
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacementPlan, Plan
 
@@ -23,7 +24,7 @@ class _Head(msgspec.Struct):
 def is_plan(source: str) -> bool:
     """Whether a file holds a plan without a program."""
     try:
-        return msgspec.json.decode(Path(source).read_bytes(), type=_Head).family != "collective"
+        return decode_json(Path(source).read_bytes(), _Head).family != "collective"
     except (OSError, msgspec.DecodeError, RecursionError):
         return False
 

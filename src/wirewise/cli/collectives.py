@@ -24,7 +24,7 @@ __all__ = ["collective"]
 
 def collective(
     source: Annotated[
-        str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or all_reduce:ring:4.")
+        str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or broadcast:binomial:4.")
     ],
     size: Annotated[
         str | None,

@@ -112,17 +112,19 @@ def check(json: JsonOption = None) -> None:
 
 @app.command()
 def clean(json: JsonOption = None) -> None:
-    """Remove what killed runs of wirewise left behind, network namespaces and items in memory, and nothing else."""
+    """Remove network namespaces and caches in memory that killed runs of wirewise left behind, and no others."""
     from wirewise.profile.stalls.cache import remove_stale
 
-    names, folders = lab.clean(), [str(folder) for folder in remove_stale()]
-    write_json(json, {"removed": names + folders})
-    if json != "-":
-        typer.echo(
-            f"Removed {len(names)} namespaces and {len(folders)} folders of cached items."
-            if names or folders
-            else "There was nothing to remove."
-        )
+    # First: it needs no rights that removing namespaces may lack.
+    caches = remove_stale()
+    names = lab.clean()
+    write_json(json, {"removed": [*names, *caches]})
+    if json == "-":
+        return
+    if names or not caches:
+        typer.echo(f"Removed {len(names)} namespaces." if names else "There was nothing to remove.")
+    if caches:
+        typer.echo(f"Removed {len(caches)} caches in memory.")
 
 
 def parse_links(text: str) -> dict[int, str | float]:

@@ -15,26 +15,28 @@ from rich.console import Console
 from rich.table import Table
 
 from wirewise.errors import InputError, WirewiseError
-from wirewise.files import atomic_file, owned_folder
+from wirewise.files import atomic_file, exclusive_folder
 
 __all__ = ["JsonOption", "make_table", "print_table", "run_folder", "write_json"]
 
 
 @contextmanager
 def run_folder(out: Path | None, command: str) -> Iterator[Path]:
-    """Folder of one run at a time, by default runs/COMMAND-TIME; it goes again if nothing was written before an error.
+    """Folder of a run, for this run alone; by default runs/COMMAND-TIME.
+
+    It goes again if nothing was written before an error.
 
     Raises:
-        InputError: Another run uses the folder, or it cannot be made.
+        InputError: Another run writes to it, or it cannot be made.
     """
-    wanted = out or Path("runs") / f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    with owned_folder(wanted) as folder:
-        try:
+    folder = out or Path("runs") / f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        with exclusive_folder(folder):
             yield folder
-        except WirewiseError:
-            if not any(folder.iterdir()):
-                folder.rmdir()
-            raise
+    except WirewiseError:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def _writable(target: str | None) -> str | None:

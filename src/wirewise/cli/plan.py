@@ -10,6 +10,7 @@ import typer
 
 from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators, plan_placement
 from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.planners.fusion import PLANNERS, FusionProblem, MemorySizes, from_trace, with_memory
 from wirewise.planners.fusion import plan as make
@@ -145,7 +146,7 @@ def _knobs(
 
 def _sizes(path: Path) -> dict[str, MemorySizes]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, MemorySizes])
+        return decode_json(path.read_bytes(), dict[str, MemorySizes])
     except msgspec.MsgspecError as cause:
         raise InputError(
             f'{path}: {cause}; expected JSON such as {{"layer1.0": {{"saved_bytes": 1e6}}}}'

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,10 @@ from wirewise.cli.output import JsonOption, write_json
 from wirewise.cli.profile_operators import operators
 from wirewise.cli.stalls import recommend, stalls
 from wirewise.errors import TraceError
-from wirewise.files import owned_folder
+from wirewise.files import owns_folder
+
+if TYPE_CHECKING:
+    from wirewise.profile.launch import TraceWish
 
 __all__ = ["app"]
 
@@ -36,19 +40,13 @@ def trace(
     json: JsonOption = None,
 ) -> None:
     """Record every rank of an unmodified training command; exit code of the command."""
-    from wirewise.lab import run_owned
-    from wirewise.profile.launch import TraceWish, find_program, tracing_environment
+    from wirewise.profile.launch import TraceWish, find_program
 
     program = find_program(command[0])
+    wish = TraceWish(folder=str(out.resolve()), warmup=warmup, steps=steps or None, every=every)
     quiet = json == "-"
-    with owned_folder(out) as folder:
-        for old in folder.glob("rank-*.jsonl"):
-            old.unlink()
-        wish = TraceWish(folder=str(folder.resolve()), warmup=warmup, steps=steps or None, every=every)
-        exit_code = run_owned(
-            [program, *command[1:]], env=tracing_environment(wish), stdout=sys.stderr if quiet else None
-        )
-        record = _recorded(folder, exit_code)
+    record = _record([program, *command[1:]], out, wish, sys.stderr if quiet else None)
+    code = record["exit_code"]
     write_json(json, record)
     if not quiet:
         size = record["size_bytes"] / 1e6
@@ -58,9 +56,21 @@ def trace(
         for note in record["notes"]:
             typer.echo(f"Note: {note}.")
         typer.echo(f"What bounds a step: wirewise trace show {out}")
-    if exit_code:
-        typer.echo(f"wirewise: the command ended with exit code {exit_code}", err=True)
-    raise typer.Exit(exit_code if exit_code >= 0 else 128 - exit_code)
+    if code:
+        typer.echo(f"wirewise: the command ended with exit code {code}", err=True)
+    raise typer.Exit(code if code >= 0 else 128 - code)
+
+
+@owns_folder
+def _record(argv: Sequence[str], folder: Path, wish: TraceWish, output: IO[str] | None) -> dict[str, Any]:
+    """Run the command with every rank recorded into `folder`; what it left there."""
+    from wirewise.lab import run_owned
+    from wirewise.profile.launch import tracing_environment
+
+    for old in folder.glob("rank-*.jsonl"):
+        old.unlink()
+    code = run_owned(argv, environment=tracing_environment(wish), output=output)
+    return _recorded(folder.resolve(), code)
 
 
 def _recorded(folder: Path, exit_code: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from wirewise.collective.exporters import chakra, msccl, mscclpp, nccl_graph, nc
 from wirewise.collective.exporters.msccl.model import limits
 from wirewise.collective.exporters.rings import Ring, pack_rings, rings_of, with_bandwidth
 from wirewise.cost import nccl
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError
 from wirewise.files import atomic_file
 from wirewise.topology import Topology
@@ -110,13 +111,13 @@ def program_of(source: str) -> Program:
             raise InputError(f"got {words[2]!r} ranks in {source!r}; expected such as all_reduce:ring:8")
         return build(words[0], words[1], int(words[2]))
     try:
-        holder = msgspec.json.decode(Path(source).read_bytes(), type=_Holder)
+        holder = decode_json(Path(source).read_bytes(), _Holder)
     except OSError as error:
         raise InputError(
             f"cannot read {source!r}: {error.strerror}; expected a program file, a plan of a collective, or an "
             "algorithm such as all_reduce:ring:8"
         ) from error
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return collective.load(source)
     try:
         return collective.loads(bytes(holder.program))

@@ -99,8 +99,8 @@ def adaqp(
     quiet = json is not None and str(json) == "-"
     with run_folder(resume or out, "adaqp") as folder:
         result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
-    page = folder / "report.html"
-    report.write_html(result, page, plan=recipe.saved_plan(folder, job))
+        page = folder / "report.html"
+        report.write_html(result, page, plan=recipe.saved_plan(folder, job))
     if not quiet:
         report.print_result(result)
         typer.echo(f"Report: {page}")
@@ -130,8 +130,8 @@ def dpro(
     quiet = json == "-"
     with run_folder(out, "dpro") as folder:
         result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))
-    page = folder / "report.html"
-    write_replay_html(trace, analysis, page)
+        page = folder / "report.html"
+        write_replay_html(trace, analysis, page)
     write_json(json, msgspec.to_builtins(result))
     if quiet:
         return

@@ -87,10 +87,10 @@ def cupcake(
     quiet = json == "-"
     with run_folder(out, "cupcake") as folder:
         result = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-    with atomic_file(folder / "result.json") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(result)))
-    page = folder / "report.html"
-    write_gradients_html(result, page)
+        with atomic_file(folder / "result.json") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(result)))
+        page = folder / "report.html"
+        write_gradients_html(result, page)
     write_json(json, msgspec.to_builtins(result))
     if not quiet:
         _tell(result)

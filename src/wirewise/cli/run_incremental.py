@@ -84,10 +84,10 @@ def sea_er(
     quiet = json == "-"
     with run_folder(out, "sea-er") as folder:
         found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-    with atomic_file(folder / "result.json") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(found)))
-    page = folder / "report.html"
-    write_incremental_html(found, page)
+        with atomic_file(folder / "result.json") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(found)))
+        page = folder / "report.html"
+        write_incremental_html(found, page)
     write_json(json, msgspec.to_builtins(found))
     if quiet:
         return

@@ -110,10 +110,10 @@ def salientpp(
     quiet = json == "-"
     with run_folder(out, "salientpp") as folder:
         found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-    with atomic_file(folder / "result.json") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(found)))
-    page = folder / "report.html"
-    write_mini_batch_html(found, page)
+        with atomic_file(folder / "result.json") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(found)))
+        page = folder / "report.html"
+        write_mini_batch_html(found, page)
     write_json(json, msgspec.to_builtins(found))
     if not quiet:
         _show(found)

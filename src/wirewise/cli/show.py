@@ -16,6 +16,7 @@ from wirewise.cli.msccl import is_msccl
 from wirewise.cli.output import print_table, write_json
 from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, TopologyError
 from wirewise.plans import CollectivePlan, Plan
 from wirewise.units import parse_size
@@ -76,7 +77,7 @@ def _kind(source: str) -> str:
     if is_msccl(source):
         return "msccl"
     try:
-        head: Any = msgspec.json.decode(path.read_bytes())
+        head: Any = decode_json(path.read_bytes())
     except (OSError, msgspec.DecodeError, RecursionError):
         return "plan"
     if not isinstance(head, dict):
@@ -94,7 +95,7 @@ def _show_plan(plan: Plan, asked: Request) -> None:
         headline = plan.summary().splitlines()[0]
         write_page(shell.page(headline, [shell.head("wirewise show", headline), plan_html(plan)]), asked.html)
     if asked.json is not None:
-        write_json(asked.json, msgspec.json.decode(plan.to_json()))
+        write_json(asked.json, decode_json(plan.to_json()))
     if asked.json != "-":
         titles, rows = plan.table()
         headline, *_ = plan.summary().splitlines()

@@ -18,12 +18,19 @@ from wirewise.trace import load
 
 __all__ = ["simulate"]
 
+_DEVICES = (
+    "kernels and what launches them count as compute alike here, and kernels do not tell what they wait for; "
+    "`wirewise trace show` keeps host and device apart"
+)
+
 
 def simulate(sources: Sequence[Path], what_if: str, json: str | None) -> None:
     """Replay a trace and print and write what was found."""
     # A change that is not understood is refused before the work.
     changes = parse(what_if)
     trace = load(sources)
+    if any(op.stream for rank in trace.ranks for op in rank.ops):
+        trace.notes.insert(0, _DEVICES)
     recording = record(trace)
     report = replay_steps(
         recording.steps, recording.links, interference=recording.interference, what_if=changes

@@ -12,6 +12,7 @@ import typer
 from wirewise import topology
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError, TopologyError
+from wirewise.topology.machines import MACHINES
 from wirewise.units import format_rate, parse_rate
 
 __all__ = ["app", "open_topology"]
@@ -34,7 +35,8 @@ def list_(json: JsonOption = None) -> None:
         return
     rows = [[t.name, str(len(t.hosts)), str(len(t.ranks)), str(len(t.links)), t.description] for t in found]
     print_table(["name", "hosts", "ranks", "links", "description"], rows)
-    typer.echo("lab-N@RATE and pcie-N are known for any N.")
+    machines = ", ".join(f"{kind}xN" for kind in MACHINES)
+    typer.echo(f"h4 and h4-quarter are known, too, and lab-N@RATE, pcie-N, {machines} for any N.")
 
 
 @app.command()

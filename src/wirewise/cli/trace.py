@@ -98,13 +98,24 @@ def show(
     html: Annotated[Path | None, typer.Option("--html", help="Write the report, one HTML file.")] = None,
     json: JsonOption = None,
 ) -> None:
-    """Say what bounds the step and what changes would give, with tables or as a page."""
+    """Say what bounds the step and what changes would give, with tables or as a page.
+
+    Where an accelerator was recorded, or not all ranks were, the answer is what each rank recorded by itself.
+    """
+    from wirewise.trace.sources import on_one_clock, open_trace
+
+    trace = open_trace(sources, partial=True)
+    if trace.partial or any(op.stream for rank in trace.ranks for op in rank.ops):
+        _show_recorded(trace, html, json)
+    else:
+        _show_replayed(on_one_clock(trace), html, json)
+
+
+def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
     from wirewise.report.replay_json import analysis_object
     from wirewise.report.replay_page import write_replay_html
     from wirewise.sim.analysis import analyse
-    from wirewise.trace import load
 
-    trace = load(sources)
     found = analyse(trace)
     if html is not None:
         write_replay_html(trace, found, html)
@@ -115,6 +126,33 @@ def show(
     for rows in _tables(trace, found):
         typer.echo()
         print_table(*rows)
+    _print_notes(trace)
+    if html is not None:
+        typer.echo(f"Report: {html}")
+
+
+def _show_recorded(trace: Trace, html: Path | None, json: str | None) -> None:
+    from wirewise.report import usage_rows as tables
+    from wirewise.report.usage_page import write_usage_html
+    from wirewise.sim.bounds import verdict_of
+    from wirewise.sim.usage import rank_uses
+
+    uses = rank_uses(trace)
+    verdict = verdict_of(uses)
+    if trace.partial:
+        trace.notes.insert(0, f"{trace.partial}; what is told here is of the others, nothing is replayed")
+    else:
+        trace.notes.insert(0, "kernels do not tell what they wait for, so no changes were simulated")
+    if html is not None:
+        write_usage_html(trace, uses, verdict, html)
+    write_json(json, tables.usage_object(trace, uses, verdict))
+    if json == "-":
+        return
+    typer.echo(verdict.sentence)
+    for rows in (tables.use_rows(uses), tables.idle_rows(uses)):
+        if rows.rows:
+            typer.echo()
+            print_table(*rows)
     _print_notes(trace)
     if html is not None:
         typer.echo(f"Report: {html}")

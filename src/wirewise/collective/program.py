@@ -21,10 +21,17 @@ from typing import NamedTuple
 import msgspec
 
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective, blocks, contributors, receivers
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError
 from wirewise.files import atomic_file
 
 __all__ = ["Message", "Program", "Transfer", "load", "loads", "save"]
+
+
+_MOST_RANKS = 1 << 16
+"""More than any machine has; what is made for each rank then stays small."""
+_MOST_CHUNKS = 1 << 24
+"""Enough for an all-to-all of 4096 ranks."""
 
 
 class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -146,8 +153,8 @@ def loads(text: str | bytes) -> Program:
         ProgramError: Not JSON, another kind of record or a value out of range; the message names the path.
     """
     try:
-        return msgspec.json.decode(text, type=Program)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decode_json(text, Program)
+    except msgspec.DecodeError as error:
         raise ProgramError(
             f"cannot read a program: {error}; expected JSON written by `wirewise.collective.save`, make it again"
         ) from error
@@ -191,12 +198,16 @@ def _by_message(transfer: Transfer) -> tuple[int, int, int, int]:
 
 
 def _faults(program: Program) -> Iterator[str]:
-    if program.ranks < 1:
-        yield f"got {program.ranks} ranks; expected at least 1"
+    for name, count, most in (
+        ("ranks", program.ranks, _MOST_RANKS),
+        ("chunks", program.chunks, _MOST_CHUNKS),
+    ):
+        if not 1 <= count <= most:
+            yield f"got {count} {name}; expected 1 to {most}"
     if program.collective not in COLLECTIVES:
         yield f"got the collective {program.collective!r}; expected one of {', '.join(COLLECTIVES)}"
     yield from _group_faults(program)
-    if program.chunks < 1 or program.chunks % program.blocks:
+    if program.chunks % program.blocks:
         yield (
             f"got {program.chunks} chunks; expected a multiple of the {program.blocks} blocks of "
             f"{program.collective} among {len(program.group)} ranks"

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from wirewise.cost.curve import ZERO, Curve
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
 __all__ = [
@@ -261,7 +262,7 @@ def load_costs(source: str | os.PathLike[str]) -> GradientCosts:
     if source == "v100":
         return V100
     try:
-        found = msgspec.json.decode(Path(source).read_bytes(), type=GradientCosts)
+        found = decode_json(Path(source).read_bytes(), GradientCosts)
         found.check_itself()
     except (OSError, msgspec.MsgspecError, InputError) as cause:
         raise InputError(

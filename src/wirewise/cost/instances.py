@@ -97,7 +97,7 @@ def load_prices(path: str | os.PathLike[str]) -> Prices:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         # A TOML date is no string; a list may write it either way.
         found = msgspec.convert(content | {"date": str(content.get("date", ""))}, Prices)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError, OverflowError) as error:
         raise InputError(
             f"price file {os.fspath(path)} cannot be used: {error}; expected date and [[instance]] tables "
             "with name and price_per_hour"

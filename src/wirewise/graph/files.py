@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.decoding import ArchiveError, read_npz
 from wirewise.errors import GraphError
 from wirewise.files import atomic_file
 from wirewise.graph.data import VALIDATION, GraphData, SparseRows
@@ -35,22 +34,20 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     """
     path = Path(path)
     try:
-        # Opened here because NumPy leaves the file open when it is no archive.
         with path.open("rb") as file:
-            head = file.peek(len(_NPY))[: len(_NPY)]
-            if not head.startswith((_ZIP, _NPY)):
-                raise _broken(path, f"it begins with {head!r}, an npz file with {_ZIP!r}")
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.lib.npyio.NpzFile):
-                return {name: loaded[name] for name in loaded.files}
+            head = file.read(len(_NPY))
+        if head.startswith(_ZIP):
+            return read_npz(path)
     except OSError as error:
         if error.errno is None:
             raise _broken(path, error) from error
         raise GraphError(
             f"cannot read {path}: {error.strerror}; check the path and its permissions"
         ) from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except ArchiveError as error:
         raise _broken(path, error) from error
+    if not head.startswith(_NPY):
+        raise _broken(path, f"it begins with {head!r}, an npz file with {_ZIP!r}")
     raise GraphError(f"{path} is a single array (npy); expected an npz file with {_KEYS}")
 
 

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.decoding import decode_json
 from wirewise.errors import GraphError
 from wirewise.files import atomic_file, make_folder
 from wirewise.graph import halo
@@ -281,14 +282,14 @@ def read_meta(folder: str | Path) -> PartsMeta:
     """The description of a folder of parts; GraphError where it is missing, malformed or too old."""
     path = Path(folder) / "meta.json"
     try:
-        meta = msgspec.json.decode(path.read_bytes(), type=PartsMeta)
+        meta = decode_json(path.read_bytes(), PartsMeta)
     except FileNotFoundError:
         raise GraphError(
             f"{folder} has no meta.json; it is no complete folder of parts, write it again"
         ) from None
     except OSError as error:
         raise GraphError(f"cannot read {path}: {error.strerror}; check its permissions") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise GraphError(f"{path} is malformed ({error}); write the parts again") from error
     if meta.version != FORMAT_VERSION:
         raise GraphError(
@@ -357,7 +358,7 @@ def _to_arrays(part: Part) -> dict[str, Any]:
 
 def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
     try:
-        values: dict[str, Any] = dict(msgspec.json.decode(arrays.pop("scalars").tobytes()))
+        values: dict[str, Any] = dict(decode_json(arrays.pop("scalars").tobytes()))
         if "x" not in arrays:
             values["x"] = SparseRows(
                 indptr=arrays.pop("x_indptr"),

@@ -18,7 +18,7 @@ from typing import IO
 from wirewise.errors import LabError
 from wirewise.lab.keeper import END_PROCESSES_OF_JOB, JOB_VARIABLE, Keeper
 
-__all__ = ["Job", "JobResult", "Listener", "Process"]
+__all__ = ["Job", "JobResult", "Listener", "Process", "dying_with_parent", "signal_group"]
 
 Listener = Callable[[int, str], None]
 """Called with a host's number and a line that one of its processes printed."""
@@ -199,7 +199,7 @@ class Job:
         marked = {JOB_VARIABLE: self._mark}
         try:
             return subprocess.Popen(
-                [*_dying_with_parent(), *process.argv],
+                [*dying_with_parent(), *process.argv],
                 env={**os.environ, **process.environment, **self._environment, **marked},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -263,7 +263,8 @@ def _unwritable(place: Path | str, error: OSError) -> LabError:
     )
 
 
-def _dying_with_parent() -> list[str]:
+def dying_with_parent() -> list[str]:
+    """Command before a command that has the kernel end it with the thread that starts it, where there is one."""
     # A function between fork and exec would be simpler, but is not safe where other threads run.
     return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
@@ -272,7 +273,7 @@ def _end(running: Sequence[subprocess.Popen[str]], keeper: Keeper) -> None:
     """SIGTERM to every process group that is left, later SIGKILL to all that carry the job's mark."""
     for r in running:
         if r.poll() is None:
-            _signal_group(r.pid, signal.SIGTERM)
+            signal_group(r.pid, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_S
     while _alive(running) and time.monotonic() < deadline:
         time.sleep(_TICK_S)
@@ -280,7 +281,7 @@ def _end(running: Sequence[subprocess.Popen[str]], keeper: Keeper) -> None:
     keeper.release()
     for r in running:
         if r.poll() is None:
-            _signal_group(r.pid, signal.SIGKILL)
+            signal_group(r.pid, signal.SIGKILL)
         r.wait()
 
 
@@ -289,7 +290,8 @@ def _alive(running: Sequence[subprocess.Popen[str]]) -> int:
     return sum(r.poll() is None for r in running)
 
 
-def _signal_group(pid: int, number: int) -> None:
+def signal_group(pid: int, number: int) -> None:
+    """Signal a process group, which may be gone."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:

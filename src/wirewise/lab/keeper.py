@@ -9,10 +9,12 @@ from typing import IO
 
 from wirewise.errors import LabError
 
-__all__ = ["END_PROCESSES_OF_JOB", "JOB_VARIABLE", "REMOVE_NAMESPACES", "Keeper"]
+__all__ = ["COMMAND_VARIABLE", "END_PROCESSES_OF_JOB", "JOB_VARIABLE", "REMOVE_NAMESPACES", "Keeper"]
 
 JOB_VARIABLE = "WIREWISE_JOB"
 """Marks every process of a job, also those that its processes start in sessions of their own."""
+COMMAND_VARIABLE = "WIREWISE_COMMAND"
+"""Marks every process of a user's command; another name than that of a job, so that both hold where they nest."""
 _TIMEOUT_S = 30.0
 
 # A process may fork between the listing and the signal, so all are listed again until none is left.
@@ -73,7 +75,11 @@ class Keeper:
             text=True,
             start_new_session=True,
             # A job that this one runs in ends its processes by their mark, and must leave us to tidy up.
-            env={name: value for name, value in os.environ.items() if name != JOB_VARIABLE},
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if name not in (COMMAND_VARIABLE, JOB_VARIABLE)
+            },
         )
         first = pipe(self._process.stdout).readline().strip()
         if first != "ready":

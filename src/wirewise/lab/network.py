@@ -7,8 +7,10 @@ import itertools
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 from wirewise import units
@@ -18,7 +20,6 @@ from wirewise.lab.counters import HostBytes, read_counters
 from wirewise.lab.faults import Fault
 from wirewise.lab.job import Job, JobResult, Listener, Process
 from wirewise.lab.launch import Place, rank_commands
-from wirewise.lab.leaving import catch_signals, restore_signals
 from wirewise.lab.pairs import Pairs, pairs_of
 from wirewise.lab.servers import Servers
 from wirewise.lab.throttle import Throttle
@@ -92,7 +93,7 @@ class Lab:
         """One process in each host's namespace; with servers, one more in that of the switches."""
         self._throttles: dict[int, Throttle] = {}
         self._jobs: list[Job] = []
-        self._caught: list[int] = []
+        self._handlers: list[int] = []
 
     @classmethod
     def of(cls, topology: Topology) -> Self:
@@ -122,7 +123,7 @@ class Lab:
         if as_root:
             namespaces.clean()
         atexit.register(self.close)
-        self._caught = catch_signals()
+        self._catch_signals()
         try:
             self._realm = namespaces.Realm([*self.names, self._bridge], as_root=as_root)
             self._build(self._realm)
@@ -151,8 +152,17 @@ class Lab:
         for holder in self._holders:
             holder.communicate()
         self._holders = []
-        restore_signals(self._caught)
-        self._caught = []
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_DFL)
+        self._handlers = []
+
+    def _catch_signals(self) -> None:
+        """Unwind on a signal that would end this process at once; a program's own handlers stay."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) == signal.SIG_DFL:
+                    signal.signal(number, _leave)
+                    self._handlers.append(number)
 
     def _build(self, realm: namespaces.Realm) -> None:
         realm.ip(lines=[f"netns add {name}" for name in [*self.names, self._bridge]])
@@ -420,3 +430,7 @@ def _per_host(command: Sequence[str] | Sequence[Sequence[str]], hosts: int) -> l
     if len(commands) != hosts:
         raise LabError(f"got commands for {len(commands)} hosts; expected {hosts}, or one command for all")
     return commands
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,69 +1,87 @@
-"""A command of the user's, run so that none of its processes outlives the one that started it."""
+"""Run a user's command as it is, in the foreground, so that it never outlives the process that started it."""
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO
 
 from wirewise.errors import LabError
-from wirewise.lab.keeper import END_PROCESSES_OF_JOB, JOB_VARIABLE, Keeper
-from wirewise.lab.leaving import catch_signals, restore_signals
+from wirewise.lab.job import dying_with_parent, signal_group
+from wirewise.lab.keeper import COMMAND_VARIABLE, END_PROCESSES_OF_JOB, Keeper
 
 __all__ = ["run_owned"]
 
-_GRACE_S = 10.0
-"""How long a command may take to end after SIGTERM."""
+_STOP_S = 30.0
+"""What a command has to save its state after a signal, as long as torchrun gives its ranks."""
 
 
 def run_owned(
     argv: Sequence[str],
     *,
-    env: Mapping[str, str],
-    stdin: int | None = None,
-    stdout: IO[bytes] | IO[str] | int | None = None,
-    stderr: int | None = None,
+    environment: Mapping[str, str],
+    silent: bool = False,
+    output: IO[bytes] | IO[str] | int | None = None,
+    errors: IO[bytes] | IO[str] | int | None = None,
 ) -> int:
-    """Run a command to its end and return its exit code, negative if a signal ended it.
+    """Run a command to its end and return its exit code, negative where a signal ended it.
 
-    It keeps the terminal, as if it had been started by itself. On SIGTERM, SIGHUP or Ctrl-C of this process it gets
-    SIGTERM, and whatever is left of it after ten seconds SIGKILL; SIGKILL, too, if this process dies otherwise.
-    Processes that it started in sessions of their own, as torchrun does, are found by a variable of their environment.
+    What interrupts the wait goes on to the command's process group: Ctrl-C as SIGINT, the exit that the command line
+    makes of SIGTERM or SIGHUP as that signal. The command then has 30 s to end. Whatever it started is gone when this
+    returns or raises, and soon after this process dies of SIGKILL.
 
     Args:
         argv: Program and arguments.
-        env: Its environment.
-        stdin: As of `subprocess.Popen`; so are `stdout` and `stderr`.
-        stdout: Where it writes.
-        stderr: Where it writes errors.
+        environment: All variables of the command.
+        silent: Give it no input. A terminal is never given: the command is not in the foreground of it.
+        output: Takes its stdout, as of `subprocess`.
+        errors: Takes its stderr.
 
     Raises:
-        LabError: The program cannot be started.
+        LabError: It cannot be started.
     """
     mark = secrets.token_hex(8)
-    keeper = Keeper(END_PROCESSES_OF_JOB, [f"{JOB_VARIABLE}={mark}"])
-    caught = catch_signals()
+    keeper = Keeper(END_PROCESSES_OF_JOB, [f"{COMMAND_VARIABLE}={mark}"])
+    process: subprocess.Popen[bytes] | None = None
     try:
-        running = subprocess.Popen(
-            list(argv), env={**env, JOB_VARIABLE: mark}, stdin=stdin, stdout=stdout, stderr=stderr
+        process = subprocess.Popen(
+            [*dying_with_parent(), *argv],
+            env={**environment, COMMAND_VARIABLE: mark},
+            stdin=subprocess.DEVNULL if silent or _at_terminal() else None,
+            stdout=output,
+            stderr=errors,
+            process_group=0,
         )
-        try:
-            return running.wait()
-        except BaseException:
-            _end(running)
-            raise
+        return process.wait()
     except OSError as error:
         raise LabError(f"cannot start {argv[0]!r}: {error.strerror}; check the command") from error
+    except BaseException as stopped:
+        if process is not None:
+            signal_group(process.pid, _signal_of(stopped))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_STOP_S)
+        raise
     finally:
-        restore_signals(caught)
+        # Ranks of torchrun have sessions of their own; the mark finds them.
         keeper.release()
+        if process is not None:
+            process.wait()
 
 
-def _end(running: subprocess.Popen[bytes]) -> None:
-    running.terminate()
+def _at_terminal() -> bool:
     try:
-        running.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        running.kill()
-        running.wait()
+        return os.isatty(sys.__stdin__.fileno()) if sys.__stdin__ is not None else True
+    except (OSError, ValueError):
+        return True
+
+
+def _signal_of(stopped: BaseException) -> int:
+    if isinstance(stopped, KeyboardInterrupt):
+        return signal.SIGINT
+    code = stopped.code if isinstance(stopped, SystemExit) else None
+    return code - 128 if isinstance(code, int) and 128 < code < 128 + signal.NSIG else signal.SIGTERM

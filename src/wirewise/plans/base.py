@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol, Self
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import PlanError
 
 __all__ = ["Plan", "TopologyLike", "explain", "matrix_picture"]
@@ -55,8 +56,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             PlanError: Not JSON, another family, or a wrong value; the message names the path inside the JSON.
         """
         try:
-            return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, RecursionError) as error:
+            return decode_json(text, cls)
+        except msgspec.DecodeError as error:
             raise PlanError(explain(error, cls.family)) from error
 
     def check_itself(self) -> None:

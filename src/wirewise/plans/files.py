@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PlanError
 from wirewise.files import atomic_file
 from wirewise.plans.base import Plan, explain
@@ -36,8 +37,8 @@ def loads(text: str | bytes) -> Plan:
         PlanError: As `Plan.from_json` and `Plan.check_itself`, or an unknown family.
     """
     try:
-        head: Any = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        head: Any = decode_json(text)
+    except msgspec.DecodeError as error:
         raise PlanError(explain(error, "")) from error
     family = head.get("family") if isinstance(head, dict) else None
     if not isinstance(family, str) or family not in PLANS:

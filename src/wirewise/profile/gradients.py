@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -194,45 +194,104 @@ def gradient_trace(
     try:
         for _ in range(2 + steps):
             step()
+            watch.step_ended()
         return watch.trace(steps, transport)
     finally:
         watch.close()
 
 
+class _Pass(NamedTuple):
+    """A forward pass and what its backward pass gave."""
+
+    ended_s: float
+    """`time.perf_counter` at the end of the forward pass."""
+    exchanges: bool
+    """Whether the backward pass exchanges gradients between ranks."""
+    ready: list[tuple[float, str]]
+    """When the gradient of each parameter was added up, in order."""
+
+
 class GradientWatch:
-    """Notes when the gradients of a model get ready.
+    """Notes when the gradients of a model get ready, step by step.
+
+    A step may call the model several times (gradient accumulation): its gradients count from the end of the last
+    forward pass whose gradients are exchanged. A forward pass without gradients, such as one of a validation, is none
+    of these.
 
     Args:
-        model: Called once in a step.
+        model: Called at least once in a step.
+        exchanges: Asked at the end of a forward pass whether ranks exchange the gradients of that pass, which they do
+            not under `no_sync`; None: those of the last pass of a step.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, exchanges: Callable[[], bool] | None = None) -> None:
         self._model = type(model).__name__
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._seen: list[list[tuple[float, str]]] = []
+        self._exchanges = exchanges
+        self._passes: list[_Pass] = []
+        self._steps: list[list[_Pass]] = []
         self._hooks = ExitStack()
         self._hook(model.register_forward_hook(self._forward_ended))
         for name, parameter in self._trained.items():
-            note = lambda _, name=name: self._seen[-1].append((time.perf_counter(), name))  # noqa: E731
+            note = lambda _, name=name: self._ready(name)  # noqa: E731
             self._hook(parameter.register_post_accumulate_grad_hook(note))
 
     def _hook(self, handle: Any) -> None:
         self._hooks.callback(handle.remove)
 
     def _forward_ended(self, *_: Any) -> None:
-        self._seen.append([(time.perf_counter(), "")])
+        exchanges = True if self._exchanges is None else self._exchanges()
+        if self._passes and not self._passes[-1].ready:
+            # No backward pass came: nothing is kept of what a long validation calls.
+            self._passes.pop()
+        self._passes.append(_Pass(time.perf_counter(), exchanges, []))
+
+    def _ready(self, name: str) -> None:
+        if self._passes:
+            self._passes[-1].ready.append((time.perf_counter(), name))
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a gradient got ready since the last step ended."""
+        return any(own.ready for own in self._passes)
+
+    def step_ended(self) -> bool:
+        """The optimizer is done: the passes since the last call are one step. False: none of them had gradients."""
+        passes = [own for own in self._passes if own.ready]
+        self._passes = []
+        if passes:
+            self._steps.append(passes)
+        return bool(passes)
 
     def forward_ends_s(self, steps: int) -> list[float]:
-        """`time.perf_counter` at the end of the last forward passes."""
-        return [own[0][0] for own in self._seen[-steps:]]
+        """`time.perf_counter` at the end of the forward pass from which the gradients of each last step count.
+
+        Raises:
+            InputError: As `trace`.
+        """
+        return [self._exchanged(own).ended_s for own in self._steps[-steps:]]
 
     def trace(self, steps: int, transport: Ranks | None = None) -> GradientTrace:
         """The median of the last steps; with a transport, times are those of the slowest rank.
 
         Raises:
-            InputError: A parameter got no gradient, or more than one in a step.
+            InputError: A parameter got no gradient, or more than one in a pass, or a step exchanged its gradients
+                several times or not at all.
         """
-        return _median(self._trained, self._seen[-steps:], transport, self._model)
+        seen = [self._exchanged(own) for own in self._steps[-steps:]]
+        return _median(self._trained, seen, transport, self._model)
+
+    def _exchanged(self, passes: list[_Pass]) -> _Pass:
+        """The pass of a step whose gradients the ranks exchange."""
+        if self._exchanges is None:
+            return passes[-1]
+        found = [own for own in passes if own.exchanges]
+        if len(found) != 1:
+            raise InputError(
+                f"a step of the optimizer has {len(passes)} backward passes, of which {len(found)} exchange gradients; "
+                "expected one that does: run all but the last under no_sync() of DistributedDataParallel"
+            )
+        return found[0]
 
     def close(self) -> None:
         """Take the hooks off the model."""
@@ -241,22 +300,22 @@ class GradientWatch:
 
 def _median(
     trained: Mapping[str, nn.Parameter],
-    seen: list[list[tuple[float, str]]],
+    seen: list[_Pass],
     transport: Ranks | None,
     model: str,
 ) -> GradientTrace:
     for own in seen:
-        names = [name for _, name in own[1:]]
+        names = [name for _, name in own.ready]
         if sorted(names) != sorted(trained):
             missing = sorted(set(trained) - set(names))
             raise InputError(
                 f"in one step {len(names)} gradients came for {len(trained)} parameters, none for {missing[:5]}; "
-                "freeze unused parameters, and call the model and backward() once a step"
+                "freeze unused parameters, and call the model once for each backward()"
             )
     since: dict[str, list[float]] = {name: [] for name in trained}
-    for (start_s, _), *own in seen:
-        for at_s, name in own:
-            since[name].append(at_s - start_s)
+    for own in seen:
+        for at_s, name in own.ready:
+            since[name].append(at_s - own.ended_s)
     ready = torch.tensor([np.median(since[name]) for name in trained], dtype=torch.float64)
     if transport is not None:
         transport.all_reduce(ready, "the exchange of measured times", dist.ReduceOp.MAX)

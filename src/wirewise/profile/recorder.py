@@ -65,26 +65,36 @@ class Recorder:
         folder: Takes `rank-R.jsonl`; made where it is missing.
         first_line: Who records.
         clock: Of the device that computes.
+        forgiving: Go on without a file where it cannot be written; the job is then as it would be unrecorded, and
+            this rank still answers the others, which may be able to record.
 
     Raises:
         TraceError: The file cannot be written.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], first_line: Header, clock: Clock) -> None:
-        make_folder(folder)
+    def __init__(
+        self, folder: str | os.PathLike[str], first_line: Header, clock: Clock, *, forgiving: bool = False
+    ) -> None:
         self.header, self.clock, self.mark = first_line, clock, clock.mark
         self.active = False
         """Whether what happens now is recorded."""
         self.step = -1
-        self._writer = RankWriter(rank_file(folder, first_line.rank), first_line)
+        self.failed = False
+        """Whether the file could not be written any more; what was written until then can be read."""
+        try:
+            make_folder(folder, error=TraceError)
+            self._writer = RankWriter(rank_file(folder, first_line.rank), first_line)
+        except TraceError as error:
+            if not forgiving:
+                raise
+            self._writer = RankWriter(os.devnull, first_line)
+            self._fail(error)
         self._forms: dict[Op, int] = {}
         self._rows: list[tuple[int, int, Mark, Mark, int]] = []
         self._pending: list[Pending] = []
         self._groups = dict(first_line.groups)
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()
-        self.failed = False
-        """Whether the file could not be written any more; what was written until then can be read."""
 
     def form(self, name: str, kind: str, **more: Any) -> int:
         """Number of the form of ops that are alike but for their times."""
@@ -139,8 +149,8 @@ class Recorder:
     def _fail(self, error: TraceError) -> None:
         self.failed, self.active = True, False
         self._rows, self._pending = [], []
-        message = f"wirewise: rank {self.header.rank} stopped recording in step {self.step}: {error}. The job goes on\n"
-        sys.stderr.write(message)
+        when = f"stopped recording in step {self.step}" if self.step >= 0 else "records nothing"
+        sys.stderr.write(f"wirewise: rank {self.header.rank} {when}: {error}. The job goes on\n")
 
     def _write(self) -> None:
         over = [p for p in self._pending if p.end is not None]

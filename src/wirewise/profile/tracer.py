@@ -51,6 +51,7 @@ class Tracer:
         steps: How many to record then; none: all. Afterwards nothing is heard any more.
         every: Record one of so many steps.
         round_trips: Between the clocks of ranks, at the start and at the end.
+        forgiving: Say it and record nothing, instead of an error, where the folder cannot be written.
 
     Raises:
         InputError: A tracer is there already, or a number that makes no sense.
@@ -68,6 +69,7 @@ class Tracer:
         steps: int | None = 30,
         every: int = 1,
         round_trips: int = probes.ROUND_TRIPS,
+        forgiving: bool = False,
     ) -> None:
         if _alive:
             raise InputError("a tracer is recording already; close it first, there is one in a process")
@@ -80,7 +82,7 @@ class Tracer:
         self._optimizer: Any = optimizer
         self._index, self._hooked = 0, True
         self._round_trips = round_trips if _world_size() > 1 else 0
-        self._recorder = _recorder(folder, model)
+        self._recorder = _recorder(folder, model, forgiving)
         if self._round_trips:
             self._messages = probes.message_group()
             self._probe()
@@ -343,7 +345,7 @@ class Tracer:
         return undo
 
 
-def _recorder(folder: str | os.PathLike[str], model: nn.Module | None) -> Recorder:
+def _recorder(folder: str | os.PathLike[str], model: nn.Module | None, forgiving: bool) -> Recorder:
     world = _world_size()
     rank, groups, backend = 0, {}, ""
     if dist.is_initialized():
@@ -352,7 +354,7 @@ def _recorder(folder: str | os.PathLike[str], model: nn.Module | None) -> Record
     first = next(model.parameters(), None) if model is not None else None
     device = first.device if first is not None else torch.device("cuda" if "nccl" in backend else "cpu")
     line = header(rank, world, groups, run=_run_name(rank), backend=backend, device=device.type)
-    return Recorder(folder, line, clock_of(device))
+    return Recorder(folder, line, clock_of(device), forgiving=forgiving)
 
 
 def _run_name(rank: int) -> str:

@@ -45,7 +45,13 @@ def install() -> None:
 def _tracer() -> Tracer:
     wanted = msgspec.json.decode(os.environ[launch.TRACE_VARIABLE], type=launch.TraceWish)
     tracer = Tracer(
-        wanted.folder, optimizer="first", warmup=wanted.warmup, steps=wanted.steps, every=wanted.every
+        wanted.folder,
+        optimizer="first",
+        warmup=wanted.warmup,
+        steps=wanted.steps,
+        every=wanted.every,
+        # A full disk is no reason to end the user's training.
+        forgiving=True,
     )
     tracer.watch_all()
     if wanted.stop:

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from wirewise import graph, plans, units
-from wirewise.files import atomic_file
+from wirewise.files import atomic_file, owns_folder
 from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
 from wirewise.report.series import SMOOTHING, WARM_UP
@@ -49,6 +49,7 @@ class Progress(Protocol):
         """Training ended."""
 
 
+@owns_folder
 def run(job: Job, folder: Path, progress: Progress, *, resume: bool = False) -> RunResult:
     """Partition the graph, train it in every mode and return the measurements.
 

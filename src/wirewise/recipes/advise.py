@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +10,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from wirewise import lab, plans
+from wirewise import plans
 from wirewise.codec.gradients import CODECS
 from wirewise.cost.gradients import GradientCosts, GroupLinks
 from wirewise.errors import InputError, PeerError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.lab import run_owned
 from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
     CompressionProblem,
@@ -39,6 +39,8 @@ from wirewise.recipes.cupcake_job import options_of
 __all__ = ["Advice", "advise", "advise_on"]
 
 DDP_BUCKETS = "bucket:25"
+MOST_OFF = 0.15
+"""A prediction of the step as it is that is further off than this share tells nothing about plans."""
 _RATIO = 0.01
 """Share of the values that sparse codecs keep if they are not told."""
 
@@ -46,6 +48,9 @@ _RATIO = 0.01
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured, what was planned, and what to do."""
 
+    verdict: str
+    """ "compress", "regroup" (an uncompressed plan, measured to be faster), "keep" (the script as it is), or "unknown":
+    no plan was tried, and the prediction is too far off to advise upon."""
     sentence: str
     ranks: int
     gradient_bytes: int
@@ -53,6 +58,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Of the command as it is."""
     predicted_ddp_s: float
     """The same, predicted with buckets of 25 MiB."""
+    prediction_error: float
+    """`predicted_ddp_s` / `measured_step_s` - 1."""
     predicted_plain_s: float
     """Of the best buckets without compression."""
     predicted_step_s: float
@@ -73,11 +80,12 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     break_even_bytes_per_s: float | None
     """Bandwidth below which compressing pays; None: at none."""
     plan: str
-    """File of the plan to use."""
+    """File of the plan to use, where the verdict is to use one; else of one without compression."""
     lines: tuple[str, ...]
-    """What to write into the script; none where the plan was tried and makes no step shorter."""
+    """What to write into the script; none where the verdict is to keep it as it is, or unknown."""
 
 
+@owns_folder
 def advise(
     command: Sequence[str],
     folder: Path,
@@ -91,7 +99,8 @@ def advise(
 ) -> Advice:
     """Run a command for some steps, measure its gradients, codecs and links, plan, and run it again under plans.
 
-    If the command fails under the plans, `say` is told why, and the advice is as predicted.
+    If the command fails under the plans, `say` is told why, and the advice is as predicted. One that ends before all
+    plans had their turns is advised by those that had.
 
     Args:
         command: Of a script that trains with DistributedDataParallel, such as torchrun train.py; not changed.
@@ -123,7 +132,6 @@ def advise(
         return advise_on(found, folder, codecs)
 
     def measure(tried: Mapping[str, FusionPlan]) -> dict[str, float]:
-        say(f"running the command under {len(tried)} plans in turns ({', '.join(tried)})")
         wish = TrialWish(
             file=str((folder / "tried.json").resolve()),
             plans=dict(tried),
@@ -132,8 +140,12 @@ def advise(
             steps=max(steps // trials, 1),
             warmup=warmup,
         )
+        say(
+            f"running the command under {len(tried)} plans in turns ({', '.join(tried)}): {wish.script_steps} steps, "
+            f"about {found.step_s * wish.script_steps:.0f} s and the start; a shorter script tries what it can"
+        )
         try:
-            return _tried(command, folder, wish)
+            return _tried(command, folder, wish, say)
         except PeerError as error:
             say(f"the advice is as predicted, as plans could not be tried: {error}")
             return {}
@@ -147,14 +159,28 @@ def _measured(command: Sequence[str], folder: Path, wish: AdviceWish) -> Advised
     return advise_worker.read(_started(command, entry, folder / "log.txt", Path(wish.file), what))
 
 
-def _tried(command: Sequence[str], folder: Path, wish: TrialWish) -> dict[str, float]:
+def _tried(
+    command: Sequence[str], folder: Path, wish: TrialWish, say: Callable[[str], None]
+) -> dict[str, float]:
     # Plans of large models are longer than a variable of the environment may be.
     asked = (folder / "trial.json").resolve()
     with atomic_file(asked) as file:
         file.write(msgspec.json.encode(wish))
     entry = {advise_trial.ENTRY: {advise_trial.VARIABLE: str(asked)}}
-    what = f"all of {len(wish.order)} windows of {wish.steps} steps"
-    return advise_trial.read(_started(command, entry, folder / "trial-log.txt", Path(wish.file), what))
+    what = f"the first of {len(wish.order)} windows of {wish.steps} steps"
+    found = advise_trial.read(_started(command, entry, folder / "trial-log.txt", Path(wish.file), what))
+    if found.windows < len(wish.order):
+        left = [name for name in wish.plans if name not in found.steps_s]
+        say(
+            f"the script ended after {found.windows} of {len(wish.order)} windows, as it has fewer than "
+            f"{wish.script_steps} steps{'; not tried: ' + ', '.join(left) if left else ''}"
+        )
+    if "none" not in found.steps_s or len(found.steps_s) < min(2, len(wish.plans)):
+        raise PeerError(
+            f"the script ended before a plan with and one without compression had {wish.steps} steps each; give it "
+            "more steps, or ask for fewer with --steps and --warmup"
+        )
+    return found.steps_s
 
 
 def _started(
@@ -163,12 +189,12 @@ def _started(
     """Run the command until its ranks have written the result, which is returned; `what` says what comes before."""
     result.unlink(missing_ok=True)
     with log.open("wb") as file:
-        exit_code = lab.run_owned(
+        exit_code = run_owned(
             [find_program(command[0]), *command[1:]],
-            env=environment(entry),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            environment=environment(entry),
+            silent=True,
+            output=file,
+            errors=file,
         )
     if exit_code or not result.exists():
         raise PeerError(
@@ -196,22 +222,35 @@ def advise_on(
     made = {way: cupcake(_problem(found, own), least_gain=0.0) for way, own in ways.items()}
     without, best = made["none"], min(made.values(), key=lambda plan: plan.predicted_step_s)
     predicted = {way: plan.predicted_step_s for way, plan in made.items()}
-    tried = measure({way: made[way] for way in dict.fromkeys([*finalists(made), "none"])})
+    # What the others are compared with comes first, as a script may end before all had their turns.
+    tried = measure({way: made[way] for way in dict.fromkeys(["none", *finalists(made)])})
+    plain = _problem(found, ("none",))
+    predicted_ddp_s = step_s(plain, by_rule(plain, DDP_BUCKETS))
+    error = predicted_ddp_s / found.step_s - 1.0
     steps_s = tried or predicted
     plain_s = min(tried["none"], found.step_s) if tried else without.predicted_step_s
     saved = gain(min(steps_s.values()), plain_s)
-    way = "none" if saved < LEAST_GAIN else fastest({way: made[way] for way in steps_s}, steps_s, LEAST_GAIN)
-    taken, faster = made[way], not tried or tried[way] < found.step_s
+    known = bool(tried) or abs(error) <= MOST_OFF
+    compresses = known and saved >= LEAST_GAIN
+    way = fastest({way: made[way] for way in steps_s}, steps_s, LEAST_GAIN) if compresses else "none"
+    taken = made[way]
+    if not known:
+        verdict = "unknown"
+    elif taken.compresses:
+        verdict = "compress"
+    else:
+        verdict = "regroup" if tried and gain(tried["none"], found.step_s) >= LEAST_GAIN else "keep"
     path = folder / "plan.json"
     plans.save(taken, path)
     latency_s, rate = _line(found.costs)
-    plain = _problem(found, ("none",))
     advice = Advice(
-        sentence=_sentence(saved, taken, "measured" if tried else "predicted", faster),
+        verdict=verdict,
+        sentence=_sentence(verdict, saved, taken, found.step_s, predicted_ddp_s, tried),
         ranks=found.ranks,
         gradient_bytes=4 * sum(tensor.elements for tensor in found.trace.tensors),
         measured_step_s=found.step_s,
-        predicted_ddp_s=step_s(plain, by_rule(plain, DDP_BUCKETS)),
+        predicted_ddp_s=predicted_ddp_s,
+        prediction_error=error,
         predicted_plain_s=without.predicted_step_s,
         predicted_step_s=best.predicted_step_s,
         lower_bound_s=min(plan.lower_bound_s for plan in made.values()),
@@ -223,7 +262,7 @@ def advise_on(
         bandwidth_bytes_per_s=rate,
         break_even_bytes_per_s=_break_even(found, latency_s, codecs),
         plan=str(path),
-        lines=_lines(path, taken, found.costs.ratio) if faster else (),
+        lines=_lines(path, taken, found.costs.ratio) if verdict in ("compress", "regroup") else (),
     )
     with atomic_file(folder / "advice.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(advice)))
@@ -261,14 +300,34 @@ def _break_even(found: Advised, latency_s: float, codecs: Sequence[str]) -> floa
     return break_even(problem_of, lambda problem: solve(problem, room=16).step_s)
 
 
-def _sentence(saved: float, taken: FusionPlan, source: str, faster: bool) -> str:
-    if not taken.compresses:
-        most = f"{max(saved, 0.0):.1%} of a step, {source}"
-        rest = "" if faster else " Leave the script as it is: other buckets do not make its steps shorter."
-        return f"Do not compress: plans that do save at most {most}, less than {LEAST_GAIN:.0%}.{rest}"
-    ways = sorted({bucket.way for bucket in taken.buckets if bucket.codec != "none"})
-    groups = "1 group" if len(taken.buckets) == 1 else f"{len(taken.buckets)} groups"
-    return f"Compress, {', '.join(ways)} in {groups}: it saves {saved:.1%} of a step, {source}."
+def _sentence(
+    verdict: str,
+    saved: float,
+    taken: FusionPlan,
+    measured_s: float,
+    predicted_s: float,
+    tried: Mapping[str, float],
+) -> str:
+    source = "measured" if tried else "predicted"
+    off = f"A step as it is takes {1e3 * measured_s:.3g} ms measured and {1e3 * predicted_s:.3g} ms predicted"
+    if verdict == "unknown":
+        return (
+            f"No advice: {off[0].lower()}{off[1:]}, more than {MOST_OFF:.0%} apart, so what plans are predicted to "
+            "save says nothing here. Let plans be tried: --trials 2, and a script that trains under them."
+        )
+    doubt = f" {off}: only what was measured counts." if abs(predicted_s / measured_s - 1) > MOST_OFF else ""
+    if verdict == "compress":
+        ways = sorted({bucket.way for bucket in taken.buckets if bucket.codec != "none"})
+        groups = "1 group" if len(taken.buckets) == 1 else f"{len(taken.buckets)} groups"
+        return f"Compress, {', '.join(ways)} in {groups}: it saves {saved:.1%} of a step, {source}.{doubt}"
+    most = f"{max(saved, 0.0):.1%} of a step, {source}"
+    said = f"Do not compress: plans that do save at most {most}, less than {LEAST_GAIN:.0%}."
+    if verdict == "regroup":
+        better = gain(tried["none"], measured_s)
+        return (
+            f"{said} But regroup: other buckets, uncompressed, save {better:.1%} of a step, measured.{doubt}"
+        )
+    return f"{said} Leave the script as it is.{doubt}"
 
 
 def _lines(path: Path, plan: FusionPlan, ratio: float) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from wirewise.profile.ending import end_process
 from wirewise.runtime.data_parallel import Compression, DataParallel
 from wirewise.runtime.data_parallel.unmodified import carry_out
 
-__all__ = ["ENTRY", "VARIABLE", "TrialWish", "install", "read"]
+__all__ = ["ENTRY", "VARIABLE", "TrialWish", "Tried", "install", "read"]
 
 ENTRY = "wirewise.recipes.advise_trial:install"
 """What the environment of a command names to have `install` called."""
@@ -36,7 +36,7 @@ class TrialWish(msgspec.Struct, frozen=True, kw_only=True):
     """What to try."""
 
     file: str
-    """Rank 0 writes there, by plan, the seconds of a step: median, of the slowest rank."""
+    """Rank 0 writes a `Tried` there, after each window."""
     plans: dict[str, FusionPlan]
     options: dict[str, dict[str, float]] = {}
     """Of codecs."""
@@ -53,6 +53,22 @@ class TrialWish(msgspec.Struct, frozen=True, kw_only=True):
         return [
             name for number in range(self.windows) for name in list(self.plans)[:: -1 if number % 2 else 1]
         ]
+
+    @property
+    def script_steps(self) -> int:
+        """How many steps the script has to make for all windows."""
+        windows = len(self.order)
+        # The first step of a window only tells when the second began.
+        return windows * (self.steps + 1) + self.warmup + _SETTLING * (windows - 1)
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured until the last window that was whole."""
+
+    windows: int
+    """How many were whole."""
+    steps_s: dict[str, float]
+    """Seconds of a step by plan: median, of the slowest rank; without plans that had no whole window."""
 
 
 def install() -> None:
@@ -90,22 +106,25 @@ class _Trial:
         self.seconds[name] += (
             after - before for before, after in pairwise(self.ends[-self.wish.steps - 1 :])
         )
+        self._write(self.model)
         if not self.windows:
-            self._finish(self.model)
+            end_process()
         if self.windows[0] != name:
             self.model.use(self.wish.plans[self.windows[0]])
         self.ends, self.skipped = [], _SETTLING
 
-    def _finish(self, model: DataParallel) -> None:
-        seconds = torch.tensor(list(self.seconds.values()), dtype=torch.float64)
-        model.transport.all_reduce(seconds, "the exchange of measured times", dist.ReduceOp.MAX)
+    def _write(self, model: DataParallel) -> None:
+        """A script may end before all windows: what was measured until then counts."""
+        known = {name: own for name, own in self.seconds.items() if own}
+        medians = torch.tensor([statistics.median(own) for own in known.values()], dtype=torch.float64)
+        model.transport.all_reduce(medians, "the exchange of measured times", dist.ReduceOp.MAX)
         if model.transport.rank == 0:
-            medians = map(statistics.median, seconds.tolist())
+            done = len(self.wish.order) - len(self.windows)
+            found = Tried(windows=done, steps_s=dict(zip(known, medians.tolist(), strict=True)))
             with atomic_file(self.wish.file) as file:
-                file.write(msgspec.json.encode(dict(zip(self.seconds, medians, strict=True))))
-        end_process()
+                file.write(msgspec.json.encode(found))
 
 
-def read(file: str | Path) -> dict[str, float]:
+def read(file: str | Path) -> Tried:
     """What rank 0 wrote."""
-    return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, float])
+    return msgspec.json.decode(Path(file).read_bytes(), type=Tried)

@@ -55,7 +55,8 @@ class Advised(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     """From one optimizer step to the next, median, of the slowest rank."""
     forward_s: float
-    """Of it: forward pass, data and optimizer."""
+    """Of it: all but the last backward pass: data, forward passes, backward passes that exchange nothing, and the
+    optimizer."""
 
 
 def install() -> None:
@@ -87,18 +88,27 @@ class _Script:
     def begin(self, model: DistributedDataParallel) -> None:
         """Watch the first model that is wrapped."""
         if self.model is None:
-            self.model, self.gradients = model, GradientWatch(model.module)
+            self.model = model
+            self.gradients = GradientWatch(model.module, lambda: bool(model.require_backward_grad_sync))
 
     def before_step(self) -> None:
-        """The optimizer begins."""
-        self._began_s = time.perf_counter()
+        """An optimizer begins."""
+        if self.model is not None and self.gradients.has_gradients:
+            self._began_s = time.perf_counter()
 
     def after_step(self) -> None:
-        """The optimizer is done; after the last step that counts, measure the rest and end."""
+        """An optimizer is done; after the last step that counts, measure the rest and end.
+
+        One that comes without new gradients of the model, such as a second optimizer, belongs to the step before.
+        """
         if self.model is None:
             return
-        self.ends.append(time.perf_counter())
-        self.optimizing.append(self.ends[-1] - self._began_s)
+        now = time.perf_counter()
+        if self.gradients.step_ended():
+            self.ends.append(now)
+            self.optimizing.append(now - self._began_s)
+        elif self.ends:
+            self.ends[-1], self.optimizing[-1] = now, now - self._began_s
         if len(self.ends) > self.wish.warmup + self.wish.steps:
             self._finish()
 
@@ -128,7 +138,7 @@ class _Script:
         return [after - before for before, after in pairwise(last)]
 
     def _forward_s(self) -> list[float]:
-        """From the end of a step to the end of the forward pass, and in the optimizer."""
+        """From the end of a step to the end of its last forward pass, and in the optimizer."""
         begins = self.ends[-self.wish.steps - 1 : -1]
         forwards = self.gradients.forward_ends_s(self.wish.steps)
         spent = self.optimizing[-self.wish.steps :]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from wirewise.files import atomic_file, make_folder
+from wirewise.decoding import decode_json
+from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.planners.fusion.gradients import read_gradient_trace
 from wirewise.recipes.cupcake_job import Job
 from wirewise.recipes.launch import in_lab
@@ -42,6 +43,7 @@ def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: objec
     return Job(trace=found, scale=scale, **settings)  # type: ignore[arg-type]
 
 
+@owns_folder
 def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
     """Carry out the plans of a job, a rank on each host of a lab.
 
@@ -60,13 +62,13 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
     with atomic_file(folder / "job.json") as file:
         file.write(msgspec.json.encode(job))
     outcome = in_lab("wirewise.recipes.cupcake_worker", folder, job.hosts, job.link, say)
-    return msgspec.json.decode(outcome, type=CompressionRun)
+    return decode_json(outcome, CompressionRun)
 
 
 def _keep_costs(job: Job, folder: Path) -> None:
     """Remove costs that were measured for another job."""
     try:
-        before = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+        before = decode_json((folder / "job.json").read_bytes(), Job)
     except (OSError, msgspec.MsgspecError):
         before = None
     same = before is not None and all(

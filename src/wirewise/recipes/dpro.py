@@ -6,7 +6,6 @@ for a script that knows nothing of it: the plan is carried out in place of its D
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,9 +13,10 @@ import msgspec
 import numpy as np
 from scipy.stats import t
 
-from wirewise import lab, plans
+from wirewise import plans
 from wirewise.errors import PeerError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.lab import run_owned
 from wirewise.planners.fusion import from_trace
 from wirewise.planners.fusion import plan as make_plan
 from wirewise.profile.launch import TraceWish, environment, find_program, last_words, tracing_environment
@@ -70,6 +70,7 @@ class DproResult(msgspec.Struct, frozen=True, kw_only=True):
     """File of the plan."""
 
 
+@owns_folder
 def run(
     command: Sequence[str], folder: Path, wish: Wish, say: Callable[[str], None]
 ) -> tuple[DproResult, Analysis, Trace]:
@@ -123,16 +124,16 @@ def _record(command: Sequence[str], folder: Path, wish: Wish, base: Mapping[str,
     log = folder / "log.txt"
     told = TraceWish(folder=str(folder.resolve()), warmup=wish.warmup, steps=wish.steps, stop=True)
     with log.open("wb") as file:
-        exit_code = lab.run_owned(
+        code = run_owned(
             [find_program(command[0]), *command[1:]],
-            env=tracing_environment(told, base),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            environment=tracing_environment(told, base),
+            silent=True,
+            output=file,
+            errors=file,
         )
-    if exit_code:
+    if code:
         raise PeerError(
-            f"the command ended with exit code {exit_code}; its log is {log}, and ends:\n{last_words(log)}"
+            f"the command ended with exit code {code}; its log is {log}, and ends:\n{last_words(log)}"
         )
     return load([folder])
 

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import Operator, OperatorGraph
 from wirewise.profile.layouts import node_layout
@@ -130,7 +131,7 @@ def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
     """
     try:
         lines = Path(path).read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=list[Sample]) for line in lines]
+        return [decode_json(line, list[Sample]) for line in lines]
     except (OSError, msgspec.MsgspecError) as cause:
         raise InputError(
             f"cannot read samples from {os.fspath(path)}: {cause}; collect them again"

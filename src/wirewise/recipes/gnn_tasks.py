@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.planners.placement import PlacementProblem, host_links
 from wirewise.plans import PlacementPlan
 from wirewise.recipes.launch import in_lab
@@ -121,6 +121,7 @@ def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:
     return PlacementProblem(tasks, tuple(f"host{number}" for number in range(len(links))), lab_links(links))
 
 
+@owns_folder
 def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compared]:
     """Carry out all plans of a job, a process on each host of a lab.
 

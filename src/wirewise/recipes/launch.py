@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from wirewise import lab
+from wirewise.decoding import decode_json
 from wirewise.errors import LabError, PeerError
 from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job, Outcome
@@ -133,7 +134,7 @@ def train(
         result = _run(job, folder, start or {})
     if not result.ok:
         raise PeerError(last_words(result, folder / "logs"))
-    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+    return decode_json((folder / "outcome.json").read_bytes(), Outcome)
 
 
 def _clear(job: Job, folder: Path, start: Mapping[str, int] | None) -> None:
@@ -166,17 +167,30 @@ def _run(job: Job, folder: Path, start: Mapping[str, int]) -> lab.JobResult:
 
 
 def last_words(result: lab.JobResult, logs: Path) -> str:
-    """The most telling line of each failed worker, an error where there is one; equal lines are said once."""
+    """The most telling line of each failed worker, an error where there is one; equal lines are said once.
+
+    The worker that failed first stands first, and those that only failed to meet others say whom none heard of.
+    """
+    failed = [rank for rank, code in enumerate(result.exit_codes) if code]
     said: dict[str, list[str]] = {}
-    for rank, (code, tail) in enumerate(zip(result.exit_codes, result.tails, strict=True)):
-        if code == 0:
-            continue
-        errors = [line for line in tail if _ERROR.search(line)]
-        last = _ERROR.sub("", (errors or tail or ["it said nothing"])[-1].strip())
-        ending = f"ended by signal {-code}, its last words: " if code < 0 else ""
-        said.setdefault(ending + last, []).append(str(rank))
+    for rank in sorted(failed, key=lambda rank: rank != result.first_failed):
+        said.setdefault(_ending(result.exit_codes[rank], result.tails[rank]), []).append(str(rank))
+    waited = [rank for rank in failed if any("DistStoreError" in line for line in result.tails[rank])]
+    absent = [str(rank) for rank in range(len(result.exit_codes)) if rank not in waited]
     words = [f"worker {', '.join(ranks)}: {words}" for words, ranks in said.items()]
+    if waited and absent:
+        words.append(f"worker {', '.join(absent)} did not come to the start of the job in time")
     return f"training failed. {'; '.join(words)}. The full logs are in {logs}"
+
+
+def _ending(code: int, tail: Sequence[str]) -> str:
+    """How a worker ended, and the last that it said, if anything."""
+    lines = [line for line in tail if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    last = _ERROR.sub("", (errors or lines or [""])[-1].strip())
+    if code >= 0:
+        return last or "it said nothing"
+    return f"ended by signal {-code}" + (f", its last words: {last}" if last else " and said nothing")
 
 
 class _Follower:
@@ -196,7 +210,7 @@ class _Follower:
 
     def _follow(self) -> None:
         for line in self._lines():
-            event = msgspec.json.decode(line, type=Event)
+            event = decode_json(line, Event)
             self._heard(event.mode, event.record)
 
     def _lines(self) -> Iterator[bytes]:

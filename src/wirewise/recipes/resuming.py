@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from wirewise import graph
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job
@@ -34,7 +35,7 @@ def read_job(folder: Path, given: Mapping[str, object]) -> Job:
     """
     path = folder / "job.json"
     try:
-        job = msgspec.json.decode(path.read_bytes(), type=Job)
+        job = decode_json(path.read_bytes(), Job)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}; expected the folder of a run that was stopped"
@@ -142,6 +143,6 @@ def _events(folder: Path) -> Iterator[Event]:
         raise InputError(f"cannot read {path}: {error.strerror}; start a new run") from error
     for number, line in enumerate(lines, start=1):
         try:
-            yield msgspec.json.decode(line, type=Event)
+            yield decode_json(line, Event)
         except msgspec.MsgspecError as error:
             raise InputError(f"{path}: line {number} is no event: {error}; start a new run") from error

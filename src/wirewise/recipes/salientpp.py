@@ -18,7 +18,7 @@ import torch
 from wirewise import plans, units
 from wirewise.codec.gradients import make
 from wirewise.errors import InputError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
 from wirewise.graph.sampling.sampler import check_hops
@@ -166,6 +166,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         units.parse_rate(self.link)
 
 
+@owns_folder
 def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
     """Cut the graph, plan the cache, and train every mode, a machine on each host of a lab or all on loopback.
 

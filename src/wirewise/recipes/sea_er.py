@@ -16,7 +16,7 @@ import torch
 
 from wirewise import lab
 from wirewise.errors import InputError, PeerError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
 from wirewise.recipes.launch import SAYS, last_words
@@ -59,6 +59,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
 
 
+@owns_folder
 def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
     """Learn all tasks with every method, in this process or by workers on this machine.
 

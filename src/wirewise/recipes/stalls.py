@@ -16,8 +16,7 @@ import numpy as np
 from wirewise import lab
 from wirewise.cost.stalls import COMPONENTS, Amount, DataTimes, decompose
 from wirewise.errors import InputError, LabError
-from wirewise.files import owned_folder
-from wirewise.lab.leaving import catch_signals, restore_signals
+from wirewise.files import owns_folder
 from wirewise.profile.launch import environment
 from wirewise.profile.stalls.cache import cache_folder
 from wirewise.profile.stalls.command import Launch, parse_command
@@ -66,6 +65,7 @@ class StallJob(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+@owns_folder
 def measure(
     job: StallJob, folder: Path | None = None, say: Callable[[str], None] = lambda _: None
 ) -> StallReport:
@@ -85,12 +85,7 @@ def measure(
     _check(job, launch)
     found: dict[str, list[Run]] = {}
     with ExitStack() as stack:
-        stack.callback(restore_signals, catch_signals())
-        root = (
-            stack.enter_context(owned_folder(folder))
-            if folder
-            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wirewise-stalls-")))
-        )
+        root = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wirewise-stalls-")))
         runner = _Runner(job, launch, root, stack)
         names = _runs(job, launch)
         for repeat in range(job.repeats):

@@ -9,6 +9,7 @@ import msgspec
 from wirewise.cost.interfaces import Links
 from wirewise.report.figures import finite
 from wirewise.sim.analysis import Analysis
+from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.steps import Prediction, ReplayReport
 from wirewise.trace.records import Trace
 
@@ -49,6 +50,14 @@ def analysis_object(trace: Trace, analysis: Analysis) -> dict[str, Any]:
         "summary": found.sentence,
         **{name: getattr(found, name) for name in found.__struct_fields__ if name != "sentence"},
         **report_object(trace, analysis.report, analysis.links, analysis.baselines),
+        "bound_by": found.bound,
+        "step_s": analysis.report.measured_step_s,
+        "ranks": [
+            _rank(recorded.header.rank, parts)
+            for recorded, parts in zip(trace.ranks, analysis.ranks, strict=True)
+        ],
+        "partial": trace.partial,
+        "replayed": True,
         "step": analysis.step,
         "per_rank": [
             {
@@ -82,6 +91,21 @@ def analysis_object(trace: Trace, analysis: Analysis) -> dict[str, Any]:
             {"name": one.name, "rank": one.rank, "s_per_s": one.s_per_s, "kink_s": one.kink_s}
             for one in analysis.op_sensitivity
         ],
+    }
+
+
+def _rank(number: int, parts: Breakdown) -> dict[str, Any]:
+    """Where the time of a rank goes, in the words that hold for recorded devices too."""
+    moved = parts.exposed_communication_s + parts.overlapped_communication_s
+    whole = parts.compute_s + parts.exposed_communication_s + parts.wait_s
+    return {
+        "rank": number,
+        "lane": "host",
+        "compute_s": parts.compute_s,
+        "communication_s": moved,
+        "exposed_communication_s": parts.exposed_communication_s,
+        "overlap_share": parts.overlapped_communication_s / moved if moved > 0 else None,
+        "idle_share": parts.wait_s / whole if whole > 0 else 0.0,
     }
 
 

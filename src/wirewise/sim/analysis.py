@@ -174,9 +174,13 @@ def baselines(recording: Recording) -> dict[str, float]:
 
 
 def _possible(trace: Trace, what_ifs: Sequence[str]) -> list[str]:
-    """Without changes of links between hosts, where there is one host."""
-    alone = len({rank.header.host for rank in trace.ranks}) == 1
-    return [change for change in what_ifs if not (alone and change.startswith(("bandwidth=", "latency=")))]
+    """Without changes of links between hosts where there is one host, and of buckets where one rank reduces nothing."""
+    refused: tuple[str, ...] = ()
+    if len({rank.header.host for rank in trace.ranks}) == 1:
+        refused += ("bandwidth=", "latency=")
+    if trace.world_size == 1 and not any(op.collective == "all_reduce" for op in trace.ranks[0].ops):
+        refused += ("bucket_mb=",)
+    return [change for change in what_ifs if not change.startswith(refused)]
 
 
 def _own(trace: Trace) -> list[str]:

@@ -22,10 +22,10 @@ def one_rank_s(dataflow: Dataflow, links: Links, rank: int = 0) -> float:
     sketch = Sketch.of(dataflow)
     rate = float(links.bandwidth_out_bytes_per_s[dataflow.hosts[rank]])
     n = dataflow.ranks
-    for op, node in list(sketch.nodes.items()):
-        if node.rank not in (-1, rank):
-            sketch.remove([op])
-        elif node.flows:
+    # All at once: each removal looks through the whole graph.
+    sketch.remove([op for op, node in sketch.nodes.items() if node.rank not in (-1, rank)])
+    for node in sketch.nodes.values():
+        if node.flows:
             share = 2.0 * (n - 1) / n if node.collective == COLLECTIVES[1] else 1.0
             node.duration_s, node.flows = share * node.size_bytes / rate, []
     return replay(sketch.dataflow(), links).step_s

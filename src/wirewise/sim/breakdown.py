@@ -8,7 +8,16 @@ from numpy.typing import NDArray
 
 from wirewise.trace.dataflow import KINDS, Dataflow
 
-__all__ = ["Breakdown", "break_down", "break_down_ranks", "overlap_share", "union_s"]
+__all__ = [
+    "Breakdown",
+    "break_down",
+    "break_down_ranks",
+    "covered",
+    "length",
+    "overlap_share",
+    "union",
+    "union_s",
+]
 
 Vector = NDArray[np.float64]
 Intervals = NDArray[np.float64]
@@ -50,10 +59,10 @@ def break_down_ranks(
     for rank in range(dataflow.ranks):
         low, high = begin_s[rank], until_s[rank]
         own = (dataflow.rank == rank) & ~np.isin(dataflow.kind, _IDLE)
-        busy = _clip(_union(np.stack([start_s[own], end_s[own]], axis=1)), low, high)
+        busy = _clip(union(np.stack([start_s[own], end_s[own]], axis=1)), low, high)
         moved = _clip(communication[rank], low, high)
-        compute, moving = _length(busy), _length(moved)
-        both = float(_covered(moved, busy[:, 1]).sum() - _covered(moved, busy[:, 0]).sum())
+        compute, moving = length(busy), length(moved)
+        both = float(covered(moved, busy[:, 1]).sum() - covered(moved, busy[:, 0]).sum())
         exposed = max(moving - both, 0.0)
         found.append(
             Breakdown(
@@ -68,7 +77,7 @@ def break_down_ranks(
 
 def union_s(intervals: Intervals) -> float:
     """Seconds that are in any of the intervals, [k, 2]."""
-    return _length(_union(intervals))
+    return length(union(intervals))
 
 
 def overlap_share(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> Vector:
@@ -77,7 +86,7 @@ def overlap_share(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> Vector:
     communication = _communication(dataflow, start_s, end_s)
     for rank in range(dataflow.ranks):
         own = np.flatnonzero((dataflow.rank == rank) & (end_s > start_s))
-        moving = _covered(communication[rank], end_s[own]) - _covered(communication[rank], start_s[own])
+        moving = covered(communication[rank], end_s[own]) - covered(communication[rank], start_s[own])
         share[own] = np.clip(moving / (end_s[own] - start_s[own]), 0.0, 1.0)
     return share
 
@@ -119,13 +128,16 @@ def _communication(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> list[I
     rank = np.concatenate([belongs[op] for op in runs]) if runs else np.zeros(0, dtype=np.int32)
     op = np.repeat(np.array(runs, dtype=np.int64), [len(belongs[i]) for i in runs])
     return [
-        _union(np.stack([start_s[op[rank == r]], end_s[op[rank == r]]], axis=1))
-        for r in range(dataflow.ranks)
+        union(np.stack([start_s[op[rank == r]], end_s[op[rank == r]]], axis=1)) for r in range(dataflow.ranks)
     ]
 
 
-def _union(intervals: Intervals) -> Intervals:
-    """Disjoint intervals in order, that cover the same time."""
+def union(intervals: Intervals) -> Intervals:
+    """Disjoint intervals in order that cover the same time, [m, 2].
+
+    Args:
+        intervals: In any order, [k, 2].
+    """
     if not len(intervals):
         return intervals
     ordered = intervals[np.argsort(intervals[:, 0], kind="stable")]
@@ -139,11 +151,12 @@ def _clip(intervals: Intervals, low: float, high: float) -> Intervals:
     return np.clip(intervals, low, max(low, high))
 
 
-def _length(intervals: Intervals) -> float:
+def length(intervals: Intervals) -> float:
+    """Seconds of disjoint intervals, [k, 2]."""
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def _covered(intervals: Intervals, times: Vector) -> Vector:
+def covered(intervals: Intervals, times: Vector) -> Vector:
     """Seconds of disjoint intervals before each time."""
     if not len(intervals):
         return np.zeros(len(times))

@@ -8,9 +8,19 @@ import msgspec
 
 from wirewise.sim.steps import Prediction, ReplayReport
 from wirewise.sim.stragglers import Straggler, find_slow_host, find_straggler
+from wirewise.sim.usage import unrecorded_share
 from wirewise.trace.records import Trace
 
-__all__ = ["DATA_READY", "NO_COMMUNICATION", "NO_LATENCY", "Diagnosis", "diagnose", "straggler_gone", "words"]
+__all__ = [
+    "DATA_READY",
+    "NO_COMMUNICATION",
+    "NO_LATENCY",
+    "Diagnosis",
+    "diagnose",
+    "seconds_words",
+    "straggler_gone",
+    "words",
+]
 
 NO_COMMUNICATION = "no_communication"
 NO_LATENCY = "latency=0"
@@ -27,9 +37,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds a step."""
 
     bound: str
-    """ "network", "latency", "straggler", "data" or "compute"."""
+    """ "network", "latency", "straggler", "data", or what fills most of the step: "compute", "wait" (communication and
+    waiting), "unknown" (nothing recorded)."""
     share: float
-    """By how much of itself a step gets shorter without the bound; of "compute": its share of the step."""
+    """By how much of itself a step gets shorter without the bound; of the last three: their share of the step."""
     best_change: str
     """The change that gives most of those that can be had, as `whatif.parse` takes it; empty: none gives 1 %."""
     gain_s: float
@@ -48,7 +59,7 @@ def straggler_gone(straggler: Straggler) -> str:
 def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, Prediction]) -> Diagnosis:
     """Name what bounds a step, from what it gains without each thing.
 
-    The bound is what a step gets shortest without, if that is at least 15 % shorter, else compute.
+    The bound is what a step gets shortest without, if that is at least 15 % shorter, else what fills most of it.
 
     Args:
         trace: On aligned clocks.
@@ -59,7 +70,7 @@ def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, Predicti
     straggler, host = find_straggler(trace), find_slow_host(trace)
     base = report.predicted_step_s
     gains = {change: base - found.predicted_step_s for change, found in what_ifs.items()}
-    bound, share = _bound(report, gains, straggler)
+    bound, share = _bound(report, gains, straggler, unrecorded_share(trace))
     best = max((c for c in gains if c not in _UNREAL), key=gains.__getitem__, default="")
     if not best or gains[best] < _LEAST_GAIN * base:
         best = ""
@@ -104,7 +115,7 @@ def words(change: str) -> str:
 
 
 def _bound(
-    report: ReplayReport, gains: Mapping[str, float], straggler: Straggler | None
+    report: ReplayReport, gains: Mapping[str, float], straggler: Straggler | None, unknown: float
 ) -> tuple[str, float]:
     base = report.predicted_step_s
     network, latency = gains.get(NO_COMMUNICATION, 0.0), gains.get(NO_LATENCY, 0.0)
@@ -116,13 +127,21 @@ def _bound(
     worst = max(shares, key=shares.__getitem__)
     if shares[worst] >= _LEAST_SHARE:
         return worst, shares[worst]
-    return "compute", report.breakdown.compute_s / base
+    compute = report.breakdown.compute_s / base
+    fills = {"compute": compute, "unknown": unknown, "wait": 1.0 - compute - unknown}
+    most = max(fills, key=fills.__getitem__)
+    return most, fills[most]
 
 
 def _bound_words(bound: str, share: float, base: float, straggler: Straggler | None) -> str:
-    less = f"{_seconds(base * (1 - share))} instead of {_seconds(base)} ({100 * share:.0f} % less)"
-    if bound == "compute":
-        return f"Compute bounds the step: it fills {100 * share:.0f} % of {_seconds(base)}."
+    less = f"{seconds_words(base * (1 - share))} instead of {seconds_words(base)} ({100 * share:.0f} % less)"
+    fills = {
+        "compute": "Compute bounds the step: it fills",
+        "wait": "Communication and waiting bound the step: without compute beside them they fill",
+        "unknown": "Nothing recorded fills",
+    }
+    if bound in fills:
+        return f"{fills[bound]} {100 * share:.0f} % of {seconds_words(base)}."
     if bound == "straggler" and straggler:
         return (
             f"Rank {straggler.rank} bounds the step: it computes {straggler.factor:.3g} times as long as the "
@@ -137,13 +156,15 @@ def _bound_words(bound: str, share: float, base: float, straggler: Straggler | N
 
 
 def _change_words(change: str, after: float, base: float) -> str:
-    return f"The best change tried is {words(change)}: {_seconds(after)} a step, {100 * (1 - after / base):.0f} % less."
+    less = f"{100 * (1 - after / base):.0f} % less"
+    return f"The best change tried is {words(change)}: {seconds_words(after)} a step, {less}."
 
 
 def _nothing_words(gains: Mapping[str, float]) -> str:
     return "No change tried makes it 1 % shorter." if gains else "No change was tried."
 
 
-def _seconds(value: float) -> str:
+def seconds_words(value: float) -> str:
+    """Seconds or milliseconds with three digits."""
     amount, unit = (1e3 * value, "ms") if value < 0.1 else (value, "s")
     return f"{f'{amount:#.3g}'.removesuffix('.')} {unit}"

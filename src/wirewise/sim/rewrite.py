@@ -151,12 +151,13 @@ def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_
     return sketch.dataflow()
 
 
-def rebucket(flow: Dataflow, links: Links, cap_bytes: float, algorithm: str = "ring") -> Dataflow:
-    """Gradients in other buckets, by the rule of DistributedDataParallel (`data_parallel.buckets`).
+def rebucket(flow: Dataflow, links: Links, cap_bytes: float | None, algorithm: str = "ring") -> Dataflow:
+    """Gradients in other buckets, by the rule of DistributedDataParallel (see `data_parallel.buckets`).
 
     A new bucket is reduced after the backward op that completes its last gradient, and what waited for the
-    old bucket that ended with the same gradient, or behind it, waits for the new one. Where the trace does
-    not say which op completes how many bytes, those of an old bucket are spread evenly over its ops.
+    old bucket that ended with the same gradient, or behind it, waits for the new one. Without a cap, buckets are
+    those of its default. Where the trace does not say which op completes how many bytes, those of an old bucket
+    are spread evenly over its ops.
 
     Raises:
         InputError: There are no buckets, or the ranks have different backward ops.

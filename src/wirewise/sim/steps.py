@@ -117,11 +117,16 @@ def replay_steps(
         what_if: Changes (`whatif.parse`); the report then holds the prediction with them too.
 
     Raises:
-        InputError: No steps, or those of different numbers of ranks.
+        InputError: No steps, those of different numbers of ranks, or steps that take no time.
     """
     _check(steps)
     flows = [without_interference(step.dataflow, links, interference) for step in steps]
     measured = _measured(steps)
+    if not (measured > 0).all():
+        empty = steps[int(np.argmin(measured))]
+        raise InputError(
+            f"step {empty.number} takes {measured.min():g} s; expected more than 0: its times are damaged, record again"
+        )
     outlier = _outliers(measured)
     kept = np.flatnonzero(~outlier)
     predicted, replays, parts = _chain(steps, flows, [links] * len(steps), interference)

@@ -11,6 +11,7 @@ import numpy as np
 from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError
 from wirewise.sim import rewrite
+from wirewise.sim.data_parallel import BUCKET_BYTES
 from wirewise.trace.dataflow import KINDS, Dataflow
 from wirewise.trace.flows import ALGORITHMS
 from wirewise.units import parse_rate
@@ -58,7 +59,7 @@ def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Ch
     - ``bandwidth=[HOST or *:]xF or RATE``: rate of interfaces, such as x0.5 or 200mbit
     - ``latency=[HOST or *:][+]SECONDS``: between hosts; with + more than now
     - ``ranks=N``: ranks like the present ones
-    - ``bucket_mb=M``: gradient buckets of M MiB
+    - ``bucket_mb=M``: gradient buckets of M MiB; 25: the default of DistributedDataParallel, whose first one has 1 MiB
     - ``straggler=RANK:xF``: that rank computes F times as long
     - ``scale=KIND or NAME:xF``: these ops take F times as long
     - ``no_communication``: communication takes no time
@@ -141,7 +142,8 @@ def _ranks(value: str) -> Callable[[Setting], Setting]:
 
 
 def _bucket_mb(value: str) -> Callable[[Setting], Setting]:
-    size = _number(value, "bucket_mb", least=0.0) * MIB
+    given = _number(value, "bucket_mb", least=0.0) * MIB
+    size = None if given == BUCKET_BYTES else given
     return lambda s: replace(s, dataflow=rewrite.rebucket(s.dataflow, s.links, size, s.algorithm))
 
 

@@ -233,7 +233,7 @@ def preset(name: str) -> Topology:
         return modelled
     raise TopologyError(
         f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, lab-N@RATE, pcie-N, h4, h4-quarter, "
-        f"or xN after {', '.join(MACHINES)}, such as ndv2x2"
+        f"or N machines: {', '.join(f'{kind}xN' for kind in MACHINES)}, such as ndv2x2"
     )
 
 

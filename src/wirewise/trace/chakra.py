@@ -82,7 +82,7 @@ def read(path: str | os.PathLike[str]) -> ExecutionTrace:
                 parent=int(raw.get("ctrl_deps", 0)),
                 record_id=-1 if record is None else int(record),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as cause:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as cause:
             raise TraceError(
                 f"{os.fspath(path)}, node {len(nodes)}: {type(cause).__name__} {cause}; the file is damaged"
             ) from cause

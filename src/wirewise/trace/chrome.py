@@ -15,9 +15,11 @@ from typing import Any
 
 import msgspec
 
+from wirewise.decoding import ArchiveError, decode_json, gunzip, is_gzip
 from wirewise.errors import TraceError
 from wirewise.files import atomic_file
 from wirewise.trace.arrays import Dataflow
+from wirewise.trace.files import checked
 from wirewise.trace.match import match
 from wirewise.trace.records import KINDS, Op, RankTrace, Trace
 
@@ -99,22 +101,26 @@ def read(path: str | os.PathLike[str]) -> Trace:
     """
     try:
         text = Path(path).read_bytes()
-        text = gzip.decompress(text) if text.startswith(b"\x1f\x8b") else text
-    except (OSError, EOFError) as cause:
+        whole_archive = True
+        if is_gzip(text):
+            text, whole_archive = gunzip(text)
+        if not whole_archive:
+            raise ArchiveError("the archive ends too early")
+    except (OSError, ArchiveError) as cause:
         raise TraceError(f"cannot read the trace {path}: {cause}; check the path, or export again") from cause
     try:
-        whole: Any = msgspec.json.decode(text)
+        whole: Any = decode_json(text)
         head = whole["otherData"][_TAG]
         ops: list[list[Op]] = [[] for _ in head["headers"]]
         for event in whole["traceEvents"]:
             if event["ph"] == "X":
-                ops[event["pid"]].append(msgspec.convert(event["args"]["op"], Op))
+                ops[event["pid"]].append(checked(msgspec.convert(event["args"]["op"], Op)))
         head["ranks"] = [
             {"header": header, "ops": own, "complete": complete}
             for header, own, complete in zip(head["headers"], ops, head["complete"], strict=True)
         ]
         return msgspec.convert(head, Trace)
-    except (msgspec.MsgspecError, KeyError, TypeError, IndexError) as cause:
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, OverflowError) as cause:
         raise TraceError(
             f"{path} was not exported by wirewise ({type(cause).__name__}: {cause}); read traces of torch.profiler "
             "with `wirewise.trace.kineto`"

@@ -10,20 +10,26 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import TraceError
-from wirewise.files import make_folder
+from wirewise.files import exclusive_folder
 from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
-from wirewise.trace.records import FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
+from wirewise.trace.records import COLLECTIVES, FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
 __all__ = [
+    "MOST_RANKS",
     "RankWriter",
     "assemble",
+    "checked",
+    "checked_header",
+    "missing_ranks",
     "rank_file",
     "rank_files",
     "read",
@@ -34,6 +40,12 @@ __all__ = [
 
 _FILE = re.compile(r"rank-(\d+)\.jsonl")
 _FAR_APART_S = 3600.0
+MOST_RANKS = 1 << 20
+"""Of a run; groups are lists of them."""
+_MOST_S, _MOST_STEPS, _MOST_BYTES = 1e11, 1 << 31, 1 << 60
+"""Of any clock, job or payload; numbers beyond come from damaged files."""
+_MOST_NAMED = 8
+"""Ranks in a message."""
 
 
 class _Extra(msgspec.Struct):
@@ -47,7 +59,6 @@ class _Extra(msgspec.Struct):
 
 
 _ENCODER = msgspec.json.Encoder()
-_HEADER = msgspec.json.Decoder(Header)
 _OP = msgspec.json.Decoder(Op)
 _EXTRA = msgspec.json.Decoder(_Extra)
 _EXTRA_STARTS = tuple(f'{{"{name}"'.encode() for name in _Extra.__struct_fields__)
@@ -76,7 +87,12 @@ class RankWriter:
         except OSError as cause:
             raise self._refused(cause) from cause
         self._lines: list[bytes] = [_ENCODER.encode(header)]
-        self.flush()
+        try:
+            self.flush()
+        except TraceError:
+            # A file without a header is of no use to a reader.
+            self._drop()
+            raise
 
     def write(self, ops: Iterable[Op]) -> None:
         """Take ops; they are in the file after the next `flush`."""
@@ -118,7 +134,11 @@ class RankWriter:
             try:
                 self.flush()
             finally:
-                self._file.close()
+                try:
+                    # Tries once more to write what the disk did not take.
+                    self._file.close()
+                except OSError as cause:
+                    raise self._refused(cause) from cause
 
     def __enter__(self) -> RankWriter:
         return self
@@ -127,6 +147,14 @@ class RankWriter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _drop(self) -> None:
+        with suppress(OSError):
+            # Tries once more to write what the disk did not take.
+            self._file.close()
+        if self.path.is_file():
+            with suppress(OSError):
+                self.path.unlink()
 
     def _refused(self, cause: OSError) -> TraceError:
         return TraceError(
@@ -137,10 +165,10 @@ class RankWriter:
 
 def write_trace(trace: Trace, folder: str | os.PathLike[str]) -> None:
     """Write the files of all ranks into `folder`, which is made where it is missing."""
-    make_folder(folder, error=TraceError)
-    for rank in trace.ranks:
-        with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
-            writer.write(rank.ops)
+    with exclusive_folder(folder, error=TraceError):
+        for rank in trace.ranks:
+            with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
+                writer.write(rank.ops)
 
 
 def rank_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -193,24 +221,36 @@ def read_files(files: Iterable[str | os.PathLike[str]], source: str) -> Trace:
     return trace
 
 
-def assemble(ranks: list[RankTrace], source: str) -> Trace:
+def missing_ranks(headers: Sequence[Header]) -> str:
+    """Which ranks of a run are not among these, in words; empty: none."""
+    size, found = max(header.world_size for header in headers), {header.rank for header in headers}
+    count = size - len(found & set(range(min(size, 1 + max(found)))))
+    if count > _MOST_NAMED:
+        return f"{count} of {size} ranks are missing"
+    names = ", ".join(str(rank) for rank in range(size) if rank not in found)
+    ranks = f"rank {names} is" if count == 1 else f"ranks {names} are"
+    return f"{ranks} missing, of {size}" if count else ""
+
+
+def assemble(ranks: list[RankTrace], source: str, *, partial: str = "") -> Trace:
     """Ranks of one run in their order, with notes on what is odd.
 
     Args:
         ranks: In any order.
         source: What to call them in messages, such as their folder.
+        partial: Which ranks may be missing, in words (`Trace.partial`); empty: none may.
 
     Raises:
         TraceError: A rank is missing or twice, or the ranks are of different runs.
     """
     ordered = sorted(ranks, key=lambda rank: rank.header.rank)
-    _check_one_run([rank.header for rank in ordered], source)
+    _check_one_run([rank.header for rank in ordered], source, partial)
     notes = [
         f"the trace of rank {rank.header.rank} was cut off; what it holds of the last step may be missing"
         for rank in ordered
         if not rank.complete
     ]
-    return Trace(ranks=ordered, notes=notes + _clock_notes(ordered))
+    return Trace(ranks=ordered, notes=notes + _clock_notes(ordered), partial=partial)
 
 
 def read_rank(path: str | os.PathLike[str]) -> RankTrace:
@@ -231,7 +271,7 @@ def read_rank(path: str | os.PathLike[str]) -> RankTrace:
     for number, line in enumerate(rest.split(b"\n")[:-1], start=2):
         try:
             _take(line, header, ops, unpacker)
-        except msgspec.MsgspecError as cause:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as cause:
             raise TraceError(f"{path}, line {number}: {cause}; the file is damaged: record again") from cause
     return RankTrace(header, ops, complete=text.endswith(b"\n"))
 
@@ -245,18 +285,42 @@ def _take(line: bytes, header: Header, ops: list[Op], unpacker: Unpacker) -> Non
         if extra.clock:
             header.clock_pairs.append(extra.clock)
         if extra.form:
-            unpacker.form(_checked(extra.form))
+            unpacker.form(checked(extra.form))
         if extra.times:
-            ops += map(_checked, unpacker.times(*extra.times))
+            ops += map(checked, unpacker.times(*extra.times))
         return
-    ops.append(_checked(_OP.decode(line)))
+    ops.append(checked(_OP.decode(line)))
 
 
-def _checked(op: Op) -> Op:
+def checked(op: Op) -> Op:
+    """The op, if its words are known and its numbers those of an op.
+
+    Raises:
+        msgspec.ValidationError: They are not; names the field.
+    """
     if op.kind not in KINDS:
         raise msgspec.ValidationError(f"kind {op.kind!r}; expected one of {', '.join(KINDS)}")
+    if op.collective not in COLLECTIVES:
+        raise msgspec.ValidationError(
+            f"collective {op.collective!r}; expected one of {', '.join(filter(None, COLLECTIVES))}"
+        )
     if not op.end_s >= op.start_s:
         raise msgspec.ValidationError(f"{op.name!r} ends at {op.end_s} s before it starts at {op.start_s} s")
+    if not -_MOST_S <= op.start_s <= op.end_s <= _MOST_S:
+        raise msgspec.ValidationError(
+            f"{op.name!r} goes from {op.start_s} s to {op.end_s} s; expected seconds of a clock"
+        )
+    if not -1 <= op.step < _MOST_STEPS or not 0 <= op.size_bytes < _MOST_BYTES:
+        raise msgspec.ValidationError(
+            f"{op.name!r} has {op.size_bytes} bytes in step {op.step}; expected 0 or more, and -1 or more"
+        )
+    if not (
+        max(map(abs, (op.seq, op.peer, op.tag))) < _MOST_BYTES
+        and abs(op.enqueued_s) <= _MOST_S
+        and 0 <= op.gradient_bytes < _MOST_BYTES
+        and all(0 <= size < _MOST_BYTES for size in op.split_bytes)
+    ):
+        raise msgspec.ValidationError(f"{op.name!r} has a number that is out of all measure: {op}")
     return op
 
 
@@ -266,7 +330,7 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
         "writes them (read Kineto and Chakra files with their own readers)"
     )
     try:
-        head: Any = msgspec.json.decode(line)
+        head: Any = decode_json(line)
     except msgspec.DecodeError as cause:
         raise TraceError(foreign) from cause
     if not isinstance(head, dict) or "format" not in head:
@@ -277,14 +341,37 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
             "again, or read it with the version that wrote it"
         )
     try:
-        return _HEADER.decode(line)
-    except msgspec.ValidationError as cause:
+        return checked_header(decode_json(line, Header))
+    except msgspec.MsgspecError as cause:
         raise TraceError(
             f"{os.fspath(path)}, line 1: {cause}; the header is damaged: record again"
         ) from cause
 
 
-def _check_one_run(headers: list[Header], source: str) -> None:
+def checked_header(header: Header) -> Header:
+    """The header, if its numbers are those of a rank.
+
+    Raises:
+        msgspec.ValidationError: They are not; names the field.
+    """
+    if not 0 <= header.rank < header.world_size <= MOST_RANKS:
+        raise msgspec.ValidationError(
+            f"rank {header.rank} of {header.world_size}; expected a rank below the number of ranks, which is at most "
+            f"{MOST_RANKS}"
+        )
+    if not 1 <= header.comm_slots < _MOST_STEPS or not 0 <= header.link_bytes_per_s < _MOST_BYTES:
+        raise msgspec.ValidationError(
+            f"comm_slots {header.comm_slots} and link_bytes_per_s {header.link_bytes_per_s}; expected at least 1, and 0"
+        )
+    for name, ranks in header.groups.items():
+        if not all(0 <= rank < MOST_RANKS for rank in ranks):
+            raise msgspec.ValidationError(
+                f"group {name!r} has the ranks {ranks[:8]}; expected numbers from 0 to {MOST_RANKS - 1}"
+            )
+    return header
+
+
+def _check_one_run(headers: list[Header], source: str, partial: str) -> None:
     first = headers[0]
     for header in headers[1:]:
         for field in ("run", "world_size"):
@@ -297,8 +384,9 @@ def _check_one_run(headers: list[Header], source: str) -> None:
     found = [header.rank for header in headers]
     if twice := sorted({rank for rank in found if found.count(rank) > 1}):
         raise TraceError(f"{source} mixes runs: rank {twice[0]} is there twice; keep one trace a rank")
-    if missing := sorted(set(range(first.world_size)) - set(found)):
-        names = ", ".join(map(str, missing))
+    missing = sorted(set(range(first.world_size)) - set(found))
+    if missing and not partial:
+        names = ", ".join(map(str, missing[:_MOST_NAMED])) + (" and others" * (len(missing) > _MOST_NAMED))
         raise TraceError(
             f"{source} has {len(found)} of {first.world_size} ranks: missing rank {names}; copy the traces of "
             "all ranks into one folder"

@@ -13,21 +13,29 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from wirewise.errors import TraceError
 from wirewise.trace import chakra
-from wirewise.trace.files import assemble
-from wirewise.trace.profiles import Event, Profile, collective_name, item_bytes, load, shapes, tensor_bytes
+from wirewise.trace.files import MOST_RANKS, assemble, checked, checked_header, missing_ranks
+from wirewise.trace.kernels import (
+    COPY,
+    Launches,
+    collective_of,
+    communicates,
+    is_launch,
+    is_on_device,
+    payload_bytes,
+)
+from wirewise.trace.profiles import Event, Profile, collective_name, load, shapes, tensor_bytes
 from wirewise.trace.records import Header, Op, RankTrace, Trace
 
 __all__ = ["read", "read_all"]
 
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _GLOO = re.compile(r"gloo:(\w+)")
-_NCCL = re.compile(r"nccl", re.IGNORECASE)
 _BACKWARD = re.compile(r"autograd::|torch::autograd|Backward\d*$")
 _OPAQUE = (
     ("Optimizer.step", "optimizer"),
@@ -42,12 +50,14 @@ def read_all(
     paths: Iterable[str | os.PathLike[str]],
     *,
     execution_traces: Sequence[str | os.PathLike[str]] = (),
+    partial: bool = False,
 ) -> Trace:
     """Files of all ranks of a run, on the clock of the first.
 
     Args:
         paths: One file a rank.
         execution_traces: Of the same ranks in the same order, or none.
+        partial: Whether some ranks of the run are enough (`Trace.partial`).
 
     Raises:
         TraceError: As `read`; a rank is missing or twice; the ranks are of different runs; no common step.
@@ -59,11 +69,22 @@ def read_all(
             f"got {len(files)} profiles and {len(execution_traces)} execution traces; expected one of each a rank"
         )
     read_ones = [_read(path, other, None) for path, other in zip(files, beside, strict=True)]
-    bases = [base for _, base, _ in read_ones if base]
+    missing = _missing(read_ones)
+    read_ones = _of_known_size(read_ones)
+    if not (partial and missing):
+        if missing and len(read_ones) == 1 and not read_ones[0].sized:
+            raise TraceError(
+                f"{os.fspath(files[0])}: {missing}; expected the files of all ranks, which tell world_size"
+            )
+        for one in read_ones:
+            _check_told(one)
+    bases = [one.base_ns for one in read_ones if one.base_ns]
     first = min(bases, default=0)
-    ranks = [_rebased(rank, base - first if base else 0, first) for rank, base, _ in read_ones]
-    trace = assemble(ranks, str(Path(files[0]).parent))
-    trace.notes += [f"rank {rank.header.rank}: {note}" for rank, _, notes in read_ones for note in notes]
+    ranks = [_rebased(one.rank, one.base_ns - first if one.base_ns else 0, first) for one in read_ones]
+    trace = assemble(ranks, str(Path(files[0]).parent), partial=missing if partial else "")
+    trace.notes += [f"rank {one.rank.header.rank}: {note}" for one in read_ones for note in one.notes]
+    if partial and missing:
+        trace.notes += [one.refused for one in read_ones if one.refused]
     if not trace.steps():
         raise TraceError("no steps that all ranks have; call `profiler.step()` once a step on all ranks")
     return trace
@@ -86,25 +107,74 @@ def read(
         TraceError: The file cannot be read, tells nothing of ranks although it communicates, or tells of
             several ranks but has no communication.
     """
-    return _read(path, execution_trace, rank_of)[0]
+    found = _read(path, execution_trace, rank_of)
+    _check_told(found)
+    return found.rank
+
+
+class _Found(NamedTuple):
+    """What a file holds."""
+
+    rank: RankTrace
+    base_ns: int
+    """Base time of the file; 0: not known."""
+    notes: list[str]
+    refused: str
+    """Why the rank cannot be one of several that are put together; empty: it can."""
+    sized: bool
+    """Whether the file tells of how many ranks the run was."""
+
+
+def _check_told(found: _Found) -> None:
+    if found.refused:
+        raise TraceError(found.refused)
+
+
+def _missing(found: list[_Found]) -> str:
+    """Which ranks have no file, in words; empty: none is known to be missing."""
+    talks = any(op.kind == "communication" for one in found for op in one.rank.ops)
+    if len(found) == 1 and not found[0].sized and (talks or found[0].rank.header.rank > 0):
+        return f"only rank {found[0].rank.header.rank} is there, of a run that does not tell how many ranks it had"
+    return missing_ranks([one.rank.header for one in _of_known_size(found)])
+
+
+def _of_known_size(found: list[_Found]) -> list[_Found]:
+    """With as many ranks as the highest number tells, where no file tells how many there were."""
+    if any(one.sized for one in found):
+        return found
+    size = 1 + max(one.rank.header.rank for one in found)
+    return [one._replace(rank=_of_size(one.rank, size)) for one in found]
+
+
+def _of_size(rank: RankTrace, size: int) -> RankTrace:
+    groups = {name: list(range(size)) for name in rank.header.groups}
+    header = msgspec.structs.replace(rank.header, world_size=size, groups=groups)
+    return RankTrace(header, rank.ops, rank.complete)
 
 
 def _read(
     path: str | os.PathLike[str],
     execution_trace: str | os.PathLike[str] | None,
     rank_of: tuple[int, int] | None,
-) -> tuple[RankTrace, int, list[str]]:
-    """A rank's trace, the base time of its file in ns (0: not known), and notes."""
+) -> _Found:
     profile = load(path)
-    reader = _Reader(profile, os.fspath(path), rank_of)
     calls = chakra.read(execution_trace).calls() if execution_trace is not None else {}
-    ops = reader.steps() + reader.work() + reader.communication(calls)
-    header = reader.header(ops)
-    base = int(profile.head.get("baseTimeNanoseconds") or 0)
+    try:
+        reader = _Reader(profile, os.fspath(path), rank_of)
+        ops = [checked(op) for op in reader.steps() + reader.work() + reader.communication(calls)]
+        header = checked_header(reader.header(ops))
+        base = int(profile.head.get("baseTimeNanoseconds") or 0)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, msgspec.MsgspecError) as cause:
+        # The form is torch's own and told nowhere; any field of a damaged file may be anything.
+        raise TraceError(
+            f"{os.fspath(path)} is not as torch.profiler writes it ({type(cause).__name__}: {cause}); the file is "
+            "damaged: record it again"
+        ) from cause
     if not base:
         reader.notes.append("the file does not tell its base time; align the trace before use")
     ops.sort(key=lambda op: (op.start_s, -op.end_s))
-    return RankTrace(header, ops, profile.complete), base, reader.notes
+    sized = reader.sized
+    return _Found(RankTrace(header, ops, profile.complete), base, reader.notes, reader.refused, sized)
 
 
 def _rebased(rank: RankTrace, later_ns: int, base_ns: int) -> RankTrace:
@@ -133,9 +203,14 @@ class _Reader:
         self.info: dict[str, Any] = self.head.get("distributedInfo") or {}
         self.rank, self.world_size = rank_of or (
             int(self.info.get("rank", 0)),
-            int(self.info.get("world_size", 1)),
+            int(self.info.get("world_size", 1 + int(self.info.get("rank", 0)))),
         )
-        self.told = rank_of is not None or "world_size" in self.info
+        if not 0 <= self.rank < self.world_size <= MOST_RANKS:
+            raise ValueError(f"rank {self.rank} of {self.world_size}")
+        self.sized = rank_of is not None or "world_size" in self.info
+        self.told = rank_of is not None or "rank" in self.info
+        self.refused = ""
+        self.launches = Launches(self.spans)
         self.main = self._main_threads()
         self.marks = self._marks()
 
@@ -181,8 +256,21 @@ class _Reader:
             name = e.name.removeprefix("autograd::engine::evaluate_function: ")
             ops.append(_op(e, name, kind, step))
         for e in self.spans:
-            if e.cat in ("kernel", "gpu_memcpy", "gpu_memset") and not _communicates(e):
-                ops.append(_op(e, e.name, "other", self._step(e.ts), thread=f"stream {e.tid}"))
+            if is_on_device(e) and not communicates(e):
+                # Copies keep their kind by their name.
+                copies = "mem" in e.cat.lower() and not COPY.match(e.name)
+                launch = self.launches.of(e)
+                ops.append(
+                    _op(
+                        e,
+                        f"Memcpy {e.name}" if copies else e.name,
+                        "other",
+                        self._step(e.ts),
+                        thread=f"stream {_stream(e)}",
+                        stream=_stream(e),
+                        enqueued_s=-1.0 if launch is None else min(launch.ts, e.ts) * 1e-6,
+                    )
+                )
         return ops
 
     def _outermost(self) -> list[tuple[Event, str]]:
@@ -191,7 +279,8 @@ class _Reader:
         until: dict[tuple[int | str, int | str], float] = defaultdict(lambda: -float("inf"))
         for e in self.spans:
             thread = (e.pid, e.tid)
-            if thread not in self.main or e.cat not in ("cpu_op", "user_annotation"):
+            # Calls of the runtime outside of operators are work too, such as a synchronisation.
+            if thread not in self.main or not (e.cat in ("cpu_op", "user_annotation") or is_launch(e)):
                 continue
             kind = next((kind for start, kind in _OPAQUE if e.name.startswith(start)), "")
             if not kind and _BACKWARD.search(e.name):
@@ -205,15 +294,12 @@ class _Reader:
         return found
 
     def communication(self, calls: dict[int, int]) -> list[Op]:
-        """Collectives.
+        """Collectives; `refused` tells what speaks against several ranks or none.
 
         Args:
             calls: Of gloo's runs, the record id of the call of each.
-
-        Raises:
-            TraceError: Several ranks and no collective.
         """
-        kernels = [e for e in self.spans if e.cat == "kernel" and _communicates(e)]
+        kernels = [e for e in self.spans if is_on_device(e) and communicates(e)]
         runs = [e for e in self.spans if _GLOO.fullmatch(e.name) and (e.pid, e.tid) not in self.main]
         if any(_GLOO.fullmatch(e.name) and (e.pid, e.tid) in self.main for e in self.spans):
             self.notes.append(
@@ -221,13 +307,13 @@ class _Reader:
             )
         ops = self._kernels(kernels) + self._runs(runs, calls)
         if not ops and self.world_size > 1:
-            raise TraceError(
+            self.refused = (
                 f"{self.source} is of rank {self.rank} of {self.world_size} but has no communication: expected "
                 "events gloo:... on threads pt_gloo_runloop or kernels whose name contains nccl; record whole "
                 "steps, with ProfilerActivity.CUDA where NCCL is used"
             )
         if ops and not self.told:
-            raise TraceError(
+            self.refused = (
                 f"{self.source} communicates but does not tell its rank (no distributedInfo); start the profiler "
                 "after init_process_group, or give the rank"
             )
@@ -237,28 +323,22 @@ class _Reader:
 
     def _kernels(self, kernels: list[Event]) -> list[Op]:
         """NCCL kernels, with what the call that started them tells."""
-        called = {
-            e.args["External id"]: e
-            for e in self.spans
-            if e.name == "record_param_comms" and "External id" in e.args
-        }
         rows = []
         for e in kernels:
-            call = called.get(e.args.get("External id"))
+            call, launch = self.launches.call(e), self.launches.of(e)
             args = {**(call.args if call else {}), **e.args}
-            name = collective_name(str(args.get("Collective name", ""))) or collective_name(e.name)
-            start = call.ts if call else e.ts
-            rows.append((start, e, args, name))
-        numbered = all(isinstance(args.get("Seq"), int) for _, _, args, _ in rows)
+            told = call or launch
+            start = min(told.ts, e.ts) if told else e.ts
+            rows.append((start, told is not None, e, args, collective_of(e, call), payload_bytes(e, call)))
+        numbered = all(isinstance(args.get("Seq"), int) for *_, args, _, _ in rows)
         counts: dict[str, int] = defaultdict(int)
         ops = []
-        for start, e, args, name in rows:
+        for start, known, e, args, name, size in rows:
             group = str(args.get("Process Group Name", "nccl"))
             message = name in ("send", "recv")
             number = -1 if message else int(args["Seq"]) if numbered else counts[group]
             counts[group] += not message
             peer = args.get("Dst Rank" if name == "send" else "Src Rank", -1) if message else -1
-            size = int(args.get("In msg nelems", 0)) * item_bytes(str(args.get("dtype", "")))
             ops.append(
                 _op(
                     e,
@@ -266,12 +346,13 @@ class _Reader:
                     "communication",
                     self._step(start),
                     thread="comm",
+                    stream=_stream(e),
                     group=group,
                     seq=number,
                     collective=name,
                     size_bytes=size,
                     peer=int(peer),
-                    enqueued_s=min(start, e.ts) * 1e-6,
+                    enqueued_s=start * 1e-6 if known else -1.0,
                 )
             )
         if rows and not numbered:
@@ -316,8 +397,8 @@ class _Reader:
     @staticmethod
     def _pairs(runs: list[Event], names: list[Event], calls: dict[int, int]) -> list[Event | None]:
         """The call of each run: the one that `calls` tells, else the first of its kind that has none."""
-        by_record = {int(e.args[_RECORD]): e for e in names if _RECORD in e.args}
-        found = [by_record.get(calls.get(int(run.args.get(_RECORD, -1)), -1)) for run in runs]
+        by_record = {_record_of(e): e for e in names if _RECORD in e.args}
+        found = [by_record.get(calls.get(_record_of(run), -1)) for run in runs]
         told = {id(call) for call in found}
         waiting: dict[str, deque[Event]] = defaultdict(deque)
         for e in names:
@@ -344,7 +425,7 @@ class _Reader:
             name, ranks = str(one.get("pg_name", "")), one.get("ranks")
             if isinstance(ranks, list) and ranks and name in groups:
                 groups[name] = [int(r) for r in ranks]
-        nccl = any(_communicates(e) for e in self.spans if e.cat == "kernel")
+        nccl = any(op.stream and op.kind == "communication" for op in ops)
         return Header(
             rank=self.rank,
             world_size=self.world_size,
@@ -355,8 +436,8 @@ class _Reader:
         )
 
 
-def _communicates(kernel: Event) -> bool:
-    return bool(_NCCL.search(kernel.name)) or "Collective name" in kernel.args
+def _stream(e: Event) -> str:
+    return str(e.args.get("stream", e.tid))
 
 
 def _run_name(call: str) -> str:
@@ -368,3 +449,11 @@ def _run_name(call: str) -> str:
 
 def _op(e: Event, name: str, kind: str, step: int, **more: Any) -> Op:
     return Op(name=name, kind=kind, start_s=e.ts * 1e-6, end_s=e.end * 1e-6, step=step, **more)
+
+
+def _record_of(event: Event) -> int:
+    """Its "Record function id"; -1 where it has none, or none that is a number."""
+    try:
+        return int(event.args.get(_RECORD, -1))
+    except (TypeError, ValueError, OverflowError):
+        return -1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.errors import TraceError
+
 __all__ = ["constrained", "least_excess"]
 
 Vector = NDArray[np.float64]
@@ -50,7 +52,11 @@ def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
 
 
 def least_excess(g: Matrix, h: Vector) -> float:
-    """The least s >= 0 for which some x has g x <= h + s."""
+    """The least s >= 0 for which some x has g x <= h + s.
+
+    Raises:
+        TraceError: No solver finds it, as h is out of all measure.
+    """
     from scipy.optimize import linprog
 
     n = g.shape[1]
@@ -61,4 +67,8 @@ def least_excess(g: Matrix, h: Vector) -> float:
         b_ub=h * 1e6,
         bounds=[(None, None)] * n + [(0, None)],
     )
+    if solved.x is None:
+        raise TraceError(
+            f"clocks cannot be aligned ({solved.message}); a time in the trace is out of all measure: record again"
+        )
     return float(solved.x[n]) / 1e6

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from wirewise.decoding import ArchiveError, decode_json, gunzip, is_gzip
 from wirewise.errors import TraceError
 
 __all__ = ["Event", "Profile", "collective_name", "item_bytes", "load", "read_json", "shapes", "tensor_bytes"]
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike[str]) -> Profile:
     """
     text, complete = _text(path)
     try:
-        head: Any = msgspec.json.decode(text)
+        head: Any = decode_json(text)
     except msgspec.DecodeError:
         head, complete = _repaired(text, path), False
     if not isinstance(head, dict) or not isinstance(head.get("traceEvents"), list):
@@ -81,7 +81,7 @@ def load(path: str | os.PathLike[str]) -> Profile:
     for raw in head.pop("traceEvents"):
         try:
             events.append(msgspec.convert(raw, Event, strict=False))
-        except msgspec.ValidationError as cause:
+        except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as cause:
             raise TraceError(
                 f"{os.fspath(path)}, event {len(events)}: {cause}; the file is damaged"
             ) from cause
@@ -97,7 +97,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     text, complete = _text(path)
     try:
         if complete:
-            return msgspec.json.decode(text)
+            return decode_json(text)
         reason = "the archive ends too early"
     except msgspec.DecodeError as cause:
         reason = str(cause)
@@ -137,13 +137,12 @@ def _text(path: str | os.PathLike[str]) -> tuple[bytes, bool]:
         raise TraceError(
             f"cannot read the trace {os.fspath(path)}: {cause.strerror}; check the path"
         ) from cause
-    if not raw.startswith(b"\x1f\x8b"):
+    if not is_gzip(raw):
         return raw, True
-    archive = zlib.decompressobj(wbits=31)
     try:
-        return archive.decompress(raw), archive.eof
-    except zlib.error as cause:
-        raise TraceError(f"{os.fspath(path)} is a damaged archive: {cause}; copy it again") from cause
+        return gunzip(raw)
+    except ArchiveError as cause:
+        raise TraceError(f"{os.fspath(path)} is {cause}; copy it again") from cause
 
 
 def _repaired(text: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _repaired(text: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
         raise broken
     try:
         head: dict[str, Any] = json.loads(whole[: start + 1] + "]}")
-    except json.JSONDecodeError as cause:
+    except (json.JSONDecodeError, RecursionError) as cause:
         raise broken from cause
     events: list[Any] = head["traceEvents"]
     decoder = json.JSONDecoder()
@@ -168,7 +167,7 @@ def _repaired(text: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
             at += 1
         try:
             event, at = decoder.raw_decode(whole, at)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             break
         events.append(event)
     if not events:

@@ -51,6 +51,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """-1 before the first step."""
     thread: str = "main"
     """ "main", "comm" (a slot of the process group) or another name."""
+    stream: str = ""
+    """Stream of the accelerator that ran it; empty: the host did."""
     group: str = ""
     """Name of the process group; empty: none. Of waits, encodes and decodes: that of their communication."""
     seq: int = -1
@@ -67,7 +69,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Other end of send and recv, or the source of a broadcast, as a global rank."""
     tag: int = -1
     enqueued_s: float = -1.0
-    """When the caller handed a communication over; `start_s` is the same unless the dequeue is known."""
+    """When the caller handed a communication over, or launched what a stream ran; `start_s` is the same unless the
+    dequeue is known."""
     caller: str = "main"
     """Thread that handed a communication over."""
     algorithm: str = ""
@@ -144,6 +147,9 @@ class Trace(msgspec.Struct):
     """Of each rank, once aligned."""
     notes: list[str] = []
     """What a reader should know, such as a file that was cut off."""
+    partial: str = ""
+    """Which ranks of the run were not recorded, in words; empty: all were. Only what a rank did by itself can be told
+    then, and ranks stand in `ranks` in their order, not at their number."""
 
     @property
     def world_size(self) -> int:

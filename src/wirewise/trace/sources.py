@@ -16,7 +16,7 @@ from wirewise.trace.clocks import check_clocks
 from wirewise.trace.files import rank_files, read, read_files
 from wirewise.trace.records import Trace
 
-__all__ = ["load", "open_trace"]
+__all__ = ["load", "on_one_clock", "open_trace"]
 
 _PEEK_BYTES = 4096
 _EXECUTION = re.compile(rb'"schema"\s*:')
@@ -30,22 +30,32 @@ _WORDS = {
 
 
 def load(sources: Iterable[str | os.PathLike[str]]) -> Trace:
-    """The trace of a run on one clock (`open_trace`, `align`), checked to be of one time.
+    """The trace of a run on one clock (`open_trace`, `on_one_clock`).
 
     Raises:
-        TraceError: As these two, or a step that begins hours later on one rank than on another one.
+        TraceError: As these two.
     """
-    trace = align(open_trace(sources))
-    check_clocks(trace)
-    return trace
+    return on_one_clock(open_trace(sources))
 
 
-def open_trace(sources: Iterable[str | os.PathLike[str]]) -> Trace:
+def on_one_clock(trace: Trace) -> Trace:
+    """The trace of all ranks aligned (`align`), and checked to be of one time.
+
+    Raises:
+        TraceError: As `align`, or a step that begins hours later on one rank than on another one.
+    """
+    aligned = align(trace)
+    check_clocks(aligned)
+    return aligned
+
+
+def open_trace(sources: Iterable[str | os.PathLike[str]], *, partial: bool = False) -> Trace:
     """The trace of a run as it was recorded.
 
     Args:
         sources: A run folder; or several folders and files that together hold all ranks, all of wirewise or all
             of torch.profiler (beside them, their execution traces in the same order); or one exported trace.
+        partial: Whether files of torch.profiler of some ranks of the run are enough (`Trace.partial`).
 
     Raises:
         TraceError: Nothing there, files of several kinds, or what the reader of that kind refuses.
@@ -63,7 +73,7 @@ def open_trace(sources: Iterable[str | os.PathLike[str]]) -> Trace:
     if set(kinds) == {"export"} and len(kinds["export"]) == 1:
         return chrome.read(kinds["export"][0])
     if "profile" in kinds and set(kinds) <= {"profile", "execution"}:
-        return kineto.read_all(kinds["profile"], execution_traces=kinds.get("execution", ()))
+        return kineto.read_all(kinds["profile"], execution_traces=kinds.get("execution", ()), partial=partial)
     found = " and ".join(f"{len(files)} {_WORDS[kind]}" for kind, files in sorted(kinds.items()))
     raise TraceError(
         f"got {found or 'nothing'} in {names}; expected rank-R.jsonl files of one run, files of torch.profiler with "

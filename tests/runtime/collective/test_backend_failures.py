@@ -1,5 +1,6 @@
 """The torch backend when something goes wrong: every survivor hears of it, from the call and from `wait()`."""
 
+import contextlib
 import datetime
 import os
 
@@ -59,7 +60,9 @@ def survives(rank, call, asynchronous, how):
         CALLS[call](group, async_op=True)
         if how == "cut":
             for link in collective.group_of(group)._engine._links.values():
-                link.socket.shutdown(2)
+                # A link that another end has closed already is cut.
+                with contextlib.suppress(OSError):
+                    link.socket.shutdown(2)
         if how == "killed":
             os._exit(9)
         return None

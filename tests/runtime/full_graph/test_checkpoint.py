@@ -69,34 +69,49 @@ def test_damaged_or_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     run_ranks_as_threads(1, body)
 
 
-class Runs:
-    """Pickled, a call of `Path.touch`."""
+class Harmful:
+    """Unpickled, it makes a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Any:
         return Path.touch, (self.path,)
 
 
-def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
-    parts = split(small_graph(), 1)
-    written = tmp_path / "written-by-the-file"
+def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
+    parts, proof = split(small_graph(), 1), tmp_path / "it ran"
 
     def body(rank: int, group: Any, store: Any) -> None:
         transport = fg.Transport(group, timeout_s=30, store=store)
         trainer = build_trainer(parts[0], transport, "fp32")
-        path = checkpoint.save(trainer, tmp_path, extra={"hook": Runs(written)})
-        with pytest.raises(InputError, match="cannot read the checkpoint"):
+        path = checkpoint.save(trainer, tmp_path)
+        state = torch.load(path, weights_only=True)
+        torch.save(state | {"bits": Harmful(proof)}, path)
+        with pytest.raises(
+            InputError, match=r"rank-0\.pt.* would run code .*expected tensors, numbers and texts"
+        ):
             checkpoint.load(trainer, tmp_path, 0)
-        assert not written.exists()
+        assert not proof.exists()
+        # The same file as it was read before: the check above is not blind.
         torch.load(path, weights_only=False)
+        assert proof.exists()
+        for damaged, message in (
+            ([1, 2], "it holds a list"),
+            (state | {"lanes": None}, "does not fit this job"),
+            (state | {"bits": {"record of wirewise": "Popen", "fields": {}}}, "holds a record 'Popen'"),
+            (
+                state | {"bits": {"record of wirewise": "LinkCost", "fields": {}}},
+                "record LinkCost does not fit",
+            ),
+        ):
+            torch.save(damaged, path)
+            with pytest.raises(InputError, match=message):
+                checkpoint.load(trainer, tmp_path, 0)
         trainer.close()
         transport.close()
 
     run_ranks_as_threads(1, body)
-    # Only the reading without a guard, at the end, ran it.
-    assert written.exists()
 
 
 def test_an_unwritable_folder_leaves_nothing(tmp_path: Path) -> None:

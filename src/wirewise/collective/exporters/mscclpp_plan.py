@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import ProgramError
 
 __all__ = [
@@ -142,7 +143,7 @@ def loads(text: str | bytes) -> Plan:
         ProgramError: Not the form of a plan; the message names the path.
     """
     try:
-        return msgspec.json.decode(text, type=Plan)
+        return decode_json(text, Plan)
     except msgspec.DecodeError as error:
         raise ProgramError(f"cannot read a plan of MSCCL++: {error}") from error
 
@@ -155,7 +156,7 @@ def violations(plan: Plan) -> Iterator[str]:
     for gpu in plan.gpus:
         for block in gpu.threadblocks:
             where = f"gpu {gpu.id}, thread block {block.id}"
-            yield from _limit_violations(block, where)
+            yield from _limit_violations(block, gpu, where)
             for number, operation in enumerate(block.ops):
                 for fault in _operation_violations(operation, block, gpu, plan):
                     yield f"{where}, operation {number} ({operation.name}): {fault}"
@@ -163,7 +164,7 @@ def violations(plan: Plan) -> Iterator[str]:
     yield from _semaphore_violations(plan)
 
 
-def _limit_violations(block: ThreadBlock, where: str) -> Iterator[str]:
+def _limit_violations(block: ThreadBlock, gpu: Gpu, where: str) -> Iterator[str]:
     if len(block.ops) > OPERATIONS:
         yield (
             f"{where} has {len(block.ops)} operations; MSCCL++ holds {OPERATIONS}: take an algorithm of fewer "
@@ -171,6 +172,10 @@ def _limit_violations(block: ThreadBlock, where: str) -> Iterator[str]:
         )
     if sum(len(use.channel_ids) for use in block.channels) > _CHANNELS:
         yield f"{where} uses more than {_CHANNELS} channels; divide it"
+    held = sum(len(channel.connected_to) for channel in gpu.channels)
+    for number in (number for use in block.channels for number in use.channel_ids):
+        if not 0 <= number < held:
+            yield f"{where} uses channel {number}; expected one of the {held} of gpu {gpu.id}"
 
 
 _NAMES = ("nop", "copy", "put", "re", "signal", "wait", "sem_acquire", "sem_release")
@@ -201,6 +206,8 @@ def _size_of(chunks: Chunks, block: ThreadBlock, gpu: Gpu, plan: Plan) -> int:
         if not 0 <= chunks.buffer_id < len(refs) or not 0 <= refs[chunks.buffer_id] < len(gpu.remote_buffers):
             return 0
         remote = gpu.remote_buffers[refs[chunks.buffer_id]]
+        if not 0 <= remote.rank < len(plan.gpus):
+            return 0
         kind, owner = remote.type, plan.gpus[remote.rank]
     return {"i": owner.input_chunks, "o": owner.output_chunks, "s": owner.scratch_chunks}.get(kind or "", 0)
 
@@ -215,6 +222,9 @@ def _signal_violations(plan: Plan) -> Iterator[str]:
             ids = [number for use in block.channels for number in use.channel_ids]
             for op in block.ops:
                 for number in op.channel_ids if op.name in ("signal", "wait") else ():
+                    if not (0 <= number < len(ids) and 0 <= ids[number] < len(ends)):
+                        # Told for the operation, or for the thread block.
+                        continue
                     peer = ends[ids[number]]
                     nth = ends[: ids[number]].count(peer)
                     if op.name == "signal":

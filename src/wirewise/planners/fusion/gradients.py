@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
 __all__ = ["GradientTensor", "GradientTrace", "read_gradient_trace"]
@@ -56,7 +57,7 @@ def read_gradient_trace(path: str | os.PathLike[str]) -> GradientTrace:
         InputError: The file cannot be read or is not of this form; names the file and the place.
     """
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=GradientTrace)
+        found = decode_json(Path(path).read_bytes(), GradientTrace)
         found.check_itself()
     except (OSError, msgspec.MsgspecError, InputError) as cause:
         raise InputError(f"cannot read gradients from {os.fspath(path)}: {cause}; check the file") from cause

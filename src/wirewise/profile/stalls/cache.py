@@ -19,13 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from wirewise.errors import InputError
-from wirewise.files import owned_folder
 
 __all__ = ["ItemCache", "cache_folder", "memory_folder", "remove_stale"]
 
 _PREFIX = "wirewise-cache-"
-_YOUNG_S = 60.0
-"""A folder of this age may not have been locked yet by the process that made it."""
 
 
 def memory_folder() -> Path:
@@ -36,31 +33,48 @@ def memory_folder() -> Path:
 
 @contextmanager
 def cache_folder() -> Iterator[Path]:
-    """A new folder in memory for items; it goes at the end, or at the next call where this process is killed."""
+    """A new folder in memory that goes with the block; those that killed processes left are removed first."""
     remove_stale()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory_folder()))
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory_folder()))
+        # Held as long as this process lives; another one may have removed it before.
+        handle = _lock(folder)
+        if handle is not None:
+            break
     try:
-        with owned_folder(folder):
-            yield folder
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
 
 
-def remove_stale() -> list[Path]:
-    """Remove this user's folders of `cache_folder` whose processes have died; returns them."""
+def remove_stale() -> list[str]:
+    """Remove the caches in memory of this user whose owners are gone; returns their paths."""
     removed = []
     for folder in memory_folder().glob(f"{_PREFIX}*"):
-        try:
-            held = folder.lstat()
-            if held.st_uid != os.getuid() or time.time() - held.st_mtime < _YOUNG_S:
-                continue
-            with owned_folder(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder)
-        except (OSError, InputError):
-            # In use, gone meanwhile, or no folder at all.
-            continue
+        handle = _lock(folder)
+        if handle is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
+            removed.append(str(folder))
     return removed
+
+
+def _lock(folder: Path) -> int | None:
+    """A handle that holds a folder of this user until it is closed; None: another process holds it, or it is gone."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.fstat(handle).st_uid == os.getuid():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), os.lstat(folder)):
+                return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
 
 
 class ItemCache:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from wirewise.cost.stalls import COMPONENTS, Amount, DataTimes, StashTimes, stash_formulas
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
 __all__ = ["Difference", "StallReport", "load_report", "reconcile"]
@@ -97,7 +98,7 @@ def load_report(path: str | os.PathLike[str]) -> StallReport:
         InputError: The file cannot be read or holds something else.
     """
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=StallReport)
+        return decode_json(Path(path).read_bytes(), StallReport)
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(
             f"{os.fspath(path)} holds no stalls: {error}; expected a file of wirewise profile stalls --json"

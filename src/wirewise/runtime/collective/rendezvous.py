@@ -5,18 +5,22 @@ from __future__ import annotations
 import datetime
 import fcntl
 import os
+import secrets
 import socket
 import struct
 import time
+from contextlib import closing
 from typing import Any
 
 from wirewise.errors import InputError, PeerError
+from wirewise.runtime.admission import admitted
 from wirewise.runtime.congestion import leave_bbr
 
 __all__ = ["interface_address", "join"]
 
 _SIOCGIFADDR = 0x8915
-_RANK = struct.Struct("<I")
+_HELLO = struct.Struct("<I16s")
+"""Rank of who connects, and the key that the other end put into the store: strangers know none."""
 _PATIENCE_S = 0.05
 
 
@@ -53,12 +57,11 @@ def join(
     found: dict[int, socket.socket] = {}
     try:
         with socket.create_server((address, 0), backlog=size) as server:
-            store.set(f"address-{rank}", f"{address}:{server.getsockname()[1]}")
+            key = secrets.token_bytes(16)
+            store.set(f"address-{rank}", f"{address}:{server.getsockname()[1]}:{key.hex()}")
             for peer in range(rank):
                 found[peer] = _reach(store, rank, peer, deadline)
-            while len(found) < size - 1:
-                peer, connection = _accept(server, rank, sorted(set(range(size)) - {rank, *found}), deadline)
-                found[peer] = connection
+            _accept(server, rank, size, key, found, deadline)
     except BaseException:
         for connection in found.values():
             connection.close()
@@ -104,25 +107,35 @@ def _reach(store: Any, rank: int, peer: int, deadline: float) -> socket.socket:
     key = f"address-{peer}"
     try:
         store.wait([key], datetime.timedelta(seconds=max(deadline - time.monotonic(), _PATIENCE_S)))
-        host, _, port = store.get(key).decode().rpartition(":")
+        host, port, other = store.get(key).decode().rsplit(":", 2)
         left_s = max(deadline - time.monotonic(), _PATIENCE_S)
         connection = socket.create_connection((host, int(port)), timeout=left_s)
-        connection.sendall(_RANK.pack(rank))
+        connection.sendall(_HELLO.pack(rank, bytes.fromhex(other)))
     except (OSError, RuntimeError) as error:
         raise _absent(rank, [peer], str(error)) from error
     return connection
 
 
 def _accept(
-    server: socket.socket, rank: int, absent: list[int], deadline: float
-) -> tuple[int, socket.socket]:
-    server.settimeout(max(deadline - time.monotonic(), _PATIENCE_S))
-    try:
-        connection, _ = server.accept()
-        connection.settimeout(max(deadline - time.monotonic(), _PATIENCE_S))
-        return _RANK.unpack(connection.recv(_RANK.size, socket.MSG_WAITALL))[0], connection
-    except (OSError, struct.error) as error:
-        raise _absent(rank, absent, str(error)) from error
+    server: socket.socket, rank: int, size: int, key: bytes, found: dict[int, socket.socket], deadline: float
+) -> None:
+    """Add the connections of all ranks above this one to `found`; whoever is none of them is sent away."""
+    absent = set(range(rank + 1, size))
+
+    def fits(hello: bytes) -> bool:
+        peer, given = _HELLO.unpack(hello)
+        return peer in absent and secrets.compare_digest(given, key)
+
+    coming = admitted(server, _HELLO.size, fits, max(deadline, time.monotonic() + _PATIENCE_S))
+    with closing(coming):
+        while absent:
+            try:
+                hello, connection = next(coming)
+            except OSError as error:
+                raise _absent(rank, sorted(absent), str(error)) from error
+            peer, _ = _HELLO.unpack(hello)
+            found[peer] = connection
+            absent.remove(peer)
 
 
 def _absent(rank: int, peers: list[int], cause: str) -> PeerError:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import secrets
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from wirewise.errors import PeerError
+from wirewise.runtime.admission import admitted
 from wirewise.runtime.congestion import leave_bbr
 
 __all__ = ["FLOWS", "WORDS", "Peers", "meet"]
 
 FLOWS, WORDS = 0, 1
-_HELLO = struct.Struct("!ii")
-_LENGTH = struct.Struct("!q")
+_HELLO = struct.Struct("!ii32s")
+"""Number of the host, purpose, and the key of the job."""
+_LENGTH = struct.Struct("!Q")
+_LONGEST_BYTES = 256 << 20
+"""Of a message; what hosts gather are times of ops, a few megabytes."""
 
 
 class Peers:
@@ -77,6 +85,8 @@ class Peers:
     def _receive(self, host: int) -> bytes:
         try:
             (length,) = _LENGTH.unpack(_exactly(self.centre[host], _LENGTH.size))
+            if length > _LONGEST_BYTES:
+                raise OSError(f"it announced {length} bytes; expected at most {_LONGEST_BYTES}")
             return _exactly(self.centre[host], length)
         except OSError as error:
             raise PeerError(_gone(host, self.timeout_s, error)) from error
@@ -105,12 +115,8 @@ def meet(rank: int, world_size: int, address: str, port: int, *, timeout_s: floa
             for host in range(world_size):
                 for purpose in (FLOWS, WORDS) if host != rank else ():
                     peers.out[host, purpose] = _connected(table[host], deadline_s)
-                    peers.out[host, purpose].sendall(_HELLO.pack(rank, purpose))
-            listener.settimeout(timeout_s)
-            while len(peers.into) < len(peers.out):
-                connection = _ready(listener.accept()[0], timeout_s)
-                host, purpose = _HELLO.unpack(_exactly(connection, _HELLO.size))
-                peers.into[host, purpose] = connection
+                    peers.out[host, purpose].sendall(_hello(rank, purpose))
+            peers.into = _accepted(listener, peers.out, time.monotonic() + timeout_s, timeout_s)
     except OSError as error:
         raise PeerError(
             f"host {rank} of {world_size} did not find the others within {timeout_s:g} s ({error}); check that all "
@@ -126,15 +132,32 @@ def _centre(
     left_s = max(deadline_s - time.monotonic(), 0.1)
     if rank:
         connection = _connected((address, port), deadline_s)
-        connection.sendall(_HELLO.pack(rank, WORDS))
+        connection.sendall(_hello(rank, WORDS))
         return {0: connection}
-    found: dict[int, socket.socket] = {}
     with socket.create_server((address, port), backlog=world_size) as listener:
-        listener.settimeout(left_s)
-        while len(found) < world_size - 1:
-            connection = _ready(listener.accept()[0], left_s)
-            host, _ = _HELLO.unpack(_exactly(connection, _HELLO.size))
-            found[host] = connection
+        others = [(host, WORDS) for host in range(1, world_size)]
+        found = _accepted(listener, others, time.monotonic() + left_s, left_s)
+    return {host: connection for (host, _), connection in found.items()}
+
+
+def _hello(rank: int, purpose: int) -> bytes:
+    """What a host says first; the key is that of the job that a launcher of wirewise started, if it did."""
+    return _HELLO.pack(rank, purpose, hashlib.sha256(os.environ.get("WIREWISE_JOB", "").encode()).digest())
+
+
+def _accepted(
+    listener: socket.socket, wanted: Iterable[tuple[int, int]], deadline_s: float, timeout_s: float
+) -> dict[tuple[int, int], socket.socket]:
+    """A connection of each host and purpose that is wanted; whoever else comes is sent away."""
+    absent, found = {_hello(*one): one for one in wanted}, dict[tuple[int, int], socket.socket]()
+
+    def fits(hello: bytes) -> bool:
+        return any(secrets.compare_digest(hello, one) for one in absent)
+
+    with closing(admitted(listener, _HELLO.size, fits, deadline_s)) as coming:
+        while absent:
+            hello, connection = next(coming)
+            found[absent.pop(hello)] = _ready(connection, timeout_s)
     return found
 
 

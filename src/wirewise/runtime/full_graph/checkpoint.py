@@ -1,8 +1,9 @@
 """Save and resume a trainer so that the next epochs are bit-identical.
 
-Dropout, stochastic rounding and boundary sampling are functions of (seed, epoch), so there is no generator
-state to
+Dropout, stochastic rounding and boundary sampling are functions of (seed, epoch), so there is no generator state to
 save: weights, optimizer, bit tables, traces, measured costs and rows that were received but not used yet are all.
+They are stored as tensors, numbers and texts only (`plain`), and a file with anything else is refused before any of
+it runs: a checkpoint from elsewhere can spoil a training, but not do more.
 
 A folder holds the checkpoints of one trainer: `epoch-000010/rank-0.pt` and so on. One is complete, and counts, when
 it has the files of exactly the ranks of the job.
@@ -10,38 +11,24 @@ it has the files of exactly the ranks of the job.
 
 from __future__ import annotations
 
-import _codecs
 import contextlib
 import os
+import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from wirewise.cost.codec import CodecCost
-from wirewise.cost.exchange import ExchangeCosts, LinkTable
-from wirewise.cost.link import LinkCost, OnlineLinkCost, OnlineLinkTable
 from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder
-from wirewise.planners.bitwidth.auto import AutoDecision
+from wirewise.runtime.full_graph.plain import plain, restored
 from wirewise.runtime.full_graph.trainer import Trainer
 
 __all__ = ["discard", "latest", "load", "prune", "ranks_by_epoch", "save"]
 
-_FORMAT = 2
-_RECORDS = (AutoDecision, CodecCost, ExchangeCosts, LinkCost, LinkTable, OnlineLinkCost, OnlineLinkTable)
-"""What a checkpoint holds besides tensors, arrays and plain data: records without code of their own."""
-_ARRAYS: tuple[Any, ...] = (
-    _codecs.encode,
-    np.dtype,
-    np.ndarray,
-    *(value.__reduce__()[0] for value in (np.zeros(1), np.float64(0), CodecCost())),
-    *(type(np.dtype(name)) for name in ("b1", "u1", "i1", "i2", "i4", "i8", "f4", "f8")),
-)
-"""What puts arrays and records together; none of these calls what the file names."""
+_FORMAT = 3
 
 
 def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any] | None = None) -> Path:
@@ -52,7 +39,7 @@ def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any
     Args:
         trainer: What to save.
         folder: The checkpoints of this trainer; it is made where it is missing.
-        extra: What the caller wants back from `load`.
+        extra: What the caller wants back from `load`: numbers, texts, arrays and tensors by name.
 
     Raises:
         InputError: The folder cannot be written.
@@ -63,12 +50,14 @@ def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any
         "epoch": trainer.epoch,
         "model": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
-        "lanes": {
-            name: {"width": lane.width, "state": lane.state_dict()}
-            for name, lane in trainer.exchange.training_lanes().items()
-        },
-        "bits": trainer.bits.state_dict(),
-        "extra": dict(extra or {}),
+        "lanes": plain(
+            {
+                name: {"width": lane.width, "state": lane.state_dict()}
+                for name, lane in trainer.exchange.training_lanes().items()
+            }
+        ),
+        "bits": plain(trainer.bits.state_dict()),
+        "extra": plain(extra or {}),
     }
     make_folder(path.parent)
     with atomic_file(path) as file:
@@ -122,36 +111,58 @@ def latest(folder: str | os.PathLike, world_size: int) -> int | None:
 def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> dict[str, Any]:
     """Put a fresh trainer where the saved one was; returns what was given to `save` as `extra`.
 
-    Reading runs no code of the file: it holds tensors, arrays, plain data and a few records, or it is refused.
-
     Raises:
-        InputError: The file is missing, damaged, holds anything else, or is of another world size, mode, seed or
-            partition.
+        InputError: The file is missing, damaged, holds code, or is of another world size, mode, seed or partition.
     """
     path = _file(folder, epoch, trainer.transport.rank)
-    # For good, as ranks may be threads: a block of `safe_globals` would end under the feet of another one.
-    torch.serialization.add_safe_globals([*_RECORDS, *_ARRAYS])
-    try:
-        state = torch.load(path, weights_only=True)
-    except Exception as error:
-        raise InputError(
-            f"cannot read the checkpoint {path}: {error}; expected a file written by `checkpoint.save`. "
-            "Remove its folder to go on from the checkpoint before it"
-        ) from error
+    state = _read(path)
     expected = _identity(trainer)
     found = {key: state.get(key) for key in expected}
     if found != expected:
         raise InputError(
             f"{path} holds {found}; this job expects {expected}. Start it with the same settings"
         )
+    try:
+        _take(trainer, state)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
+        raise InputError(
+            f"the checkpoint {path} does not fit this job: {type(error).__name__}: {error}; expected a file written by "
+            "`checkpoint.save` of the same job. Remove its folder to go on from the checkpoint before it"
+        ) from error
+    return dict(restored(state["extra"]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a file holds; nothing in it is executed."""
+    try:
+        state = torch.load(path, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"cannot read the checkpoint {path}: it is damaged, or holds objects that would run code when loaded; "
+            "expected tensors, numbers and texts only. Remove its folder to go on from the checkpoint before it; a run "
+            "that an older version of wirewise started is to be started anew"
+        ) from error
+    except Exception as error:
+        raise InputError(
+            f"cannot read the checkpoint {path}: {error}; expected a file written by `checkpoint.save`. "
+            "Remove its folder to go on from the checkpoint before it"
+        ) from error
+    if not isinstance(state, dict):
+        raise InputError(
+            f"cannot read the checkpoint {path}: it holds a {type(state).__name__}; expected a file written by "
+            "`checkpoint.save`. Remove its folder to go on from the checkpoint before it"
+        )
+    return state
+
+
+def _take(trainer: Trainer, state: Mapping[str, Any]) -> None:
     trainer.model.load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.epoch = state["epoch"]
-    for name, saved in state["lanes"].items():
+    for name, saved in restored(state["lanes"]).items():
         direction, layer = re.fullmatch(r"([a-z]+)(\d+)", name).groups()  # type: ignore[union-attr]
         trainer.exchange.lane(direction, int(layer), saved["width"]).load_state_dict(saved["state"])
-    trainer.bits.load_state_dict(state["bits"])
-    return dict(state["extra"])
+    trainer.bits.load_state_dict(restored(state["bits"]))
 
 
 def _identity(trainer: Trainer) -> dict[str, Any]:

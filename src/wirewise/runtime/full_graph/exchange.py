@@ -43,6 +43,7 @@ class Ticket:
 
     layer: int
     width: int
+    dtype: torch.dtype
     token: Tensor
     """Empty tensor that ties `finish` to `start` in the autograd graph."""
 
@@ -57,7 +58,8 @@ class HaloExchange:
         seed: Seed of stochastic rounding and boundary sampling.
         member: Number that differs between exchanges which share one process group.
         device: Where the rows live.
-        dtype: Type of the rows; float64 rows travel as they are, whatever the mode (for exactness tests).
+        dtype: Type of the rows, float32 or float64; rows of the other type have lanes of their own. float64 rows
+            travel as they are, whatever the mode.
         clock: Collects the time of the phases.
     """
 
@@ -123,12 +125,18 @@ class HaloExchange:
             ids[peer] = self.part.halo_ids[low:high]
         return rows, ids
 
-    def lane(self, direction: str, layer: int, width: int) -> Lane:
+    def lane(self, direction: str, layer: int, width: int, dtype: torch.dtype | None = None) -> Lane:
         """The lane of one layer in one direction ("forward", "backward" or "evaluate"), made on first use."""
-        bits = self.evaluation_bits
+        bits, dtype = self.evaluation_bits, dtype or self.dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"layer {layer} got rows of type {dtype}; expected torch.float32 or torch.float64"
+            )
         name = f"{direction}{layer}" if direction != "evaluate" else f"evaluate{layer}-{bits}"
+        if dtype != self.dtype:
+            name += f"-{str(dtype).removeprefix('torch.')}"
         if name not in self.lanes:
-            self.lanes[name] = self._new_lane(name, direction, layer, width)
+            self.lanes[name] = self._new_lane(name, direction, layer, width, dtype)
         lane = self.lanes[name]
         if lane.width != width:
             raise InputError(
@@ -137,11 +145,12 @@ class HaloExchange:
             )
         return lane
 
-    def _new_lane(self, name: str, direction: str, layer: int, width: int) -> Lane:
+    def _new_lane(self, name: str, direction: str, layer: int, width: int, dtype: torch.dtype) -> Lane:
         if not 0 <= layer < _MAX_LAYERS:
             raise InputError(f"layer {layer} is out of range; expected 0 to {_MAX_LAYERS - 1}")
         kinds = {"forward": 0, "backward": 1, "evaluate": 2 + (self.evaluation_bits == 32)}
-        number = (self.member * _MAX_LAYERS + layer) * _LANES_PER_LAYER + kinds[direction]
+        kind = kinds[direction] + (4 if dtype != self.dtype else 0)
+        number = (self.member * _MAX_LAYERS + layer) * _LANES_PER_LAYER + kind
         mode = self.mode
         if direction == "evaluate":
             mode = Mode(name=mode.name, bits=self.evaluation_bits, stochastic=False)
@@ -154,7 +163,7 @@ class HaloExchange:
             mode,
             self.clock,
             seed=self.seed,
-            dtype=self.dtype,
+            dtype=dtype,
             device=self.device,
         )
         if direction == "evaluate":
@@ -186,7 +195,7 @@ class HaloExchange:
                 f"{self.part.rank}, central rows first"
             )
         own, token = _Start.apply(x, self, layer, hood)
-        return own, Ticket(layer, x.shape[1], token)
+        return own, Ticket(layer, x.shape[1], x.dtype, token)
 
     def finish(self, ticket: Ticket) -> Float[Tensor, "halo d"]:
         """The halo rows, [num_halo, width], in the order of `part.halo_ids`."""
@@ -202,13 +211,13 @@ class HaloExchange:
         own, ticket = self.start(x, layer)
         return own, self.finish(ticket)
 
-    def forward_lane(self, layer: int, width: int) -> Lane:
+    def forward_lane(self, layer: int, width: int, dtype: torch.dtype | None = None) -> Lane:
         """The lane that carries activations now: of training or of evaluation."""
-        return self.lane("forward" if self.training else "evaluate", layer, width)
+        return self.lane("forward" if self.training else "evaluate", layer, width, dtype)
 
     def post_gradients(self, layer: int, grad: Float[Tensor, "rows d"]) -> None:
         """Send gradients: of halo rows to their owners (push) or of outputs to the holders (pull)."""
-        lane = self.lane("backward", layer, grad.shape[1])
+        lane = self.lane("backward", layer, grad.shape[1], grad.dtype)
         lane.post(grad, self.epoch, trace=self.tracing, wait=not self.mode.overlap)
         self.clock.push("central")
 
@@ -230,7 +239,7 @@ class _Start(torch.autograd.Function):
         ctx: Any, x: Tensor, exchange: HaloExchange, layer: int, hood: Neighbourhood | None
     ) -> tuple[Tensor, Tensor]:
         ctx.exchange, ctx.layer, ctx.hood = exchange, layer, hood
-        lane = exchange.forward_lane(layer, x.shape[1])
+        lane = exchange.forward_lane(layer, x.shape[1], x.dtype)
         tracing = exchange.tracing and exchange.training
         lane.post(x.detach().contiguous(), exchange.epoch, trace=tracing, wait=not exchange.mode.overlap)
         exchange.clock.push("central")
@@ -239,7 +248,7 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         exchange: HaloExchange = ctx.exchange
-        lane = exchange.lane("backward", ctx.layer, grad.shape[1])
+        lane = exchange.lane("backward", ctx.layer, grad.shape[1], grad.dtype)
         grad = grad.clone(memory_format=torch.contiguous_format)
         exchange.clock.pop()
         pull = exchange.mode.backward == "pull"
@@ -258,10 +267,10 @@ class _Finish(torch.autograd.Function):
     def forward(ctx: Any, token: Tensor, exchange: HaloExchange, ticket: Ticket) -> Tensor:
         ctx.exchange, ctx.layer = exchange, ticket.layer
         exchange.clock.pop()
-        lane = exchange.forward_lane(ticket.layer, ticket.width)
+        lane = exchange.forward_lane(ticket.layer, ticket.width, ticket.dtype)
         # Stale and skipped rows start as zeros.
         make = torch.zeros if exchange.mode.stale or exchange.mode.skip_limit else torch.empty
-        halo = make(exchange.part.num_halo, ticket.width, dtype=exchange.dtype, device=exchange.device)
+        halo = make(exchange.part.num_halo, ticket.width, dtype=ticket.dtype, device=exchange.device)
         offsets = exchange.part.halo_offsets
         for received in lane.collect():
             received.write(halo[int(offsets[received.peer]) : int(offsets[received.peer + 1])])

@@ -149,7 +149,7 @@ class _AddHalo(torch.autograd.Function):
         ctx.hood, ctx.exchange, ctx.layer = hood, exchange, ticket.layer
         exchange.clock.pop()
         out = z.clone(memory_format=torch.contiguous_format)
-        lane = exchange.forward_lane(ticket.layer, ticket.width)
+        lane = exchange.forward_lane(ticket.layer, ticket.width, ticket.dtype)
         for received in lane.collect():
             received.aggregate(hood.halo_of[received.peer], out)
         return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ class GradientReducer:
     loss is summed beside them, in its own type.
 
     Args:
+        average: Divide the sums by the number of ranks.
         bits: 32: gradients travel as they are. 16: those of float32 are rounded to bfloat16, sent and summed so.
         bucket_bytes: A bucket is closed when it holds at least so many bytes.
     """
@@ -31,10 +32,11 @@ class GradientReducer:
         parameters: Iterable[nn.Parameter],
         transport: Transport,
         *,
+        average: bool = False,
         bits: int = 32,
         bucket_bytes: int = 1 << 18,
     ):
-        self.transport, self.bits = transport, bits
+        self.transport, self.average, self.bits = transport, average, bits
         self._parameters = [p for p in reversed(list(parameters)) if p.requires_grad]
         self._flat: list[Tensor] = []
         self._bucket_of: dict[nn.Parameter, int] = {}
@@ -47,12 +49,10 @@ class GradientReducer:
         self._loss_work: dist.Work | None = None
         for group in self._groups(bucket_bytes):
             self._add_bucket(group)
-        self.at_end: Callable[[], None] | None = None
-        """Called once all gradients of a back-propagation are computed, from inside `backward()`."""
-        self._set_aside_next = False
+        self.active = False
+        """Between `begin` and `finish`; gradients of other back-propagations are left alone."""
         self._kept: dict[nn.Parameter, Tensor] = {}
         self._handles = [p.register_post_accumulate_grad_hook(self._ready) for p in self._parameters]
-        self._handles += [p.register_hook(self._set_aside) for p in self._parameters]
 
     def _groups(self, bucket_bytes: int) -> list[list[nn.Parameter]]:
         groups: list[list[nn.Parameter]] = [[]]
@@ -83,39 +83,34 @@ class GradientReducer:
 
         Args:
             loss: This rank's share of the loss.
-            accumulate: Add the new sums to the gradients that are there when back-propagation starts; else those are
-                cleared now.
+            accumulate: Add the new sums to the gradients that are there now; else those are cleared.
         """
-        self._set_aside_next = accumulate
+        self.active = True
         self._kept = {}
-        if not accumulate:
-            for flat in self._flat:
-                flat.zero_()
+        if accumulate:
+            self._set_aside()
+        for flat in self._flat:
+            flat.zero_()
         self._missing = list(self._expected)
         self._works = []
-        self._loss = (
-            loss.detach().clone().view(1) if isinstance(loss, Tensor) else self._flat[0].new_tensor([loss])
-        )
+        if isinstance(loss, Tensor):
+            self._loss = loss.detach().clone().view(1)
+        elif self._flat:
+            self._loss = self._flat[0].new_tensor([loss])
         if self.transport.world_size > 1:
             self._loss_work = self._start(self._loss)
 
-    def _set_aside(self, _gradient: Tensor) -> None:
-        """Before the first gradient of a back-propagation: what is there was summed over ranks already."""
-        if not self._set_aside_next:
-            return
-        self._set_aside_next = False
+    def _set_aside(self) -> None:
+        """Keep the gradients that are there, which were summed over ranks already."""
         for parameter in self._parameters:
             if parameter.grad is not None:
                 self._kept[parameter] = parameter.grad.detach().clone()
                 parameter.grad = self._views[parameter]
-        for flat in self._flat:
-            flat.zero_()
 
     def _ready(self, parameter: nn.Parameter) -> None:
+        if not self.active:
+            return
         self._own_gradient(parameter)
-        if self.at_end is not None and sum(self._missing) == sum(self._expected):
-            # The first gradient of this back-propagation: be called when all are there.
-            torch.autograd.Variable._execution_engine.queue_callback(self.at_end)
         self._missing[self._bucket_of[parameter]] -= 1
         if self.transport.world_size == 1:
             return
@@ -145,6 +140,7 @@ class GradientReducer:
         Raises:
             PeerError: A peer is gone.
         """
+        self.active = False
         for parameter in self._parameters:
             self._own_gradient(parameter)
         if self.transport.world_size > 1:
@@ -156,6 +152,8 @@ class GradientReducer:
             for flat, wire in zip(self._flat, self._wire, strict=True):
                 if wire is not flat:
                     flat.copy_(wire)
+                if self.average:
+                    flat.div_(self.transport.world_size)
         for parameter, kept in self._kept.items():
             self._views[parameter].add_(kept)
         self._kept = {}

@@ -7,6 +7,7 @@ their worker, which trains; workers send gradients to parameter servers and get 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from math import isfinite
@@ -14,11 +15,15 @@ from pathlib import Path
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.plans.placement import TaskKind
 
 __all__ = ["ROUTES", "Flow", "Task", "TaskSet", "read_tasks", "write_tasks"]
+
+_MOST_ITERATIONS = 1 << 20
+"""Each has figures of its own."""
 
 ROUTES = {("store", "sampler"), ("sampler", "worker"), ("worker", "server"), ("server", "worker")}
 """Kinds of tasks between which bytes flow."""
@@ -67,7 +72,7 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What hosts have of each resource, by name of the host; devices that a topology lists need not be repeated."""
 
     def __post_init__(self) -> None:
-        for fault in (*self._task_faults(), *self._flow_faults()):
+        for fault in itertools.chain(self._task_faults(), self._flow_faults()):
             raise InputError(fault)
 
     @property
@@ -80,8 +85,11 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return amounts if isinstance(amounts, tuple) else (amounts,) * self.iterations
 
     def _task_faults(self) -> Iterator[str]:
-        if self.iterations < 1 or self.prefetch < 1:
-            yield f"got {self.iterations} iterations and prefetch {self.prefetch}; expected at least 1 of each"
+        if not 1 <= self.iterations <= _MOST_ITERATIONS or self.prefetch < 1:
+            yield (
+                f"got {self.iterations} iterations and prefetch {self.prefetch}; expected at least 1 of each, and at "
+                f"most {_MOST_ITERATIONS} iterations"
+            )
         workers = {task.name for task in self.tasks if task.kind == "worker"}
         if not workers:
             yield "tasks: there is no worker; expected at least one"
@@ -134,12 +142,12 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskSet:
         InputError: The file cannot be read, or holds something else; the message names the place.
     """
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=TaskSet)
+        return decode_json(Path(path).read_bytes(), TaskSet)
     except OSError as error:
         raise InputError(
             f"cannot read task file {os.fspath(path)!r}: {error.strerror}; check the path"
         ) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise InputError(
             f"{os.fspath(path)}: {error}; expected tasks and flows, mend the named place"
         ) from error

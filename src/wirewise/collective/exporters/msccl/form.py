@@ -18,6 +18,8 @@ _NUMBERS = {
     "tb": ("id", "send", "recv", "chan"),
     "step": ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep"),
 }
+_MOST_DIGITS = 18
+"""The parsers hold 32 bits, and Python takes long for thousands of digits."""
 _TEXTS = {"algo": ("name", "proto", "coll"), "gpu": (), "tb": (), "step": ("type", "srcbuf", "dstbuf")}
 _AZURE_NUMBERS = ("outofplace", "minBytes", "maxBytes")
 _OPTIONAL_NUMBERS = ("outofplace", "minBytes", "maxBytes", "nthreads")
@@ -87,7 +89,7 @@ def _attribute_violations(root: ET.Element, dialect: Dialect) -> Iterator[Violat
 
 
 def _is_integer(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and text.isascii()
+    return text.removeprefix("-").isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS
 
 
 def _short(node: ET.Element) -> str:

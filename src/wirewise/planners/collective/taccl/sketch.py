@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
 __all__ = [
@@ -268,6 +269,6 @@ def _read(path: str | os.PathLike[str]) -> bytes:
 
 def _decode(text: str | bytes, kind: type[_Record], what: str) -> _Record:
     try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decode_json(text, kind)
+    except msgspec.DecodeError as error:
         raise InputError(f"cannot read a {what}: {error}; expected the JSON format of TACCL") from error

@@ -62,7 +62,8 @@ def fit(graph: OperatorGraph) -> Roofline:
     measured = [one for one in graph.operators if one.time_s > 0 and one.category != "view"]
     if not measured:
         raise InputError(
-            f"none of {len(graph.operators)} operators has a measured time_s; measure them, or give constants"
+            f"none of {len(graph.operators)} operators has a measured time_s; measure them with "
+            "wirewise.profile.operators.measure_operators and save the graph again, or give constants"
         )
     times = np.array([one.time_s for one in measured])
     flops, moved = np.array([(one.flops, _alone_bytes(graph, one)) for one in measured]).T

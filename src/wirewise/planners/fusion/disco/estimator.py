@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.decoding import ArchiveError, decode_json, read_npz
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
@@ -124,13 +125,12 @@ class Estimator:
         try:
             if Path(path).stat().st_size > _MOST_BYTES:
                 raise InputError(f"it has more than {_MOST_BYTES} bytes")
-            with np.load(path, allow_pickle=False) as file:
-                found = {name: file[name] for name in file.files}
-            about = msgspec.json.decode(found.pop("about").tobytes(), type=About)
+            found = read_npz(path)
+            about = decode_json(found.pop("about").tobytes(), About)
             if about.format != _FORMAT:
                 raise InputError(f"its format is {about.format!r}; expected {_FORMAT!r}")
             return Estimator(about, found)
-        except (OSError, ValueError, KeyError, EOFError, AttributeError, msgspec.MsgspecError) as cause:
+        except (OSError, LookupError, InputError, ArchiveError, msgspec.MsgspecError) as cause:
             raise InputError(
                 f"cannot read an estimator from {os.fspath(path)}: {cause}; make one by `wirewise profile operators`"
             ) from cause

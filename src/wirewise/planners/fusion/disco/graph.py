@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
 __all__ = ["CATEGORIES", "Layout", "Operator", "OperatorGraph", "read_operator_graph"]
@@ -105,7 +106,7 @@ def read_operator_graph(path: str | os.PathLike[str]) -> OperatorGraph:
         InputError: The file cannot be read or is not a sound graph; names the file and the place.
     """
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=OperatorGraph)
+        found = decode_json(Path(path).read_bytes(), OperatorGraph)
         found.check_itself()
     except (OSError, msgspec.MsgspecError, InputError) as cause:
         raise InputError(

@@ -1,0 +1,186 @@
+"""What readers of files share: text, archives and arrays that a stranger may have written, or a disk damaged.
+
+Each function takes memory in proportion to what it is given, and has one kind of error, which readers turn into their
+own with the name of the file and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ArchiveError", "decode_json", "decode_text", "gunzip", "is_gzip", "read_npz"]
+
+T = TypeVar("T")
+_GZIP = b"\x1f\x8b"
+_HUGE = re.compile(rb"(?:^|[:\[,\s])-?\d{21,}(?=[,\]}\s]|$)")
+"""A whole number of more digits than 64 bits have: Python would take it, arithmetic and arrays would not."""
+_MOST_RATIO = 200
+"""An archive that grows by more is no text of ours: traces grow by 10 to 50, a file of one repeated byte by 1000."""
+_MOST_RATIO_OF_ARRAYS = 400
+"""Of arrays, which may be mostly zeros."""
+_SMALL_BYTES = 1 << 26
+"""Up to this size an archive may grow as it likes."""
+
+
+class ArchiveError(Exception):
+    """An archive is damaged, or would take far more memory than its size lets expect."""
+
+
+@overload
+def decode_json(text: bytes | str) -> Any: ...
+@overload
+def decode_json(text: bytes | str, kind: type[T], strict: bool = True) -> T: ...
+def decode_json(text: bytes | str, kind: Any = Any, strict: bool = True) -> Any:
+    """Decode JSON, with one kind of error for whatever is wrong with it.
+
+    Args:
+        text: UTF-8.
+        kind: As of `msgspec.json.decode`.
+        strict: As there.
+
+    Raises:
+        msgspec.DecodeError: Malformed (with the line), not UTF-8, nested too deeply, a number of more than 64 bits; a
+            `msgspec.ValidationError` where it is JSON of another kind.
+    """
+    try:
+        found = msgspec.json.decode(text, type=kind, strict=strict)
+        if huge := _HUGE.search(text.encode() if isinstance(text, str) else text):
+            raise msgspec.DecodeError(f"a number of {len(huge[0]) - 1} digits at byte {huge.start()}")
+        return found
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        raise msgspec.DecodeError(_with_line(str(error), text)) from error
+    except RecursionError as error:
+        raise msgspec.DecodeError("JSON is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(_no_utf8(error)) from error
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise msgspec.DecodeError(f"a value cannot be read ({error})") from error
+
+
+def decode_text(raw: bytes) -> str:
+    """UTF-8 text, with or without a byte-order mark.
+
+    Raises:
+        msgspec.DecodeError: It is not UTF-8; names the line.
+    """
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(_no_utf8(error)) from error
+
+
+def _no_utf8(error: UnicodeDecodeError) -> str:
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return f"byte {error.object[error.start]:#04x} in line {line} is not UTF-8"
+
+
+def _with_line(said: str, text: bytes | str) -> str:
+    """A message of msgspec, which counts bytes, with the line in lines of several."""
+    found = re.search(r"\(byte (\d+)\)", said)
+    if found is None:
+        return said
+    raw = text.encode("utf-8", "replace") if isinstance(text, str) else bytes(text)
+    if b"\n" not in raw.rstrip(b"\n"):
+        return said
+    line = raw.count(b"\n", 0, int(found[1])) + 1
+    return said.replace(found[0], f"(line {line}, byte {found[1]})")
+
+
+def is_gzip(raw: bytes) -> bool:
+    """Whether bytes begin as a gzip archive does."""
+    return raw.startswith(_GZIP)
+
+
+def gunzip(raw: bytes) -> tuple[bytes, bool]:
+    """What an archive holds, and whether it is whole; of one that was cut off, what is there.
+
+    Raises:
+        ArchiveError: It is damaged, or grows beyond all measure.
+    """
+    archive, room = zlib.decompressobj(wbits=31), max(_SMALL_BYTES, _MOST_RATIO * len(raw))
+    try:
+        text = archive.decompress(raw, room)
+    except zlib.error as error:
+        raise ArchiveError(f"a damaged archive: {error}") from error
+    if archive.unconsumed_tail and not archive.eof:
+        raise ArchiveError(
+            f"an archive of {len(raw)} bytes that holds more than {room}; expected at most {_MOST_RATIO} times as much"
+        )
+    return text, archive.eof
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """All arrays of an npz file; before one is read, its header must fit the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ArchiveError: It is no npz file, is damaged, holds Python objects, or headers that promise more than is there.
+    """
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            room = max(_SMALL_BYTES, _MOST_RATIO_OF_ARRAYS * Path(path).stat().st_size)
+            members = archive.infolist()
+            if (whole := sum(member.file_size for member in members)) > room:
+                raise ArchiveError(f"it says that it holds {whole} bytes; expected at most {room}")
+            for member in members:
+                _check_header(archive, member)
+        # Opened here because NumPy leaves the file open when it is no archive.
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except _DAMAGED as error:
+        raise ArchiveError(f"{error}" or type(error).__name__) from error
+
+
+_DAMAGED = (
+    ValueError,
+    EOFError,
+    KeyError,
+    AttributeError,
+    SyntaxError,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile, zlib and NumPy's reader of headers raise for damaged files."""
+
+
+def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    import numpy as np
+
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, _, kind = read(file)
+        if kind.hasobject:
+            raise ArchiveError(f"Object arrays cannot be loaded when allow_pickle=False: {member.filename}")
+        count = 1
+        for length in shape:
+            count *= length
+        promised, there = file.tell() + count * kind.itemsize, member.file_size
+    if min(shape, default=0) < 0 or promised != there:
+        raise ArchiveError(
+            f"{member.filename} says that it is {kind} {list(shape)}, {promised} bytes, and has {there}"
+        )

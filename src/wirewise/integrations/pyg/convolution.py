@@ -1,0 +1,257 @@
+"""One convolution of the user's, between exchanges."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv, MessagePassing
+from torch_geometric.utils import add_remaining_self_loops
+
+from wirewise.errors import InputError
+from wirewise.integrations.pyg.edges import LocalEdges
+from wirewise.integrations.pyg.norms import looks_at_all_nodes
+from wirewise.integrations.pyg.probe import same_rows
+from wirewise.integrations.pyg.sums import halo_values
+from wirewise.integrations.pyg.view import GraphView
+
+__all__ = ["HaloConvolution"]
+
+
+class HaloConvolution:
+    """Takes the place of a convolution's forward: own rows in, own rows out.
+
+    Boundary rows are sent, the convolution runs on the central nodes while they travel, and on the marginal nodes when
+    the halo rows are there. Convolutions that take a pair of source and destination rows are called that way. GCNConv,
+    which does not, is called on own and halo rows with its weights computed from the degrees of the whole graph.
+
+    Args:
+        conv: The convolution, in the copy of the model that is ours.
+        name: Its name in the model.
+        layer: Number of its exchange, unique in the job.
+        view: What this rank holds.
+
+    Raises:
+        InputError: It cannot be split.
+    """
+
+    def __init__(self, conv: nn.Module, name: str, layer: int, view: GraphView) -> None:
+        self.conv, self.name, self.layer, self.view = conv, name, layer, view
+        self.call: Callable[..., Any] = conv.forward
+        self.signature = inspect.signature(conv.forward)
+        self.gcn = isinstance(conv, GCNConv) and type(conv).forward is GCNConv.forward
+        self.in_one_piece = self.gcn or any(looks_at_all_nodes(m) for m in conv.modules())
+        self._check()
+        if self.gcn:
+            # GCNConv would normalize by the degrees of the local edges.
+            self.normalize = bool(conv.normalize)
+            conv.normalize = False  # type: ignore[assignment]
+        self._fixed: tuple[Tensor, Tensor] | None = None
+        """Edges and weights of GCNConv where the caller gives no weights."""
+
+    def _check(self) -> None:
+        conv = self.conv
+        if conv.flow != "source_to_target":
+            raise self._refused(f"has flow {conv.flow!r}; expected 'source_to_target'")
+        if any(isinstance(m, MessagePassing) for m in conv.modules() if m is not conv):
+            raise self._refused("holds another convolution; expected convolutions side by side")
+        if not self.gcn and not _takes_pair(self.signature, conv):
+            raise self._refused(
+                "takes no pair of source and destination rows; expected GCNConv or a convolution whose forward "
+                "accepts (x_source, x_target), such as SAGEConv or GATConv"
+            )
+        if "edge_index" not in self.signature.parameters:
+            raise self._refused("has no argument edge_index, so its neighbours are not those of the graph")
+
+    def _refused(self, why: str) -> InputError:
+        return InputError(f"{self.name} is a {type(self.conv).__name__}, which {why}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Rows of the own nodes, [own, D].
+
+        Raises:
+            InputError: The caller gives what cannot be carried out.
+        """
+        view = self.view
+        if not view.inside:
+            raise self._refused(
+                "was called outside the forward of the model that job.distribute returned; call that model"
+            )
+        x, edge_data = self._arguments(args, kwargs)
+        recording = view.recording
+        if recording is not None and recording.rows is not None:
+            return recording.replay(self.name, x)
+        if x.dim() != 2 or x.shape[0] != view.part.num_own:
+            raise self._refused(
+                f"got rows of shape {list(x.shape)}; expected [{view.part.num_own}, width], a row for each own node"
+            )
+        given, x = x, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        if recording is not None:
+            out = self._proven(x, edge_data)
+        else:
+            out = self._rows(x, given.dtype, edge_data)
+        if not isinstance(out, Tensor):
+            raise self._refused(f"returned a {type(out).__name__}; expected one tensor")
+        if recording is not None:
+            recording.calls.append((self.name, given, out))
+        return out
+
+    def _arguments(self, args: Any, kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
+        """The rows, and what belongs to the edges by name."""
+        bound = self.signature.bind(*args, **kwargs).arguments
+        first = next(iter(self.signature.parameters))
+        x, edge_index = bound.pop(first), bound.pop("edge_index", None)
+        if isinstance(x, (tuple, list)) and len(x) == 2 and x[0] is x[1]:
+            x = x[0]
+        if not isinstance(x, Tensor):
+            raise self._refused(f"got a {type(x).__name__} in place of rows; expected one tensor")
+        if edge_index is not self.view.token:
+            what = "the edges of another job" if isinstance(edge_index, LocalEdges) else "other edges"
+            raise self._refused(
+                f"was called with {what} than edge_index of job.data; change edges of the whole graph before pyg.Job"
+            )
+        edge_data = {}
+        for name, value in bound.items():
+            default = self.signature.parameters[name].default
+            if value is None or (not isinstance(value, Tensor) and value is default):
+                continue
+            if not self._belongs_to_edges(name, value):
+                raise self._refused(
+                    f"was called with {name}; expected rows, edges, and tensors with a row for each of the "
+                    f"{self.view.edges.count} edges of job.data"
+                )
+            edge_data[name] = value
+        return x, edge_data
+
+    def _belongs_to_edges(self, name: str, value: Any) -> bool:
+        count, own = self.view.edges.count, self.view.part.num_own
+        if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != count:
+            return False
+        return name.startswith("edge") or count != own
+
+    def _rows(self, x: Tensor, dtype: torch.dtype, edge_data: dict[str, Any]) -> Tensor:
+        view = self.view
+        weights = self._gcn_weights(x, edge_data) if self.gcn else None
+        rows = view.stored_features(x)
+        if rows is not None:
+            return self._whole(rows.to(dtype), edge_data, weights)
+        exchange = view.graph.exchange
+        own, ticket = exchange.start(x, self.layer)
+        if self.in_one_piece:
+            return self._whole(torch.cat([own, exchange.finish(ticket)]).to(dtype), edge_data, weights)
+        own_rows, central, edges = own.to(dtype), view.part.num_central, view.edges
+        before = {n: v[: edges.split] for n, v in edge_data.items()}
+        y_central = (
+            self.call((own_rows, own_rows[:central]), edge_index=edges.central, **before) if central else None
+        )
+        halo = exchange.finish(ticket).to(dtype)
+        if central == len(own):
+            assert y_central is not None
+            # Nothing is marginal, yet the halo (empty) stays part of the autograd graph.
+            return y_central + halo[:0].sum()
+        after = {n: v[edges.split :] for n, v in edge_data.items()}
+        # Targets come first among the sources, so that a loop that the convolution adds joins a node to itself.
+        y_marginal = self.call(
+            (torch.cat([own_rows[central:], own_rows[:central], halo]), own_rows[central:]),
+            edge_index=edges.marginal,
+            **after,
+        )
+        return y_marginal if y_central is None else torch.cat([y_central, y_marginal])
+
+    def _whole(self, rows: Tensor, edge_data: dict[str, Any], weights: Any) -> Tensor:
+        """All own nodes in one call, from rows of own and halo nodes."""
+        own, edges = self.view.part.num_own, self.view.edges
+        if weights is not None:
+            return self.call(rows, *weights)[:own]
+        return self.call((rows, rows[:own]), edge_index=edges.all, **edge_data)
+
+    def _gcn_weights(self, x: Tensor, edge_data: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Edges and weights as `gcn_norm` of PyG makes them on the whole graph."""
+        weight = edge_data.get("edge_weight")
+        if not self.normalize:
+            return self.view.edges.all, weight
+        if weight is not None:
+            return self._normalized(weight, x.dtype)
+        if self._fixed is None or self._fixed[1].dtype != x.dtype:
+            self._fixed = self._normalized(None, x.dtype)
+        return self._fixed
+
+    def _normalized(self, weight: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        view, conv, own = self.view, typing.cast(GCNConv, self.conv), self.view.part.num_own
+        edges = view.edges.all
+        if conv.add_self_loops:
+            # As in PyG, `improved` counts only beside weights that are given.
+            edges, weight = add_remaining_self_loops(edges, weight, 2.0 if conv.improved else 1.0, own)
+        if weight is None:
+            weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
+        degree = weight.new_zeros(own).index_add(0, edges[1], weight)
+        scale = torch.cat([degree, halo_values(degree, view.part, view.transport)]).pow(-0.5)
+        scale = scale.masked_fill(scale == float("inf"), 0.0)
+        return edges, scale[edges[0]] * weight * scale[edges[1]]
+
+    def _proven(self, x: Tensor, edge_data: dict[str, Any]) -> Tensor:
+        """Output for all own rows as one process would compute it, with a proof that a split does not change it."""
+        view = self.view
+        rows = view.stored_features(x)
+        if rows is None:
+            exchange = view.graph.exchange
+            own, ticket = exchange.start(x, self.layer)
+            rows = torch.cat([own, exchange.finish(ticket)])
+        if self.gcn:
+            return self._whole(rows, edge_data, self._gcn_weights(x, edge_data))
+        out = self._whole(rows, edge_data, None)
+        assert view.recording is not None
+        try:
+            alike = isinstance(out, Tensor) and self._splits(rows, edge_data)
+            why = "gives other rows when it is called on some targets, or with edges or sources in another order"
+        except Exception as error:
+            alike, why = (
+                False,
+                f"could not be called on some targets ({type(error).__name__}: {str(error)[:160]})",
+            )
+        if not alike:
+            view.recording.note(f"holds {self.name}, a {type(self.conv).__name__} that {why}")
+        return out
+
+    def _splits(self, rows: Tensor, edge_data: dict[str, Any]) -> bool:
+        """Whether a call on all local rows agrees with one on some targets, in another order."""
+        edges, own = self.view.edges.all, self.view.part.num_own
+        plain = self.call(rows, edge_index=edges, **edge_data)[:own]
+        generator = torch.Generator().manual_seed(2)
+        targets = torch.randperm(own, generator=generator)[: min(16, (own + 1) // 2)]
+        place = torch.full((len(rows),), -1)
+        place[targets] = torch.arange(len(targets))
+        chosen = torch.nonzero(place[edges[1]] >= 0)[:, 0]
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)]
+        others = edges[0, chosen].unique()
+        others = others[place[others] < 0]
+        others = others[torch.randperm(len(others), generator=generator)]
+        place[others] = torch.arange(len(others)) + len(targets)
+        part = torch.stack([place[edges[0, chosen]], place[edges[1, chosen]]])
+        sources = rows[torch.cat([targets, others])]
+        some = self.call(
+            (sources, rows[targets]), edge_index=part, **{n: v[chosen] for n, v in edge_data.items()}
+        )
+        return same_rows(some, plain[targets])
+
+
+def _takes_pair(signature: inspect.Signature, conv: nn.Module) -> bool:
+    """Whether the annotation of `x` in the convolution's forward allows a pair of tensors."""
+    parameter = next(iter(signature.parameters.values()))
+    try:
+        annotation = typing.get_type_hints(type(conv).forward).get(parameter.name)
+    except (NameError, TypeError):
+        return "Pair" in str(parameter.annotation) or "uple[" in str(parameter.annotation)
+    return _allows_pair(annotation)
+
+
+def _allows_pair(annotation: Any) -> bool:
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is tuple:
+        return len(inner) == 2
+    return origin in (typing.Union, types.UnionType) and any(_allows_pair(a) for a in inner)

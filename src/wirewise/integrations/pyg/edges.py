@@ -1,0 +1,118 @@
+"""The edges of a part: as the user's code sees them, and as convolutions get them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.graph import Part
+
+__all__ = ["EdgeLists", "LocalEdges"]
+
+
+class LocalEdges(Tensor):
+    """In-edges of the own nodes, int64 [2, E]: a token that only distributed convolutions read.
+
+    Its sources may live on other ranks, so code that counted, drew or looked up these edges itself would silently use
+    another graph; every operation but asking for shape, type and device is refused by name.
+    """
+
+    @staticmethod
+    def of(count: int) -> LocalEdges:
+        """The token of so many edges; it holds no numbers of nodes, as not all of torch asks before it reads them."""
+        token: LocalEdges = Tensor._make_subclass(LocalEdges, torch.full((2, count), -1))
+        return token
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer questions about the shape, copy by reference, refuse everything else."""
+        name = getattr(func, "__name__", str(func))
+        if name == "__get__":
+            name = getattr(getattr(func, "__self__", None), "__name__", name)
+        if name in _HARMLESS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        if name in _KEEPS and isinstance(args[0], cls):
+            return args[0]
+        raise InputError(
+            f"torch's {name} was applied to edge_index of job.data, whose sources may live on other ranks: expected "
+            "that only convolutions read it. Compute degrees, dropped or chosen edges from the whole graph before "
+            "pyg.Job, and store the result as an attribute of its nodes or edges"
+        )
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        """Short, without values."""
+        return f"LocalEdges({self.shape[1]} in-edges of own nodes)"
+
+
+_HARMLESS = {
+    *(
+        "shape",
+        "size",
+        "dim",
+        "ndim",
+        "device",
+        "dtype",
+        "numel",
+        "nelement",
+        "layout",
+        "requires_grad",
+        "__len__",
+    ),
+    *(
+        "is_cuda",
+        "is_sparse",
+        "is_floating_point",
+        "is_complex",
+        "is_quantized",
+        "is_nested",
+        "is_contiguous",
+        "names",
+    ),
+    *(
+        "is_leaf",
+        "grad_fn",
+        "grad",
+        "is_mps",
+        "is_xpu",
+        "is_meta",
+        "itemsize",
+        "nbytes",
+        "element_size",
+        "get_device",
+    ),
+    *("is_sparse_csr", "is_mkldnn", "_version"),
+}
+_KEEPS = {"to", "clone", "detach", "contiguous", "pin_memory", "long", "cpu", "__deepcopy__"}
+
+
+class EdgeLists:
+    """Local edge lists [2, E]: of all own, of central and of marginal nodes (targets numbered from 0).
+
+    Args:
+        part: The part.
+        pairs: Its edges by local numbers, int64 [2, E], ascending by target.
+        device: Where the lists live.
+    """
+
+    def __init__(self, part: Part, pairs: np.ndarray, device: torch.device) -> None:
+        self.count = pairs.shape[1]
+        self.split = int(np.searchsorted(pairs[1], part.num_central))
+        """Edges of central nodes come first."""
+        self.all = torch.from_numpy(pairs).to(device)
+        self.central = torch.from_numpy(pairs[:, : self.split].copy()).to(device)
+        marginal = pairs[:, self.split :].copy()
+        marginal[1] -= part.num_central
+        marginal[0] = _marginal_first(marginal[0], part)
+        self.marginal = torch.from_numpy(marginal).to(device)
+
+
+def _marginal_first(sources: np.ndarray, part: Part) -> np.ndarray:
+    """Numbers of sources where the marginal nodes stand before the central ones; halo nodes stay where they are."""
+    central, own = part.num_central, part.num_own
+    moved = np.where(sources < central, sources + own - central, sources - central)
+    return np.where(sources < own, moved, sources)

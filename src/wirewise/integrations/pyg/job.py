@@ -1,0 +1,246 @@
+"""One graph spread over the ranks of a process group, for models of the user's."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from wirewise import graph as graphs
+from wirewise.errors import InputError
+from wirewise.graph import Part
+from wirewise.integrations.pyg import losses
+from wirewise.integrations.pyg.edges import EdgeLists, LocalEdges
+from wirewise.integrations.pyg.model import distributed_copy
+from wirewise.integrations.pyg.view import GraphView
+from wirewise.runtime import full_graph
+from wirewise.runtime.full_graph.local import LocalGraph
+
+__all__ = ["Job"]
+
+_X_AS_GIVEN = "x_as_given"
+_READING = threading.Lock()
+"""Python 3.11 cannot parse the heads of arrays in several threads at once, which may be ranks."""
+
+
+class Job:
+    """One graph spread over the ranks of a process group.
+
+    Args:
+        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what
+            to train. Loops, repeated edges, and attributes of nodes and edges are kept as they are.
+        mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8",
+            "uniform-4", ...
+        parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs
+            the whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
+        group: Process group; None: the default one.
+        mask_column: Which split to take where masks of `data` are [N, splits].
+        seed: Seed of partition and rounding.
+        replan_every: Training steps between decisions on bits.
+        timeout_s: Seconds after which a silent rank is an error on all others.
+
+    Attributes:
+        data: This rank's nodes as PyG `Data`: x, y, masks and all other attributes of its nodes, n_id (global ids);
+            edge_index, which convolutions read, and attributes of the edges in its order.
+
+    Raises:
+        InputError: No process group, neither data nor parts, or a graph that is not one of a kind of nodes.
+        GraphError: The graph or the parts cannot be used.
+    """
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        *,
+        mode: str = "adaqp",
+        parts: str | Path | None = None,
+        group: dist.ProcessGroup | None = None,
+        store: Any = None,
+        mask_column: int | None = None,
+        seed: int = 0,
+        replan_every: int = 20,
+        timeout_s: float = 120.0,
+    ) -> None:
+        if group is None:
+            if not dist.is_initialized():
+                raise InputError(
+                    "no process group; call torch.distributed.init_process_group first and start the script by torchrun"
+                )
+            group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+            assert group is not None
+        self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        folder = Path(parts) if parts is not None else self._write_parts(data, seed, mask_column)
+        with _READING:
+            part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
+        if parts is None:
+            self.transport.all_reduce(torch.zeros(1), "all ranks have read their part")
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        self.tensors = full_graph.PartTensors(part, dense=True)
+        self.exchange = full_graph.HaloExchange(part, self.transport, full_graph.mode(mode), seed=seed)
+        self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
+        self._pairs = _local_pairs(part)
+        self.data = _own_data(self.tensors, self._pairs.shape[1])
+        self.contract = losses.LossContract.of(self.data.train_mask, self.transport)
+        self._layers = 0
+
+    def _write_parts(self, data: Data | None, seed: int, mask_column: int | None) -> Path:
+        """Rank 0 partitions and writes; all ranks learn the folder, or that there is none."""
+        folder, failure = "", None
+        if self.transport.rank == 0:
+            self._temporary = tempfile.TemporaryDirectory(prefix="wirewise-parts-")
+            try:
+                if data is None:
+                    raise InputError(
+                        "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
+                    )
+                whole = graphs.from_pyg(_with_own_rows(data), mask_column=mask_column)
+                owner = graphs.partition(whole, self.transport.world_size, seed=seed)
+                graphs.save_parts(whole, owner, self._temporary.name)
+                folder = self._temporary.name
+            except Exception as error:
+                self._temporary.cleanup()
+                failure = error
+        name = torch.zeros(4096, dtype=torch.uint8)
+        name[: len(folder.encode())] = torch.tensor(list(folder.encode()), dtype=torch.uint8)
+        self.transport.all_reduce(name, "where the parts are")
+        if failure is not None:
+            raise failure
+        if not name.any():
+            raise InputError("rank 0 cannot use the graph that it was given; its message says why")
+        return Path(bytes(name.tolist()).rstrip(b"\0").decode())
+
+    def distribute(self, model: nn.Module) -> nn.Module:
+        """A copy of `model` with the same call that runs on own nodes and trains on all ranks.
+
+        The copy shares its parameters with `model`, which stays as it is and still runs on one process. Names in
+        `state_dict` are the same.
+
+        Raises:
+            InputError: The model has a module that cannot be carried out on ranks; the message names it.
+        """
+        graph = LocalGraph(self.tensors, self.exchange)
+        edges = EdgeLists(self.tensors.part, self._pairs, self.tensors.device)
+        x = self.data.x
+        view = GraphView(graph, self.data.edge_index, edges, self._edge_counts(), x, x._version)
+        twin, count = distributed_copy(model, self, view, self._layers)
+        self._layers += count
+        return twin
+
+    def _edge_counts(self) -> set[int]:
+        """Edges of the whole graph: as they are, with a loop added for each node, or for each in place of those."""
+        part, (source, target) = self.tensors.part, self._pairs
+        counts = torch.tensor([len(source), int((source == target).sum())])
+        self.transport.all_reduce(counts, "number of edges")
+        edges, loops = counts.tolist()
+        return {edges, edges + part.num_nodes, edges - loops + part.num_nodes}
+
+    def mean(self, values: Tensor, mask: Tensor | None = None, *, weights: Tensor | None = None) -> Tensor:
+        """Mean of values over nodes of all ranks, equal on all ranks, as a loss or a part of one; a collective call.
+
+        Args:
+            values: A value (or several) for each own node, computed from outputs of distributed models.
+            mask: Own nodes that count, bool [own]; None: every row of `values`, whatever their number.
+            weights: Weight of each row of `values`, e.g. of its class; the mean is divided by their sum.
+
+        Raises:
+            InputError: Shapes do not fit, nothing is masked on any rank, or the values use parameters directly.
+        """
+        values, weights, rows = self._masked(values, mask, weights)
+        each = values.flatten(1).mean(1) if values.dim() > 1 else values
+        if weights is None:
+            weights = torch.ones(len(each), dtype=torch.float64)
+        total = weights.double().sum()
+        self.transport.all_reduce(total, "weights of a loss")
+        if not float(total):
+            raise InputError("the mean runs over no node of any rank; expected a mask with at least one node")
+        return losses.global_sum((each * weights.to(each)).sum(), rows, self.contract) / float(total)
+
+    def sum(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Sum of values over nodes of all ranks, equal on all ranks, as a loss or a part of one; a collective call.
+
+        Args:
+            values: A value (or several) for each own node, computed from outputs of distributed models.
+            mask: Own nodes that count, bool [own]; None: every row of `values`, whatever their number.
+
+        Raises:
+            InputError: Shapes do not fit, or the values use parameters directly.
+        """
+        values, _, rows = self._masked(values, mask, None)
+        return losses.global_sum(values.sum(), rows, self.contract)
+
+    def _masked(
+        self, values: Tensor, mask: Tensor | None, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Values and weights of the masked rows, and which own rows those are."""
+        own = self.tensors.part.num_own
+        if values.dim() == 0:
+            raise InputError("got one number; expected a value for each node (reduction='none')")
+        if weights is not None and (weights.shape != values.shape[:1] or weights.requires_grad):
+            raise InputError(
+                f"weights have shape {list(weights.shape)}; expected a constant for each of {len(values)} rows"
+            )
+        if mask is None:
+            return values, weights, None
+        if mask.dtype != torch.bool or mask.shape != (own,) or len(values) != own:
+            raise InputError(
+                f"got a mask of {mask.dtype} {list(mask.shape)} for {len(values)} values; expected bool [{own}] and a "
+                "value for each own node"
+            )
+        return values[mask], weights if weights is None else weights[mask], mask
+
+    def accuracy(self, logits: Tensor, mask: Tensor) -> float:
+        """Share of right answers among the masked nodes of all ranks; a collective call.
+
+        Raises:
+            InputError: The labels are not classes.
+        """
+        y = self.data.y
+        if y.dim() != 1 or y.is_floating_point():
+            raise InputError(
+                f"labels are {y.dtype} of shape {list(y.shape)}; accuracy counts classes, expected int64 [own]. Use "
+                "job.mean(values, mask) for other measures"
+            )
+        right = (logits[mask].argmax(dim=1) == y[mask]).sum()
+        counts = torch.stack([right, mask.sum()]).double()
+        self.transport.all_reduce(counts, "accuracy")
+        return float(counts[0] / counts[1].clamp_min(1))
+
+
+def _with_own_rows(data: Any) -> Any:
+    """The data with a second copy of features that are not float32, the only type in which parts store them."""
+    x = getattr(data, "x", None)
+    if isinstance(x, Tensor) and x.dtype != torch.float32:
+        data = copy.copy(data)
+        data[_X_AS_GIVEN] = x
+    return data
+
+
+def _local_pairs(part: Part) -> np.ndarray:
+    """Edges of a part by local numbers, int64 [2, E], ascending by target."""
+    target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
+    return np.stack([part.indices.astype(np.int64), target])
+
+
+def _own_data(tensors: full_graph.PartTensors, edges: int) -> Data:
+    """Own nodes and the edges into them, with what the user gave for each."""
+    part = tensors.part
+    own = Data(x=tensors.own_features(), y=tensors.y, edge_index=LocalEdges.of(edges))
+    for name, rows in zip(("train_mask", "val_mask", "test_mask"), tensors.split_rows.values(), strict=True):
+        own[name] = torch.zeros(part.num_own, dtype=torch.bool)
+        own[name][rows] = True
+    if part.edge_id is None and part.edge_weight is not None:
+        own.edge_weight = torch.from_numpy(part.edge_weight.copy())
+    for name, given in [*part.node_data.items(), *part.edge_data.items()]:
+        own["x" if name == _X_AS_GIVEN else name] = torch.from_numpy(np.array(given))
+    own.n_id = tensors.ids
+    return own

@@ -1,0 +1,185 @@
+"""Makes the distributed copy of a user's model."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch_geometric.nn import MessagePassing
+
+from wirewise.errors import InputError
+from wirewise.integrations.pyg import losses
+from wirewise.integrations.pyg.convolution import HaloConvolution
+from wirewise.integrations.pyg.norms import looks_at_all_nodes, spread
+from wirewise.integrations.pyg.probe import prove
+from wirewise.integrations.pyg.view import GraphView
+from wirewise.runtime import full_graph
+
+if TYPE_CHECKING:
+    from wirewise.integrations.pyg.job import Job
+
+__all__ = ["distributed_copy"]
+
+
+def distributed_copy(model: nn.Module, job: Job, view: GraphView, first_layer: int) -> tuple[nn.Module, int]:
+    """A copy of `model` that shares its parameters and runs on all ranks; the model itself stays as it is.
+
+    Args:
+        model: The user's.
+        job: The graph's.
+        view: What this rank holds.
+        first_layer: Number of the first convolution's exchange.
+
+    Returns:
+        The copy, and the number of its convolutions.
+
+    Raises:
+        InputError: The model has no convolution, or a module that cannot be carried out on ranks.
+    """
+    _refuse_wrapped(model)
+    twin = _twin(model)
+    found = [name for name, module in twin.named_modules() if isinstance(module, MessagePassing)]
+    if not found:
+        raise InputError(
+            f"{type(model).__name__} has no torch_geometric.nn.MessagePassing module; nothing can be distributed"
+        )
+    if found[0] == "":
+        raise InputError(
+            f"{type(model).__name__} is a convolution itself; expected a module that holds convolutions, such as "
+            "torch_geometric.nn.Sequential"
+        )
+    halo = {
+        name: HaloConvolution(twin.get_submodule(name), name, first_layer + n, view)
+        for n, name in enumerate(found)
+    }
+    for name, module in twin.named_modules():
+        if looks_at_all_nodes(module):
+            spread(module, name, view, of_edges=any(name.startswith(conv + ".") for conv in found))
+    for name, conv in halo.items():
+        twin.get_submodule(name).forward = conv  # type: ignore[assignment]
+    _Step(twin, job, view)
+    return twin, len(found)
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch._dynamo.OptimizedModule) or getattr(module, "_compiled_call_impl", None):
+            raise InputError(
+                f"{name or type(model).__name__} is compiled already; expected a plain module: compile what "
+                "job.distribute returns"
+            )
+        if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            raise InputError(f"{name or 'the model'} is a {type(module).__name__}; give the module inside it")
+        if "_wirewise_step" in vars(module):
+            raise InputError(
+                f"{name or type(model).__name__} is distributed already; give job.distribute the model that it came "
+                "from"
+            )
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A copy of the modules that holds the same parameters and buffers."""
+    shared: dict[int, Any] = {id(t): t for t in [*model.parameters(), *model.buffers()]}
+    try:
+        return copy.deepcopy(model, shared)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be copied ({error}); expected a module that copy.deepcopy takes"
+        ) from error
+
+
+class _Step:
+    """Takes the place of the copy's forward, begins exchange epochs and sums gradients over ranks."""
+
+    def __init__(self, twin: nn.Module, job: Job, view: GraphView) -> None:
+        self.twin, self.job, self.view = twin, job, view
+        self.proven: set[tuple[bool, bool]] = set()
+        self.steps = 0
+        state = [*twin.parameters(), *twin.buffers()]
+        for tensor in state:
+            if job.transport.rank:
+                tensor.detach().zero_()
+            job.transport.all_reduce(tensor.detach(), "broadcast of the parameters")
+        self.kinds = [(t.dtype, t.device) for t in twin.parameters()]
+        for parameter in twin.parameters():
+            parameter._wirewise_distributed = True  # type: ignore[attr-defined]
+        self.reducer = full_graph.GradientReducer(
+            twin.parameters(), job.transport, average=True, bits=job.exchange.mode.gradient_bits
+        )
+        # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
+        self.call = type(twin).forward
+        object.__setattr__(twin, "_wirewise_step", self)
+        twin.forward = torch._dynamo.disable(functools.partial(self.forward))  # type: ignore[method-assign]
+        for module in twin.modules():
+            if module is not twin:
+                module.register_forward_pre_hook(self._inside_only)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise InputError(
+            "a distributed model cannot be copied; copy the model that it came from, which has the same parameters"
+        )
+
+    def _inside_only(self, module: nn.Module, _: Any) -> None:
+        if not self.view.inside:
+            raise InputError(
+                f"a {type(module).__name__} of a distributed model was called outside the model's forward, where its "
+                "gradient could not be weighed among ranks; call the model itself, or the one that it came from"
+            )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the user's model, on own nodes."""
+        if self.view.inside:
+            return self.call(self.twin, *args, **kwargs)
+        self._check_arguments(args, kwargs)
+        exchange = self.job.exchange
+        self.view.inside = True
+        try:
+            key = (self.twin.training, self.twin.training and torch.is_grad_enabled())
+            if key[:1] not in {p[:1] for p in self.proven}:
+                exchange.training = False
+                prove(self.twin, self.view, args, kwargs)
+                self.proven.add(key)
+            exchange.training = self.twin.training and torch.is_grad_enabled()
+            if exchange.training:
+                self.job.bits.before_epoch(self.steps)
+                exchange.epoch = self.steps
+                self.steps += 1
+            out = self.call(self.twin, *args, **kwargs)
+        finally:
+            self.view.inside = False
+        contract = self.job.contract
+        return losses.weigh(out, losses.Output(contract, contract.train_mask, self._begin))
+
+    def _begin(self) -> None:
+        """At the first output that back-propagation reaches."""
+        if self.reducer.active:
+            return
+        for parameter in self.twin.parameters():
+            other = getattr(parameter, "_wirewise_busy", None)
+            if other is not None and other.active and other is not self.reducer:
+                raise InputError(
+                    "two distributed models with the same parameters are in one loss; distribute the model once"
+                )
+            parameter._wirewise_busy = self.reducer  # type: ignore[attr-defined]
+        self.reducer.begin(accumulate=True)
+        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+
+    def _finish(self) -> None:
+        self.reducer.finish()
+
+    def _check_arguments(self, args: Any, kwargs: Any) -> None:
+        for value in pytree.tree_leaves((args, kwargs)):
+            if isinstance(value, Tensor) and torch.is_grad_enabled() and value.requires_grad:
+                raise InputError(
+                    "the distributed model got a tensor that requires a gradient, which no rank could weigh; put "
+                    "the module that made it into the model"
+                )
+        if self.kinds != [(t.dtype, t.device) for t in self.twin.parameters()]:
+            raise InputError(
+                "parameters changed their type or device after job.distribute; call .double(), .half() or .to() "
+                "before it"
+            )

@@ -1,0 +1,184 @@
+"""Proof, on the first call, that a model mixes rows in its convolutions and norms only.
+
+A distributed model runs on the own rows of each rank. That is what one process computes if every module outside the
+convolutions treats each row by itself. The first call in each mode therefore runs twice without gradients: on all
+own rows, with what convolutions got and returned recorded, and on a few of them in another order, with the recorded
+rows in place of the convolutions. What then differs looks at other rows or at the number of a row: a pool, a mean
+over nodes, a permutation, an unknown norm. Parameters are moved a little so that a factor that starts at zero hides
+nothing; dropout and noise are left out. Each convolution is proven in the same way: called as one process would
+call it, and called on a few targets with edges and sources in another order.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch_geometric.data import Data
+
+from wirewise.errors import InputError
+from wirewise.integrations.pyg.view import GraphView
+
+__all__ = ["Recording", "prove"]
+
+_ROWS = 16
+_MOVED = 0.1
+"""Standard deviation of what is added to parameters, in parts of their own spread."""
+
+
+@dataclass
+class Recording:
+    """Inputs and outputs of the convolutions, in the order of their calls."""
+
+    calls: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)
+    rows: Tensor | None = None
+    """The chosen rows in the second run."""
+    position: int = 0
+    fault: str = ""
+    """What was found first."""
+
+    def note(self, fault: str) -> None:
+        """Remember the first fault."""
+        self.fault = self.fault or fault
+
+    def replay(self, name: str, x: Tensor) -> Tensor:
+        """The recorded output of the next call for the chosen rows, whose input has to be the recorded one."""
+        if self.position >= len(self.calls) or self.calls[self.position][0] != name:
+            raise _Differs(f"calls other convolutions on other rows (at {name})")
+        assert self.rows is not None
+        _, given, returned = self.calls[self.position]
+        self.position += 1
+        if not same_rows(x, given[self.rows]):
+            raise _Differs(
+                f"computes rows for {name} that depend on other nodes' rows, or on the number of a row"
+            )
+        return returned[self.rows]
+
+
+class _Differs(Exception):
+    """The second run is not the first one."""
+
+
+def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any) -> None:
+    """Run `module` twice as described above; a collective call, and all ranks agree on what it finds.
+
+    Raises:
+        InputError: The model mixes rows, or could not be run on some of them.
+    """
+    recording = Recording()
+    view.recording = recording
+    moved = _moved(module)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _WithoutNoise(), _full_precision():
+            out = _rows_of(torch.func.functional_call(module, moved, args, kwargs))
+            recording.rows = rows = _some_rows(view)
+            picked = pytree.tree_map(lambda a: _pick(a, rows, view), (args, kwargs))
+            try:
+                again = _rows_of(torch.func.functional_call(module, moved, *picked))
+                _compare(out, again, recording)
+            except _Differs as error:
+                recording.note(str(error))
+            except Exception as error:
+                text = str(error).splitlines()[0][:160] if str(error) else ""
+                recording.note(
+                    f"could not be run on some of the rows ({type(error).__name__}: {text}); give it what "
+                    "it keeps for each node as an argument of its forward"
+                )
+    finally:
+        view.recording = None
+    # A rank without own rows has nothing to tell.
+    _agree(module, recording.fault if len(rows) else "", view)
+
+
+def _agree(module: nn.Module, fault: str, view: GraphView) -> None:
+    transport = view.transport
+    found = torch.zeros(transport.world_size, dtype=torch.int64)
+    found[transport.rank] = bool(fault)
+    transport.all_reduce(found, "proof that rows do not mix")
+    if int(found.sum()):
+        where = f"rank {transport.rank}" if fault else f"rank {int(found.argmax())}, which says how"
+        raise InputError(
+            f"{type(module).__name__} {fault or 'mixes rows of nodes outside its convolutions'} (found on {where}); "
+            "expected that only convolutions and known norms look at other nodes, since a rank has its own rows only. "
+            "Leave out pooling, means over nodes, permutations and positions, or train on one process"
+        )
+
+
+def _moved(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters with a little noise and copies of the buffers, by name."""
+    generator = torch.Generator().manual_seed(1)
+    moved: dict[str, Tensor] = {}
+    for name, p in module.named_parameters():
+        value = p.detach()
+        if value.is_floating_point() and value.numel():
+            noise = torch.randn(value.shape, generator=generator).to(value)
+            spread = value.float().std(unbiased=False).clamp(min=0.5).to(value)
+            value = value + _MOVED * spread * noise
+        moved[name] = value
+    return moved | {name: b.detach().clone() for name, b in module.named_buffers()}
+
+
+def _some_rows(view: GraphView) -> Tensor:
+    own = view.part.num_own
+    generator = torch.Generator().manual_seed(3)
+    return torch.randperm(own, generator=generator)[: min(_ROWS, (own + 1) // 2)]
+
+
+def _pick(value: Any, rows: Tensor, view: GraphView) -> Any:
+    if isinstance(value, Data):
+        picked = copy.copy(value)
+        for key, item in value.to_dict().items():
+            picked[key] = _pick(item, rows, view)
+        return picked
+    if not isinstance(value, Tensor) or value is view.token or value.dim() == 0:
+        return value
+    return value[rows] if value.shape[0] == view.part.num_own else value
+
+
+def _rows_of(out: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+
+
+def _compare(first: list[Tensor], second: list[Tensor], recording: Recording) -> None:
+    assert recording.rows is not None
+    if recording.position != len(recording.calls) or len(first) != len(second):
+        raise _Differs("calls other convolutions on other rows")
+    for whole, some in zip(first, second, strict=True):
+        if whole.dim() == 0 or not same_rows(some, whole[recording.rows]):
+            raise _Differs("returns rows that depend on other nodes' rows, or on the number of a row")
+
+
+def same_rows(found: Tensor, expected: Tensor) -> bool:
+    """Whether both are equal up to the rounding of their type."""
+    if found.shape != expected.shape:
+        return False
+    if not found.is_floating_point() or not found.numel():
+        return torch.equal(found, expected)
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(found.dtype, 3e-2)
+    scale = float(torch.nan_to_num(expected).abs().max())
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+class _WithoutNoise(TorchFunctionMode):
+    """Dropout passes rows on and random numbers are constants."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if "dropout" in name:
+            return args[0] if args else kwargs["input"]
+        if name in ("rand", "randn", "rand_like", "randn_like"):
+            kwargs.pop("generator", None)
+            half = torch.full_like if name.endswith("_like") else None
+            if half is not None:
+                return half(args[0], 0.5, **kwargs)
+            return torch.zeros(*args, **kwargs) + 0.5
+        return func(*args, **kwargs)
+
+
+def _full_precision() -> Any:
+    return torch.autocast("cpu", enabled=False)

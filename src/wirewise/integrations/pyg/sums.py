@@ -1,0 +1,74 @@
+"""Exact sums and halo rows of small tensors, forward and backward, beside the modes of the halo exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wirewise.graph import Part
+from wirewise.runtime import full_graph
+
+__all__ = ["halo_values", "sum_over_ranks"]
+
+_TAG = 1 << 24
+"""Above the tags of the lanes."""
+
+
+def sum_over_ranks(value: Tensor, transport: full_graph.Transport, what: str) -> Tensor:
+    """The sum of `value` over all ranks, of which every rank's gradient counts; a collective call, backward too."""
+    return _Sum.apply(value, transport, what)
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, transport: full_graph.Transport, what: str) -> Tensor:
+        ctx.transport, ctx.what = transport, what
+        out = value.detach().clone(memory_format=torch.contiguous_format)
+        transport.all_reduce(out, what)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        grad = grad.clone(memory_format=torch.contiguous_format)
+        ctx.transport.all_reduce(grad, f"gradient of {ctx.what}")
+        return grad, None, None
+
+
+def halo_values(own: Tensor, part: Part, transport: full_graph.Transport) -> Tensor:
+    """Values of the halo nodes, [halo], from those of the own nodes, [own], never rounded; a collective call."""
+    return _Halo.apply(own, part, transport)
+
+
+class _Halo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, part: Part, transport: full_graph.Transport) -> Tensor:
+        ctx.part, ctx.transport = part, transport
+        sends = {p: own.detach()[_sent(part, p)].contiguous() for p in transport.peers}
+        halo = own.new_empty(part.num_halo)
+        transport.exchange(
+            "values of halo nodes", _TAG, sends, {p: _of(halo, part, p) for p in transport.peers}
+        )
+        return halo
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        part, transport = ctx.part, ctx.transport
+        sends = {p: _of(grad.contiguous(), part, p) for p in transport.peers}
+        receives = {p: grad.new_empty(len(_sent(part, p))) for p in transport.peers}
+        transport.exchange("gradients of values of halo nodes", _TAG + 1, sends, receives)
+        out = grad.new_zeros(part.num_own)
+        for peer, rows in sorted(receives.items()):
+            out.index_add_(0, _sent(part, peer), rows)
+        return out, None, None
+
+
+def _sent(part: Part, peer: int) -> Tensor:
+    rows = part.send_index[part.send_offsets[peer] : part.send_offsets[peer + 1]]
+    return torch.from_numpy(rows.astype(np.int64))
+
+
+def _of(halo: Tensor, part: Part, peer: int) -> Tensor:
+    return halo[int(part.halo_offsets[peer]) : int(part.halo_offsets[peer + 1])]

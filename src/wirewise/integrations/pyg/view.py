@@ -1,0 +1,59 @@
+"""What the modules of one distributed model share on one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from wirewise.graph import Part
+from wirewise.integrations.pyg.edges import EdgeLists
+from wirewise.runtime import full_graph
+from wirewise.runtime.full_graph.local import LocalGraph
+
+if TYPE_CHECKING:
+    from wirewise.integrations.pyg.probe import Recording
+
+__all__ = ["GraphView"]
+
+
+@dataclass
+class GraphView:
+    """A part, its edges as convolutions read them, and where the model is in its step."""
+
+    graph: LocalGraph
+    token: Tensor
+    """`edge_index` of the job's data."""
+    edges: EdgeLists
+    edge_counts: set[int]
+    """Edges of the whole graph, without and with what convolutions add: a row for each may be normalized."""
+    own_features: Tensor
+    features_version: int
+    inside: bool = False
+    """The distributed model's forward is running."""
+    recording: Recording | None = field(default=None)
+    """The proof that rows do not mix, while it runs."""
+
+    @property
+    def part(self) -> Part:
+        """The part of this rank."""
+        return self.graph.part
+
+    @property
+    def transport(self) -> full_graph.Transport:
+        """Messages between the ranks."""
+        return self.graph.exchange.transport
+
+    @property
+    def probing(self) -> bool:
+        """Whether norms and dropout are left out, as they depend on numbers of rows that are proven elsewhere."""
+        return self.recording is not None
+
+    def stored_features(self, x: Any) -> Tensor | None:
+        """Input features of own and halo rows where `x` are those of the own rows, unchanged; else None."""
+        if x is not self.own_features or x._version != self.features_version or x.requires_grad:
+            return None
+        rows = self.graph.tensors.features()
+        return rows if isinstance(rows, torch.Tensor) and rows.dtype == x.dtype else None

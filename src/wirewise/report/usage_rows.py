@@ -1,0 +1,73 @@
+"""What each rank recorded by itself, as tables and as the object that `--json` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from wirewise.report.figures import MISSING, percent, seconds
+from wirewise.report.replay_rows import Rows
+from wirewise.sim.bounds import Verdict
+from wirewise.sim.usage import RankUse
+from wirewise.trace.records import Trace
+
+__all__ = ["idle_rows", "rank_objects", "usage_object", "use_rows"]
+
+
+def use_rows(uses: Sequence[RankUse]) -> Rows:
+    """Seconds of a step of each rank, and what share of its communication computation covers."""
+    titles = [
+        "rank",
+        "step",
+        "lane",
+        "its time",
+        "compute",
+        "communication",
+        "exposed",
+        "overlap",
+        "copies",
+        "idle",
+    ]
+    rows = []
+    for use in uses:
+        overlap = MISSING if use.overlap_share is None else percent(use.overlap_share)
+        parts = (use.wall_s, use.compute_s, use.communication_s, use.exposed_communication_s)
+        cells = [str(use.rank), seconds(use.step_s), use.lane, *map(seconds, parts), overlap]
+        rows.append([*cells, seconds(use.copy_s), percent(use.idle_share)])
+    return Rows(titles, rows)
+
+
+def idle_rows(uses: Sequence[RankUse]) -> Rows:
+    """Why devices were idle, in shares of their wall clock; no rows where none was recorded."""
+    titles = ["rank", "idle", "until late launches", "starts of kernels", "other"]
+    rows = []
+    for use in uses:
+        if use.lane == "device" and use.wall_s > 0:
+            parts = (use.idle_s, use.host_wait_s, use.kernel_wait_s, use.other_idle_s)
+            rows.append([str(use.rank), *(percent(part / use.wall_s) for part in parts)])
+    return Rows(titles, rows)
+
+
+def rank_objects(uses: Sequence[RankUse]) -> list[dict[str, Any]]:
+    """Seconds of a step of each rank; shares are those of the wall clock of the lane."""
+    return [
+        {**msgspec.to_builtins(use), "overlap_share": use.overlap_share, "idle_share": use.idle_share}
+        for use in uses
+    ]
+
+
+def usage_object(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> dict[str, Any]:
+    """What `wirewise trace show` tells without a replay."""
+    return {
+        "summary": verdict.sentence,
+        "bound": verdict.bound,
+        "bound_by": verdict.bound,
+        "share": verdict.share,
+        "step_s": sum(use.step_s for use in uses) / len(uses),
+        "ranks": rank_objects(uses),
+        "partial": trace.partial,
+        "replayed": False,
+        "notes": trace.notes,
+    }

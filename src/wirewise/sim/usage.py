@@ -1,0 +1,183 @@
+"""How a rank used its device, or its host where no device was recorded, and why the device was idle.
+
+The definitions are those of HolisticTraceAnalysis (temporal breakdown, overlap of communication and computation, idle
+time breakdown): the wall clock of a device runs from the start of its first kernel to the end of its last, of those
+that were launched before the last of several steps, which a profiler may not have recorded whole. A device is idle
+where no stream runs anything.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.sim.breakdown import length, union
+from wirewise.trace.kernels import COPY
+from wirewise.trace.records import Op, RankTrace, Trace
+from wirewise.trace.segments import own_work
+
+__all__ = ["RankUse", "rank_uses", "unrecorded_share"]
+
+Intervals = NDArray[np.float64]
+
+_LAUNCH_GAP_S = 30e-6
+"""Shorter gaps before a kernel that was launched in time are what it takes to start one."""
+
+
+class RankUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of the mean step of a rank.
+
+    compute_s + exposed_communication_s + copy_s + idle_s is wall_s; the three causes of idleness are idle_s.
+    """
+
+    rank: int
+    lane: str
+    """ "device", or "host" where the trace has no kernels."""
+    steps: int
+    step_s: float
+    """As the host marked it."""
+    wall_s: float
+    """Of the lane."""
+    compute_s: float
+    """Kernels compute, with or without communication beside them."""
+    communication_s: float
+    """Kernels communicate."""
+    exposed_communication_s: float
+    """Of it: no kernel computes."""
+    copy_s: float
+    """Copies run, and no kernel computes or communicates."""
+    idle_s: float
+    """Nothing runs."""
+    host_wait_s: float
+    """Of it: until kernels that were launched only after the one before had ended."""
+    kernel_wait_s: float
+    """Of it: short gaps before kernels that were launched in time."""
+    other_idle_s: float
+    """Of it: longer gaps before kernels that were launched in time, or it is not known when."""
+    unrecorded_s: float
+    """Of the step: neither the device nor the host recorded anything."""
+
+    @property
+    def overlap_share(self) -> float | None:
+        """Share of communication that computation covers; None: there was no communication."""
+        if self.communication_s <= 0:
+            return None
+        return 1.0 - self.exposed_communication_s / self.communication_s
+
+    @property
+    def idle_share(self) -> float:
+        """Of the wall clock."""
+        return self.idle_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def rank_uses(trace: Trace) -> list[RankUse]:
+    """The use of the device, or else the host, of each recorded rank."""
+    return [_of_device(rank) if any(op.stream for op in rank.ops) else _of_host(rank) for rank in trace.ranks]
+
+
+def unrecorded_share(trace: Trace) -> float:
+    """Share of the mean rank's step in which neither host nor device recorded anything, in [0, 1]."""
+    uses = rank_uses(trace)
+    whole = sum(use.step_s for use in uses)
+    return sum(use.unrecorded_s for use in uses) / whole if whole > 0 else 0.0
+
+
+def _of_device(recorded: RankTrace) -> RankUse:
+    marks = sorted((op for op in recorded.ops if op.kind == "step"), key=lambda op: op.start_s)
+    kernels = _kernels([op for op in recorded.ops if op.stream], marks)
+    kept = marks[:-1] if len(marks) > 1 else marks
+    steps = max(len(kept), 1)
+    spans = _spans(kernels)
+    busy = union(spans)
+    communicates = np.array([op.kind == "communication" for op in kernels])
+    copies = np.array([COPY.match(op.name) is not None for op in kernels]) & ~communicates
+    compute, communication = union(spans[~communicates & ~copies]), union(spans[communicates])
+    working = length(union(spans[~copies]))
+    low, high = float(busy[0, 0]), float(busy[-1, 1])
+    host_wait, kernel_wait, other = _idle(kernels, spans, busy)
+    begin, end = (kept[0].start_s, kept[-1].end_s) if kept else (low, high)
+    host = _spans([op for op in recorded.ops if not op.stream and op.kind not in ("step", "communication")])
+    recorded_s = length(_within(union(np.concatenate([busy, host])), begin, end))
+    return RankUse(
+        rank=recorded.header.rank,
+        lane="device",
+        steps=steps,
+        step_s=float(np.mean([op.end_s - op.start_s for op in kept])) if kept else (end - begin) / steps,
+        wall_s=(high - low) / steps,
+        compute_s=length(compute) / steps,
+        communication_s=length(communication) / steps,
+        exposed_communication_s=(working - length(compute)) / steps,
+        copy_s=(length(busy) - working) / steps,
+        idle_s=(high - low - length(busy)) / steps,
+        host_wait_s=host_wait / steps,
+        kernel_wait_s=kernel_wait / steps,
+        other_idle_s=other / steps,
+        unrecorded_s=max(end - begin - recorded_s, 0.0) / steps,
+    )
+
+
+def _kernels(ops: list[Op], marks: list[Op]) -> list[Op]:
+    """What was launched before the last of several steps began, else all."""
+    if len(marks) < 2:
+        return ops
+    last = marks[-1].start_s
+    # Of what ran without a recorded launch nobody knows to which step it belongs.
+    kept = [op for op in ops if -1.0 != op.enqueued_s < last]
+    return kept or ops
+
+
+def _idle(kernels: list[Op], spans: Intervals, busy: Intervals) -> tuple[float, float, float]:
+    """Seconds in which nothing ran: until late launches, short gaps, all else."""
+    launched = np.array([np.nan if op.enqueued_s == -1.0 else op.enqueued_s for op in kernels])
+    order = np.argsort(spans[:, 0], kind="stable")
+    # The kernel that ends each gap.
+    after = launched[order][np.searchsorted(spans[order, 0], busy[1:, 0])]
+    gaps = busy[1:, 0] - busy[:-1, 1]
+    late = after > busy[:-1, 1]
+    short = ~late & ~np.isnan(after) & (gaps < _LAUNCH_GAP_S)
+    found = [float(gaps[chosen].sum()) for chosen in (late, short, ~late & ~short)]
+    return found[0], found[1], found[2]
+
+
+def _of_host(recorded: RankTrace) -> RankUse:
+    marks = [op for op in recorded.ops if op.kind == "step"]
+    whole = union(_spans(marks or recorded.ops))
+    steps = max(len(marks), 1)
+    work = [(piece.start_s, piece.end_s) for _, piece in own_work(recorded.ops)]
+    compute = _inside(np.array(work).reshape(-1, 2), whole)
+    moved = _inside(_spans([op for op in recorded.ops if op.kind == "communication"]), whole)
+    both = _inside(np.concatenate([compute, moved]), whole)
+    anything = _inside(_spans([op for op in recorded.ops if op.kind != "step"]), whole)
+    wall, idle = length(whole), length(whole) - length(both)
+    return RankUse(
+        rank=recorded.header.rank,
+        lane="host",
+        steps=steps,
+        step_s=wall / steps,
+        wall_s=wall / steps,
+        compute_s=length(compute) / steps,
+        communication_s=length(moved) / steps,
+        exposed_communication_s=(length(both) - length(compute)) / steps,
+        copy_s=0.0,
+        idle_s=idle / steps,
+        host_wait_s=0.0,
+        kernel_wait_s=0.0,
+        other_idle_s=idle / steps,
+        unrecorded_s=(wall - length(anything)) / steps,
+    )
+
+
+def _spans(ops: list[Op]) -> Intervals:
+    return np.array([(op.start_s, op.end_s) for op in ops], dtype=np.float64).reshape(-1, 2)
+
+
+def _within(intervals: Intervals, low: float, high: float) -> Intervals:
+    return np.clip(intervals, low, max(low, high))
+
+
+def _inside(intervals: Intervals, whole: Intervals) -> Intervals:
+    """The union of intervals, as far as it lies in disjoint ones."""
+    own = union(intervals)
+    parts = [_within(own[(own[:, 1] > a) & (own[:, 0] < b)], a, b) for a, b in whole.tolist()]
+    return np.concatenate(parts) if parts else own

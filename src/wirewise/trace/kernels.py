@@ -1,0 +1,103 @@
+"""What a file of torch.profiler tells of an accelerator: kernels, who launched them, which of them communicate.
+
+Three generations of traces name a collective in three ways: arguments of the kernel or of the call that has its
+External id ("Collective name"); an annotation such as `nccl:all_to_all` around the launch; the name of the kernel
+alone, which does not tell what ncclKernel_SendRecv carries out.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from wirewise.trace.profiles import Event, collective_name, item_bytes, shapes, tensor_bytes
+
+__all__ = ["COPY", "Launches", "collective_of", "communicates", "is_launch", "is_on_device", "payload_bytes"]
+
+COPY = re.compile(r"Memcpy|Memset|dma")
+"""How names of copies begin; so too in HolisticTraceAnalysis."""
+_ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
+_LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
+_LIBRARY = re.compile(r"nccl|rccl", re.IGNORECASE)
+_ANNOTATION = "nccl:"
+_SEND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
+
+
+def is_on_device(event: Event) -> bool:
+    """Whether an accelerator ran it: a kernel or a copy."""
+    return event.cat.lower() in _ON_DEVICE
+
+
+def is_launch(event: Event) -> bool:
+    """Whether it is a call of the runtime or the driver of an accelerator."""
+    return _LAUNCHES.search(event.cat) is not None
+
+
+def communicates(kernel: Event) -> bool:
+    """Whether a kernel carries out a collective."""
+    return bool(_LIBRARY.search(kernel.name)) or "Collective name" in kernel.args
+
+
+class Launches:
+    """Which events of the host started which kernels.
+
+    Args:
+        spans: Events with a duration, sorted by their starts, longer ones first.
+    """
+
+    def __init__(self, spans: Iterable[Event]) -> None:
+        self._by_correlation: dict[Any, Event] = {}
+        self._by_id: dict[Any, Event] = {}
+        self._annotations: dict[tuple[Any, Any], list[Event]] = defaultdict(list)
+        for e in spans:
+            if is_launch(e) and "correlation" in e.args:
+                self._by_correlation.setdefault(e.args["correlation"], e)
+            elif e.name == "record_param_comms" and "External id" in e.args:
+                self._by_id[e.args["External id"]] = e
+            elif e.cat == "user_annotation" and e.name.startswith(_ANNOTATION):
+                self._annotations[e.pid, e.tid].append(e)
+        self._starts = {thread: [e.ts for e in own] for thread, own in self._annotations.items()}
+
+    def of(self, kernel: Event) -> Event | None:
+        """The call of the runtime or driver that launched a kernel, or None where the file does not tell."""
+        return self._by_correlation.get(kernel.args.get("correlation"))
+
+    def call(self, kernel: Event) -> Event | None:
+        """The call of torch.distributed that a kernel carries out, as an event that describes it, or None."""
+        own = kernel.args.get("External id")
+        # In older traces the id of a kernel numbers launches, not calls.
+        call = None if own == kernel.args.get("correlation", -1) else self._by_id.get(own)
+        return call or self._around(self.of(kernel))
+
+    def _around(self, launch: Event | None) -> Event | None:
+        """The annotation of a collective on the thread of a launch, around it."""
+        if launch is None:
+            return None
+        thread = launch.pid, launch.tid
+        place = bisect_right(self._starts.get(thread, []), launch.ts) - 1
+        if place < 0:
+            return None
+        found = self._annotations[thread][place]
+        return found if launch.ts <= found.end else None
+
+
+def collective_of(kernel: Event, call: Event | None) -> str:
+    """The collective that a kernel carries out; empty: not known."""
+    for own in (kernel, call):
+        if own is not None and (told := collective_name(str(own.args.get("Collective name", "")))):
+            return told
+    if call is not None and call.name.startswith(_ANNOTATION) and (told := collective_name(call.name)):
+        return told
+    # Messages as well as every all-to-all are groups of sends and receives to NCCL.
+    return "" if _SEND_RECEIVE.search(kernel.name) else collective_name(kernel.name)
+
+
+def payload_bytes(kernel: Event, call: Event | None) -> int:
+    """Bytes that a rank gives into a collective; 0: not known."""
+    args = {**(call.args if call else {}), **kernel.args}
+    if told := int(args.get("In msg nelems", 0)) * item_bytes(str(args.get("dtype", ""))):
+        return told
+    return next((size for pair in shapes(call.args) if (size := tensor_bytes(*pair))), 0) if call else 0
