@@ -2,8 +2,8 @@
 
     python benchmarks/cache_volume/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows: `volume` (share of the remote rows that each policy leaves to fetch), `choice` (which policy leaves the fewest over
-graphs, batches and fanouts: the default), `ahead` (caches that know coming batches),
+Rows: `volume` (share of the remote rows that each policy leaves to fetch), `choice` (which policy leaves the fewest
+over graphs, batches and fanouts: the default), `ahead` (caches that know coming batches),
 `sampler` (S6: sampled edges a second, next to PyG's NeighborLoader where one of its backends is installed), `cost`
 (V6: seconds of inclusion probabilities).
 
@@ -44,7 +44,7 @@ FANOUTS = (15, 10, 5)
 PRESETS = {
     "smoke": {
         "volume": [("debian", 4, 64, 2)],
-        "choice": (("cora",), (16,), 2),
+        "choice": ([("cora", (16,))], 2),
         "ahead": ("small", 4, 16),
         "blocks": 30_000,
         "turns": 2,
@@ -53,7 +53,15 @@ PRESETS = {
     },
     "paper": {
         "volume": [("debian", 4, 64, 8), ("debian", 8, 32, 8), ("blocks", 8, 16, 2)],
-        "choice": (("debian", "dense", "cora"), (16, 128, 512), 8),
+        "choice": (
+            [
+                ("debian", (16, 128, 512)),
+                ("dense", (16, 128, 512)),
+                ("cora", (4, 16, 32)),
+                ("blocks", (16, 128)),
+            ],
+            4,
+        ),
         "ahead": ("blocks", 8, 16),
         "blocks": 300_000,
         "turns": 7,
@@ -177,7 +185,7 @@ def volume_claims(page, left, published):
 
 def choice_row(page, preset):
     """Every policy against the oracle in each setting; the mean of what it leaves above the oracle decides."""
-    names, batch_sizes, epochs = preset["choice"]
+    settings, epochs = preset["choice"]
     page.add(
         f"## Which policy leaves the fewest rows\n\n{CHOICE_MACHINES} machines, 8 % of the nodes train; share of the "
         f"remote rows left to fetch, counted over {epochs} epochs that no policy saw. The oracle ranks by accesses of "
@@ -185,7 +193,7 @@ def choice_row(page, preset):
     )
     over = {policy: [] for policy in POLICIES}
     with page.table("graph", "batch", "fanouts", "alpha", *POLICIES, "oracle") as row:
-        for name in names:
+        for name, batch_sizes in settings:
             for batch_size in batch_sizes:
                 for fanouts in CHOICE_FANOUTS:
                     problem = problem_of(name, CHOICE_MACHINES, batch_size, preset, fanouts)

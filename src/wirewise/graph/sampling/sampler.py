@@ -24,6 +24,7 @@ __all__ = [
     "check_edges",
     "check_hops",
     "check_seeds",
+    "check_used_hops",
     "nothing",
 ]
 
@@ -105,11 +106,19 @@ class Table:
 
 def check_hops(fanouts: Sequence[int], semantics: str) -> None:
     """Raise InputError unless a sampler can be made."""
-    if not len(fanouts) or min(fanouts) < -1 or 0 in fanouts or semantics not in SEMANTICS:
+    if not len(fanouts) or min(fanouts) < -1 or semantics not in SEMANTICS:
         raise InputError(
             f"got fanouts {list(fanouts)} and semantics {semantics!r}; expected one fanout or more, each of at "
-            f"least 1 (0 would be a hop without neighbours), or -1 for all neighbours, and one of "
-            f"{', '.join(SEMANTICS)}"
+            f"least 0, or -1 for all neighbours, and one of {', '.join(SEMANTICS)}"
+        )
+
+
+def check_used_hops(fanouts: Sequence[int], option: str) -> None:
+    """Raise InputError where a hop draws no neighbours: a sampler can do it, a network cannot learn from it."""
+    if 0 in fanouts:
+        raise InputError(
+            f"{option} is {','.join(map(str, fanouts))}; expected at least 1 neighbour in each hop, or -1 for all: a "
+            "hop of 0 would train a network without neighbours, leave it out"
         )
 
 
@@ -160,7 +169,7 @@ class NeighborSampler:
         seed: Of the draws.
 
     Raises:
-        InputError: No hops, a fanout of 0 or below -1, unknown semantics, or edges that carry data.
+        InputError: No hops, a fanout below -1, unknown semantics, or edges that carry data.
     """
 
     collective = False

@@ -57,7 +57,7 @@ class PartitionedSampler(AllToAll):
         seed: Of the draws.
 
     Raises:
-        InputError: Edges that are not those of this machine, no hops, a fanout of 0 or below -1, unknown semantics, or
+        InputError: Edges that are not those of this machine, no hops, a fanout below -1, unknown semantics, or
             edges that carry data.
     """
 
