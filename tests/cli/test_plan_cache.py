@@ -62,13 +62,14 @@ def test_the_busiest_link_and_its_bound(tmp_path):
 
 def test_json_alone():
     found = json.loads(call("--workers", 2, "--fanouts", "4", "--json", "-").stdout)
-    assert list(found["policies"]) == ["bayesian"]
+    assert list(found["policies"]) == ["vip"]
     assert found["row_bytes"] == 32
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["--fanouts", "5,0"], "--fanouts is 5,0; expected at least 1 neighbour in each hop"),
         (["--policy", "best"], "unknown cache policy 'best'"),
         (["--share", "fair"], "unknown share 'fair'; expected one of: equal, balanced"),
         (["--alpha", "some"], "--alpha is 'some'; expected numbers by comma"),

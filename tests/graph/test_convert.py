@@ -172,3 +172,8 @@ def test_any_object_with_the_attributes_will_do():
         edge_index=np.array([[0], [1]]), x=np.ones((2, 1)), y=np.array([0, 1]), split=np.array([0, 1])
     )
     assert from_pyg(plain).num_nodes == 2
+
+
+def test_numbers_that_numpy_does_not_know_are_refused():
+    with pytest.raises(GraphError, match=r"a tensor of torch.bfloat16, which NumPy does not know"):
+        from_pyg(pyg(x=torch.ones(3, 2, dtype=torch.bfloat16)))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.graph.toys import adjacency, toy
 from wirewise.errors import GraphError
 from wirewise.graph import SparseRows
+from wirewise.graph.ranges import ranges_of
 
 
 def sparse(indptr, indices, data=None, columns=3):
@@ -118,3 +119,9 @@ def test_the_fingerprint_tells_graphs_apart_but_not_edge_orders():
         {"num_classes": 3},
     ):
         assert dataclasses.replace(data, **changes).fingerprint != data.fingerprint
+
+
+def test_renumbered_nodes_keep_their_rows():
+    data = toy([(0, 1), (2, 3)], node_data={"age": np.array([5, 6, 7, 8])})
+    ranges = ranges_of(np.array([1, 0, 1, 0]))
+    assert ranges.renumber(data).node_data["age"].tolist() == [6, 8, 5, 7]

@@ -83,3 +83,7 @@ def test_citation_graphs(name, nodes, classes, tmp_path, monkeypatch):
 def test_every_entry_says_what_it_is():
     for name, entry in DATASETS.items():
         assert entry.summary and entry.source in ("shipped", "Planetoid", "ogb"), name
+
+
+def test_names_may_be_written_as_their_publishers_do():
+    assert load("Debian").name == "debian"

@@ -175,3 +175,44 @@ def test_a_folder_that_does_not_exist(tmp_path):
         GraphError, match=r"cannot write .*out.npz: No such file or directory; nothing was left there"
     ):
         write_graph(toy([(0, 1)]), tmp_path / "absent" / "out.npz")
+
+
+def test_what_reading_merges_and_lacks_is_said(file):
+    loops = np.array([[0, 1, 1, 0, 0], [1, 2, 1, 1, 1]])
+    data = read_graph(
+        file(edge_index=loops, edge_weight=np.array([1, 0, 1, -2, 5]), split=np.array([0, 2, 2]))
+    )
+    assert data.notes == (
+        "1 self loops are left out",
+        "2 repeated edges are merged into those that they repeat",
+        "2 edges weigh zero or less, the least -2",
+        "no node has split 1 (validation): no result can be chosen by validation accuracy",
+    )
+    assert read_graph(file()).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": np.array([0, 1])}, "x has 3 rows and y has 2; expected one row for each node in both"),
+        ({"edge_attr": np.ones((2, 4))}, "edge_attr is not read and would be lost; expected edge_index"),
+    ],
+)
+def test_a_short_y_and_an_unknown_array_are_named(file, changes, message):
+    with pytest.raises(GraphError, match=message):
+        read_graph(file(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        ({"edge_data": {"edge_attr": np.ones((1, 2))}}, "edge_attr of edges"),
+        ({"node_data": {"age": np.ones(4)}}, "age of nodes"),
+        ({"edge_index": np.array([[0], [0]])}, "self loops and repeated edges"),
+    ],
+)
+def test_a_file_that_would_lose_something_is_not_written(tmp_path, changes, lost):
+    data = dataclasses.replace(toy([(0, 1)]), multigraph=True, **changes)
+    with pytest.raises(GraphError, match=f"a graph file does not hold {lost}"):
+        write_graph(data, tmp_path / "out.npz")
+    assert list(tmp_path.iterdir()) == []

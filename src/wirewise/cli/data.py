@@ -185,6 +185,7 @@ def _describe(data: GraphData) -> dict[str, Any]:
         "largest_in_degree": int(degree.max()),
         "nodes_without_in_edges": int((degree == 0).sum()),
         "split": {name: data.count(value) for name, value in SPLITS.items()},
+        **({"notes": list(data.notes)} if data.notes else {}),
     }
 
 

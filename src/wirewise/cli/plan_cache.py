@@ -11,6 +11,7 @@ import typer
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
 from wirewise.graph import GraphData, load, partition
+from wirewise.graph.sampling.sampler import check_used_hops
 from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
 from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
@@ -30,7 +31,7 @@ def cache(
     alpha: Annotated[
         str, typer.Option(help="Share of all nodes that the caches hold together; several by comma.")
     ] = "0.1",
-    policy: Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}, or all.")] = "bayesian",
+    policy: Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}, or all.")] = "vip",
     share: Annotated[
         str,
         typer.Option(
@@ -125,10 +126,11 @@ def sampling_problem(
     """A graph cut into parts, and training nodes of each.
 
     Raises:
-        InputError: A share of training nodes out of range, or a graph without any.
+        InputError: A share of training nodes out of range, a hop of no neighbours, or a graph without training nodes.
     """
     if not 0 < train_share <= 1:
         raise InputError(f"--train-share is {train_share}; expected a share above 0 and at most 1")
+    check_used_hops(fanouts, "--fanouts")
     owner = np.zeros(graph.num_nodes, np.int64)
     if workers > 1:
         owner = partition(graph, workers, method=parts, seed=seed).astype(np.int64)
@@ -140,7 +142,8 @@ def sampling_problem(
     if not len(train):
         raise InputError(f"{graph.name} has no training nodes; expected some with split 0")
     return CacheProblem(
-        edges=graph.in_edges,
+        # Which rows are needed depends on who is whose neighbour, not on what edges carry.
+        edges=graph.in_edges.without_data(),
         owner=owner,
         train=tuple(np.sort(train[owner[train] == machine]) for machine in range(workers)),
         batch_size=batch_size,

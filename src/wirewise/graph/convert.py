@@ -208,5 +208,11 @@ def _numpy(value: Any) -> NDArray[Any]:
     if hasattr(value, "to_dense") and getattr(value, "layout", None) is not None:
         value = value.to_dense()
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
+        try:
+            value = value.detach().cpu().numpy()
+        except TypeError as error:
+            raise GraphError(
+                f"the Data object holds a tensor of {value.dtype}, which NumPy does not know; expected another type of "
+                "number: convert it, bfloat16 by .float()"
+            ) from error
     return np.asarray(value)

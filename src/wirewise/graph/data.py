@@ -126,6 +126,8 @@ class GraphData:
     node_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further rows [N, ...] by name, which parts carry as they are."""
     name: str = "graph"
+    notes: tuple[str, ...] = ()
+    """What a reader of the graph should know: what was left out or merged when it was read."""
 
     @property
     def num_nodes(self) -> int:
@@ -159,7 +161,8 @@ class GraphData:
         indptr = np.zeros(self.num_nodes + 1, np.int64)
         np.cumsum(np.bincount(self.edge_index[1], minlength=self.num_nodes), out=indptr[1:])
         weight = None if self.edge_weight is None else self.edge_weight[self.edge_order].astype(np.float32)
-        return InEdges(indptr, self.edge_index[0][self.edge_order].astype(np.int32), weight)
+        sources = self.edge_index[0][self.edge_order].astype(np.int32)
+        return InEdges(indptr, sources, weight, tuple(self.edge_data))
 
     @cached_property
     def simple_in_edges(self) -> InEdges:
@@ -180,7 +183,7 @@ class GraphData:
         order = self.edge_order if self.edge_data else None
         more = [self.edge_data[name][order] for name in sorted(self.edge_data)]
         more += [self.node_data[name] for name in sorted(self.node_data)]
-        for array in [*self.in_edges, *features, self.y, self.split, *more]:
+        for array in [*self.in_edges[:3], *features, self.y, self.split, *more]:
             if array is not None:
                 digest.update(f"{array.dtype}{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
@@ -214,6 +217,8 @@ class GraphData:
         """
         if self.num_nodes == 0:
             raise GraphError("the graph has no nodes (y is empty); expected at least one")
+        # Rows first: nodes are counted by y, and a y that is too short would show as edges that dangle.
+        _check_rows_of_nodes(self)
         _check_edges(self)
         _check_features(self)
         _check_labels(self)
@@ -263,14 +268,18 @@ def _check_rows(given: Mapping[str, NDArray[Any]], count: int, what: str) -> Non
             )
 
 
+def _check_rows_of_nodes(data: GraphData) -> None:
+    rows, nodes = data.x.shape[0], data.num_nodes
+    if rows != nodes:
+        raise GraphError(f"x has {rows} rows and y has {nodes}; expected one row for each node in both")
+
+
 def _check_features(data: GraphData) -> None:
-    x, nodes = data.x, data.num_nodes
+    x = data.x
     if isinstance(x, SparseRows):
         x.validate()
     elif x.ndim != 2 or not np.issubdtype(x.dtype, np.floating):
         raise GraphError(f"x is {x.dtype} {list(x.shape)}; expected floats of shape [nodes, features]")
-    if x.shape[0] != nodes:
-        raise GraphError(f"x has {x.shape[0]} rows and y has {nodes}; expected one row for each node in both")
     if x.shape[1] < 1:
         raise GraphError("x has no columns; expected at least one feature")
     values = x.data if isinstance(x, SparseRows) else x

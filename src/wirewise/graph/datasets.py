@@ -40,7 +40,7 @@ def load(name: str, *, seed: int = 0) -> GraphData:
     """A checked graph by name.
 
     Args:
-        name: A key of `DATASETS`; "block" or "block:nodes=20000,classes=12,..." with the knobs of
+        name: A key of `DATASETS`, in any case; "block" or "block:nodes=20000,classes=12,..." with the knobs of
             `BlockModel`; or the path of an npz file (see `read_graph`).
         seed: Of a generated graph whose name gives none.
 
@@ -51,7 +51,12 @@ def load(name: str, *, seed: int = 0) -> GraphData:
         return DATASETS[name].read()
     if name == "block" or name.startswith("block:"):
         return block_model(_knobs(name, seed)).validate()
-    if name.endswith(".npz") or Path(name).exists():
+    if name.endswith(".npz") or Path(name).is_file():
+        return read_graph(name)
+    # Their publishers write Cora and ogbn-papers100M.
+    if (known := {other.lower(): other for other in DATASETS}.get(name.lower())) is not None:
+        return DATASETS[known].read()
+    if Path(name).exists():
         return read_graph(name)
     raise GraphError(
         f"dataset {name!r} is unknown; expected {', '.join(DATASETS)}, block:nodes=20000,..., or the path of "

@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 from wirewise.decoding import ArchiveError, read_npz
 from wirewise.errors import GraphError
 from wirewise.files import atomic_file
-from wirewise.graph.data import GraphData, SparseRows
+from wirewise.graph.data import VALIDATION, GraphData, SparseRows
 
 __all__ = ["graph_of", "read_arrays", "read_graph", "write_graph"]
 
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
 _FEW_CLASSES = 1000
 """Classes that a graph of fewer nodes may have without names; more point to labels that are no class numbers."""
+_READ = frozenset(
+    ("edge_index", "x", "x_indptr", "x_indices", "x_data", "num_features", "y", "split", "class_names", "edge_weight",
+     "directed")
+)  # fmt: skip
 _KEYS = "edge_index, (x or x_indptr and x_indices and num_features), y, split"
 
 
@@ -59,10 +63,11 @@ def read_graph(path: str | Path) -> GraphData:
 
     Keys: `edge_index` int [2, E]; `x` float [N, F], or `x_indptr`, `x_indices`, optional `x_data` and
     `num_features`; `y` int [N] or 0/1 [N, C]; `split` int [N]; optional `class_names`, `edge_weight` and
-    `directed` (default False: every edge is used in both directions).
+    `directed` (default False: every edge is used in both directions). Self loops are left out and repeated edges
+    merged, their weights added; `notes` of the result says how many.
 
     Raises:
-        GraphError: A key is missing, or an array is not what training needs.
+        GraphError: A key is missing or unknown, or an array is not what training needs.
     """
     path = Path(path)
     arrays = read_arrays(path)
@@ -70,6 +75,7 @@ def read_graph(path: str | Path) -> GraphData:
         directed = "directed" in arrays and bool(_expect(arrays, "directed", "iub", (0,)))
         # Checked before edges get their reverse, so that a message names the user's own edge number.
         data = graph_of(arrays, path.stem).validate()
+        data = dataclasses.replace(data, notes=_notes(data))
         return data if directed else data.undirected()
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
@@ -84,6 +90,11 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
         raise GraphError(
             f"{', '.join(sorted(missing))} missing; got {', '.join(sorted(arrays)) or 'nothing'}, "
             f"expected {_KEYS}"
+        )
+    if unknown := sorted(arrays.keys() - _READ):
+        raise GraphError(
+            f"{', '.join(unknown)} is not read and would be lost; expected {_KEYS}, optional x_data, class_names, "
+            "edge_weight and directed: leave out the others"
         )
     y = arrays["y"]
     _expect(arrays, "y", "iufb" if y.ndim == 2 else "iu", (1, 2))
@@ -110,6 +121,20 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
         edge_weight=weight,
         name=name,
     )
+
+
+def _notes(data: GraphData) -> tuple[str, ...]:
+    """What reading a file does to its edges, and what training on it lacks."""
+    source, target = data.edge_index
+    loops = int(np.count_nonzero(source == target))
+    repeated = data.num_edges - loops - len(data.simple_in_edges.indices)
+    notes = [f"{loops} self loops are left out"] if loops else []
+    notes += [f"{repeated} repeated edges are merged into those that they repeat"] if repeated else []
+    if data.edge_weight is not None and (low := int(np.count_nonzero(data.edge_weight <= 0))):
+        notes.append(f"{low} edges weigh zero or less, the least {data.edge_weight.min():g}")
+    if data.count(VALIDATION) == 0:
+        notes.append("no node has split 1 (validation): no result can be chosen by validation accuracy")
+    return tuple(notes)
 
 
 def _features_of(arrays: dict[str, NDArray[Any]]) -> SparseRows | NDArray[np.float32]:
@@ -168,8 +193,27 @@ def _expect(
     return array
 
 
+def _not_held(data: GraphData) -> str:
+    """What of a graph an npz file would lose, in words."""
+    lost = [f"{name} of edges" for name in data.edge_data if name != "edge_weight"]
+    held = {"y", "train_mask", "val_mask", "test_mask"}
+    lost += [f"{name} of nodes" for name in data.node_data if name not in held]
+    if data.multigraph and data.num_edges > len(data.simple_in_edges.indices):
+        lost.append("self loops and repeated edges")
+    return ", ".join(lost)
+
+
 def write_graph(data: GraphData, path: str | Path) -> None:
-    """Write a graph as an npz file that `read_graph` reads back equal."""
+    """Write a graph as an npz file that `read_graph` reads back equal.
+
+    Raises:
+        GraphError: The graph has loops, repeated edges or rows that such a file does not hold, or the disk does not
+            take the file.
+    """
+    if lost := _not_held(data):
+        raise GraphError(
+            f"a graph file does not hold {lost}; expected a graph without: write parts with save_parts, which hold all"
+        )
     arrays: dict[str, Any] = {
         "edge_index": data.edge_index,
         "y": data.y,

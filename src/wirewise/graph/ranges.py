@@ -48,6 +48,7 @@ class Ranges(NamedTuple):
             x=x,
             y=graph.y[self.old],
             split=graph.split[self.old],
+            node_data={name: rows[self.old] for name, rows in graph.node_data.items()},
         )
 
 

@@ -20,6 +20,12 @@ class InEdges(NamedTuple):
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     weight: NDArray[np.float32] | None
+    edge_data: tuple[str, ...] = ()
+    """Names of further rows that the graph has for its edges."""
+
+    def without_data(self) -> InEdges:
+        """The same neighbours, for those who follow edges and use nothing that these carry."""
+        return InEdges(self.indptr, self.indices, None)
 
 
 def in_edges(edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None) -> InEdges:

@@ -21,7 +21,7 @@ from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
-from wirewise.graph.sampling.sampler import check_hops
+from wirewise.graph.sampling.sampler import check_edges, check_hops, check_used_hops
 from wirewise.planners import cache
 from wirewise.planners.cache import POLICIES, CacheProblem, Share
 from wirewise.planners.cache.inclusion import inclusion
@@ -145,6 +145,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 "that is a multiple of the hosts"
             )
         check_hops(self.fanouts, "cumulative")
+        check_used_hops(self.fanouts, "--fanouts")
         make(self.codec)
         if not 0 <= self.alpha < float("inf"):
             raise InputError(
@@ -204,6 +205,7 @@ def prepare(job: Job, folder: Path) -> None:
     """Write the renumbered graph, the training nodes and the cache plan."""
     graph = load(job.dataset, seed=job.seed)
     graph = graph.undirected() if graph.directed else graph
+    check_edges(graph.in_edges)
     owner = np.zeros(graph.num_nodes, np.int64)
     if job.workers > 1:
         owner = partition(graph, job.workers, method="metis", seed=job.seed).astype(np.int64)

@@ -11,7 +11,7 @@ from torch_geometric.nn import SAGEConv
 from wirewise.errors import InputError
 from wirewise.graph import BlockModel, block_model
 from wirewise.graph.sampling import SEMANTICS, NeighborSampler
-from wirewise.graph.structure import in_edges
+from wirewise.graph.structure import InEdges, in_edges
 
 DRAWS = 20_000
 
@@ -193,3 +193,13 @@ def test_seeds_that_cannot_be_used(graph, seeds, told):
     with pytest.raises(InputError, match=told):
         sampler.sample(np.array(seeds))
     assert sampler.sample([1]).num_seeds == 1
+
+
+@pytest.mark.parametrize("data", [{"weight": np.ones(1, np.float32)}, {"edge_data": ("edge_attr",)}])
+def test_edges_that_carry_data_are_refused_by_name(data):
+    edges = InEdges(np.array([0, 0, 1]), np.array([0], np.int32), None)._replace(**data)
+    with pytest.raises(
+        InputError, match=r"edges carry edge_(weight|attr), which sampled batches do not hold"
+    ):
+        NeighborSampler(edges, [1])
+    assert NeighborSampler(edges.without_data(), [1]).sample(np.array([1])).num_edges == 1

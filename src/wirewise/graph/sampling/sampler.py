@@ -15,7 +15,18 @@ from wirewise.graph.sampling.kernels import edge_room, enter, expand
 from wirewise.graph.structure import InEdges
 from wirewise.rng import stream_key
 
-__all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler", "Table", "check_hops", "check_seeds", "nothing"]
+__all__ = [
+    "SEMANTICS",
+    "Batch",
+    "Layer",
+    "NeighborSampler",
+    "Table",
+    "check_edges",
+    "check_hops",
+    "check_seeds",
+    "check_used_hops",
+    "nothing",
+]
 
 SEMANTICS = ("cumulative", "frontier")
 """What a hop expands: every node seen so far, each time anew (DGL, SALIENT, PyG's NeighborSampler), or only nodes that
@@ -102,6 +113,25 @@ def check_hops(fanouts: Sequence[int], semantics: str) -> None:
         )
 
 
+def check_used_hops(fanouts: Sequence[int], option: str) -> None:
+    """Raise InputError where a hop draws no neighbours: a sampler can do it, a network cannot learn from it."""
+    if 0 in fanouts:
+        raise InputError(
+            f"{option} is {','.join(map(str, fanouts))}; expected at least 1 neighbour in each hop, or -1 for all: a "
+            "hop of 0 would train a network without neighbours, leave it out"
+        )
+
+
+def check_edges(edges: InEdges) -> None:
+    """Raise InputError where edges carry data, which batches do not hold."""
+    names = [*(["edge_weight"] if edges.weight is not None else []), *edges.edge_data]
+    if names:
+        raise InputError(
+            f"edges carry {', '.join(dict.fromkeys(names))}, which sampled batches do not hold; expected edges without "
+            "data: train on the whole graph, or sample its structure alone by in_edges.without_data()"
+        )
+
+
 def check_seeds(seeds: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
     """The seeds as int64 [n]; raises InputError where they are no nodes."""
     nodes = np.asarray(seeds)
@@ -139,7 +169,7 @@ class NeighborSampler:
         seed: Of the draws.
 
     Raises:
-        InputError: No hops, a fanout below -1, or unknown semantics.
+        InputError: No hops, a fanout below -1, unknown semantics, or edges that carry data.
     """
 
     collective = False
@@ -149,6 +179,7 @@ class NeighborSampler:
         self, edges: InEdges, fanouts: Sequence[int], *, semantics: str = "cumulative", seed: int = 0
     ) -> None:
         check_hops(fanouts, semantics)
+        check_edges(edges)
         self.edges, self.semantics, self.seed = edges, semantics, seed
         self.fanouts = tuple(int(fanout) for fanout in fanouts)
         self._tables: deque[Table] = deque()

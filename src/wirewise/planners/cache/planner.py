@@ -36,7 +36,7 @@ def budgets_of(problem: CacheProblem, alpha: float) -> list[int]:
 def plan(
     problem: CacheProblem,
     *,
-    policy: str = "bayesian",
+    policy: str = "vip",
     alpha: float = 0.1,
     budgets: Sequence[int] | None = None,
     share: Share = "equal",

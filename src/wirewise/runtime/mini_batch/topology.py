@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wirewise.errors import InputError
 from wirewise.graph.sampling import Batch, Layer
 from wirewise.graph.sampling.kernels import draw, edge_room, number
-from wirewise.graph.sampling.sampler import Table, check_hops, check_seeds, nothing
+from wirewise.graph.sampling.sampler import Table, check_edges, check_hops, check_seeds, nothing
 from wirewise.graph.structure import InEdges
 from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.all_to_all import AllToAll
@@ -29,7 +29,8 @@ def own_edges(edges: InEdges, first: int, end: int) -> InEdges:
     """In-edges of the nodes `first` to `end` of a graph, sources by global id; copies, so that the graph may go."""
     begin, stop = edges.indptr[first], edges.indptr[end]
     weight = None if edges.weight is None else edges.weight[begin:stop].copy()
-    return InEdges(edges.indptr[first : end + 1] - begin, edges.indices[begin:stop].copy(), weight)
+    indptr = edges.indptr[first : end + 1] - begin
+    return InEdges(indptr, edges.indices[begin:stop].copy(), weight, edges.edge_data)
 
 
 class _Asked(NamedTuple):
@@ -56,7 +57,8 @@ class PartitionedSampler(AllToAll):
         seed: Of the draws.
 
     Raises:
-        InputError: Edges that are not those of this machine, no hops, a fanout below -1, or unknown semantics.
+        InputError: Edges that are not those of this machine, no hops, a fanout below -1, unknown semantics, or
+            edges that carry data.
     """
 
     collective = True
@@ -74,6 +76,7 @@ class PartitionedSampler(AllToAll):
     ) -> None:
         super().__init__(transport)
         check_hops(fanouts, semantics)
+        check_edges(own)
         self.first, end = int(offsets[transport.rank]), int(offsets[transport.rank + 1])
         if len(own.indptr) - 1 != end - self.first:
             raise InputError(
