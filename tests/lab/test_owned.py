@@ -13,6 +13,18 @@ from wirewise.lab import run_owned
 _COMMAND = (
     "setsid sleep {mark} & trap 'echo heard {name}; exit 3' {name}; echo runs; while :; do sleep 0.05; done"
 )
+# The command runs before its owner hears that it was started.
+_SLOW_OWNER = """
+import subprocess, time
+
+class Popen(subprocess.Popen):
+    def __init__(self, argv, **options):
+        super().__init__(argv, **options)
+        if options.get("process_group") == 0:
+            time.sleep(1)
+
+subprocess.Popen = Popen
+"""
 _OWNER = """
 import os, sys
 from wirewise.cli.main import app
@@ -45,9 +57,10 @@ def test_a_program_that_is_not_there_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
-def test_a_signal_goes_on_to_the_command(name):
+@pytest.mark.parametrize("before", ["", _SLOW_OWNER], ids=["running", "starting"])
+def test_a_signal_goes_on_to_the_command(name, before):
     number, mark = signal.Signals[f"SIG{name}"], f"303.{os.getpid()}"
-    with start_owner(_OWNER, "owned", _COMMAND.format(mark=mark, name=name)) as owner:
+    with start_owner(before + _OWNER, "owned", _COMMAND.format(mark=mark, name=name)) as owner:
         assert owner.stdout.readline() == "runs\n"
         owner.send_signal(number)
         assert owner.stdout.readline() == f"heard {name}\n"

@@ -7,8 +7,9 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO
 
 from wirewise.errors import LabError
@@ -49,14 +50,16 @@ def run_owned(
     keeper = Keeper(END_PROCESSES_OF_JOB, [f"{COMMAND_VARIABLE}={mark}"])
     process: subprocess.Popen[bytes] | None = None
     try:
-        process = subprocess.Popen(
-            [*dying_with_parent(), *argv],
-            env={**environment, COMMAND_VARIABLE: mark},
-            stdin=subprocess.DEVNULL if silent or _at_terminal() else None,
-            stdout=output,
-            stderr=errors,
-            process_group=0,
-        )
+        # The command may run before Popen returns, and only its number says where a signal goes.
+        with _signals_held_back():
+            process = subprocess.Popen(
+                [*dying_with_parent(), *argv],
+                env={**environment, COMMAND_VARIABLE: mark},
+                stdin=subprocess.DEVNULL if silent or _at_terminal() else None,
+                stdout=output,
+                stderr=errors,
+                process_group=0,
+            )
         return process.wait()
     except OSError as error:
         raise LabError(f"cannot start {argv[0]!r}: {error.strerror}; check the command") from error
@@ -71,6 +74,29 @@ def run_owned(
         keeper.release()
         if process is not None:
             process.wait()
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Signals that the main thread handles take effect at the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if callable(handler := signal.getsignal(number))
+    }
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _at_terminal() -> bool:

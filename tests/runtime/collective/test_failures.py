@@ -65,6 +65,21 @@ def test_a_silent_rank_is_named_by_all_within_the_timeout():
         assert "sent nothing for 1 s" in found
 
 
+def test_a_rank_that_only_sends_hears_that_the_others_failed():
+    def run(group):
+        if group.rank == 2:
+            group.close()
+        elif group.rank == 0:
+            message(group, lambda g: g.all_reduce(torch.ones(5), program=ring))
+            failed.set()
+        else:
+            assert failed.wait(30)
+            return message(group, lambda g: g.gather(None, torch.ones(5), 0))
+
+    ring, failed = build("all_reduce", "ring", 3), threading.Event()
+    assert "rank 2" in on_ranks(3, run)[1]
+
+
 def test_a_late_rank_is_waited_for():
     def run(group):
         if group.rank == 1:

@@ -71,6 +71,8 @@ class Engine:
 
     def submit(self, execution: Execution, work: Work, *, background: bool) -> None:
         """Start an operation; `Work.wait` ends it, or in the background it ends by itself."""
+        if self._error is None and not execution.prepared.incoming_bytes:
+            self._listen()
         with self._lock:
             if self._error is None:
                 self._begin(execution, work)
@@ -164,16 +166,28 @@ class Engine:
     def _drive(self, enough: Callable[[], bool]) -> None:
         patience_s = min(_LOOK_S, self.timeout_s / 8)
         while not enough():
-            events = self._epoll.poll(patience_s)
-            with self._lock:
-                try:
-                    for file, event in events:
-                        self._handle(self._by_file[file], event)
-                    if not events and self._active:
-                        self._look_for_silence()
-                except Exception as error:
-                    self._give_up(self._as_peer_error(error))
-            self._settle()
+            self._turn(patience_s)
+
+    def _turn(self, patience_s: float) -> None:
+        """Wait for events, and handle those that came."""
+        events = self._epoll.poll(patience_s)
+        with self._lock:
+            try:
+                for file, event in events:
+                    self._handle(self._by_file[file], event)
+                if not events and self._active:
+                    self._look_for_silence()
+            except Exception as error:
+                self._give_up(self._as_peer_error(error))
+        self._settle()
+
+    def _listen(self) -> None:
+        """Take in what has come: a rank that only sends waits for nothing, and would not hear that another gave up."""
+        if self._driver.acquire(blocking=False):
+            try:
+                self._turn(0.0)
+            finally:
+                self._driver.release()
 
     def _handle(self, link: Link, event: int) -> None:
         if link.peer in self._lost:
