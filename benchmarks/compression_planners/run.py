@@ -34,7 +34,7 @@ from wirewise.planners.fusion.cupcake import (
     solve,
     step_s,
 )
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace, read_gradient_trace
+from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
 
 PRESETS = {
     # Models; Gbit/s; codecs; tensors of the timed problems; random chains; models and Gbit/s of pieces.

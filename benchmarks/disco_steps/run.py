@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common import Page, arguments, scratch, spread, verdict
 from wirewise import lab
 from wirewise.files import atomic_file
-from wirewise.planners.fusion.disco import OperatorGraph
 from wirewise.planners.fusion.disco.baselines import capped
 from wirewise.planners.fusion.disco.costs import AnalyticCosts
 from wirewise.planners.fusion.disco.model import StepModel
@@ -33,6 +32,7 @@ from wirewise.planners.fusion.disco.plan import plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Knobs
 from wirewise.planners.fusion.problem import Linear
 from wirewise.plans import FusionPlan
+from wirewise.trace import OperatorGraph
 
 WORKER = str(Path(__file__).parent / "worker.py")
 RATE, HOSTS = "100mbit", 2

@@ -26,9 +26,9 @@ from wirewise import lab
 from wirewise.files import atomic_file
 from wirewise.lab.replayed import scaled
 from wirewise.planners.fusion.cupcake import LEAST_GAIN
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace, read_gradient_trace
 from wirewise.recipes.cupcake import Job, run
 from wirewise.results import CompressionRun, PlanRecord
+from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
 
 RATES = ("50mbit", "100mbit", "200mbit", "500mbit")
 CASES = {f"{rate}-{hosts}": (rate, hosts) for hosts in (2, 4) for rate in RATES}

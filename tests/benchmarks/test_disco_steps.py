@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.benchmarks.test_benchmarks import load
 
-from wirewise.planners.fusion.disco import Operator, OperatorGraph
+from wirewise.trace import Operator, OperatorGraph
 
 MB = 1_000_000
 

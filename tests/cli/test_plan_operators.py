@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
-from wirewise.planners.fusion.disco import AnalyticCosts, read_operator_graph
+from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.synthetic import DEVICE, random_step
 from wirewise.plans import load
+from wirewise.trace import read_operator_graph
 
 
 def call(*words):

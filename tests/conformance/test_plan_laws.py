@@ -16,10 +16,10 @@ from wirewise.errors import PlanError
 from wirewise.plans.cache import owner_digest, packed
 from wirewise.sim import flows
 from wirewise.sim.data_parallel import Layer, data_parallel_step
-from wirewise.sim.flows import Flow, Task, TaskSet
 from wirewise.sim.mini_batch import fetch_batch
 from wirewise.sim.programs import simulate
 from wirewise.topology import lab_hosts
+from wirewise.trace import Flow, Task, TaskSet
 
 
 def bitwidth() -> plans.BitWidthPlan:

@@ -18,11 +18,10 @@ import pytest
 from tests.cli.bad_input import GOOD_GRAPH, GOOD_TOPOLOGY
 from tests.conformance.test_plan_laws import EXAMPLES
 from tests.fuzz.mutants import archived, mutant
-from tests.planners.fusion.test_disco_graph import random_step
 from tests.profile.test_stalls import report
-from tests.sim.flows.test_flows import change
 from tests.trace.profiled import Profiled, info
 from tests.trace.synthetic import make
+from tests.trace.test_tasks import change
 from wirewise import collective, graph, plans, topology
 from wirewise.cli.msccl import File
 from wirewise.collective.builders import build
@@ -32,15 +31,14 @@ from wirewise.cost.instances import load_prices
 from wirewise.errors import WirewiseError
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl.sketch import load_profile, load_sketch
-from wirewise.planners.fusion.disco import read_operator_graph
 from wirewise.planners.fusion.disco.estimator import Estimator
+from wirewise.planners.fusion.disco.synthetic import random_step
 from wirewise.planners.fusion.recorded import read_gradients
 from wirewise.profile.stalls.report import load_report
 from wirewise.recipes import resuming
 from wirewise.recipes.job import Job
 from wirewise.sim.analysis import analyse
-from wirewise.sim.flows import read_tasks
-from wirewise.trace import Trace, chakra, chrome, kineto, load, write_trace
+from wirewise.trace import Trace, chakra, chrome, kineto, load, read_operator_graph, read_tasks, write_trace
 
 MUTANTS = 2000
 MOST_S = 5

@@ -7,7 +7,7 @@ import torch
 
 from wirewise.errors import LabError
 from wirewise.lab.replayed import ReplayedModel, scaled
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 
 def trace(*tensors):

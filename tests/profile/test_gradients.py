@@ -10,10 +10,10 @@ from wirewise.cost.gradients import GradientCosts, GroupLinks, group_costs, load
 from wirewise.errors import InputError
 from wirewise.lab.replayed import ReplayedModel
 from wirewise.planners.fusion.cupcake import compression_problem, plan_groups
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.profile.gradients import gradient_trace, measure_costs
 from wirewise.profile.rounds import rising
 from wirewise.runtime.transport import Transport
+from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 SIZES = (64, 512, 4096, 20_000, 100_000)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from wirewise.planners.fusion.disco.graph import Layout
 from wirewise.profile.layouts import node_layout
+from wirewise.trace.operators import Layout
 
 
 def layout(function: Callable[..., Tensor], *inputs: Tensor) -> Layout:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import Operator, OperatorGraph
 from wirewise.profile import regions
 from wirewise.profile.regions import PRIME, Kernel, pick, resized, seconds_alone, seconds_of
 from wirewise.runtime.data_parallel.capture import Capture, capture
+from wirewise.trace import Operator, OperatorGraph
 
 
 def captured(rows: int = PRIME) -> tuple[Capture, nn.Module, torch.Tensor]:

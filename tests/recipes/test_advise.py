@@ -19,10 +19,10 @@ from wirewise.cost.gradients import V100, GradientCosts, GroupLinks
 from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
 from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain, uncompressed
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.recipes.advise import _tried, advise, advise_on
 from wirewise.recipes.advise_trial import TrialWish, Tried
 from wirewise.recipes.advise_worker import AdviceWish, Advised, _Script
+from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 SCRIPT = """
 import torch, torch.distributed as dist

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from wirewise.cli.main import app
 from wirewise.cost.gradients import CodecTimes, GradientCosts
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.plans import Bucket
 from wirewise.recipes import cupcake
 from wirewise.recipes.cupcake_job import (
@@ -24,6 +23,7 @@ from wirewise.recipes.cupcake_job import (
     make_plans,
     payload_bytes,
 )
+from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 TENSORS = tuple(
     GradientTensor(name=f"layer{i}.weight", elements=20_000 + i, gap_us=4_000.0) for i in range(6)

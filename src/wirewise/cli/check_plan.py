@@ -53,7 +53,7 @@ def _faults(plan: Plan, on: str | None, job: Path | None) -> Iterator[str]:
         raise InputError(f"got --job for a plan of {plan.family}; only plans of placement are made for a job")
     # Programs are checked without what simulates placements, which takes time to import.
     from wirewise.planners.placement import faults, host_faults, problem_of
-    from wirewise.sim.flows import read_tasks
+    from wirewise.trace.tasks import read_tasks
 
     topology = None if on is None else open_topology(on)
     tasks = None if job is None else read_tasks(job)

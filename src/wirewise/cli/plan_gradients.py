@@ -12,9 +12,9 @@ from wirewise.cli.output import print_table, write_json
 from wirewise.cost.gradients import GroupLinks, load_costs
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import CompressionProblem, compression_problem, parse_split, plan_groups
-from wirewise.planners.fusion.gradients import read_gradient_trace
 from wirewise.plans import DECODES, FusionPlan, save
 from wirewise.report.figures import seconds
+from wirewise.trace.gradients import read_gradient_trace
 from wirewise.units import parse_rate
 
 __all__ = ["METHODS", "Words", "gradients"]

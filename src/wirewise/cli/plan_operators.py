@@ -20,16 +20,15 @@ from wirewise.planners.fusion.disco import (
     Estimator,
     Knobs,
     Linear,
-    OperatorGraph,
     Planned,
     StepModel,
     costs_for,
     line_of,
     plan_operators,
-    read_operator_graph,
 )
 from wirewise.plans import save
 from wirewise.report.figures import seconds
+from wirewise.trace.operators import OperatorGraph, read_operator_graph
 from wirewise.units import parse_rate
 
 __all__ = ["METHODS", "EstimatorOption", "GraphOption", "operators"]

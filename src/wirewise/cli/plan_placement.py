@@ -19,8 +19,8 @@ from wirewise.planners.placement import METHODS, PlacementProblem, from_graph, p
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
 from wirewise.report.figures import seconds
-from wirewise.sim.flows import TaskSet, read_tasks, write_tasks
 from wirewise.topology import Topology
+from wirewise.trace.tasks import TaskSet, read_tasks, write_tasks
 
 __all__ = ["placement"]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from wirewise.errors import LabError
-from wirewise.planners.fusion.gradients import GradientTrace
+from wirewise.trace.gradients import GradientTrace
 
 __all__ = ["ReplayedModel", "scaled"]
 

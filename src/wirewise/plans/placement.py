@@ -10,12 +10,9 @@ import msgspec
 
 from wirewise.errors import PlanError
 from wirewise.plans.base import Plan, TopologyLike
+from wirewise.trace.tasks import KINDS, TaskKind
 
-__all__ = ["KINDS", "FlowPolicy", "PlacedTask", "PlacementPlan", "TaskKind"]
-
-TaskKind = Literal["store", "sampler", "worker", "server"]
-KINDS: tuple[TaskKind, ...] = ("store", "sampler", "worker", "server")
-"""Graph stores, samplers, workers and parameter servers."""
+__all__ = ["FlowPolicy", "PlacedTask", "PlacementPlan"]
 
 FlowPolicy = Literal["iter", "maxmin", "oes", "fifo", "mrtf", "omcoflow"]
 """How flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
 from wirewise.errors import InputError
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.profile.rounds import Bench, Ranks, collective_times, concurrent_times, rising
+from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 __all__ = ["GradientWatch", "gradient_trace", "measure_costs"]
 

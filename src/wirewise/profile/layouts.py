@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from wirewise.planners.fusion.disco.graph import Layout
+from wirewise.trace.operators import Layout
 
 __all__ = ["Shape", "layout_of", "node_layout"]
 

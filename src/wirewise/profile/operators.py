@@ -13,8 +13,8 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import OperatorGraph
 from wirewise.profile.layouts import node_layout
+from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["measure_operators"]
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import OperatorGraph
 from wirewise.profile.undisturbed import is_undisturbed
+from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["PRIME", "Kernel", "Picked", "compile_dynamic", "pick", "resized", "seconds_alone", "seconds_of"]
 

@@ -22,10 +22,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from wirewise.cost.gradients import GradientCosts
 from wirewise.files import atomic_file
-from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.profile.ending import end_process
 from wirewise.profile.gradients import GradientWatch, measure_costs
 from wirewise.runtime.transport import Transport
+from wirewise.trace.gradients import GradientTrace
 
 __all__ = ["ENTRY", "VARIABLE", "AdviceWish", "Advised", "install", "read"]
 

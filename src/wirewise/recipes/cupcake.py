@@ -15,10 +15,10 @@ import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.files import atomic_file, make_folder, owns_folder
-from wirewise.planners.fusion.gradients import read_gradient_trace
 from wirewise.recipes.cupcake_job import Job
 from wirewise.recipes.launch import in_lab
 from wirewise.results import CompressionRun
+from wirewise.trace.gradients import read_gradient_trace
 
 __all__ = ["Job", "make_job", "run"]
 

@@ -26,11 +26,11 @@ from wirewise.planners.fusion.cupcake import (
     plan_groups,
     with_splits,
 )
-from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.plans import FusionPlan
 from wirewise.plans.fusion import Bucket
 from wirewise.results import GroupRecord
 from wirewise.runtime.data_parallel.parts import Part
+from wirewise.trace.gradients import GradientTrace
 
 __all__ = [
     "AUTO",

@@ -14,9 +14,9 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import OperatorGraph
 from wirewise.profile.regions import PRIME
 from wirewise.runtime.data_parallel.capture import Loss, capture, graph_of
+from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["SOURCES", "Block", "captured_source", "captured_step"]
 

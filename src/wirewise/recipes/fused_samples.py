@@ -18,13 +18,13 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import Operator, OperatorGraph
 from wirewise.profile.layouts import node_layout
 from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resized, seconds_alone, seconds_of
 from wirewise.recipes.fused_models import SOURCES, captured_source, captured_step
 from wirewise.runtime.data_parallel.capture import Loss, is_operator, parts_of_result, produces, size_bytes
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Part, module_of
+from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["Sample", "collect", "collect_step", "key_of", "least_of", "read_samples", "samples_of"]
 

@@ -21,8 +21,9 @@ from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.planners.placement import PlacementProblem, host_links
 from wirewise.plans import PlacementPlan
 from wirewise.recipes.launch import in_lab
-from wirewise.sim.flows import FlowRun, FlowSimulator, TaskSet
+from wirewise.sim.flows import FlowRun, FlowSimulator
 from wirewise.topology import lab_hosts
+from wirewise.trace.tasks import TaskSet
 from wirewise.units import parse_rate
 
 __all__ = ["PAYLOAD_SHARE", "Compared", "Job", "LineTimes", "OpTimes", "lab_links", "lab_problem", "run"]

@@ -1,26 +1,39 @@
-"""Traces of all ranks and the dataflow graph that they give."""
+"""The grains of a job: traces of all ranks and their dataflow, gradients, operators, tasks of mini-batch training."""
 
 from wirewise.trace.align import align, violations
 from wirewise.trace.clocks import ClockQuality, clock_quality
 from wirewise.trace.dataflow import Dataflow, build, coarsen
 from wirewise.trace.files import RankWriter, rank_file, read, read_rank, write_trace
+from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
 from wirewise.trace.match import Match, match
+from wirewise.trace.operators import CATEGORIES, Layout, Operator, OperatorGraph, read_operator_graph
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.sources import load, open_trace
+from wirewise.trace.tasks import ROUTES, Flow, Task, TaskSet, read_tasks, write_tasks
 from wirewise.trace.whole import whole
 
 __all__ = [
+    "CATEGORIES",
     "COLLECTIVES",
     "KINDS",
+    "ROUTES",
     "ClockFit",
     "ClockQuality",
     "Dataflow",
+    "Flow",
+    "GradientTensor",
+    "GradientTrace",
     "Header",
+    "Layout",
     "Match",
     "Op",
+    "Operator",
+    "OperatorGraph",
     "Probe",
     "RankTrace",
     "RankWriter",
+    "Task",
+    "TaskSet",
     "Trace",
     "align",
     "build",
@@ -31,8 +44,12 @@ __all__ = [
     "open_trace",
     "rank_file",
     "read",
+    "read_gradient_trace",
+    "read_operator_graph",
     "read_rank",
+    "read_tasks",
     "violations",
     "whole",
+    "write_tasks",
     "write_trace",
 ]

@@ -8,7 +8,7 @@ from wirewise.cost.gradients import V100, GroupLinks
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import compression_problem, cupcake, plan_groups, step_s, with_splits
 from wirewise.planners.fusion.cupcake.replan import groups_of, replanner, slower
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 TRACE = GradientTrace(
     tensors=tuple(GradientTensor(name=f"t{i}", elements=300_000, gap_us=800.0) for i in range(30))

@@ -22,8 +22,8 @@ from wirewise.planners.fusion.cupcake import (
     with_splits,
 )
 from wirewise.planners.fusion.cupcake.replan import groups_of
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace, read_gradient_trace
 from wirewise.plans.splits import splits_of
+from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
 
 PLACES = ("inline", "lazy", "queue")
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from wirewise.cost.gradients import V100, GroupLinks
-from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import Group, by_rule, compression_problem, solve, step_s
-from wirewise.planners.fusion.gradients import read_gradient_trace
+from wirewise.trace.gradients import read_gradient_trace
 
 MODELS = ("resnet50", "resnet101", "vgg16", "bert", "gpt2", "lstm")
 FLAT = ("all_reduce", "all_gather")
@@ -92,24 +91,3 @@ def test_many_ranks_take_the_divisible_scheme(wirewise_data):
     )
     assert divided > 0.9 * sums[-1]
     assert best.step_s < 0.5 * solve(flat).step_s
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"tensors": []}', "no tensors"),
-        ('{"tensors": [{"name": "a", "elements": 0, "gap_us": 1}]}', r"tensors\[0\].*0 elements"),
-        ('{"tensors": [{"name": "a", "elements": 1, "gap_us": -1}]}', "finite time"),
-        (
-            '{"tensors": [{"name": "a", "elements": 1, "gap_us": 1}, {"name": "a", "elements": 1, "gap_us": 1}]}',
-            "twice",
-        ),
-        ('{"tensors": [{"name": "a"}]}', "elements"),
-        ("nothing", "malformed"),
-    ],
-)
-def test_files_that_do_not_fit_are_named(tmp_path, text, words):
-    path = tmp_path / "trace.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=rf"(?s)trace\.json.*{words}"):
-        read_gradient_trace(path)

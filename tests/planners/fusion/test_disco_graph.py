@@ -7,19 +7,9 @@ import pytest
 from tests.planners.fusion.disco_reference import Reference
 from tests.planners.fusion.disco_states import as_reference, model_of, random_state, whole_s
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import (
-    AnalyticCosts,
-    Linear,
-    Operator,
-    OperatorGraph,
-    Roofline,
-    StepModel,
-    disco,
-    fit,
-    plan_of,
-    read_operator_graph,
-)
+from wirewise.planners.fusion.disco import AnalyticCosts, Linear, Roofline, StepModel, disco, fit, plan_of
 from wirewise.planners.fusion.disco.synthetic import DEVICE, random_graph, random_step
+from wirewise.trace import Operator, OperatorGraph
 
 
 def operator(name, *inputs, category="pointwise", gradient="", **rest):
@@ -61,16 +51,6 @@ def test_what_is_wrong_with_a_graph_is_named(number, changes, words):
     with pytest.raises(InputError) as caught:
         StepModel(OperatorGraph(operators=tuple(own)), AnalyticCosts(GOOD, DEVICE), Linear(0.0, 0.0))
     assert words in str(caught.value)
-
-
-def test_a_graph_is_read_back_equal_and_a_broken_file_is_named(tmp_path):
-    graph = random_step(3, 2)
-    graph.save(tmp_path / "graph.json")
-    assert read_operator_graph(tmp_path / "graph.json") == graph
-    (tmp_path / "bad.json").write_text(graph.to_json().replace('"inputs":[0]', '"inputs":[99999]', 1))
-    for name in ("bad.json", "missing.json"):
-        with pytest.raises(InputError, match=name):
-            read_operator_graph(tmp_path / name)
 
 
 def test_a_region_pays_one_launch_and_moves_what_enters_and_leaves():

@@ -11,8 +11,6 @@ from wirewise.planners.fusion.disco import (
     METHODS,
     Knobs,
     Linear,
-    Operator,
-    OperatorGraph,
     StepModel,
     disco,
     line_of,
@@ -21,6 +19,7 @@ from wirewise.planners.fusion.disco import (
 )
 from wirewise.planners.fusion.disco.moves import duplicate, fuse, split
 from wirewise.planners.fusion.disco.synthetic import random_graph, random_step
+from wirewise.trace import Operator, OperatorGraph
 
 
 def small(seed):

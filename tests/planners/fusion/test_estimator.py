@@ -9,7 +9,7 @@ import torch
 
 from tests.planners.fusion.estimators import estimator, network, region
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import AnalyticCosts, Operator, OperatorGraph, read_operator_graph
+from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.estimator import (
     VECTORS,
     Estimator,
@@ -19,11 +19,12 @@ from wirewise.planners.fusion.disco.estimator import (
     vectors_here,
 )
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
-from wirewise.planners.fusion.disco.graph import Layout
 from wirewise.planners.fusion.disco.passes import loops_of, stored_between
 from wirewise.planners.fusion.disco.synthetic import random_graph
 from wirewise.planners.fusion.disco.walks import beyond
 from wirewise.profile.estimator import batch_of, fit
+from wirewise.trace import Operator, OperatorGraph, read_operator_graph
+from wirewise.trace.operators import Layout
 
 NUMBERS = {"mm": 1, "mul": 2, "outside": 3, "sum": 4}
 

@@ -25,8 +25,9 @@ from wirewise.planners.placement import (
     problem_of,
     search,
 )
-from wirewise.sim.flows import Flow, FlowSimulator, Task, TaskSet, random_tasks
+from wirewise.sim.flows import FlowSimulator, random_tasks
 from wirewise.topology import Device, Host, Link, Switch, Topology, lab_hosts
+from wirewise.trace import Flow, Task, TaskSet
 
 HOSTS = tuple(f"host{h}" for h in range(4))
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from wirewise.planners.fusion.disco import OperatorGraph
 from wirewise.plans import Bucket, FusionPlan
+from wirewise.trace import OperatorGraph
 
 ROWS, CLASSES = 6, 3
 

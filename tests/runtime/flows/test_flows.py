@@ -11,7 +11,8 @@ from tests.sim.flows.helpers import links
 from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.planners.placement import PlacementProblem, plan
 from wirewise.runtime.flows import ORDERS, Bucket, Carrier, Grants, execute, meet
-from wirewise.sim.flows import Flow, Task, TaskSet, expand, random_tasks
+from wirewise.sim.flows import expand, random_tasks
+from wirewise.trace import Flow, Task, TaskSet
 
 CHUNK = 1000
 

@@ -7,7 +7,8 @@ from tests.sim.flows.helpers import links
 from wirewise.runtime.flows import Bucket, Grants
 from wirewise.runtime.flows.outbox import Outbox
 from wirewise.runtime.flows.shares import EqualShares, Shares
-from wirewise.sim.flows import Flow, FlowSimulator, Task, TaskSet
+from wirewise.sim.flows import FlowSimulator
+from wirewise.trace import Flow, Task, TaskSet
 
 CHUNK, RATE = 1000, 1e5
 STEP_S = 0.0005

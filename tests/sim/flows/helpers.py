@@ -6,8 +6,8 @@ import numpy as np
 
 from wirewise.cost.interfaces import Links
 from wirewise.planners.placement import host_links
-from wirewise.sim.flows import TaskSet
 from wirewise.topology import lab_hosts
+from wirewise.trace import TaskSet
 
 
 def links(rates) -> Links:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from wirewise.cost.interfaces import Links
 from wirewise.cost.traces import fit_links
 from wirewise.errors import InputError
-from wirewise.planners.fusion.gradients import read_gradient_trace
 from wirewise.planners.fusion.problem import BucketSpan, FusionProblem, Module
 from wirewise.sim.gradients import Gradients, all_reduces
 from wirewise.sim.replay import replay
@@ -22,6 +21,7 @@ from wirewise.sim.rewrite import without_communication
 from wirewise.sim.steps import without_interference
 from wirewise.sim.traces import record
 from wirewise.trace.dataflow import KINDS, Dataflow
+from wirewise.trace.gradients import read_gradient_trace
 from wirewise.trace.records import Trace
 
 __all__ = ["MemorySizes", "from_flows", "from_trace", "read_gradients", "with_memory"]

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError, PlanError
-from wirewise.sim.flows import FlowSimulator, TaskSet
+from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Topology
+from wirewise.trace.tasks import TaskSet
 
 __all__ = ["Ints", "Matrix", "PlacementProblem", "host_links", "numbers_of", "problem_of"]
 

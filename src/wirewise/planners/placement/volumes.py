@@ -18,7 +18,7 @@ from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache.inclusion import Vector, inclusion, seed_probability
 from wirewise.planners.cache.policies import CacheProblem
 from wirewise.plans.cache import CachePlan
-from wirewise.sim.flows import Flow, Task, TaskSet
+from wirewise.trace.tasks import Flow, Task, TaskSet
 
 __all__ = ["VOLUMES", "drawn_rows", "expected_rows", "from_graph"]
 

@@ -17,8 +17,8 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import Operator, OperatorGraph
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
+from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = [
     "Capture",

@@ -19,7 +19,8 @@ from wirewise.plans.placement import PlacementPlan
 from wirewise.runtime.flows.carrier import Carrier
 from wirewise.runtime.flows.grants import CHUNK_BYTES
 from wirewise.runtime.flows.meeting import Peers
-from wirewise.sim.flows import Graph, TaskSet, expand
+from wirewise.sim.flows import Graph, expand
+from wirewise.trace.tasks import TaskSet
 
 __all__ = ["Execution", "Times", "execute"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.sim.flows.tasks import Flow, Task, TaskSet
+from wirewise.trace.tasks import Flow, Task, TaskSet
 
 __all__ = ["random_tasks"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.sim.flows.tasks import TaskSet
+from wirewise.trace.tasks import TaskSet
 
 __all__ = ["Graph", "expand"]
 

@@ -13,8 +13,8 @@ from wirewise.plans.placement import FlowPolicy, PlacementPlan
 from wirewise.sim.flows.core import FlowRun, longest_path_s, run
 from wirewise.sim.flows.graph import expand
 from wirewise.sim.flows.rates import POLICIES
-from wirewise.sim.flows.tasks import TaskSet
 from wirewise.sim.timeline import Span, Timeline
+from wirewise.trace.tasks import TaskSet
 
 __all__ = ["Bounds", "FlowSimulator", "simulate_placement"]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from wirewise.cost.curve import Curve
 from wirewise.cost.gradients import GradientCosts, GroupLinks, group_costs
 from wirewise.errors import InputError
-from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.plans.fusion import DECODES
+from wirewise.trace.gradients import GradientTrace
 
 __all__ = ["CompressionProblem", "Group", "Option", "compression_problem"]
 

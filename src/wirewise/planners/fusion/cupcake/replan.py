@@ -20,8 +20,8 @@ from wirewise.planners.fusion.cupcake import (
     with_splits,
 )
 from wirewise.planners.fusion.cupcake.splitting import choose
-from wirewise.planners.fusion.gradients import GradientTrace
 from wirewise.plans.fusion import FusionPlan
+from wirewise.trace.gradients import GradientTrace
 
 __all__ = ["groups_of", "replanner", "slower"]
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts, Roofline, fit
 from wirewise.planners.fusion.disco.estimator import ChosenCosts, Estimator, LearnedCosts, costs_for
-from wirewise.planners.fusion.disco.graph import CATEGORIES, Operator, OperatorGraph, read_operator_graph
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
 from wirewise.planners.fusion.disco.plan import METHODS, Planned, disco, line_of, plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Found, Knobs, search
 from wirewise.planners.fusion.problem import Linear
 
 __all__ = [
-    "CATEGORIES",
     "METHODS",
     "AnalyticCosts",
     "ChosenCosts",
@@ -25,8 +23,6 @@ __all__ = [
     "Knobs",
     "LearnedCosts",
     "Linear",
-    "Operator",
-    "OperatorGraph",
     "Planned",
     "Region",
     "RegionCosts",
@@ -40,6 +36,5 @@ __all__ = [
     "line_of",
     "plan_of",
     "plan_operators",
-    "read_operator_graph",
     "search",
 ]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.graph import OperatorGraph
 from wirewise.sim.compiled import inner, outer
+from wirewise.trace.operators import OperatorGraph
 
 __all__ = [
     "FREE",

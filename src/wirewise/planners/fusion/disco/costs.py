@@ -15,8 +15,8 @@ from scipy.optimize import nnls
 
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco.arrays import arrays
-from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
 from wirewise.sim.compiled import inner, outer
+from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["AnalyticCosts", "RegionCosts", "Roofline", "fit"]
 

@@ -23,7 +23,7 @@ from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
-from wirewise.planners.fusion.disco.graph import OperatorGraph
+from wirewise.trace.operators import OperatorGraph
 
 __all__ = [
     "HEADS",

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco.arrays import Fusion, arrays, describe, signatures
 from wirewise.planners.fusion.disco.costs import RegionCosts
-from wirewise.planners.fusion.disco.graph import OperatorGraph
 from wirewise.planners.fusion.disco.order import gradients_ready, launch_order
 from wirewise.planners.fusion.problem import Linear
 from wirewise.sim.compiled import outer
+from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["Region", "State", "StepModel", "Times"]
 

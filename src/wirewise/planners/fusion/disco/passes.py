@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
+from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["Loops", "loops_of", "name_of", "stored_between"]
 

@@ -10,11 +10,11 @@ from wirewise.cost.curve import Curve
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.disco.baselines import BUCKETS, FUSIONS, baselines
 from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
-from wirewise.planners.fusion.disco.graph import OperatorGraph
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.search import Found, Knobs, search
 from wirewise.planners.fusion.problem import Linear
 from wirewise.plans.fusion import Bucket, FusionPlan
+from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["METHODS", "Planned", "disco", "line_of", "plan_of", "plan_operators"]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco.costs import Roofline
-from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
+from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["DEVICE", "random_graph", "random_step"]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from math import log
 from typing import NamedTuple
 
-from wirewise.planners.fusion.disco.graph import Operator, OperatorGraph
 from wirewise.planners.fusion.disco.passes import Loops, name_of
+from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["LAST_CACHE", "OWN_CACHE", "Walk", "beyond", "walked", "walks_of"]
 

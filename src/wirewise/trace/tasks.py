@@ -12,15 +12,19 @@ import os
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
-from wirewise.plans.placement import TaskKind
 
-__all__ = ["ROUTES", "Flow", "Task", "TaskSet", "read_tasks", "write_tasks"]
+__all__ = ["KINDS", "ROUTES", "Flow", "Task", "TaskKind", "TaskSet", "read_tasks", "write_tasks"]
+
+TaskKind = Literal["store", "sampler", "worker", "server"]
+KINDS: tuple[TaskKind, ...] = ("store", "sampler", "worker", "server")
+"""Graph stores, samplers, workers and parameter servers."""
 
 _MOST_ITERATIONS = 1 << 20
 """Each has figures of its own."""
