@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from common import Page, arguments, verdict
-from wirewise.planners.fusion.disco import AnalyticCosts, Knobs, Linear, StepModel, search
+from wirewise.cost.link import LinkCost
+from wirewise.planners.fusion.disco import AnalyticCosts, Knobs, StepModel, search
 from wirewise.planners.fusion.disco.synthetic import DEVICE, random_step
 
 PRESETS = {
@@ -49,14 +50,16 @@ PRESETS = {
 }
 LEAST_EVALUATIONS_PER_S, AT_OPERATORS = 2000, 450
 LATENCY = 0.2
-WIRE = Linear(1e-3, 8 / 100e6)
+WIRE = LinkCost(latency_s=1e-3, s_per_byte=8 / 100e6)
 
 
 def model_of(graph, share, costs):
     """All-reduces of all gradients take the share of computing, beside latencies of a fifth of that."""
     compute = sum(costs((i,), (i,)) for i in range(len(graph.operators)))
     whole = sum(graph.operators[i].output_bytes for i in graph.gradients)
-    line = Linear(LATENCY * share * compute / len(graph.gradients), share * compute / whole)
+    line = LinkCost(
+        latency_s=LATENCY * share * compute / len(graph.gradients), s_per_byte=share * compute / whole
+    )
     return StepModel(graph, costs, line)
 
 

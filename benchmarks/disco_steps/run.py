@@ -24,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import Page, arguments, scratch, spread, verdict
 from wirewise import lab
+from wirewise.cost.link import LinkCost
 from wirewise.files import atomic_file
 from wirewise.planners.fusion.disco.baselines import capped
 from wirewise.planners.fusion.disco.costs import AnalyticCosts
 from wirewise.planners.fusion.disco.model import StepModel
 from wirewise.planners.fusion.disco.plan import plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Knobs
-from wirewise.planners.fusion.problem import Linear
 from wirewise.plans import FusionPlan
 from wirewise.trace import OperatorGraph
 
@@ -108,7 +108,7 @@ def profiled(
     return step, found["optimizer_s"], found["buffers_s"]
 
 
-def wire(preset: dict[str, Any], kept: Kept) -> Linear:
+def wire(preset: dict[str, Any], kept: Kept) -> LinkCost:
     """Seconds of an all-reduce by bytes.
 
     Weights are for a variance that grows with the time: of relative errors, small sizes would decide on the rate too
@@ -116,7 +116,7 @@ def wire(preset: dict[str, Any], kept: Kept) -> Linear:
     """
     found = kept.job("all-reduces", kind="all_reduces", repeats=preset["repeats"])
     slope, base = np.polyfit(found["sizes"], found["seconds"], 1, w=np.array(found["seconds"]) ** -0.5)
-    return Linear(max(float(base), 0.0), max(float(slope), 0.0))
+    return LinkCost(latency_s=max(float(base), 0.0), s_per_byte=max(float(slope), 0.0))
 
 
 def planned(model: str, preset: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
@@ -262,8 +262,10 @@ def in_turn(step: StepModel, compute_s: float, all_reduce_s: float) -> StepModel
         msgspec.structs.replace(one, time_s=slower * one.time_s) for one in step.graph.operators
     )
     graph = msgspec.structs.replace(step.graph, operators=operators)
-    longer = all_reduce_s / step.all_reduce(float(step.arrays.size_bytes.sum()))
-    line = Linear(*(longer * figure for figure in step.all_reduce))
+    longer = all_reduce_s / step.all_reduce.seconds(float(step.arrays.size_bytes.sum()))
+    line = LinkCost(
+        latency_s=longer * step.all_reduce.latency_s, s_per_byte=longer * step.all_reduce.s_per_byte
+    )
     return StepModel(graph, AnalyticCosts(graph), line, overlap_rate=step.overlap_rate)
 
 

@@ -80,7 +80,7 @@ def _plans(problem: FusionProblem) -> tuple[FusionPlan, FusionPlan, dict[str, An
         plan,
         present,
         {
-            "wire_s": problem.wire(sum(problem.sizes)),
+            "wire_s": problem.wire.seconds(sum(problem.sizes)),
             "fixed_s": problem.wire.latency_s,
             "compute_s": sum(m.forward_s + m.backward_s for m in problem.modules),
             "gradients": len(problem.sizes),

@@ -12,6 +12,7 @@ import typer
 from wirewise.cli.output import print_table, write_json
 from wirewise.cli.plan_gradients import Words
 from wirewise.cost.gradients import GroupLinks, group_costs, load_costs
+from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import (
     METHODS,
@@ -19,7 +20,6 @@ from wirewise.planners.fusion.disco import (
     ChosenCosts,
     Estimator,
     Knobs,
-    Linear,
     Planned,
     StepModel,
     costs_for,
@@ -87,7 +87,7 @@ def _ranks(words: Words) -> int:
     return 8 if words.ranks is None else words.ranks
 
 
-def _line(graph: OperatorGraph, words: Words) -> Linear:
+def _line(graph: OperatorGraph, words: Words) -> LinkCost:
     """Seconds of an all-reduce by its bytes."""
     rate = parse_rate(words.bandwidth) if words.bandwidth is not None else None
     links = GroupLinks(_ranks(words), rate, words.ranks_per_host or 1)

@@ -26,7 +26,7 @@ from wirewise.errors import InputError
 
 __all__ = [
     "BLOCK",
-    "SCHEMES",
+    "MEASURED",
     "V100",
     "WIRES",
     "CodecTimes",
@@ -39,7 +39,8 @@ __all__ = [
     "wire_bytes",
 ]
 
-SCHEMES = ("all_reduce", "all_gather", "divisible", "hierarchical")
+MEASURED = ("all_reduce", "all_gather", "divisible")
+"""Schemes of `plans.fusion.SCHEMES` that a table can hold times of; the hierarchical one is computed."""
 
 Knots = tuple[tuple[float, float], ...]
 
@@ -206,9 +207,9 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 "and a rate, both above 0"
             )
         for what, known in (("measured", self.schemes), ("delaying", self.delays)):
-            if unknown := sorted(set(known) - set(SCHEMES[:3])):
+            if unknown := sorted(set(known) - set(MEASURED)):
                 raise InputError(
-                    f"{what} scheme {unknown[0]!r} is unknown; expected some of {', '.join(SCHEMES[:3])}"
+                    f"{what} scheme {unknown[0]!r} is unknown; expected some of {', '.join(MEASURED)}"
                 )
         tables = {f"schemes.{name}": knots for name, knots in self.schemes.items()}
         tables |= {f"delays.{name}": knots for name, knots in self.delays.items()}

@@ -97,7 +97,7 @@ class Reference:
 
     def busy(self, ready, buckets):
         """When the channel is in use, as (start, end)."""
-        found, (latency, per_byte) = [], self.all_reduce
+        found, latency, per_byte = [], self.all_reduce.latency_s, self.all_reduce.s_per_byte
         for issued, size in sorted(
             (max(ready[i] for i in b), sum(self.operators[i].output_bytes for i in b)) for b in buckets
         ):

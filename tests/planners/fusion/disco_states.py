@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from wirewise.planners.fusion.disco import AnalyticCosts, Linear, StepModel
+from wirewise.cost.link import LinkCost
+from wirewise.planners.fusion.disco import AnalyticCosts, StepModel
 from wirewise.planners.fusion.disco.moves import METHODS
 from wirewise.planners.fusion.disco.synthetic import DEVICE
 
@@ -12,7 +13,9 @@ def model_of(graph, share=0.6, latency=0.2, overlap_rate=1.0):
     costs = AnalyticCosts(graph, DEVICE)
     compute = sum(costs((i,), (i,)) for i in range(len(graph.operators)))
     whole = sum(graph.operators[i].output_bytes for i in graph.gradients)
-    line = Linear(latency * share * compute / len(graph.gradients), share * compute / whole)
+    line = LinkCost(
+        latency_s=latency * share * compute / len(graph.gradients), s_per_byte=share * compute / whole
+    )
     return StepModel(graph, costs, line, overlap_rate=overlap_rate)
 
 
@@ -36,4 +39,4 @@ def as_reference(model, state):
 
 def whole_s(model):
     """One all-reduce of everything."""
-    return model.all_reduce(sum(model.graph.operators[i].output_bytes for i in model.graph.gradients))
+    return model.all_reduce.seconds(sum(model.graph.operators[i].output_bytes for i in model.graph.gradients))

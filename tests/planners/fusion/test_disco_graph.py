@@ -6,8 +6,9 @@ import pytest
 
 from tests.planners.fusion.disco_reference import Reference
 from tests.planners.fusion.disco_states import as_reference, model_of, random_state, whole_s
+from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import AnalyticCosts, Linear, Roofline, StepModel, disco, fit, plan_of
+from wirewise.planners.fusion.disco import AnalyticCosts, Roofline, StepModel, disco, fit, plan_of
 from wirewise.planners.fusion.disco.synthetic import DEVICE, random_graph, random_step
 from wirewise.trace import Operator, OperatorGraph
 
@@ -49,7 +50,11 @@ def test_what_is_wrong_with_a_graph_is_named(number, changes, words):
     own = list(GOOD.operators)
     own[number] = msgspec.structs.replace(own[number], **changes)
     with pytest.raises(InputError) as caught:
-        StepModel(OperatorGraph(operators=tuple(own)), AnalyticCosts(GOOD, DEVICE), Linear(0.0, 0.0))
+        StepModel(
+            OperatorGraph(operators=tuple(own)),
+            AnalyticCosts(GOOD, DEVICE),
+            LinkCost(latency_s=0.0, s_per_byte=0.0),
+        )
     assert words in str(caught.value)
 
 
@@ -162,7 +167,9 @@ def test_a_plan_can_be_carried_out_by_itself():
     assert max(plan.lower_bound_s, whole_s(model)) <= plan.predicted_step_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("line", [Linear(-1.0, 0.0), Linear(0.0, float("inf"))])
+@pytest.mark.parametrize(
+    "line", [LinkCost(latency_s=-1.0, s_per_byte=0.0), LinkCost(latency_s=0.0, s_per_byte=float("inf"))]
+)
 def test_a_line_that_falls_is_refused(line):
     with pytest.raises(InputError, match="expected finite figures of at least 0"):
         StepModel(GOOD, AnalyticCosts(GOOD, DEVICE), line)
@@ -171,7 +178,9 @@ def test_a_line_that_falls_is_refused(line):
 @pytest.mark.parametrize("rate", [0.0, 1.1, float("nan")])
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(InputError, match="expected a share above 0 and up to 1"):
-        StepModel(GOOD, AnalyticCosts(GOOD, DEVICE), Linear(0.0, 0.0), overlap_rate=rate)
+        StepModel(
+            GOOD, AnalyticCosts(GOOD, DEVICE), LinkCost(latency_s=0.0, s_per_byte=0.0), overlap_rate=rate
+        )
 
 
 def test_computing_is_slower_while_a_bucket_travels():
@@ -181,14 +190,14 @@ def test_computing_is_slower_while_a_bucket_travels():
         plan = disco(
             graph,
             lambda operators, _: float(sum(1 + i for i in operators)),
-            all_reduce=Linear(2.0, 0.0),
+            all_reduce=LinkCost(latency_s=2.0, s_per_byte=0.0),
             overlap_rate=rate,
         )
         assert plan.predicted_step_s == pytest.approx(step_s)
 
 
 def test_costs_that_are_no_time_are_named():
-    model = StepModel(GOOD, lambda operators, outputs: float("nan"), Linear(0.0, 0.0))
+    model = StepModel(GOOD, lambda operators, outputs: float("nan"), LinkCost(latency_s=0.0, s_per_byte=0.0))
     with pytest.raises(InputError, match=r"operators \(0,\) cost nan s"):
         model.alone()
 

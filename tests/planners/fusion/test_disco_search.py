@@ -6,11 +6,11 @@ import pytest
 from tests.planners.fusion.disco_reference import Reference
 from tests.planners.fusion.disco_states import model_of
 from wirewise.cost.curve import Curve
+from wirewise.cost.link import LinkCost
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.disco import (
     METHODS,
     Knobs,
-    Linear,
     StepModel,
     disco,
     line_of,
@@ -113,7 +113,11 @@ def test_each_planner_names_all_operators_and_parameters(method):
 def test_all_costs_are_asked_of_what_is_given():
     """A planner for which fusion never pays leaves all operators alone."""
     model = model_of(random_step(4, 3))
-    against = StepModel(model.graph, lambda operators, outputs: float(len(operators)) ** 2, Linear(0.0, 0.0))
+    against = StepModel(
+        model.graph,
+        lambda operators, outputs: float(len(operators)) ** 2,
+        LinkCost(latency_s=0.0, s_per_byte=0.0),
+    )
     assert all(len(region) == 1 for region in plan_operators(against, knobs=Knobs(stop=100)).plan.regions)
 
 
@@ -179,14 +183,16 @@ def test_gradients_go_out_as_cupcake_says():
         Operator(name="b", kind="k", category="opaque", inputs=(0,), output_bytes=1000, gradient="b"),
     )
     for latency, buckets in ((0.1, [("a",), ("b",)]), (5.0, [("a", "b")])):
-        model = StepModel(OperatorGraph(operators=own), lambda *_: 1.0, Linear(latency, 1e-3))
+        model = StepModel(
+            OperatorGraph(operators=own), lambda *_: 1.0, LinkCost(latency_s=latency, s_per_byte=1e-3)
+        )
         found = plan_operators(model, knobs=Knobs(stop=20)).plan
         assert [bucket.parameters for bucket in found.buckets] == buckets
 
 
 def test_a_line_is_laid_through_measured_times():
     found = line_of(Curve(((0.0, 1.0), (10.0, 3.0), (20.0, 5.0))), 20.0)
-    assert tuple(found) == pytest.approx((1.0, 0.2))
+    assert (found.latency_s, found.s_per_byte) == pytest.approx((1.0, 0.2))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.planners.fusion.problems import random_problem
+from wirewise.cost.link import LinkCost
 from wirewise.planners.fusion import BucketSpan, Decision, Scorer
-from wirewise.planners.fusion.problem import Linear
 from wirewise.planners.fusion.rules import (
     best_chunks,
     op_fusion_pays,
@@ -99,11 +99,25 @@ def test_k_star_is_the_best_number_of_chunks(kind):
 
 
 def test_k_star_follows_the_formula():
-    through = [Linear(1e-4, 1e-9), Linear(2e-4, 4e-9), Linear(0.0, 2e-9)]
+    through = [
+        LinkCost(latency_s=1e-4, s_per_byte=1e-9),
+        LinkCost(latency_s=2e-4, s_per_byte=4e-9),
+        LinkCost(latency_s=0.0, s_per_byte=2e-9),
+    ]
     # sqrt(16e6 * 3e-9 / 2e-4)
     assert best_chunks(16e6, through) in (15, 16)
     assert best_chunks(1.0, through) == 1
-    assert best_chunks(16e6, [Linear(0.0, 0.0), Linear(2e-4, 4e-9), Linear(0.0, 0.0)]) == 1
+    assert (
+        best_chunks(
+            16e6,
+            [
+                LinkCost(latency_s=0.0, s_per_byte=0.0),
+                LinkCost(latency_s=2e-4, s_per_byte=4e-9),
+                LinkCost(latency_s=0.0, s_per_byte=0.0),
+            ],
+        )
+        == 1
+    )
     assert sync_s(16e6, 1, through) == pytest.approx(3e-4 + 16e6 * 7e-9)
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem, Linear
+from wirewise.cost.link import LinkCost
+from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem
 from wirewise.planners.fusion.rules import best_chunks, stages, sync_s
 from wirewise.planners.fusion.timing import layers, transfers
 
@@ -65,7 +66,7 @@ def _ready(problem: FusionProblem, start: Decision) -> tuple[np.ndarray, float]:
 def _costs(problem: FusionProblem, latency_share: float, partition: bool) -> tuple[np.ndarray, np.ndarray]:
     """t_sync of gradients i..j-1 and its chunks, [n + 1, n + 1]; infinite where i >= j."""
     encode, wire, decode = stages(problem)
-    through = [encode, Linear(wire.latency_s * latency_share, wire.s_per_byte), decode]
+    through = [encode, LinkCost(latency_s=wire.latency_s * latency_share, s_per_byte=wire.s_per_byte), decode]
     sums = np.concatenate([[0.0], np.cumsum(problem.sizes)])
     size = sums[None, :] - sums[:, None]
     n = len(problem.sizes)

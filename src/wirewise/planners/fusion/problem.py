@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.cost.interfaces import Links
+from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
 from wirewise.sim.data_parallel import NO_OVERHEAD, Layer, Overhead, Transfer, data_parallel_step
 from wirewise.sim.replay import replay
 from wirewise.trace.flows import ALGORITHMS
 
-__all__ = ["BucketSpan", "Decision", "FusionProblem", "Linear", "Module"]
+__all__ = ["BucketSpan", "Decision", "FusionProblem", "Module"]
 
 
 class BucketSpan(NamedTuple):
@@ -38,16 +39,6 @@ class Decision:
     recompute: frozenset[int] = frozenset()
     """Modules."""
     accumulation: int = 1
-
-
-class Linear(NamedTuple):
-    """Seconds of b bytes: latency_s + s_per_byte * b."""
-
-    latency_s: float
-    s_per_byte: float
-
-    def __call__(self, size_bytes: float) -> float:
-        return self.latency_s + self.s_per_byte * size_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +186,7 @@ class FusionProblem:
         return float(self.slowdown[self.slowest]) if len(self.slowdown) else 1.0
 
     @cached_property
-    def wire(self) -> Linear:
+    def wire(self) -> LinkCost:
         """An all-reduce that has the links for itself."""
         seconds = []
         for size in (1e6, 2e6):
@@ -203,7 +194,7 @@ class FusionProblem:
             flow = data_parallel_step(layers, self.hosts, transfers=sent, algorithm=self.algorithm)
             seconds.append(replay(flow, self.links).step_s)
         per_byte = (seconds[1] - seconds[0]) / 1e6
-        return Linear(max(seconds[0] - 1e6 * per_byte, 0.0), per_byte)
+        return LinkCost(latency_s=max(seconds[0] - 1e6 * per_byte, 0.0), s_per_byte=per_byte)
 
     def spans(self, groups: Sequence[Sequence[int]]) -> tuple[BucketSpan, ...]:
         """Buckets from lists of gradients."""

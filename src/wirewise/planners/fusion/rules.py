@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, floor, sqrt
 
-from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem, Linear
+from wirewise.cost.link import LinkCost
+from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem
 from wirewise.planners.fusion.timing import again_s, group_s, micro_share
 
 __all__ = ["MOST_CHUNKS", "best_chunks", "op_fusion_pays", "stages", "sync_s", "tensor_fusion_pays", "walk"]
@@ -25,19 +26,19 @@ __all__ = ["MOST_CHUNKS", "best_chunks", "op_fusion_pays", "stages", "sync_s", "
 MOST_CHUNKS = 64
 
 
-def stages(problem: FusionProblem) -> list[Linear]:
+def stages(problem: FusionProblem) -> list[LinkCost]:
     """Encode, wire and decode of a chunk."""
     _, a, b, c, d = problem.overhead
-    return [Linear(a, b), problem.wire, Linear(c, d)]
+    return [LinkCost(latency_s=a, s_per_byte=b), problem.wire, LinkCost(latency_s=c, s_per_byte=d)]
 
 
-def sync_s(size_bytes: float, chunks: int, through: list[Linear]) -> float:
+def sync_s(size_bytes: float, chunks: int, through: list[LinkCost]) -> float:
     """t_sync: seconds from the first chunk's start to the last one's end."""
-    each = [stage(size_bytes / chunks) for stage in through]
+    each = [stage.seconds(size_bytes / chunks) for stage in through]
     return (chunks - 1) * max(each) + sum(each)
 
 
-def best_chunks(size_bytes: float, through: list[Linear], most: int = MOST_CHUNKS) -> int:
+def best_chunks(size_bytes: float, through: list[LinkCost], most: int = MOST_CHUNKS) -> int:
     """k*: how many chunks make t_sync least.
 
     t_sync is the largest of one convex curve of k for each stage that may be the slow one, so it is least where

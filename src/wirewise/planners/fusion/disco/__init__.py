@@ -12,7 +12,6 @@ from wirewise.planners.fusion.disco.estimator import ChosenCosts, Estimator, Lea
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
 from wirewise.planners.fusion.disco.plan import METHODS, Planned, disco, line_of, plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Found, Knobs, search
-from wirewise.planners.fusion.problem import Linear
 
 __all__ = [
     "METHODS",
@@ -22,7 +21,6 @@ __all__ = [
     "Found",
     "Knobs",
     "LearnedCosts",
-    "Linear",
     "Planned",
     "Region",
     "RegionCosts",

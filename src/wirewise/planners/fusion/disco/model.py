@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco.arrays import Fusion, arrays, describe, signatures
 from wirewise.planners.fusion.disco.costs import RegionCosts
 from wirewise.planners.fusion.disco.order import gradients_ready, launch_order
-from wirewise.planners.fusion.problem import Linear
 from wirewise.sim.compiled import outer
 from wirewise.trace.operators import OperatorGraph
 
@@ -91,10 +91,10 @@ class StepModel:
     """
 
     def __init__(
-        self, graph: OperatorGraph, costs: RegionCosts, all_reduce: Linear, *, overlap_rate: float = 1.0
+        self, graph: OperatorGraph, costs: RegionCosts, all_reduce: LinkCost, *, overlap_rate: float = 1.0
     ) -> None:
         graph.check_itself()
-        if not all(isfinite(value) and value >= 0 for value in all_reduce):
+        if not all(isfinite(value) and value >= 0 for value in (all_reduce.latency_s, all_reduce.s_per_byte)):
             raise InputError(f"the all-reduce takes {all_reduce}; expected finite figures of at least 0")
         if not 0 < overlap_rate <= 1:
             raise InputError(f"overlap_rate is {overlap_rate}; expected a share above 0 and up to 1")
@@ -141,8 +141,9 @@ class StepModel:
     def times(self, state: State) -> Times:
         """Simulate the step."""
         self.evaluations += 1
-        size, line, compute = self.arrays.size_bytes, self.all_reduce, state.seconds.sum()
-        return Times(*_step(state.ready_s, size, state.bucket, *line, compute, self.overlap_rate))
+        wire = (self.all_reduce.latency_s, self.all_reduce.s_per_byte)
+        size, compute = self.arrays.size_bytes, state.seconds.sum()
+        return Times(*_step(state.ready_s, size, state.bucket, *wire, compute, self.overlap_rate))
 
     def regions(self, state: State) -> list[Region]:
         """In the order of launch; seconds without what travelling buckets take."""

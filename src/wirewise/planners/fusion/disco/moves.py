@@ -107,7 +107,8 @@ def grouped(model: StepModel, state: State) -> State:
     order = np.argsort(state.ready_s, kind="stable")
     ready, sums = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
     ready[1:], sums[1:] = state.ready_s[order], model.arrays.size_bytes[order].cumsum()
-    found = spans(ready, sums, Lines((0.0, 0.0), model.all_reduce))
+    wire = (model.all_reduce.latency_s, model.all_reduce.s_per_byte)
+    found = spans(ready, sums, Lines((0.0, 0.0), wire))
     return model.in_buckets(state, [order[first:end].tolist() for first, end in found])
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.cost.curve import Curve
+from wirewise.cost.link import LinkCost
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.disco.baselines import BUCKETS, FUSIONS, baselines
 from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.search import Found, Knobs, search
-from wirewise.planners.fusion.problem import Linear
 from wirewise.plans.fusion import Bucket, FusionPlan
 from wirewise.trace.operators import OperatorGraph
 
@@ -40,7 +40,7 @@ def disco(
     graph: OperatorGraph,
     costs: RegionCosts | None = None,
     *,
-    all_reduce: Linear,
+    all_reduce: LinkCost,
     ranks: int = 2,
     other_s: float = 0.0,
     overlap_rate: float = 1.0,
@@ -135,14 +135,14 @@ def plan_of(
         regions=tuple(tuple(operators[i].name for i in one.operators) for one in model.regions(state)),
         predicted_step_s=model.times(state).step_s + other_s,
         baseline_step_s=baseline_s + other_s if baseline_s else 0.0,
-        lower_bound_s=model.all_reduce(float(model.arrays.size_bytes.sum())) + other_s,
+        lower_bound_s=model.all_reduce.seconds(float(model.arrays.size_bytes.sum())) + other_s,
     )
     plan.check_itself()
     return plan
 
 
-def line_of(curve: Curve, largest: float) -> Linear:
+def line_of(curve: Curve, largest: float) -> LinkCost:
     """The straight line that is nearest to a measured curve up to the largest size, by least squares."""
     sizes, seconds = np.array(curve.vertices(largest)).T
     slope, base = np.polyfit(sizes, seconds, 1)
-    return Linear(max(float(base), 0.0), max(float(slope), 0.0))
+    return LinkCost(latency_s=max(float(base), 0.0), s_per_byte=max(float(slope), 0.0))
