@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tests.harness.threads import run_ranks_as_threads
-from wirewise.errors import PeerError
+from wirewise.errors import InputError, PeerError
 from wirewise.runtime.full_graph import Transport
 from wirewise.runtime.transport import first_failed
 
@@ -195,3 +195,87 @@ def test_a_collective_that_ends_just_after_a_wait_is_no_failure() -> None:
         transport.close()
 
     run_ranks_as_threads(2, body)
+
+
+def _state(rank: int) -> dict[str, torch.Tensor]:
+    """Tensors of many types; two of them are views, and one alone fills a message."""
+    drawn = torch.Generator().manual_seed(rank)
+    return {
+        "weight": torch.randn(3, 4, generator=drawn).t(),
+        "table": torch.randn(5_000_000, generator=drawn),
+        "half": torch.randn(7, generator=drawn).half()[::2],
+        "mean": torch.randn(2, generator=drawn).bfloat16(),
+        "steps": torch.tensor(rank + 3),
+        "mask": torch.rand(9, generator=drawn) > 0.5,
+        "none": torch.empty(0, 4),
+        "poisoned": torch.full((2,), float("nan") if rank else 1.0),
+        "phase": torch.randn(3, generator=drawn, dtype=torch.complex64),
+        "bias": torch.nn.Parameter(torch.randn(4, generator=drawn)),
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_broadcast_gives_all_ranks_what_rank_0_has(ranks: int) -> None:
+    def body(rank: int, group: Any, store: Any) -> list[bool]:
+        transport = Transport(group, timeout_s=20, store=store)
+        tensors, expected = _state(rank), _state(0)
+        places = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        transport.broadcast(tensors)
+        transport.broadcast(tensors, "the broadcast of the buffers", compared=True)
+        transport.close()
+        assert places == {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        return [torch.equal(tensor, expected[name]) for name, tensor in tensors.items()]
+
+    assert all(all(found) for found in run_ranks_as_threads(ranks, body))
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"a": torch.ones(2), "b": torch.ones(3, 3)}, r"from tensor 1 on, which is 'b', float32 \[3, "),
+        ({"a": torch.ones(2), "c": torch.ones(3, 2)}, r"from tensor 1 on, which is '[bc]', float32 \[3, 2\]"),
+        ({"a": torch.ones(2), "b": torch.ones(3, 2).double()}, "from tensor 1 on, which is 'b', float"),
+        ({"b": torch.ones(3, 2), "a": torch.ones(2)}, "from tensor 0 on, which is '[ab]'"),
+        ({"a": torch.ones(2)}, r"from tensor 1 on.* they have \[2, 2, 1\] tensors"),
+        ({}, r"from tensor 0 on.* they have \[2, 2, 0\] tensors"),
+    ],
+)
+def test_a_broadcast_names_the_tensor_that_differs_on_every_rank(
+    other: dict[str, torch.Tensor], named: str
+) -> None:
+    def body(rank: int, group: Any, store: Any) -> None:
+        transport = Transport(group, timeout_s=20, store=store)
+        tensors = other if rank == 2 else {"a": torch.ones(2), "b": torch.ones(3, 2)}
+        with pytest.raises(InputError, match=named):
+            transport.broadcast(tensors)
+        transport.barrier("the end")
+        transport.close()
+
+    run_ranks_as_threads(3, body)
+
+
+def test_a_broadcast_that_waits_in_vain_names_tensor_and_rank() -> None:
+    def body(rank: int, group: Any, store: Any) -> str:
+        transport = Transport(group, timeout_s=1.0, store=store)
+        if rank == 0:
+            time.sleep(5)
+            return ""
+        with pytest.raises(PeerError) as caught:
+            transport.broadcast({"first.weight": torch.ones(2), "last.bias": torch.ones(3)}, compared=True)
+        transport.close()
+        return str(caught.value)
+
+    for message in run_ranks_as_threads(3, body)[1:]:
+        assert "the broadcast of the parameters ('first.weight' to 'last.bias'): rank 0 " in message
+        assert "rank 0 sent nothing" in message or "rank 0 failed first" in message
+
+
+@pytest.mark.parametrize("content", [b"", b"0", bytes(range(256)) * 300])
+def test_bytes_of_rank_0_come_to_all(content: bytes) -> None:
+    def body(rank: int, group: Any, store: Any) -> bytes:
+        transport = Transport(group, timeout_s=20, store=store)
+        found = transport.from_first(content if rank == 0 else b"not used", "a plan")
+        transport.close()
+        return found
+
+    assert run_ranks_as_threads(3, body) == [content] * 3

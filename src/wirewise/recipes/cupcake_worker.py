@@ -233,9 +233,8 @@ class _Rank:
 
     def _from_first(self, value: Any, kind: Any) -> Any:
         """What rank 0 has, on all ranks."""
-        held = [msgspec.json.encode(value)]
-        dist.broadcast_object_list(held)
-        return msgspec.json.decode(held[0], type=kind)
+        text = self.transport.from_first(msgspec.json.encode(value), "what rank 0 decided")
+        return msgspec.json.decode(text, type=kind)
 
     def _result(self, found: Measured, records: dict[str, PlanRecord]) -> CompressionRun:
         job = self.job

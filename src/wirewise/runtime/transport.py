@@ -20,7 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from wirewise.errors import PeerError
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.alike import alike_groups, description, digests, first_and_last
 
 __all__ = ["Pending", "Transport"]
 
@@ -106,6 +107,78 @@ class Transport:
         out = [torch.empty_like(tensor) for _ in range(self.world_size)]
         self._carry_out(lambda: self.group.allgather([out], [tensor]), what)
         return out
+
+    @torch.no_grad()
+    def broadcast(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        what: str = "the broadcast of the parameters",
+        *,
+        compared: bool = False,
+    ) -> None:
+        """Give all ranks the values of rank 0, in place, several tensors at a time.
+
+        Args:
+            tensors: By name, of any type and on any device, in one order on all ranks.
+            what: Name of the exchange for error messages.
+            compared: Whether names, shapes and types are known to be those of rank 0; else they are compared first.
+
+        Raises:
+            InputError: A tensor that differs in name, shape or type; raised on every rank, and names the tensor.
+            PeerError: A peer is gone.
+        """
+        if self.world_size == 1:
+            return
+        if not compared:
+            self._compare(tensors, what)
+        for names in alike_groups(tensors):
+            group = [tensors[name] for name in names]
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+            flat = self._broadcast_flat(flat, f"{what} ({first_and_last(names)})")
+            for tensor, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
+                tensor.detach().copy_(part.view(tensor.shape))
+
+    def from_first(self, content: bytes, what: str) -> bytes:
+        """What rank 0 gives; the other ranks' `content` is not used.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        size = self._broadcast_flat(torch.tensor([len(content)]), f"{what} (its size)")
+        if self.rank == 0:
+            sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0)
+        else:
+            sent = torch.empty(int(size), dtype=torch.uint8)
+        return self._broadcast_flat(sent, what).numpy().tobytes() if sent.numel() else b""
+
+    def _compare(self, tensors: Mapping[str, torch.Tensor], what: str) -> None:
+        """Raise on every rank unless all have tensors of the same names, shapes and types in the same order."""
+        own = digests(tensors)
+        short = torch.stack([torch.tensor(len(own)), own.sum()])
+        seen = torch.stack(self.all_gather(short, what))
+        if bool((seen == seen[0]).all()):
+            return
+        count = int(seen[:, 0].min())
+        others = torch.stack(self.all_gather(own[:count].contiguous(), what)) if count else own[None, :0]
+        differ = (others != others[0]).any(dim=0).nonzero().flatten().tolist()
+        place = differ[0] if differ else count
+        raise InputError(
+            f"{what}: ranks differ from tensor {place} on, which is {description(tensors, place)} on rank {self.rank}; "
+            f"they have {seen[:, 0].tolist()} tensors: give all ranks the same model"
+        )
+
+    def _broadcast_flat(self, flat: torch.Tensor, what: str) -> torch.Tensor:
+        """Values of rank 0, 1-D, of the same size everywhere, as bytes: no type is beyond a process group then."""
+        if self.world_size == 1:
+            return flat
+        staged = flat if flat.is_cuda == self.on_device else _side_of(flat, self.on_device)
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        started: list[dist.Work] = []
+        bits = staged.view(torch.uint8)
+        self.guard(lambda: started.append(self.group.broadcast([bits], options)), what)
+        self.wait_for(started[0], what)
+        return staged.to(flat.device)
 
     def barrier(self, what: str) -> None:
         """Wait for all ranks.
@@ -256,6 +329,10 @@ def first_failed(
 
 def _blame_key(rank: int) -> str:
     return f"wirewise/blame/{rank}"
+
+
+def _side_of(tensor: torch.Tensor, on_device: bool) -> torch.Tensor:
+    return tensor.cuda() if on_device else tensor.cpu()
 
 
 def _other_side(buffer: torch.Tensor) -> torch.Tensor:

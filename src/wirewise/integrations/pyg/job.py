@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -110,14 +111,12 @@ class Job:
             except Exception as error:
                 self._temporary.cleanup()
                 failure = error
-        name = torch.zeros(4096, dtype=torch.uint8)
-        name[: len(folder.encode())] = torch.tensor(list(folder.encode()), dtype=torch.uint8)
-        self.transport.all_reduce(name, "where the parts are")
+        name = self.transport.from_first(os.fsencode(folder), "where the parts are")
         if failure is not None:
             raise failure
-        if not name.any():
+        if not name:
             raise InputError("rank 0 cannot use the graph that it was given; its message says why")
-        return Path(bytes(name.tolist()).rstrip(b"\0").decode())
+        return Path(os.fsdecode(name))
 
     def distribute(self, model: nn.Module) -> nn.Module:
         """A copy of `model` with the same call that runs on own nodes and trains on all ranks.

@@ -99,11 +99,7 @@ class _Step:
         self.twin, self.job, self.view = twin, job, view
         self.proven: set[tuple[bool, bool]] = set()
         self.steps = 0
-        state = [*twin.parameters(), *twin.buffers()]
-        for tensor in state:
-            if job.transport.rank:
-                tensor.detach().zero_()
-            job.transport.all_reduce(tensor.detach(), "broadcast of the parameters")
+        job.transport.broadcast(dict([*twin.named_parameters(), *twin.named_buffers()]))
         self.kinds = [(t.dtype, t.device) for t in twin.parameters()]
         for parameter in twin.parameters():
             parameter._wirewise_distributed = True  # type: ignore[attr-defined]

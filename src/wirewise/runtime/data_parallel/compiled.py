@@ -19,7 +19,6 @@ from wirewise.runtime.data_parallel.capture import Capture, Loss, capture
 from wirewise.runtime.data_parallel.changes import why_no_compiler
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.matching import check_agreement, parameters_of
-from wirewise.runtime.data_parallel.parallel import _broadcast
 from wirewise.runtime.data_parallel.reducer import transport_of
 from wirewise.runtime.data_parallel.regions import Part, cut, module_of
 from wirewise.runtime.transport import Transport
@@ -81,7 +80,7 @@ def compile_step(
             f"{transport.world_size} ranks; make the plan again or start {plan.world_size}"
         )
     check_agreement(transport, model, plan, Compression())
-    _broadcast(transport, [*model.parameters(), *model.buffers()], "the broadcast of the parameters")
+    transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
     return CompiledStep(
         model, capture(model, loss, example_batch), plan, transport, compiler, rest, broadcast_buffers
     )
@@ -179,7 +178,8 @@ class CompiledStep:
                 "model.train() or model.eval() before it, or make another step"
             )
         if self._broadcast_buffers:
-            _broadcast(self.transport, self.model.buffers(), "the broadcast of the buffers")
+            buffers = dict(self.model.named_buffers())
+            self.transport.broadcast(buffers, "the broadcast of the buffers", compared=True)
         # No input asks for gradients, so autograd records nothing. Its mode stays on: oneDNN's recurrent layer
         # keeps what its backward operator reads only then.
         with torch.enable_grad():

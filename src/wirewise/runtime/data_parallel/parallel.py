@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -19,8 +19,6 @@ from wirewise.runtime.data_parallel.reducer import Reducer, Until, Unused, trans
 from wirewise.runtime.transport import Transport
 
 __all__ = ["DataParallel", "parallel"]
-
-_BROADCAST_BYTES = 2**24
 
 
 def parallel(
@@ -102,7 +100,7 @@ class DataParallel(nn.Module):
         self._make = reducer
         self.reducer = reducer(plan=plan)
         self._undo = changes.apply(module, plan)
-        _broadcast(transport, [*module.parameters(), *module.buffers()], "the broadcast of the parameters")
+        transport.broadcast(dict([*module.named_parameters(), *module.named_buffers()]))
 
     @property
     def plan(self) -> FusionPlan:
@@ -146,7 +144,8 @@ class DataParallel(nn.Module):
         self.reducer.wait()
         first = self.reducer.synchronizes and self.training and torch.is_grad_enabled()
         if self.broadcast_buffers and first:
-            _broadcast(self.transport, self.module.buffers(), "the broadcast of the buffers")
+            buffers = dict(self.module.named_buffers())
+            self.transport.broadcast(buffers, "the broadcast of the buffers", compared=True)
         if self.plan.precision == "float32":
             return self.module(*args, **kwargs)
         device = next(self.module.parameters()).device.type
@@ -165,31 +164,3 @@ def _to_float32(value: Any) -> Any:
     if isinstance(value, dict):
         return type(value)((key, _to_float32(item)) for key, item in value.items())
     return value
-
-
-@torch.no_grad()
-def _broadcast(transport: Transport, tensors: Iterable[Tensor], what: str) -> None:
-    """Give all ranks the values of rank 0, several tensors at a time."""
-    if transport.world_size == 1:
-        return
-    for group in _groups(tensors):
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
-        transport.guard(partial(_from_first, transport.group, flat), what)
-        for tensor, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
-            tensor.detach().copy_(part.view(tensor.shape))
-
-
-def _from_first(group: dist.ProcessGroup, flat: Tensor) -> None:
-    options = dist.BroadcastOptions()
-    options.rootRank = 0
-    group.broadcast([flat], options).wait()
-
-
-def _groups(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    held: dict[Any, list[Tensor]] = {}
-    for tensor in tensors:
-        group = held.setdefault((tensor.dtype, tensor.device), [])
-        group.append(tensor)
-        if sum(t.nbytes for t in group) >= _BROADCAST_BYTES:
-            yield held.pop((tensor.dtype, tensor.device))
-    yield from held.values()

@@ -193,15 +193,8 @@ class Replanner:
 
     def _from_first(self, plan: FusionPlan | None) -> FusionPlan | None:
         """What rank 0 has, on all ranks."""
-        transport = self.model.transport
-        text = msgspec.json.encode(plan) if transport.rank == 0 else b""
-        size = torch.tensor([len(text)], dtype=torch.int64)
-        transport.all_reduce(size, "the size of the new plan", dist.ReduceOp.MAX)
-        codes = torch.zeros(int(size), dtype=torch.uint8)
-        if text:
-            codes.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        transport.all_reduce(codes, "the new plan", dist.ReduceOp.MAX)
-        return msgspec.json.decode(bytes(codes.tolist()), type=FusionPlan | None)
+        text = self.model.transport.from_first(msgspec.json.encode(plan), "the new plan")
+        return msgspec.json.decode(text, type=FusionPlan | None)
 
     def _slowest_probe(self) -> float:
         seconds = torch.tensor([self._probe(self.model.transport, self._probe_bytes)], dtype=torch.float64)

@@ -48,7 +48,7 @@ class TrainerOptions:
 
 
 class Trainer:
-    """Trains `model` on the parts of a graph, one per rank.
+    """Trains `model`, which starts as that of rank 0, on the parts of a graph, one per rank.
 
     The loss is the mean over all training nodes of the whole graph, so one rank and many ranks compute the
     same gradients. Single-label graphs use cross-entropy, multi-label graphs binary cross-entropy.
@@ -88,7 +88,7 @@ class Trainer:
         )
         self.graph = LocalGraph(tensors, self.exchange, options.seed)
         self.bits = BitController(self.exchange, tensors, replan_every=options.replan_every)
-        self._broadcast()
+        transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
         make = optimizer or (
             lambda p: torch.optim.Adam(p, lr=options.learning_rate, weight_decay=options.weight_decay)
         )
@@ -96,13 +96,6 @@ class Trainer:
         self.reducer = GradientReducer(model.parameters(), transport, bits=mode.gradient_bits)
         self.epoch = 0
         self._pending: list[_Measured] = []
-
-    def _broadcast(self) -> None:
-        """Start every rank from the parameters of rank 0."""
-        for tensor in [*self.model.parameters(), *self.model.buffers()]:
-            if self.transport.rank:
-                tensor.detach().zero_()
-            self.transport.all_reduce(tensor.detach(), "broadcast of the parameters")
 
     def train_epoch(self) -> float:
         """Train one epoch and return the mean loss over all training nodes.
