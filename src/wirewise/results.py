@@ -16,6 +16,8 @@ __all__ = [
     "MiniBatchRecord",
     "MiniBatchRun",
     "ModeResult",
+    "PlacementRecord",
+    "PlacementRun",
     "PlanRecord",
     "RunResult",
 ]
@@ -252,3 +254,42 @@ class IncrementalRun(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     seed: int
     methods: dict[str, IncrementalRecord]
+
+
+class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A placement of tasks under an order of flows, simulated and carried out; seconds are those of an iteration."""
+
+    method: str
+    policy: str
+    simulated_s: float
+    measured_s: float
+    """Median over turns."""
+    turns_s: tuple[float, ...]
+    error: float
+    """simulated / measured - 1."""
+    simulated_gain: float
+    """Share of the first plan's time that is saved, in the simulation."""
+    measured_gain: float
+    """Share of the first plan's time that is saved, on the hosts."""
+    lower_bound_s: float
+    """Simulated seconds that no order of flows beats with these places."""
+    crossing_bytes: float
+    """Bytes between tasks on different hosts in an iteration."""
+    latest: dict[str, tuple[str, float]]
+    """For each kind of task, and for flows: which ended furthest from its simulated end, and by how many seconds."""
+
+
+class PlacementRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Placements of the same tasks, carried out in turns on hosts of a lab."""
+
+    emulated: str
+    """What was not real, in words."""
+    links: tuple[str, ...]
+    """Rate of each host."""
+    tasks: int
+    iterations: int
+    turns: int
+    plans: dict[str, PlacementRecord]
+    """The first one is what the others are compared with."""
+    fastest: str
+    """Name of the plan with the shortest measured iteration."""

@@ -20,6 +20,7 @@ _COMMANDS = {
     "adaqp, on the way": "run adaqp --resume {folder}",
     "salientpp": "run salientpp --out {folder}",
     "sea-er": "run sea-er --out {folder}",
+    "gnn-tasks": "run gnn-tasks --dataset debian --out {folder}",
     "cupcake": "run cupcake --trace {trace} --out {folder}",
     "dpro": "run dpro --out {folder} -- {python} -c pass",
     "advise": "advise --out {folder} -- {python} -c pass",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch
+from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch, run_placement
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
 from wirewise.errors import InputError, PeerError
 
@@ -25,6 +25,7 @@ app.command()(collectives.collective)
 app.command()(run_gradients.cupcake)
 app.command()(run_mini_batch.salientpp)
 app.command("sea-er")(run_incremental.sea_er)
+app.command("gnn-tasks")(run_placement.gnn_tasks)
 
 
 @app.callback()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -18,26 +18,93 @@ from numpy.typing import NDArray
 from wirewise.cost.interfaces import Links
 from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder, owns_folder
-from wirewise.planners.placement import PlacementProblem, host_links
-from wirewise.plans import PlacementPlan
+from wirewise.planners.placement import METHODS, PlacementProblem, host_links
+from wirewise.planners.placement import plan as make_plan
+from wirewise.plans import PlacementPlan, save
+from wirewise.plans.placement import KINDS, FlowPolicy
 from wirewise.recipes.launch import in_lab
+from wirewise.results import PlacementRecord, PlacementRun
+from wirewise.runtime.flows import ORDERS
 from wirewise.sim.flows import FlowRun, FlowSimulator
 from wirewise.topology import lab_hosts
 from wirewise.trace.tasks import TaskSet
 from wirewise.units import parse_rate
 
-__all__ = ["PAYLOAD_SHARE", "Compared", "Job", "LineTimes", "OpTimes", "lab_links", "lab_problem", "run"]
+__all__ = [
+    "PAYLOAD_SHARE",
+    "Compared",
+    "Job",
+    "LineTimes",
+    "OpTimes",
+    "Wish",
+    "lab_links",
+    "lab_problem",
+    "make_job",
+    "plan_file",
+    "run",
+    "summarise",
+]
 
 PAYLOAD_SHARE = 0.9
 """Of a link's rate that hosts use both ways at once. 0.956 is payload of full packets, acknowledgements take 0.02, and
 what is left keeps queues short."""
 
 
+class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The placements to compare, and the lab that carries them out.
+
+    Raises:
+        InputError: A value that cannot be used.
+    """
+
+    hosts: int = 4
+    link: str = "100mbit"
+    links: dict[int, str] = {}
+    """Rates of single hosts that differ from `link`."""
+    methods: tuple[str, ...] = ("colocated", "store-affine", "gnn-tasks")
+    policies: tuple[str, ...] = ("iter", "oes")
+    """Each method is planned and carried out under each policy; the first method under the first policy is what the
+    others are compared with."""
+    steps: int = 1000
+    """Placements that the search of gnn-tasks tries."""
+    turns: int = 3
+    seed: int = 0
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("hosts", 2), ("steps", 0), ("turns", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if not 0 < self.timeout_s < float("inf"):
+            raise InputError(f"timeout_s is {self.timeout_s}; expected a finite number above 0")
+        for name, known in (("methods", METHODS), ("policies", tuple(ORDERS))):
+            words = getattr(self, name)
+            if not words or len(set(words)) < len(words) or not set(words) <= set(known):
+                raise InputError(f"{name} are {list(words)}; expected some of: {', '.join(known)}, each once")
+        if absent := [host for host in self.links if host >= self.hosts]:
+            raise InputError(
+                f"links name host {absent[0]}; expected hosts 0 to {self.hosts - 1}, or more hosts (--hosts)"
+            )
+        for rate in (self.link, *self.links.values()):
+            parse_rate(rate)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each host."""
+        return _host_names(self.hosts)
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        """Rate of each host."""
+        return tuple(self.links.get(host, self.link) for host in range(self.hosts))
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the hosts of a lab carry out.
 
     Raises:
-        InputError: No turn, no plan, or plans for another number of hosts than there are links.
+        InputError: No turn, no plan, plans for another number of hosts than there are links, or a policy whose rates
+            chunks do not give.
     """
 
     tasks: TaskSet
@@ -53,6 +120,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             if plan.world_size != len(self.links):
                 raise InputError(
                     f"plan {name!r} is for {plan.world_size} hosts; expected {len(self.links)}, one a link"
+                )
+            if plan.policy not in ORDERS:
+                raise InputError(
+                    f"plan {name!r} shares links under {plan.policy!r}, which chunks cannot follow; expected one of: "
+                    f"{', '.join(ORDERS)}"
                 )
         if self.turns < 1 or not self.plans or not 0 < self.timeout_s < float("inf"):
             raise InputError(
@@ -119,7 +191,33 @@ def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:
     Raises:
         InputError, PlanError: As `PlacementProblem`.
     """
-    return PlacementProblem(tasks, tuple(f"host{number}" for number in range(len(links))), lab_links(links))
+    return PlacementProblem(tasks, _host_names(len(links)), lab_links(links))
+
+
+def _host_names(count: int) -> tuple[str, ...]:
+    return tuple(f"host{number}" for number in range(count))
+
+
+def make_job(wish: Wish, tasks: TaskSet) -> Job:
+    """Plan every method under every policy; plans are named METHOD:POLICY.
+
+    Raises:
+        InputError, PlanError: As `PlacementProblem` and `planners.placement.plan`.
+    """
+    problem = lab_problem(tasks, wish.rates)
+    plans = {
+        f"{method}:{policy}": make_plan(
+            problem, method=method, policy=cast(FlowPolicy, policy), steps=wish.steps, seed=wish.seed
+        )
+        for policy in wish.policies
+        for method in wish.methods
+    }
+    return Job(tasks=tasks, links=wish.rates, plans=plans, turns=wish.turns, timeout_s=wish.timeout_s)
+
+
+def plan_file(folder: Path, name: str) -> Path:
+    """The file of a run's folder that holds a plan."""
+    return folder / f"plan-{name.replace(':', '-')}.json"
 
 
 @owns_folder
@@ -128,7 +226,7 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compare
 
     Args:
         job: What.
-        folder: Takes the job, logs and the measured times.
+        folder: Takes the job, the plans, logs and the measured times.
         say: Hears what goes on.
 
     Raises:
@@ -138,6 +236,8 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compare
     make_folder(folder)
     with atomic_file(folder / "job.json") as file:
         file.write(msgspec.json.encode(job))
+    for name, one in job.plans.items():
+        save(one, plan_file(folder, name))
     outcome = in_lab(
         "wirewise.recipes.gnn_tasks_worker",
         folder,
@@ -148,6 +248,40 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compare
     )
     measured = msgspec.json.decode(outcome, type=dict[str, list[OpTimes]])
     return compare(job, measured)
+
+
+def summarise(job: Job, found: Mapping[str, Compared]) -> PlacementRun:
+    """All plans of a job next to its first one, as a command writes them."""
+    first = found[next(iter(job.plans))]
+    return PlacementRun(
+        emulated="executions of tasks are slept; links, TCP, bytes and the order of flows are real",
+        links=job.links,
+        tasks=len(job.tasks.tasks),
+        iterations=job.tasks.iterations,
+        turns=job.turns,
+        plans={name: _record(job, name, found[name], first) for name in job.plans},
+        fastest=min(job.plans, key=lambda name: found[name].measured_s),
+    )
+
+
+def _record(job: Job, name: str, one: Compared, first: Compared) -> PlacementRecord:
+    plan, steps = job.plans[name], job.tasks.iterations
+    places = plan.places
+    crossing = [flow for flow in job.tasks.flows if places[flow.source] != places[flow.target]]
+    worst = {kind: line for kind in (*KINDS, "flow") if (line := one.latest(kind)) is not None}
+    return PlacementRecord(
+        method=plan.planner,
+        policy=plan.policy,
+        simulated_s=one.simulated_s,
+        measured_s=one.measured_s,
+        turns_s=one.all_s,
+        error=one.error,
+        simulated_gain=1 - one.simulated_s / first.simulated_s,
+        measured_gain=1 - one.measured_s / first.measured_s,
+        lower_bound_s=plan.lower_bound_s / steps,
+        crossing_bytes=sum(sum(job.tasks.numbers(flow.size_bytes)) for flow in crossing) / steps,
+        latest={kind: (line.name, max(line.late_s, key=abs)) for kind, line in worst.items()},
+    )
 
 
 def compare(job: Job, measured: Mapping[str, list[OpTimes]]) -> dict[str, Compared]:
