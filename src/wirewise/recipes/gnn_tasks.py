@@ -21,13 +21,13 @@ from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.planners.placement import METHODS, PlacementProblem, host_links
 from wirewise.planners.placement import plan as make_plan
 from wirewise.plans import PlacementPlan, save
-from wirewise.plans.placement import KINDS, FlowPolicy
+from wirewise.plans.placement import FlowPolicy
 from wirewise.recipes.launch import in_lab
 from wirewise.results import PlacementRecord, PlacementRun
 from wirewise.runtime.flows import ORDERS
 from wirewise.sim.flows import FlowRun, FlowSimulator
 from wirewise.topology import lab_hosts
-from wirewise.trace.tasks import TaskSet
+from wirewise.trace.tasks import KINDS, TaskSet
 from wirewise.units import parse_rate
 
 __all__ = [
