@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links
 from wirewise.planners.bitwidth import (
     BitWidthProblem,
     ChannelProblem,
@@ -62,7 +62,7 @@ def random_links(rng, ranks):
         for r in range(ranks)
         if s != r
     }
-    return LinkTable.of(links, ranks, ring=True)
+    return Links.of_pairs(links, ranks, ring=True)
 
 
 def timed(action, repeats=1):
@@ -134,7 +134,7 @@ def deciding(preset):
         whole = BitWidthProblem(exchanges=exchanges, world_size=ranks)
         for rate in (25e6, 125e6, 1.25e9, 12.5e9):
             costs = ExchangeCosts(
-                links=LinkTable.uniform(LinkCost(latency_s=1e-4, s_per_byte=1 / rate), ranks), codec=codec
+                links=Links.of_pairs(LinkCost(latency_s=1e-4, s_per_byte=1 / rate), ranks), codec=codec
             )
             tables = _tables(whole, costs)
             own = own_channels(whole, 0)

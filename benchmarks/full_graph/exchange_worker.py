@@ -208,7 +208,7 @@ def measure(case: Case, folder: Path, transport) -> Measured:
     if case.probe_bytes:
         probe(case, transport, measured)
     links = measure_links(transport, hosts_of(transport))
-    slope = [links.s_per_byte[p, transport.rank] for p in transport.peers]
+    slope = [links.pairs.s_per_byte[p, transport.rank] for p in transport.peers]
     measured.s_per_byte = float(over_ranks(transport, [float(np.mean(slope))]).mean())
     if case.modes:
         part = graph.load_part(folder / "parts", transport.rank, transport.world_size)

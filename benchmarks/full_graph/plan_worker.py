@@ -83,7 +83,7 @@ def plan_and_time(job: Job, folder: Path, transport, epochs: int, repeats: int) 
     if decision is not None and costs is not None:
         found.predicted_s = dict(decision.exposed_s)
         found.size_bytes = {name: int(size.sum()) for name, size in decision.size_bytes.items()}
-        found.s_per_byte = costs.links.s_per_byte.tolist()
+        found.s_per_byte = costs.links.pairs.s_per_byte.tolist()
     time_rounds(trainer, repeats + 1, found)
     trainer.close()
     return found

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from common import Page, arguments, scratch, verdict
+from wirewise.cost import Links
 from wirewise.graph import BlockModel, block_model, load, partition
 from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache import CacheProblem
@@ -31,7 +32,6 @@ from wirewise.planners.placement import (
     PlacementProblem,
     first_fit,
     from_graph,
-    host_links,
     plan,
     search,
 )
@@ -70,8 +70,8 @@ ROW_BYTES = 404
 
 def interfaces(kind, seed, hosts=4):
     if kind == "uniform":
-        return host_links(lab_hosts([RATES[1]] * hosts))
-    return host_links(lab_hosts(np.random.default_rng(seed).choice(RATES, hosts).tolist()))
+        return Links.of(lab_hosts([RATES[1]] * hosts))
+    return Links.of(lab_hosts(np.random.default_rng(seed).choice(RATES, hosts).tolist()))
 
 
 def problem_of(kind, seed, **sizes):
@@ -162,7 +162,7 @@ def exhaustive(page, preset):
 
 def events_row(page, preset):
     tasks = random_tasks(hosts=6, workers=10, samplers=2, iterations=preset["iterations"])
-    simulator = FlowSimulator(tasks, host_links(lab_hosts([RATES[1]] * 6)))
+    simulator = FlowSimulator(tasks, Links.of(lab_hosts([RATES[1]] * 6)))
     places = [n % 6 if task.kind != "sampler" else (n + 3) % 6 for n, task in enumerate(tasks.tasks)]
     page.add(
         f"## Seconds of the simulator (P5, measured)\n\n6 hosts, 10 workers of 2 samplers, {tasks.iterations} "
@@ -227,7 +227,7 @@ def graph_row(page, preset):
             problem = sampled(name)
             counted = np.array([counted_rows(problem, k, preset["epochs"]).mean(axis=0) for k in range(4)])
             known = PlacementProblem(
-                with_rows(tasks_of(problem, hosts, "expected"), counted), hosts, host_links(LAB)
+                with_rows(tasks_of(problem, hosts, "expected"), counted), hosts, Links.of(LAB)
             )
             best = ms_of(known, plan(known, steps=600))
             together = ms_of(known, plan(known, method="colocated"))
@@ -235,7 +235,7 @@ def graph_row(page, preset):
                 job = tasks_of(problem, hosts, volumes)
                 error = 100 * np.abs(rows_of(job) / counted - 1)
                 own = np.eye(4, dtype=bool)
-                placed = ms_of(known, plan(PlacementProblem(job, hosts, host_links(LAB)), steps=600))
+                placed = ms_of(known, plan(PlacementProblem(job, hosts, Links.of(LAB)), steps=600))
                 row(
                     name, volumes, f"{error[~own].mean():.1f}", f"{error[own].mean():.1f}",
                     f"{together:.1f}", f"{placed:.1f}", f"{best:.1f}", f"{placed / best:.3f}",

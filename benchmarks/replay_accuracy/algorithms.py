@@ -57,7 +57,7 @@ def _replays(page: Page, done: dict[tuple[str, str, str], Done]) -> None:
                 layout,
                 model,
                 name,
-                f"{cost.fit_links(one.trace).bandwidth_out_bytes_per_s.min() / 1e6:.1f}",
+                f"{cost.Links.fit(one.trace).bandwidth_out_bytes_per_s.min() / 1e6:.1f}",
                 f"{report.measured_step_s * 1e3:.1f}",
                 f"{report.predicted_step_s * 1e3:.1f}",
                 percent(report.error),
@@ -86,10 +86,10 @@ def _others(page: Page, done: dict[tuple[str, str, str], Done]) -> None:
 
 
 def _as_one(base: trace.Trace, work: Work) -> float:
-    links, change = cost.fit_links(base), f"algorithm={told(work)}"
+    links, change = cost.Links.fit(base), f"algorithm={told(work)}"
     return sim.replay_trace(trace.whole(base), links=links, what_if=change).what_if.predicted_step_s
 
 
 def _hop_by_hop(base: trace.Trace, work: Work) -> float:
     build = partial(trace.build, algorithm=work.algorithm, servers=work.servers, expand=True)
-    return sim.replay_trace(trace.whole(base), build, cost.fit_links(base)).predicted_step_s
+    return sim.replay_trace(trace.whole(base), build, cost.Links.fit(base)).predicted_step_s

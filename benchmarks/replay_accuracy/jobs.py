@@ -95,7 +95,7 @@ def predicted(done: Done, what_if: str, links: cost.Links | None = None) -> floa
 
 def baselines(done: Done) -> dict[str, float]:
     """Mean step of each simple prediction."""
-    links, number = cost.fit_links(done.trace), done.trace.steps()
+    links, number = cost.Links.fit(done.trace), done.trace.steps()
     graphs = [trace.build(done.trace, step) for step in number[:: max(len(number) // 10, 1)]]
     found = {"one rank": one_rank_s, "sum": sum_of_parts_s, "max": slower_part_s}
     return {name: float(np.mean([f(graph, links) for graph in graphs])) for name, f in found.items()}

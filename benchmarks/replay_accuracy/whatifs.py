@@ -55,7 +55,7 @@ def _bandwidth(page: Page, preset: dict, done: dict) -> None:
     ) as row:
         for model in preset["grid_models"]:
             share = {
-                rate: cost.fit_links(done[model, rate, cap].trace).bandwidth_out_bytes_per_s[0]
+                rate: cost.Links.fit(done[model, rate, cap].trace).bandwidth_out_bytes_per_s[0]
                 / units.parse_rate(rate)
                 for rate in rates
             }

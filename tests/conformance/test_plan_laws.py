@@ -10,8 +10,7 @@ import pytest
 
 from wirewise import plans, sim
 from wirewise.collective import build, network
-from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
-from wirewise.cost.interfaces import Links
+from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.plans.cache import owner_digest, packed
 from wirewise.sim import flows
@@ -46,7 +45,7 @@ def bitwidth() -> plans.BitWidthPlan:
 
 def simulate_bitwidth(plan):
     link = LinkCost(latency_s=1e-4, s_per_byte=1e-6)
-    return sim.simulate_epoch(plan, ExchangeCosts(links=LinkTable.uniform(link, plan.world_size)))
+    return sim.simulate_epoch(plan, ExchangeCosts(links=Links.of_pairs(link, plan.world_size)))
 
 
 def broken_bitwidth():

@@ -12,7 +12,7 @@ from wirewise.cost import (
     EpochModel,
     ExchangeCosts,
     LinkCost,
-    LinkTable,
+    Links,
     break_even_bytes_per_s,
     exposed_s,
     ring_rounds,
@@ -28,7 +28,7 @@ def full(ranks, size):
 
 
 def test_channels_of_a_host_share_its_interface():
-    links = LinkTable.uniform(FAST, 3)
+    links = Links.of_pairs(FAST, 3)
     assert links.wire_s(full(3, 100)).tolist() == [3.0, 3.0, 3.0]
     only = np.zeros((3, 3), np.int64)
     only[0, 1] = 100
@@ -44,7 +44,7 @@ def test_ranks_of_one_host_share_its_interface_but_not_for_local_messages():
         for r in range(4)
         if s != r
     }
-    links = LinkTable.of(slow_between, 4, hosts=[0, 0, 1, 1])
+    links = Links.of_pairs(slow_between, 4, hosts=[0, 0, 1, 1])
     assert links.wire_s(full(4, 100)) == pytest.approx([4.0] * 4)
     local = np.zeros((4, 4), np.int64)
     local[0, 1] = 100
@@ -59,16 +59,16 @@ def test_a_slow_host_slows_what_enters_and_leaves_it_only():
         if s != r
     }
     size = full(3, 100)
-    assert LinkTable.of(costs, 3).wire_s(size) == pytest.approx([10.0, 10.0, 10.0])
+    assert Links.of_pairs(costs, 3).wire_s(size) == pytest.approx([10.0, 10.0, 10.0])
     size[2, :] = size[:, 2] = 0
-    assert LinkTable.of(costs, 3).wire_s(size) == pytest.approx([1.0, 1.0, 0.0])
+    assert Links.of_pairs(costs, 3).wire_s(size) == pytest.approx([1.0, 1.0, 0.0])
 
 
 def test_ring_is_the_sum_over_rounds_of_the_slowest_channel():
     assert ring_rounds(3) == [[(0, 1), (1, 2), (2, 0)], [(0, 2), (1, 0), (2, 1)]]
     size = full(3, 100)
     size[0, 1] = 300
-    assert LinkTable.uniform(FAST, 3, ring=True).wire_s(size) == pytest.approx([4.0 + 2.0] * 3)
+    assert Links.of_pairs(FAST, 3, ring=True).wire_s(size) == pytest.approx([4.0 + 2.0] * 3)
 
 
 @given(st.integers(2, 5), st.integers(0, 2**31))
@@ -80,24 +80,24 @@ def test_time_grows_with_bytes_and_the_load_predicts_it(ranks, seed):
         for r in range(ranks)
         if s != r
     }
-    links = LinkTable.of(costs, ranks)
+    links = Links.of_pairs(costs, ranks)
     size = rng.integers(1, 1000, (ranks, ranks)) * (1 - np.eye(ranks, dtype=np.int64))
     more = size.copy()
     more[0, 1] += 500
     assert (links.wire_s(more) >= links.wire_s(size)).all()
     # One cost for all: a line through (load, arrival) is the link's own line.
-    same = LinkTable.uniform(FAST, ranks)
+    same = Links.of_pairs(FAST, ranks)
     slowest = 1.0 + 0.01 * same.load(size).max(axis=0)
     assert same.wire_s(size) == pytest.approx(slowest)
 
 
 def test_wrong_shapes_are_named():
     with pytest.raises(InputError, match="no link cost from rank 0 to rank 2"):
-        LinkTable.of({(0, 1): FAST}, 3)
+        Links.of_pairs({(0, 1): FAST}, 3)
     with pytest.raises(InputError, match=r"hosts is \[0, 5\]"):
-        LinkTable.uniform(FAST, 2, hosts=[0, 5])
+        Links.of_pairs(FAST, 2, hosts=[0, 5])
     with pytest.raises(InputError, match="those of 2 ranks"):
-        LinkTable.uniform(FAST, 2).wire_s(np.zeros((3, 3)))
+        Links.of_pairs(FAST, 2).wire_s(np.zeros((3, 3)))
 
 
 def test_exposed_is_what_computing_does_not_hide_on_the_slowest_rank():
@@ -110,7 +110,7 @@ def test_share_makes_all_ranks_agree():
         link = LinkCost(latency_s=rank + 1.0, s_per_byte=(rank + 1) * 1e-9)
         codec = CodecCost.of_rates({4: 1e9 * (rank + 1)}, {4: 2e9})
         hidden = {"forward1": np.full(3, 0.1 * rank)}
-        return ExchangeCosts(links=LinkTable.uniform(link, 3), codec=codec, hidden_s=hidden)
+        return ExchangeCosts(links=Links.of_pairs(link, 3), codec=codec, hidden_s=hidden)
 
     sent = []
     for rank in range(3):
@@ -121,7 +121,7 @@ def test_share_makes_all_ranks_agree():
         assert one.hidden("forward1") == pytest.approx([0.0, 0.1, 0.2])
         assert one.codec.pack_s_per_value[4] == pytest.approx(4.0 / 2e9)
         assert one.hidden("backward1").tolist() == [0.0, 0.0, 0.0]
-    assert (shared[0].links.s_per_byte == shared[2].links.s_per_byte).all()
+    assert (shared[0].links.pairs.s_per_byte == shared[2].links.pairs.s_per_byte).all()
 
 
 def test_speedup_bounds_of_the_published_shares():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from wirewise.cost import Links
 from wirewise.cost.messages import message_samples
-from wirewise.cost.traces import fit_links
 from wirewise.trace.match import match
 from wirewise.trace.records import Header, Op, RankTrace, Trace
 
@@ -46,7 +46,7 @@ def rounds(per_round, count=20):
     "per_round", [[(0, 1)], [(0, 1), (1, 2), (2, 0)], [(1, 0), (2, 0)], [(0, 1), (0, 2)]]
 )
 def test_rate_of_the_interface_that_is_used_most(per_round):
-    links = fit_links(trace(rounds(per_round), ["x", "y", "z"]))
+    links = Links.fit(trace(rounds(per_round), ["x", "y", "z"]))
     assert links.bandwidth_out_bytes_per_s == pytest.approx(np.full(3, RATE), rel=1e-3)
     assert links.latency_s[0, 1] == pytest.approx(LATENCY, rel=1e-2)
 
@@ -66,12 +66,12 @@ def test_who_of_two_gets_more_does_not_matter_to_the_rate():
         size = int(random.choice([50_000, 400_000, 900_000]))
         ends = random.permutation([0.6, 1.0]) * (2 * size / RATE)
         found += [(0, target, size, now, now + end) for target, end in zip((1, 2), ends, strict=True)]
-    links = fit_links(trace(found, ["x", "y", "z"]))
+    links = Links.fit(trace(found, ["x", "y", "z"]))
     assert links.bandwidth_out_bytes_per_s == pytest.approx(np.full(3, RATE), rel=1e-3)
     assert links.latency_s[0, 1] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_messages_inside_a_host():
-    links = fit_links(trace(rounds([(0, 1)]), ["x", "x"]))
+    links = Links.fit(trace(rounds([(0, 1)]), ["x", "x"]))
     assert links.intra_bytes_per_s == pytest.approx([RATE], rel=1e-3)
     assert np.isinf(links.bandwidth_out_bytes_per_s).all()

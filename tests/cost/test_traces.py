@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from wirewise.cost.traces import fit_links, hosts_of, interference_of
+from wirewise.cost import Links
+from wirewise.cost.traces import hosts_of, interference_of
 from wirewise.trace.records import Header, Op, Probe, RankTrace, Trace
 
 RATE, LATENCY = 20e6, 5e-4
@@ -49,20 +50,20 @@ def trace(hosts, count=40, *, slowdown=1.0, link_bytes_per_s=0.0):
 
 
 def test_links_between_hosts():
-    links = fit_links(trace(["x", "y", "z"]))
+    links = Links.fit(trace(["x", "y", "z"]))
     assert links.bandwidth_out_bytes_per_s == pytest.approx(np.full(3, RATE), rel=1e-3)
     assert links.latency_s[0, 1] == pytest.approx(LATENCY, rel=1e-3)
     assert np.isinf(links.intra_bytes_per_s).all()
 
 
 def test_two_ranks_of_a_host_share_its_interface_once():
-    links = fit_links(trace(["x", "x", "y", "y"]))
+    links = Links.fit(trace(["x", "x", "y", "y"]))
     assert links.hosts == 2
     assert links.bandwidth_in_bytes_per_s == pytest.approx(np.full(2, RATE), rel=1e-3)
 
 
 def test_ranks_of_one_host():
-    links = fit_links(trace(["x", "x"], link_bytes_per_s=1e6))
+    links = Links.fit(trace(["x", "x"], link_bytes_per_s=1e6))
     assert links.intra_bytes_per_s == pytest.approx([RATE], rel=1e-3)
     assert links.bandwidth_out_bytes_per_s == pytest.approx([0.957e6])
 
@@ -78,13 +79,13 @@ def probed(hosts, rates):
 
 
 def test_a_late_block_makes_no_other_link_fast():
-    links = fit_links(probed(["x", "y"], [RATE, RATE / 2]))
+    links = Links.fit(probed(["x", "y"], [RATE, RATE / 2]))
     assert links.bandwidth_out_bytes_per_s == pytest.approx(np.full(2, RATE), rel=1e-3)
     assert links.bandwidth_in_bytes_per_s == pytest.approx(np.full(2, RATE), rel=1e-3)
 
 
 def test_hosts_with_clearly_faster_blocks_get_more():
-    links = fit_links(probed(["x", "y", "z"], [RATE, 3 * RATE, 3 * RATE]))
+    links = Links.fit(probed(["x", "y", "z"], [RATE, 3 * RATE, 3 * RATE]))
     assert links.bandwidth_out_bytes_per_s == pytest.approx(RATE * np.array([1, 3, 3]), rel=1e-3)
     assert links.bandwidth_in_bytes_per_s == pytest.approx(RATE * np.array([3, 1, 3]), rel=1e-3)
 

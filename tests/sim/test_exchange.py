@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.plans import BitWidthPlan, ChannelBits
 from wirewise.sim import ComputeTimes, predict_epoch, simulate_epoch
@@ -22,7 +22,7 @@ def plan(*exchanges):
 
 # A message of 400 bytes takes 1 + 4 seconds; packing it takes 0.5, unpacking 0.25.
 COSTS = ExchangeCosts(
-    links=LinkTable.uniform(LinkCost(latency_s=1.0, s_per_byte=0.01), 2),
+    links=Links.of_pairs(LinkCost(latency_s=1.0, s_per_byte=0.01), 2),
     codec=CodecCost(pack_s_per_row={32: 0.5}, unpack_s_per_row={32: 0.25}),
 )
 
@@ -73,5 +73,5 @@ def test_prediction_sums_up_and_says_that_it_is_simulated():
 def test_costs_of_another_job_are_refused():
     with pytest.raises(PlanError, match=r"2 ranks.*of 3"):
         simulate_epoch(
-            plan("forward1"), ExchangeCosts(links=LinkTable.uniform(LinkCost(latency_s=0, s_per_byte=0), 3))
+            plan("forward1"), ExchangeCosts(links=Links.of_pairs(LinkCost(latency_s=0, s_per_byte=0), 3))
         )

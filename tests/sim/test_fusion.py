@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.sim import replay, simulate_step, with_plan

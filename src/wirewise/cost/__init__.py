@@ -6,31 +6,32 @@ from wirewise.cost.collectives import LowerBound, best_segments, closed_form, co
 from wirewise.cost.exchange import (
     EpochModel,
     ExchangeCosts,
-    LinkTable,
     break_even_bytes_per_s,
     exposed_s,
-    ring_rounds,
     speedup_bound,
 )
-from wirewise.cost.interfaces import Links
 from wirewise.cost.interference import fit_interference
 from wirewise.cost.link import LinkCost, OnlineLinkCost, OnlineLinkTable, fit_link
-from wirewise.cost.traces import fit_links, interference_of
+from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.pairs import PairCosts
+from wirewise.cost.traces import interference_of
 from wirewise.cost.transfers import TransferCost, TransferSample, fit_transfers
+from wirewise.cost.wire import ring_rounds
 
 __all__ = [
     "CLOSED_FORMS",
+    "TCP_PAYLOAD",
     "ClosedForm",
     "CodecCost",
     "Counts",
     "EpochModel",
     "ExchangeCosts",
     "LinkCost",
-    "LinkTable",
     "Links",
     "LowerBound",
     "OnlineLinkCost",
     "OnlineLinkTable",
+    "PairCosts",
     "TransferCost",
     "TransferSample",
     "best_segments",
@@ -41,7 +42,6 @@ __all__ = [
     "fit_codec",
     "fit_interference",
     "fit_link",
-    "fit_links",
     "fit_transfers",
     "interference_of",
     "lower_bound",

@@ -1,200 +1,27 @@
-"""How long one exchange of halo messages takes, and what that does to an epoch.
-
-All ranks send at once, or in the rounds of a ring. Sent at once, a channel takes at least its own time, and
-at least the time that the interfaces at its ends need for everything that they carry: channels of a host
-share its interface. So rank r has its rows after
-
-    wire_r = max over senders s of  latency_sr + max(slope_sr * bytes_sr, out_s * egress_s, in_r * ingress_r)
-
-where out_s (in_r) is the smallest slope of a channel that leaves (enters) the host: no channel is faster
-than the interface. In a ring, round k carries the channels i -> i + k, and a round lasts as long as its
-slowest channel.
-"""
+"""What exchanges of halo messages do to an epoch: costs that ranks agree on, and bounds on what compressing gains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost.codec import CodecCost
-from wirewise.cost.link import LinkCost
+from wirewise.cost.links import Links
+from wirewise.cost.pairs import PairCosts
 from wirewise.errors import InputError
 
 __all__ = [
     "EpochModel",
     "ExchangeCosts",
-    "LinkTable",
     "break_even_bytes_per_s",
     "exposed_s",
-    "ring_rounds",
     "speedup_bound",
-    "wire_kernel",
 ]
 
 Matrix = NDArray[np.float64]
-
-
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
-def wire_kernel(
-    size: Matrix,
-    latency: Matrix,
-    slope: Matrix,
-    nic_out: Matrix,
-    nic_in: Matrix,
-    host: NDArray[np.int64],
-    ring: bool,
-    out: Matrix,
-) -> None:
-    """Seconds until each rank has all its rows, into `out` [P]; `size` is bytes [sender, receiver]."""
-    ranks = size.shape[0]
-    out[:] = 0.0
-    if ring:
-        total = 0.0
-        for step in range(1, ranks):
-            slowest = 0.0
-            for s in range(ranks):
-                r = (s + step) % ranks
-                if size[s, r] > 0.0:
-                    slowest = max(slowest, latency[s, r] + slope[s, r] * size[s, r])
-            total += slowest
-        out[:] = total
-        return
-    egress = np.zeros(ranks)
-    ingress = np.zeros(ranks)
-    for s in range(ranks):
-        for r in range(ranks):
-            if host[s] != host[r]:
-                egress[host[s]] += size[s, r]
-                ingress[host[r]] += size[s, r]
-    for s in range(ranks):
-        for r in range(ranks):
-            if size[s, r] > 0.0:
-                busy = slope[s, r] * size[s, r]
-                if host[s] != host[r]:
-                    busy = max(busy, nic_out[s] * egress[host[s]], nic_in[r] * ingress[host[r]])
-                out[r] = max(out[r], latency[s, r] + busy)
-
-
-def ring_rounds(world_size: int) -> list[list[tuple[int, int]]]:
-    """Channels (sender, receiver) of each round of a ring all-to-all."""
-    return [[(s, (s + k) % world_size) for s in range(world_size)] for k in range(1, world_size)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinkTable:
-    """Cost of every channel of a job, and which ranks share an interface."""
-
-    latency_s: Matrix
-    """[sender, receiver]; the diagonal is ignored."""
-    s_per_byte: Matrix
-    """[sender, receiver]."""
-    hosts: NDArray[np.int64]
-    """Host number of each rank, [P], numbers below P. Channels inside a host do not use its interface."""
-    ring: bool = False
-    """Rounds of a ring; otherwise all channels at once."""
-
-    @classmethod
-    def of(
-        cls,
-        links: Mapping[tuple[int, int], LinkCost],
-        world_size: int,
-        *,
-        hosts: Sequence[int] | None = None,
-        ring: bool = False,
-    ) -> LinkTable:
-        """From the cost of each (sender, receiver).
-
-        Raises:
-            InputError: A channel is missing, or the hosts are not one number below `world_size` a rank.
-        """
-        latency, slope = np.zeros((world_size, world_size)), np.zeros((world_size, world_size))
-        for s in range(world_size):
-            for r in range(world_size):
-                if s == r:
-                    continue
-                if (s, r) not in links:
-                    raise InputError(
-                        f"no link cost from rank {s} to rank {r}; measure all {world_size} ranks"
-                    )
-                latency[s, r], slope[s, r] = links[s, r].latency_s, links[s, r].s_per_byte
-        host = np.arange(world_size) if hosts is None else np.asarray(hosts, dtype=np.int64)
-        if host.shape != (world_size,) or (host < 0).any() or (host >= max(world_size, 1)).any():
-            raise InputError(
-                f"hosts is {host.tolist()}; expected {world_size} numbers from 0 to {world_size - 1}, one "
-                "a rank"
-            )
-        return cls(latency_s=latency, s_per_byte=slope, hosts=host.astype(np.int64), ring=ring)
-
-    @classmethod
-    def uniform(
-        cls, link: LinkCost, world_size: int, *, hosts: Sequence[int] | None = None, ring: bool = False
-    ) -> LinkTable:
-        """The same cost for every channel."""
-        channels = {(s, r): link for s in range(world_size) for r in range(world_size) if s != r}
-        return cls.of(channels, world_size, hosts=hosts, ring=ring)
-
-    @property
-    def world_size(self) -> int:
-        """Ranks."""
-        return len(self.hosts)
-
-    @property
-    def crosses(self) -> NDArray[np.bool_]:
-        """Channels that leave their host, [sender, receiver]."""
-        return np.not_equal(self.hosts[:, None], self.hosts[None, :])
-
-    def nics(self) -> tuple[Matrix, Matrix]:
-        """Seconds a byte of the interface of each rank's host, out [P] and in [P]."""
-        slope = np.where(self.crosses, self.s_per_byte, np.inf)
-        out, into = np.full(self.world_size, np.inf), np.full(self.world_size, np.inf)
-        np.minimum.at(out, self.hosts, slope.min(axis=1))
-        np.minimum.at(into, self.hosts, slope.min(axis=0))
-        out, into = out[self.hosts], into[self.hosts]
-        return np.where(np.isfinite(out), out, 0.0), np.where(np.isfinite(into), into, 0.0)
-
-    def load(self, size: Matrix | NDArray[np.int64]) -> Matrix:
-        """Bytes that compete with each channel on its slower interface, [sender, receiver].
-
-        Regress arrival times on these bytes (not on the channel's own), and `wire_s` predicts what was
-        measured.
-        """
-        if self.ring:
-            return np.asarray(size, dtype=np.float64)
-        crossing = np.where(self.crosses, size, 0).astype(np.float64)
-        egress, ingress = np.zeros(self.world_size), np.zeros(self.world_size)
-        np.add.at(egress, self.hosts, crossing.sum(axis=1))
-        np.add.at(ingress, self.hosts, crossing.sum(axis=0))
-        nic_out, nic_in = self.nics()
-        out_s, in_s = nic_out * egress[self.hosts], nic_in * ingress[self.hosts]
-        pair = np.where(
-            out_s[:, None] >= in_s[None, :], egress[self.hosts][:, None], ingress[self.hosts][None]
-        )
-        return np.where(self.crosses & (size > 0), pair, size).astype(np.float64)
-
-    def wire_s(self, size: Matrix | NDArray[np.int64]) -> Matrix:
-        """Seconds until each rank has all its rows, [P], for bytes [sender, receiver]."""
-        if size.shape != self.latency_s.shape:
-            raise InputError(
-                f"got bytes of shape {size.shape}, the links are those of {self.world_size} ranks; "
-                "measure the links of this job"
-            )
-        nic_out, nic_in = self.nics()
-        result = np.zeros(self.world_size)
-        wire_kernel(
-            np.ascontiguousarray(size, dtype=np.float64),
-            self.latency_s,
-            self.s_per_byte,
-            nic_out,
-            nic_in,
-            self.hosts,
-            self.ring,
-            result,
-        )
-        return result
 
 
 def exposed_s(wire_s: Matrix, hidden_s: Matrix | float, codec_s: Matrix | float) -> float:
@@ -209,7 +36,7 @@ def exposed_s(wire_s: Matrix, hidden_s: Matrix | float, codec_s: Matrix | float)
 class ExchangeCosts:
     """Everything measured that a planner prices an exchange with; equal on all ranks after `share`."""
 
-    links: LinkTable
+    links: Links
     codec: CodecCost = field(default_factory=CodecCost)
     hidden_s: Mapping[str, Matrix] = field(default_factory=dict)
     """Computing that goes on while an exchange is on the wire, [P] by exchange; missing: none."""
@@ -231,8 +58,8 @@ class ExchangeCosts:
         names, bits = sorted(self.hidden_s), self._codec_bits()
         own = np.concatenate(
             [
-                self.links.latency_s[:, rank],
-                self.links.s_per_byte[:, rank],
+                self.links.pairs.latency_s[:, rank],
+                self.links.pairs.s_per_byte[:, rank],
                 [self.hidden(name)[rank] for name in names],
                 [table.get(b, 0.0) for table in self._codec_tables() for b in bits],
             ]
@@ -242,10 +69,9 @@ class ExchangeCosts:
         codec = np.median(gathered[:, 2 * ranks + len(names) :], axis=0).reshape(4, len(bits))
         tables = [dict(zip(bits, row, strict=True)) for row in codec.tolist()]
         hidden = {n: gathered[:, 2 * ranks + i].copy() for i, n in enumerate(names)}
-        links = replace(
-            self.links,
-            latency_s=np.ascontiguousarray(gathered[:, :ranks].T),
-            s_per_byte=np.ascontiguousarray(gathered[:, ranks : 2 * ranks].T),
+        pairs = PairCosts(
+            np.ascontiguousarray(gathered[:, :ranks].T),
+            np.ascontiguousarray(gathered[:, ranks : 2 * ranks].T),
         )
         shared = CodecCost(
             pack_s_per_value=tables[0],
@@ -253,7 +79,7 @@ class ExchangeCosts:
             pack_s_per_row=tables[2],
             unpack_s_per_row=tables[3],
         )
-        return ExchangeCosts(links=links, codec=shared, hidden_s=hidden)
+        return ExchangeCosts(links=self.links.with_pairs(pairs), codec=shared, hidden_s=hidden)
 
     def _codec_tables(self) -> list[dict[int, float]]:
         c = self.codec

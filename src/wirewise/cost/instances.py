@@ -15,13 +15,11 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
+from wirewise.cost.links import TCP_PAYLOAD
 from wirewise.errors import InputError
 from wirewise.units import parse_rate
 
 __all__ = ["Choice", "Instance", "MacroModel", "Prices", "Workload", "choose", "fit_macro", "load_prices"]
-
-_LINK_EFFICIENCY = 0.957
-"""Share of a link's rate that TCP leaves for the payload."""
 
 
 class MacroModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +149,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     def ring_s(self, bytes_per_s: float, ranks: int) -> float:
         """Seconds to reduce the gradients on a ring: each link carries 2 (n-1)/n of their bytes."""
         carried = 2 * (ranks - 1) / ranks * self.gradient_bytes
-        return carried / (bytes_per_s * _LINK_EFFICIENCY) + self.reductions * self.s_per_reduction
+        return carried / (bytes_per_s * TCP_PAYLOAD) + self.reductions * self.s_per_reduction
 
     def hiding(self, hidden_s: float) -> Workload:
         """The same job, of whose communication computing hides so much."""

@@ -132,7 +132,7 @@ class OnlineLinkCost:
         """Take one round in and return the cost that holds now.
 
         Args:
-            size_bytes: Bytes that the path's narrowest interface carried in the round (`LinkTable.load`).
+            size_bytes: Bytes that the path's narrowest interface carried in the round (`Links.load`).
             seconds: From the start of the round to the arrival.
         """
         if not (np.isfinite(size_bytes) and np.isfinite(seconds)) or size_bytes <= 0 or seconds < 0:
@@ -178,7 +178,7 @@ class OnlineLinkTable:
         """Take in the arrivals of one exchange, in which all channels were loaded at once.
 
         Args:
-            load_bytes: Bytes on the narrowest interface of each channel's path (`LinkTable.load`).
+            load_bytes: Bytes on the narrowest interface of each channel's path (`Links.load`).
             seconds: Arrival time of each channel that this rank saw.
         """
         for channel, took in seconds.items():

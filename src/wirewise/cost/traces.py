@@ -1,32 +1,27 @@
-"""Links and interference from a trace of ordinary training steps."""
+"""What transfers took, rates of hosts and interference from a trace of ordinary training steps."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
 from wirewise.cost.interference import fit_interference
 from wirewise.cost.messages import message_samples
-from wirewise.cost.transfers import TransferSample, fit_transfers
+from wirewise.cost.transfers import TransferCost, TransferSample, fit_transfers
 from wirewise.trace.flows import ALGORITHMS, Flows, collective_flows
 from wirewise.trace.match import Match, match
 from wirewise.trace.records import Op, Trace
 from wirewise.trace.segments import Piece, own_work
 
-__all__ = ["CLEARLY_FASTER", "fit_links", "hosts_of", "interference_of", "probed_rates"]
+__all__ = ["CLEARLY_FASTER", "host_rates", "hosts_of", "interference_of", "probed_rates", "transfers_of"]
 
 Vector = NDArray[np.float64]
 
 CLEARLY_FASTER = 1.3
 """Single blocks tell a rate no better than this."""
-
-LINK_EFFICIENCY = 0.957
-"""Share of a link's rate that is left for the payload of TCP in frames of 1500 bytes."""
 
 _ROUND_TRIPS = 3.0
 """A round of a collective has a library's work in it besides half a round trip."""
@@ -44,12 +39,11 @@ def hosts_of(trace: Trace) -> NDArray[np.int32]:
     return np.array([numbers.setdefault(r.header.host, len(numbers)) for r in trace.ranks], dtype=np.int32)
 
 
-def fit_links(trace: Trace) -> Links:
-    """Rates and latencies that explain the collectives and messages of an aligned trace (`fit_transfers`).
+def transfers_of(trace: Trace) -> tuple[TransferCost | None, TransferCost | None]:
+    """What the collectives and messages of an aligned trace took (`fit_transfers`), between hosts and inside them.
 
-    A ring runs at the pace of its slowest link, so what collectives tell is the rate of the narrowest. Hosts for
-    which `probed_rates` found clearly more get as much more. Where no collective crosses hosts, the rate is
-    `LINK_EFFICIENCY` of what the headers say, or unlimited.
+    Returns:
+        None where the trace has no such transfers.
 
     Raises:
         InputError: A collective that ends before its last rank came: the clocks are not aligned.
@@ -74,29 +68,28 @@ def fit_links(trace: Trace) -> Links:
             between.append(sample)
         elif flows.flows:
             inside.append(sample)
-    named = [r.header.link_bytes_per_s for r in trace.ranks if r.header.link_bytes_per_s > 0]
-    rate, latency = (LINK_EFFICIENCY * min(named) if named else np.inf), 0.0
     most = _most_latency_s(trace)
-    cost = fit_transfers(between, most_latency_s=most) if between else None
-    own = fit_transfers(inside, most_latency_s=most) if inside else None
-    if cost:
-        rate, latency = cost.bandwidth_bytes_per_s, cost.latency_s
-    found = Links.uniform(
-        int(hosts.max(initial=0)) + 1,
-        rate,
-        latency,
-        intra_bytes_per_s=own.bandwidth_bytes_per_s if own else np.inf,
-        intra_latency_s=own.latency_s if own else 0.0,
+    return (
+        fit_transfers(between, most_latency_s=most) if between else None,
+        fit_transfers(inside, most_latency_s=most) if inside else None,
     )
-    known = cost or own
-    if known:
-        found = replace(found, burden=known.burden)
-    if cost and (rates := probed_rates(trace)) is not None:
-        # A block may be late by chance, so a slow one alone makes no other link fast.
-        least = max(rate, min(map(np.min, rates)))
-        out, into = (rate * np.where(way >= CLEARLY_FASTER * least, way / least, 1.0) for way in rates)
-        found = replace(found, bandwidth_out_bytes_per_s=out, bandwidth_in_bytes_per_s=into)
-    return found
+
+
+def host_rates(trace: Trace, narrowest: float) -> tuple[Vector, Vector] | None:
+    """Bytes a second out of each host and into it, [hosts] each, where the narrowest link is known.
+
+    Hosts for which `probed_rates` found clearly more than for the narrowest get as much more.
+
+    Returns:
+        As `probed_rates`.
+    """
+    rates = probed_rates(trace)
+    if rates is None:
+        return None
+    # A block may be late by chance, so a slow one alone makes no other link fast.
+    least = max(narrowest, min(map(np.min, rates)))
+    out, into = (narrowest * np.where(way >= CLEARLY_FASTER * least, way / least, 1.0) for way in rates)
+    return out, into
 
 
 def probed_rates(trace: Trace) -> tuple[Vector, Vector] | None:

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder, owns_folder
-from wirewise.planners.placement import METHODS, PlacementProblem, host_links
+from wirewise.planners.placement import METHODS, PlacementProblem
 from wirewise.planners.placement import plan as make_plan
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 PAYLOAD_SHARE = 0.9
-"""Of a link's rate that hosts use both ways at once. 0.956 is payload of full packets, acknowledgements take 0.02, and
-what is left keeps queues short."""
+"""Of a link's rate that hosts use both ways at once: less than `TCP_PAYLOAD`, as acknowledgements of the other way take
+0.02, and what is left keeps queues short."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,7 +182,7 @@ class Compared(NamedTuple):
 
 def lab_links(links: tuple[str, ...]) -> Links:
     """What hosts of a lab with these rates send and receive of payload."""
-    return host_links(lab_hosts([PAYLOAD_SHARE * parse_rate(rate) for rate in links]))
+    return Links.of(lab_hosts(links), payload=PAYLOAD_SHARE)
 
 
 def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wirewise import units
 from wirewise.codec.layout import row_bytes
+from wirewise.cost import TCP_PAYLOAD
 from wirewise.files import atomic_file
 from wirewise.lab import VirtualAccelerator
 from wirewise.profile.ending import end_process
@@ -46,8 +47,6 @@ _TIMED = 5
 """Batches that are timed where computing is emulated."""
 _EVALUATED = 20
 """Neighbours in each hop of evaluation."""
-_HEADERS = 1514 / 1448
-"""Bytes of a frame over those of its payload: Ethernet without checksum, IP and TCP with time stamps."""
 
 
 def main(path: str) -> None:
@@ -260,7 +259,7 @@ class Machine:
         if self.job.network != "lab":
             return 0.0
         per_host = self.job.workers // (self.job.hosts or self.job.workers)
-        return sent_bytes * _HEADERS * per_host / units.parse_rate(self.job.link)
+        return sent_bytes / TCP_PAYLOAD * per_host / units.parse_rate(self.job.link)
 
     def _predicted_bytes(self, mode: Mode, batches: int) -> int:
         """Of an epoch, from the rows that the plan expects of batches of the size that it was made for."""

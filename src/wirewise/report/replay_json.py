@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.report.figures import finite
 from wirewise.sim.analysis import Analysis
 from wirewise.sim.breakdown import Breakdown

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.baselines import one_rank_s, slower_part_s, sum_of_parts_s
 from wirewise.sim.breakdown import Breakdown, break_down_ranks

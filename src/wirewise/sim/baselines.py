@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.sim.links import prepare
 from wirewise.sim.replay import is_compute, replay
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow

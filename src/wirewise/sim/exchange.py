@@ -1,7 +1,7 @@
 """One epoch of halo exchanges under a bit-width plan: when every rank packs, waits, computes and unpacks.
 
 Per exchange and rank: pack -> (wire || central) -> unpack -> marginal. A rank's wire starts when all who
-send to it have packed, and lasts what `LinkTable.wire_s` says. Without overlap the central part waits for
+send to it have packed, and lasts what `Links.wire_s` says. Without overlap the central part waits for
 the unpacking.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
 from wirewise.sim.gradients import Gradients

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.replay import replay
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow

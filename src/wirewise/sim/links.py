@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.engine import Ops
 from wirewise.sim.sharing import Uses

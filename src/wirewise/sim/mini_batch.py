@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.plans.cache import CachePlan
 from wirewise.sim.timeline import Span, Timeline
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
 from wirewise.cost.interference import slowed
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim import critical
 from wirewise.sim.breakdown import Breakdown, break_down, overlap_share

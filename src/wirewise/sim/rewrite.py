@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import members
 from wirewise.sim.data_parallel import buckets

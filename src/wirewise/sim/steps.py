@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import Breakdown, break_down, overlap_share
 from wirewise.sim.replay import Replay, is_compute, replay

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
-from wirewise.cost.traces import fit_links, interference_of
+from wirewise.cost.links import Links
+from wirewise.cost.traces import interference_of
 from wirewise.errors import InputError
 from wirewise.sim.steps import RecordedStep, ReplayReport, replay_steps
 from wirewise.sim.whatif import Change, parse
@@ -67,7 +67,7 @@ def record(
     """Steps, links and interference of a trace; arguments as of `replay_trace`."""
     factor = interference if interference is not None else interference_of(trace)
     return Recording(
-        recorded_steps(trace, build), fit_links(trace) if links is None else links, factor or 1.0
+        recorded_steps(trace, build), Links.fit(trace) if links is None else links, factor or 1.0
     )
 
 

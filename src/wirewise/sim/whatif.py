@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim import rewrite
 from wirewise.sim.data_parallel import BUCKET_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links
 from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, ExchangeProblem
 
 CODEC = CodecCost.of_rates(
@@ -42,13 +42,13 @@ def random_links(ranks, seed=0, ring=True):
         for r in range(ranks)
         if s != r
     }
-    return LinkTable.of(links, ranks, ring=ring)
+    return Links.of_pairs(links, ranks, ring=ring)
 
 
 def costs(ranks, bandwidth=22e6, *, hidden=None, codec=CODEC, latency=1e-4, ring=False):
     link = LinkCost(latency_s=latency, s_per_byte=1.0 / bandwidth)
     return ExchangeCosts(
-        links=LinkTable.uniform(link, ranks, ring=ring),
+        links=Links.of_pairs(link, ranks, ring=ring),
         codec=codec,
         hidden_s={name: np.full(ranks, value) for name, value in (hidden or {}).items()},
     )

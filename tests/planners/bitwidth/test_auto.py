@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth import ChannelProblem, ExchangeProblem, noise_factor, plan, plan_channels
 from wirewise.planners.bitwidth.menu import Menu, menu_points
@@ -75,7 +75,7 @@ def test_never_slower_than_the_best_static_width_within_the_budget(
         if s != r
     }
     costs = ExchangeCosts(
-        links=LinkTable.of(links, ranks, hosts=rng.integers(0, ranks, ranks), ring=ring),
+        links=Links.of_pairs(links, ranks, hosts=rng.integers(0, ranks, ranks), ring=ring),
         codec=problems.CODEC,
         hidden_s={e.name: hidden * rng.random(ranks) for e in whole.exchanges},
     )
@@ -125,7 +125,7 @@ def test_channels_that_do_not_bind_keep_more_bits():
     links = {(s, r): LinkCost(latency_s=1e-5, s_per_byte=5e-8) for s in range(3) for r in range(3) if s != r}
     links[0, 1] = LinkCost(latency_s=1e-5, s_per_byte=5e-7)
     whole = problems.problem(problems.exchange(3, 400, width=64), ranks=3)
-    decisions = decide(whole, ExchangeCosts(links=LinkTable.of(links, 3), codec=problems.CODEC))
+    decisions = decide(whole, ExchangeCosts(links=Links.of_pairs(links, 3), codec=problems.CODEC))
     slow = decisions[0].bits["forward1", 1].mean()
     others = [
         decisions[s].bits["forward1", r].mean()
@@ -139,7 +139,7 @@ def test_channels_that_do_not_bind_keep_more_bits():
 def test_channels_inside_a_host_choose_for_themselves():
     near, far = LinkCost(latency_s=0, s_per_byte=1e-11), LinkCost(latency_s=0, s_per_byte=1e-7)
     links = {(s, r): near if s // 2 == r // 2 else far for s in range(4) for r in range(4) if s != r}
-    costs = ExchangeCosts(links=LinkTable.of(links, 4, hosts=[0, 0, 1, 1]), codec=problems.CODEC)
+    costs = ExchangeCosts(links=Links.of_pairs(links, 4, hosts=[0, 0, 1, 1]), codec=problems.CODEC)
     decisions = decide(problems.problem(problems.exchange(4, 400, width=64), ranks=4), costs)
     assert (decisions[0].bits["forward1", 1] == 32).all()
     assert decisions[0].bits["forward1", 2].mean() < 8

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wirewise.cost import LinkCost, LinkTable
+from wirewise.cost import LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth import ChannelProblem, ExchangeProblem
 from wirewise.planners.bitwidth.program import Program
 
 from . import problems
 
-LINK = LinkTable.uniform(LinkCost(latency_s=1.0, s_per_byte=1.0), 2, ring=True)
+LINK = Links.of_pairs(LinkCost(latency_s=1.0, s_per_byte=1.0), 2, ring=True)
 
 
 def same(program, bits):

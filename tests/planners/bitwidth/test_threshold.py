@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.planners.bitwidth import plan
 from wirewise.planners.bitwidth.frontier import _upgrade, frontier
 from wirewise.planners.bitwidth.milp import solve as solve_by_milp
@@ -82,7 +82,7 @@ def test_lambda_ends():
 
 def test_lambda_one_channel_pair_is_all_two_bits_at_zero():
     e = problems.exchange(2, 50)
-    links = LinkTable.uniform(LinkCost(latency_s=1e-3, s_per_byte=1e-6), 2, ring=True)
+    links = Links.of_pairs(LinkCost(latency_s=1e-3, s_per_byte=1e-6), 2, ring=True)
     assert all((b == 2).all() for b in solve(Program(e, links, lam=0.0, group_size=10)))
 
 
@@ -114,7 +114,7 @@ def test_heavier_messages_never_get_fewer_bits():
 
 def test_without_a_price_of_bits_all_get_the_most():
     e = problems.exchange(2, 20)
-    free = LinkTable.uniform(LinkCost(latency_s=1e-3, s_per_byte=0.0), 2, ring=True)
+    free = Links.of_pairs(LinkCost(latency_s=1e-3, s_per_byte=0.0), 2, ring=True)
     assert all((b == 8).all() for b in solve(Program(e, free)))
 
 
@@ -124,7 +124,7 @@ def test_a_slow_link_gets_fewer_bits():
     e = problems.exchange(3, 300, sigma=1.0)
     p = plan(
         problems.problem(e, ranks=3),
-        ExchangeCosts(links=LinkTable.of(slow, 3, ring=True)),
+        ExchangeCosts(links=Links.of_pairs(slow, 3, ring=True)),
         method="threshold",
         group_size=10,
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.planners.cache.problems import block_problem
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.cache import (
     POLICIES,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.planners.fusion import FusionProblem, Module
 from wirewise.sim.data_parallel import Overhead
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion import FusionProblem, Module, Scorer, read_gradients
 from wirewise.planners.fusion.dpro import search

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.planners.fusion.problems import random_problem
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion import BucketSpan, Decision, MemorySizes, Scorer, from_flows, plan, with_memory
 from wirewise.planners.fusion.search import baseline

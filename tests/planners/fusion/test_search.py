@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.planners.fusion.problems import random_problem
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.planners.fusion import PLANNERS, Decision, Scorer, plan
 from wirewise.planners.fusion.dpro import search

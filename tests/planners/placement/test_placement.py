@@ -8,6 +8,7 @@ import pytest
 
 from tests.planners.cache.problems import block_problem
 from tests.sim.flows.helpers import links, mixed_links
+from wirewise.cost import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.graph.sampling import seed_batches
 from wirewise.planners import cache
@@ -20,7 +21,6 @@ from wirewise.planners.placement import (
     expected_rows,
     first_fit,
     from_graph,
-    host_links,
     plan,
     problem_of,
     search,
@@ -183,14 +183,14 @@ def test_rates_of_hosts_come_from_links_between_hosts():
             Link(source="b", target="net", latency_s=0, bandwidth_bytes_per_s=2e9),
         ),
     )
-    found = host_links(topology)
+    found = Links.of(topology)
     assert found.bandwidth_out_bytes_per_s.tolist() == [4e9, 2e9]
     assert found.bandwidth_in_bytes_per_s.tolist() == [3e9, 2e9]
     worker = TaskSet(iterations=1, tasks=(Task(name="w", kind="worker", demand={"gpu": 1}),), flows=())
     assert problem_of(worker, topology).capacity.tolist() == [[2.0], [1.0]]
     lonely = msgspec.structs.replace(topology, links=topology.links[:3])
     with pytest.raises(InputError, match="host 'b' of topology 'two' has no link"):
-        host_links(lonely)
+        Links.of(lonely)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.full_graph.training import build_trainer, on_slow_links, small_graph, split, train
 from wirewise import plans
-from wirewise.cost import LinkCost, LinkTable, OnlineLinkTable
+from wirewise.cost import LinkCost, Links, OnlineLinkTable
 from wirewise.errors import CodecError, PeerError
 from wirewise.plans import BitWidthPlan
 from wirewise.runtime import full_graph as fg
@@ -42,14 +42,14 @@ def test_costs_of_links_follow_the_change_of_arrivals() -> None:
     def follow(trainer: fg.Trainer) -> list[np.ndarray]:
         bits, lanes = trainer.bits, trainer.exchange.training_lanes()
         rank, cost, slopes = trainer.transport.rank, LinkCost(latency_s=1e-4, s_per_byte=1e-6), []
-        links = LinkTable.uniform(cost, trainer.transport.world_size)
+        links = Links.of_pairs(cost, trainer.transport.world_size)
         bits._online = OnlineLinkTable({(p, rank): cost for p in trainer.transport.peers})
         # Of three equal peers the first to land takes a third of the time of the last.
         for seconds in (1.0, 1.0, 3.0):
             for lane in lanes.values():
                 lane._arrival_s = {p: seconds * (1 + i) for i, p in enumerate(trainer.transport.peers)}
             links = bits._refitted(links, lanes)
-            slopes.append(links.s_per_byte[trainer.transport.peers, rank])
+            slopes.append(links.pairs.s_per_byte[trainer.transport.peers, rank])
         return slopes
 
     run = train(split(small_graph(), 4), "adaqp", epochs=3, after=follow)

@@ -216,9 +216,9 @@ def test_the_next_plan_starts_from_the_same_measurements(tmp_path: Path) -> None
         return links, fitted, plans, later
 
     for links, (expected, found), plans, later in run_ranks_as_threads(2, body):
-        assert np.array_equal(found.latency_s, expected.latency_s)
-        assert np.array_equal(found.s_per_byte, expected.s_per_byte)
-        assert not np.array_equal(found.s_per_byte, links.s_per_byte)
+        assert np.array_equal(found.pairs.latency_s, expected.pairs.latency_s)
+        assert np.array_equal(found.pairs.s_per_byte, expected.pairs.s_per_byte)
+        assert not np.array_equal(found.pairs.s_per_byte, links.pairs.s_per_byte)
         assert plans[1].predicted_s == plans[0].predicted_s != {}
         assert np.isfinite(later).all()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, LinkTable, OnlineLinkTable
+from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links, OnlineLinkTable
 from wirewise.runtime.full_graph.plain import plain, restored
 
 
@@ -33,14 +33,14 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     online = OnlineLinkTable({(1, 0): link})
     online.observe_round({(1, 0): 1e6}, {(1, 0): 0.3})
     costs = ExchangeCosts(
-        links=LinkTable.uniform(link, 2),
+        links=Links.of_pairs(link, 2),
         codec=CodecCost(pack_s_per_value={8: 1e-9}),
         hidden_s={"a": np.ones(2)},
     )
     found_costs, found_online, nothing = through_file((costs, online, None), tmp_path / "state")
     assert nothing is None
     assert found_costs.codec == costs.codec
-    assert np.array_equal(found_costs.links.s_per_byte, costs.links.s_per_byte)
+    assert np.array_equal(found_costs.links.pairs.s_per_byte, costs.links.pairs.s_per_byte)
     assert np.array_equal(found_costs.hidden("a"), np.ones(2))
     for table in (online, found_online):
         table.observe_round({(1, 0): 2e6}, {(1, 0): 0.9})

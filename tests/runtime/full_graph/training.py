@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise import graph
-from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.results import EpochRecord
 from wirewise.runtime import full_graph as fg
 
@@ -54,7 +54,7 @@ def split(data: graph.GraphData, parts: int) -> list[graph.Part]:
 def on_slow_links(trainer: fg.Trainer) -> None:
     """Let the planner believe in links of 1 MB/s, on which every byte counts."""
     size = trainer.transport.world_size
-    links = LinkTable.uniform(LinkCost(latency_s=1e-4, s_per_byte=1e-6), size)
+    links = Links.of_pairs(LinkCost(latency_s=1e-4, s_per_byte=1e-6), size)
     trainer.bits.costs = ExchangeCosts(links=links)
 
 

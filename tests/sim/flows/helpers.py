@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
-from wirewise.planners.placement import host_links
+from wirewise.cost.links import Links
 from wirewise.topology import lab_hosts
 from wirewise.trace import TaskSet
 
 
 def links(rates) -> Links:
-    return host_links(lab_hosts([float(rate) for rate in rates]))
+    return Links.of(lab_hosts([float(rate) for rate in rates]))
 
 
 def mixed_links(seed: int, hosts: int = 4) -> Links:

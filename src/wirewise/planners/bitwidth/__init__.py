@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wirewise.cost import ExchangeCosts, LinkCost, LinkTable
+from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth.auto import AutoDecision, auto, plan_channels
 from wirewise.planners.bitwidth.distributed import distributed, plan_own_channels
@@ -70,6 +70,6 @@ def warm() -> None:
     problem = BitWidthProblem(
         exchanges=[ExchangeProblem(name="forward1", width=8, channels=channels)], world_size=2
     )
-    costs = ExchangeCosts(links=LinkTable.uniform(link, 2))
+    costs = ExchangeCosts(links=Links.of_pairs(link, 2))
     auto(problem, costs)
     threshold(problem, costs)

@@ -54,7 +54,7 @@ class AutoDecision:
     bits: dict[tuple[str, int], NDArray[np.uint8]]
     """Bits of each message of this rank by (exchange, receiver), uint8 [n]."""
     size_bytes: dict[str, NDArray[np.int64]]
-    """Bytes of every channel of the job, [sender, receiver] by exchange; `LinkTable.load` wants them."""
+    """Bytes of every channel of the job, [sender, receiver] by exchange; `Links.load` wants them."""
     exposed_s: dict[str, float]
     """Predicted exposed seconds of each exchange, codec included, on the slowest rank."""
     static_exposed_s: dict[int, float]

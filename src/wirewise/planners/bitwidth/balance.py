@@ -9,8 +9,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import LinkTable
-from wirewise.cost.exchange import wire_kernel
+from wirewise.cost import Links
+from wirewise.cost.wire import wire_kernel
 
 __all__ = ["Arena", "Choice"]
 
@@ -67,7 +67,7 @@ class Arena:
     unpack_s: Vector
     bit_sum: Vector
     """Messages times bits."""
-    links: LinkTable
+    links: Links
     hidden_s: Vector
     """[P]."""
 
@@ -79,7 +79,6 @@ class Arena:
         return Choice(points, exposed, float(noise), float(bit_sum), True)
 
     def _facts(self) -> _Facts:
-        links = self.links
         return _Facts(
             self.sender,
             self.receiver,
@@ -88,11 +87,7 @@ class Arena:
             self.pack_s,
             self.unpack_s,
             self.bit_sum,
-            links.latency_s,
-            links.s_per_byte,
-            *links.nics(),
-            links.hosts,
-            links.ring,
+            *self.links.channels,
             self.hidden_s,
         )
 

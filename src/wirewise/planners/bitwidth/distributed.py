@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import ExchangeCosts, LinkTable
+from wirewise.cost import ExchangeCosts, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth.frontier import hull
 from wirewise.planners.bitwidth.problem import (
@@ -91,7 +91,7 @@ def _curve(
 
 def plan_own_channels(
     problem: BitWidthProblem,
-    links: LinkTable,
+    links: Links,
     *,
     rank: int,
     allreduce: AllReduce,
@@ -126,7 +126,8 @@ def plan_own_channels(
                 raise PlanError(
                     f"{e.name} {c.sender} -> {c.receiver} was given to rank {rank}; give own channels"
                 )
-            link = (float(links.latency_s[rank, c.receiver]), float(links.s_per_byte[rank, c.receiver]))
+            cost = links.pair(rank, c.receiver)
+            link = (cost.latency_s, cost.s_per_byte)
             curves[e.name, rank, c.receiver] = _curve(c.weights, e, sorted(bits), problem.param_bytes, link)
     slots = {key: (names.index(key[0]), (key[2] - rank) % ranks - 1) for key in curves}
     low, high = _round_limits(curves, slots, rank, (len(names), ranks - 1, ranks), allreduce)

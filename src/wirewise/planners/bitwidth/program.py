@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import LinkTable
+from wirewise.cost import Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth.problem import ExchangeProblem, noise_factor
 from wirewise.plans import BITS
@@ -68,7 +68,7 @@ class Program:
     def __init__(
         self,
         exchange: ExchangeProblem,
-        links: LinkTable,
+        links: Links,
         *,
         lam: float = 0.5,
         bits: Sequence[int] = (2, 4, 8),
@@ -88,8 +88,8 @@ class Program:
             if len(c.weights)
         ]
         ends = [(g.sender, g.receiver) for g in self.groups]
-        self.latency_s = np.array([links.latency_s[e] for e in ends])
-        self.s_per_byte = np.array([links.s_per_byte[e] for e in ends])
+        self.latency_s = np.array([links.pairs.latency_s[e] for e in ends])
+        self.s_per_byte = np.array([links.pairs.s_per_byte[e] for e in ends])
         self.rounds = np.array([(r - s) % links.world_size for s, r in ends], dtype=np.int64)
         self._normalise(normaliser)
 

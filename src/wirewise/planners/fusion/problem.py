@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wirewise.cost.interfaces import Links
 from wirewise.cost.link import LinkCost
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.data_parallel import NO_OVERHEAD, Layer, Overhead, Transfer, data_parallel_step
 from wirewise.sim.replay import replay

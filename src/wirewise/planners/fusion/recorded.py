@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
-from wirewise.cost.traces import fit_links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion.problem import BucketSpan, FusionProblem, Module
 from wirewise.sim.gradients import Gradients, all_reduces
@@ -71,7 +70,7 @@ def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
         InputError: No gradient buckets, or backward ops that differ from rank to rank.
         TraceError: As `trace.dataflow.build`.
     """
-    found = record(trace, links=_with_latency(fit_links(trace)) if links is None else links)
+    found = record(trace, links=_with_latency(Links.fit(trace)) if links is None else links)
     steps = found.steps
     return from_flows(
         [step.dataflow for step in steps],

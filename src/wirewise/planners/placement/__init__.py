@@ -3,7 +3,7 @@
 from wirewise.planners.placement.chain import search
 from wirewise.planners.placement.checks import faults, host_faults
 from wirewise.planners.placement.gnn_tasks import METHODS, plan
-from wirewise.planners.placement.problem import PlacementProblem, host_links, problem_of
+from wirewise.planners.placement.problem import PlacementProblem, problem_of
 from wirewise.planners.placement.starts import STARTS, colocated, first_fit, scattered, store_affine
 from wirewise.planners.placement.volumes import VOLUMES, drawn_rows, expected_rows, from_graph
 
@@ -19,7 +19,6 @@ __all__ = [
     "first_fit",
     "from_graph",
     "host_faults",
-    "host_links",
     "plan",
     "problem_of",
     "scattered",

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Topology
 from wirewise.trace.tasks import TaskSet
 
-__all__ = ["Ints", "Matrix", "PlacementProblem", "host_links", "numbers_of", "problem_of"]
+__all__ = ["Ints", "Matrix", "PlacementProblem", "numbers_of", "problem_of"]
 
 Ints = NDArray[np.int64]
 Matrix = NDArray[np.float64]
@@ -157,46 +157,13 @@ def problem_of(tasks: TaskSet, topology: Topology) -> PlacementProblem:
     """The problem on the hosts of a topology; its devices count as room, named by their kind, such as "gpu".
 
     Raises:
-        InputError, PlanError: As `PlacementProblem` and `host_links`.
+        InputError, PlanError: As `PlacementProblem` and `Links.of`.
     """
     room: dict[str, dict[str, float]] = {}
     for device in topology.devices:
         of_host = room.setdefault(device.host, {})
         of_host[device.kind] = of_host.get(device.kind, 0.0) + 1.0
-    return PlacementProblem(tasks, tuple(host.name for host in topology.hosts), host_links(topology), room)
-
-
-def host_links(topology: Topology) -> Links:
-    """Rates of the interfaces of each host: the sum of its links to other hosts and to switches between hosts.
-
-    Flows are taken to meet nowhere else; latencies are left out.
-
-    Raises:
-        InputError: A host has no link to others.
-    """
-    of_host = {host.name: host.name for host in topology.hosts}
-    of_host |= {device.name: device.host for device in topology.devices}
-    of_host |= {switch.name: switch.host for switch in topology.switches if switch.host is not None}
-    number = {host.name: place for place, host in enumerate(topology.hosts)}
-    out, into = np.zeros(len(number)), np.zeros(len(number))
-    for link in topology.links:
-        ends = (of_host.get(link.source), of_host.get(link.target))
-        if ends[0] == ends[1]:
-            continue
-        for source, target in (ends, ends[::-1])[: 2 if link.direction == "both" else 1]:
-            if source is not None:
-                out[number[source]] += link.bandwidth_bytes_per_s
-            if target is not None:
-                into[number[target]] += link.bandwidth_bytes_per_s
-    if len(number) == 1:
-        out, into = np.ones(1), np.ones(1)
-    if not ((out > 0) & (into > 0)).all():
-        lonely = topology.hosts[int(np.argmin(np.minimum(out, into)))].name
-        raise InputError(
-            f"host {lonely!r} of topology {topology.name!r} has no link out or in; expected links to other hosts or to "
-            "a switch between hosts"
-        )
-    return Links(out, into, np.zeros((len(out), len(out))), np.full(len(out), np.inf))
+    return PlacementProblem(tasks, tuple(host.name for host in topology.hosts), Links.of(topology), room)
 
 
 def numbers_of(problem: PlacementProblem, kind: str) -> list[int]:

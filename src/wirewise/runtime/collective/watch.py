@@ -14,13 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from wirewise.collective import Network
+from wirewise.cost import TCP_PAYLOAD
 from wirewise.errors import ProgramError
 from wirewise.runtime.collective.group import Group
 
 __all__ = ["SlowLink", "Watch"]
 
-_PAYLOAD = 0.957
-"""Part of a link's rate that TCP leaves to the payload, with packets of 1500 bytes."""
 _LEAST_BUSY_S = 0.05
 """The kernel counts in ticks of up to 10 ms."""
 
@@ -86,7 +85,7 @@ class Watch:
             if max(edge.source, edge.target) >= self._group.size:
                 continue  # It is shared, so no single edge shows its rate.
             sent_bytes, busy_s = since[edge.source, :, edge.target]
-            seen = sent_bytes / _PAYLOAD / max(busy_s, _LEAST_BUSY_S)
+            seen = sent_bytes / TCP_PAYLOAD / max(busy_s, _LEAST_BUSY_S)
             if busy_s >= _LEAST_BUSY_S and seen < self._slower * edge.bandwidth_bytes_per_s:
                 found.append(SlowLink(edge.source, edge.target, edge.bandwidth_bytes_per_s, float(seen)))
         return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import PeerError
 from wirewise.plans.placement import PlacementPlan
 from wirewise.runtime.flows.carrier import Carrier

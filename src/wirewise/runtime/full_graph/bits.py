@@ -11,7 +11,7 @@ import torch
 
 from wirewise import rng
 from wirewise.codec import BITS
-from wirewise.cost import ExchangeCosts, LinkCost, LinkTable, OnlineLinkTable
+from wirewise.cost import ExchangeCosts, Links, OnlineLinkTable, PairCosts
 from wirewise.planners import bitwidth
 from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, ExchangeProblem
 from wirewise.plans import BitWidthPlan, ChannelBits
@@ -182,19 +182,12 @@ class BitController:
             links=measure_links(transport, hosts_of(transport)),
             codec=measure_codec(width, device=self.exchange.device),
         ).share(rank, self._all_gather)
-        slope = costs.links.s_per_byte * measure_contention(transport, costs.links)
-        links = replace(costs.links, s_per_byte=slope)
-        self._online = OnlineLinkTable(
-            {
-                (p, rank): LinkCost(
-                    latency_s=float(links.latency_s[p, rank]), s_per_byte=float(slope[p, rank])
-                )
-                for p in transport.peers
-            }
-        )
+        slope = costs.links.pairs.s_per_byte * measure_contention(transport, costs.links)
+        links = costs.links.with_pairs(replace(costs.links.pairs, s_per_byte=slope))
+        self._online = OnlineLinkTable({(p, rank): links.pair(p, rank) for p in transport.peers})
         return replace(costs, links=links)
 
-    def _refitted(self, links: LinkTable, lanes: Mapping[str, Lane]) -> LinkTable:
+    def _refitted(self, links: Links, lanes: Mapping[str, Lane]) -> Links:
         """The links as the exchanges since the last decision showed them.
 
         The fastest arrival of each message counts: the others also hold the time that the sender was late. Messages
@@ -209,16 +202,16 @@ class BitController:
             load = links.load(self.decision.size_bytes[name])
             seconds = {}
             for p, arrived in arrivals.items():
-                expected = links.latency_s[p, rank] + links.s_per_byte[p, rank] * load[p, rank]
+                expected = links.pair(p, rank).seconds(load[p, rank])
                 usual = self._usual.setdefault((name, p), arrived / max(expected, 1e-9))
                 seconds[p, rank] = arrived / usual
             self._online.observe_round({channel: float(load[channel]) for channel in seconds}, seconds)
         if self._online is None:
             return links
-        latency, slope = links.latency_s.copy(), links.s_per_byte.copy()
+        latency, slope = links.pairs.latency_s.copy(), links.pairs.s_per_byte.copy()
         for (sender, receiver), cost in self._online.costs().items():
             latency[sender, receiver], slope[sender, receiver] = cost.latency_s, cost.s_per_byte
-        return replace(links, latency_s=latency, s_per_byte=slope)
+        return links.with_pairs(PairCosts(latency, slope))
 
     def _all_gather(self, vector: np.ndarray) -> list[np.ndarray]:
         own = torch.from_numpy(np.ascontiguousarray(vector, dtype=np.float64))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wirewise import codec
-from wirewise.cost import CodecCost, LinkCost, LinkTable, fit_codec, fit_link
+from wirewise.cost import CodecCost, LinkCost, Links, fit_codec, fit_link
 from wirewise.runtime.transport import Transport
 
 __all__ = ["hosts_of", "measure_codec", "measure_contention", "measure_links"]
@@ -36,7 +36,7 @@ def hosts_of(transport: Transport) -> list[int]:
     return [ids.index(i) for i in ids]
 
 
-def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
+def measure_links(transport: Transport, hosts: list[int]) -> Links:
     """Fit latency and slope of every channel to the rounds of a ring, in several sizes.
 
     In a round every rank sends to one and receives from one, so all interfaces are busy, and a message takes as long as
@@ -46,7 +46,7 @@ def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
     placeholders until `ExchangeCosts.share`.
     """
     size, rank = transport.world_size, transport.rank
-    table = LinkTable.uniform(LinkCost(latency_s=1e-4, s_per_byte=1e-8), size, hosts=hosts)
+    table = Links.of_pairs(LinkCost(latency_s=1e-4, s_per_byte=1e-8), size, hosts=hosts)
     samples: dict[int, list[tuple[float, float]]] = {p: [] for p in transport.peers}
     for _ in range(_PROBE_ROUNDS):
         for tried, count in enumerate(_PROBE_BYTES, 1):
@@ -63,10 +63,10 @@ def measure_links(transport: Transport, hosts: list[int]) -> LinkTable:
         (s, r): LinkCost(latency_s=0.0, s_per_byte=0.0) for s in range(size) for r in range(size) if s != r
     }
     links |= {(p, rank): fit_link(taken) for p, taken in samples.items()}
-    return LinkTable.of(links, size, hosts=hosts)
+    return Links.of_pairs(links, size, hosts=hosts)
 
 
-def measure_contention(transport: Transport, links: LinkTable) -> float:
+def measure_contention(transport: Transport, links: Links) -> float:
     """How much longer messages take when all channels are loaded at once than `links` predicts, at least 1.
 
     Flows that share an interface also share its queue, and acknowledgements travel against them; rounds of a ring show

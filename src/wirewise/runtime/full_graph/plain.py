@@ -10,7 +10,15 @@ import msgspec
 import numpy as np
 import torch
 
-from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, LinkTable, OnlineLinkCost, OnlineLinkTable
+from wirewise.cost import (
+    CodecCost,
+    ExchangeCosts,
+    LinkCost,
+    Links,
+    OnlineLinkCost,
+    OnlineLinkTable,
+    PairCosts,
+)
 from wirewise.errors import InputError
 from wirewise.planners.bitwidth import AutoDecision
 
@@ -18,7 +26,16 @@ __all__ = ["plain", "restored"]
 
 _RECORDS: dict[str, type] = {
     kind.__name__: kind
-    for kind in (AutoDecision, CodecCost, ExchangeCosts, LinkCost, LinkTable, OnlineLinkCost, OnlineLinkTable)
+    for kind in (
+        AutoDecision,
+        CodecCost,
+        ExchangeCosts,
+        LinkCost,
+        Links,
+        OnlineLinkCost,
+        OnlineLinkTable,
+        PairCosts,
+    )
 }
 """Nothing else is ever made of what a file says."""
 _ARRAY, _RECORD, _FIELDS = "array of numpy", "record of wirewise", "fields"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interfaces import Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.placement import FlowPolicy, PlacementPlan
 from wirewise.sim.flows.core import FlowRun, longest_path_s, run
