@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from rings import ring_step
 
 from common import Page, arguments, spread, verdict
 from wirewise.cost import Links
@@ -29,7 +30,6 @@ from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.sim.engine import run
 from wirewise.sim.links import prepare
-from wirewise.sim.rings import ring_step
 
 PRESETS = {
     # Ops of the speed row; repeats; ranks that are simulated in full, and with which bucket caps.

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from workloads import MB, Work
 
+from wirewise.collective import named_program
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile import Tracer
 from wirewise.runtime.data_parallel import (
@@ -58,4 +59,4 @@ def _collective(work: Work, observers: list[Observer]) -> Callable[[Tensor], Non
         return compressed
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     hosts = [rank // per_host for rank in range(dist.get_world_size())]
-    return AllReduce(transport, work.algorithm, hosts=hosts, servers=work.servers)
+    return AllReduce(transport, named_program("all_reduce", hosts, work.algorithm, servers=work.servers))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wirewise.collective import COLLECTIVES, REDUCING, check
-from wirewise.collective.builders import BUILDERS, algorithms, build
+from wirewise.collective.builders import BUILDERS, PLAIN, algorithms, build
 from wirewise.collective.builders.bruck import PAT_BLOCKS
 from wirewise.collective.reference import expected, run
 from wirewise.errors import ProgramError
@@ -40,7 +40,7 @@ def check_on_numbers(program):
     assert same(run(program, inputs), expected(program, inputs))
 
 
-FLAT = [key for key in BUILDERS if key[1] != "hierarchical"]
+FLAT = [key for key in (*BUILDERS, *PLAIN) if key[1] not in ("hierarchical", "leaders")]
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), FLAT)
@@ -60,6 +60,27 @@ def test_hosts(collective, hosts):
     ranks = sum(map(len, hosts))
     for root in range(ranks):
         check_on_numbers(build(collective, "hierarchical", ranks, root=root, hosts=hosts))
+
+
+@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+def test_leaders(hosts):
+    ranks = sum(map(len, hosts))
+    program = build("all_reduce", "leaders", ranks, hosts=hosts)
+    check_on_numbers(program)
+    leaders = {host[0] for host in hosts}
+    host_of = {r: h for h, host in enumerate(hosts) for r in host}
+    crossing = [t for t in program.transfers if host_of[t.source] != host_of[t.target]]
+    assert {r for t in crossing for r in (t.source, t.target)} <= leaders
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_servers_sum_up_a_part_each(ranks):
+    for servers in range(1, ranks + 1):
+        program = build("all_reduce", "servers", ranks, servers=servers)
+        check_on_numbers(program)
+        assert all(t.target < servers for t in program.transfers if t.reduces)
+    with pytest.raises(ProgramError, match=f"{ranks + 1} servers for {ranks} ranks"):
+        build("all_reduce", "servers", ranks, servers=ranks + 1)
 
 
 @pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "all_reduce"])

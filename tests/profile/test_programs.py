@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 import torch
 from tests.harness.processes import run_ranks_as_processes
+from tests.runtime.data_parallel.examples import sent
 from torch import nn
 
+from wirewise.collective import named_program
+from wirewise.collective.named import ALGORITHMS
 from wirewise.cost import Links
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile import Tracer
 from wirewise.runtime.data_parallel import AllReduce, int8_sum, parallel, transport_of
-from wirewise.runtime.data_parallel.programs import program_of, span
 from wirewise.sim import replay_trace
 from wirewise.trace import COLLECTIVES, KINDS, Trace, align, build, match, read, whole
-from wirewise.trace.flows import ALGORITHMS
 
 STEPS, RANKS, WIDTH, LAYERS = 3, 4, 60, 3
 CASES = [(name, 1) for name in ALGORITHMS] + [("ps", 2)]
@@ -55,9 +56,9 @@ def trained(rank: int, folder: str, algorithm: str, servers: int, until: str, re
     def compressed(flat: torch.Tensor) -> None:
         int8_sum(transport, flat, observer=heard[0].observe if heard else None)
 
-    program = (
-        compressed if algorithm == "int8" else AllReduce(transport, algorithm, hosts=HOSTS, servers=servers)
-    )
+    program = compressed
+    if algorithm != "int8":
+        program = AllReduce(transport, named_program("all_reduce", HOSTS, algorithm, servers=servers))
     if tracer:
         heard.append(tracer.collective(program, algorithm=algorithm))
         program = heard[0]
@@ -140,11 +141,10 @@ def test_every_hop_is_a_transfer(traced, algorithm, servers):
         p for bucket in plan().buckets for p in [bucket.size_bytes // 4 // bucket.chunks] * bucket.chunks
     ]
     expected = Counter()
-    program = program_of(algorithm, HOSTS, servers)
+    program = named_program("all_reduce", HOSTS, algorithm, servers=servers)
     for numel in sizes:
-        for message in program.messages():
-            begin, end = span(message, program.chunks, numel)
-            expected[message.source, message.target] += 4 * (end - begin)
+        for (source, target, _), elements in sent(program, numel).items():
+            expected[source, target] += 4 * elements
     assert trace.steps() == list(range(1, 1 + STEPS))
     for step in trace.steps():
         own = [one for one in match(trace) if one.step == step and one.collective == "send"]

@@ -9,7 +9,7 @@ import typer
 
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_collective import parse_collective
-from wirewise.collective import BUILDERS, COLLECTIVES, Collective, algorithms, build
+from wirewise.collective import BUILDERS, COLLECTIVES, PLAIN, Collective, algorithms, build
 from wirewise.errors import InputError, ProgramError
 from wirewise.report.figures import seconds
 from wirewise.units import format_rate, format_size, parse_size
@@ -83,7 +83,7 @@ def _programs(kind: Collective, words: str, ranks: int) -> tuple[list[Program], 
 
     if words:
         named = [word.strip() for word in words.split(",")]
-        found = [build(kind, w, ranks) if (kind, w) in BUILDERS else program_of(w) for w in named]
+        found = [build(kind, w, ranks) if (kind, w) in (BUILDERS | PLAIN) else program_of(w) for w in named]
         wrong = next((p for p in found if p.collective != kind or p.ranks != ranks), None)
         if wrong is not None:
             raise InputError(

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from wirewise.collective.builders import BUILDERS, algorithms, build
+from wirewise.collective.builders import BUILDERS, PLAIN, algorithms, build
 from wirewise.collective.check import Fault, check, faults
+from wirewise.collective.named import named_program
 from wirewise.collective.network import Edge, Network, network
 from wirewise.collective.program import Message, Program, Transfer, load, loads, save
 from wirewise.collective.relations import COLLECTIVES, REDUCING, ROOTED, Collective
@@ -11,6 +12,7 @@ from wirewise.collective.relations import COLLECTIVES, REDUCING, ROOTED, Collect
 __all__ = [
     "BUILDERS",
     "COLLECTIVES",
+    "PLAIN",
     "REDUCING",
     "ROOTED",
     "Collective",
@@ -27,6 +29,7 @@ __all__ = [
     "faults",
     "load",
     "loads",
+    "named_program",
     "network",
     "save",
 ]

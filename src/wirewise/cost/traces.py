@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.collective.named import ALGORITHMS, Flows, collective_flows
 from wirewise.cost.interference import fit_interference
 from wirewise.cost.messages import message_samples
 from wirewise.cost.transfers import TransferCost, TransferSample, fit_transfers
-from wirewise.trace.flows import ALGORITHMS, Flows, collective_flows
 from wirewise.trace.match import Match, match
 from wirewise.trace.records import Op, Trace
 from wirewise.trace.segments import Piece, own_work

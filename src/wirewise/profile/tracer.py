@@ -144,7 +144,7 @@ class Tracer:
 
         Args:
             call: Such as a `runtime.data_parallel.AllReduce`; called in the same order on all ranks.
-            algorithm: How it sums: one of `trace.flows.ALGORITHMS`, or a name of your own.
+            algorithm: How it sums: one of `collective.named.ALGORITHMS`, or a name of your own.
             ranks: Those that take part; none: all.
         """
         group = f"{algorithm} {len(self._carried)}"

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wirewise.collective.named import collective_flows
 from wirewise.errors import InputError
 from wirewise.trace.dataflow import Dataflow
-from wirewise.trace.flows import collective_flows
 from wirewise.trace.sketch import Node, Sketch
 
 __all__ = [
@@ -120,7 +120,7 @@ def data_parallel_step(
         hosts: Host of each rank.
         bucket_bytes: Cap of a bucket, as of `buckets`.
         transfers: The buckets in the order of their launch, instead of those by the cap.
-        algorithm: How buckets are reduced (`trace.flows`).
+        algorithm: How buckets are reduced (`collective.named`).
         optimizer_s: Time of the update.
         comm_slots: Collectives that run at once.
         slowdown: Factor of each rank's compute, [ranks].

@@ -26,7 +26,7 @@ def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "
         flow: A step of data-parallel training.
         links: Of its hosts.
         plan: Made for as many ranks.
-        algorithm: Of the all-reduces (`trace.flows`).
+        algorithm: Of the all-reduces (`collective.named`).
 
     Raises:
         PlanError: The plan is inconsistent or of another number of ranks.

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wirewise.collective.named import collective_flows
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.replay import replay
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
-from wirewise.trace.flows import collective_flows
 from wirewise.trace.sketch import Node, Sketch
 
 __all__ = ["Gradients", "Region", "all_reduces"]
@@ -101,7 +101,7 @@ class Gradients:
             place: Place of the backward op that completes its last gradient, in `backward` of each rank.
             size_bytes: Of its gradients.
             chunks: Collectives of equal size that it goes out as.
-            algorithm: Of these all-reduces (`trace.flows`).
+            algorithm: Of these all-reduces (`collective.named`).
         """
         waits = next(
             (e for e, end in zip(self._exits, self._last, strict=True) if end >= place), self._exits[-1]

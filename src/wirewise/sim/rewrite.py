@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from wirewise.collective.named import collective_flows
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import members
@@ -14,7 +15,6 @@ from wirewise.sim.data_parallel import buckets
 from wirewise.sim.gradients import Gradients, Region, all_reduces
 from wirewise.sim.replay import is_compute
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
-from wirewise.trace.flows import collective_flows
 from wirewise.trace.sketch import Sketch
 
 __all__ = ["rebucket", "skew_of", "with_algorithm", "with_codec", "with_ranks", "without_communication"]
@@ -37,7 +37,7 @@ def without_communication(flow: Dataflow) -> Dataflow:
 
 
 def with_algorithm(flow: Dataflow, algorithm: str, *, servers: int = 1) -> Dataflow:
-    """All-reduces by another algorithm (`trace.flows`)."""
+    """All-reduces by another algorithm (`collective.named`)."""
     sketch, belongs = Sketch.of(flow), members(flow)
     for op in all_reduces(flow):
         node = sketch.nodes[op]

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.collective.named import collective_flows
 from wirewise.cost.traces import CLEARLY_FASTER, hosts_of, probed_rates
 from wirewise.sim.breakdown import union_s
-from wirewise.trace.flows import collective_flows
 from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Trace
 from wirewise.trace.segments import own_work

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wirewise.collective.named import ALGORITHMS
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim import rewrite
 from wirewise.sim.data_parallel import BUCKET_BYTES
 from wirewise.trace.dataflow import KINDS, Dataflow
-from wirewise.trace.flows import ALGORITHMS
 from wirewise.units import parse_rate
 
 __all__ = ["Change", "CodecEffect", "Setting", "apply", "parse"]

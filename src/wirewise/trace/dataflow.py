@@ -14,18 +14,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wirewise.errors import InputError, TraceError
 from wirewise.trace.arrays import Dataflow
 from wirewise.trace.chains import Draft, Key, Part, add_rank
-from wirewise.trace.flows import ALGORITHMS, Flows, collective_flows
-from wirewise.trace.hops import hops
 from wirewise.trace.match import Match, match, transfer_starts
 from wirewise.trace.records import COLLECTIVES, KINDS, Trace
 from wirewise.trace.sketch import Node, Sketch
 from wirewise.trace.traffic import message_weights
+
+if TYPE_CHECKING:
+    from wirewise.collective.named import Flows
 
 __all__ = ["COLLECTIVES", "KINDS", "Dataflow", "build", "check", "coarsen"]
 
@@ -50,8 +52,9 @@ def build(
     Args:
         trace: Aligned, or of ranks that share a clock.
         step: One of `trace.steps()`.
-        algorithm: How all_reduce is carried out, one of `flows.ALGORITHMS`; empty: as the trace says, else "ring".
-            Those that a thread carried out by messages of its own remain these messages (`whole` takes them out).
+        algorithm: How all_reduce is carried out, one of `collective.named.ALGORITHMS`; empty: as the trace says,
+            else "ring". Those that a thread carried out by messages of its own remain these messages (`whole` takes
+            them out).
         expand: Whether a collective is all its transfers between two ranks, instead of one transfer whose
             flows are their sum. A collective then starts on a rank once the one `comm_slots` before it is done.
         servers: Of the algorithm "ps": how many first ranks hold the parameters.
@@ -65,8 +68,9 @@ def build(
     if step not in steps:
         known = f"{steps[0]} to {steps[-1]}" if steps else "none: no step is on all ranks"
         raise TraceError(f"no step {step} on all ranks; the steps are {known}")
-    if algorithm and algorithm not in ALGORITHMS:
-        raise InputError(f"got the algorithm {algorithm!r}; expected one of {', '.join(ALGORITHMS)}")
+    known_algorithms = _algorithms()
+    if algorithm and algorithm not in known_algorithms:
+        raise InputError(f"got the algorithm {algorithm!r}; expected one of {', '.join(known_algorithms)}")
     numbers: dict[str, int] = {}
     hosts = [numbers.setdefault(rank.header.host, len(numbers)) for rank in trace.ranks]
     draft = Draft(hosts, step)
@@ -227,10 +231,7 @@ class _Transfers:
             self._whole(one, hosts, parts, begin_s)
 
     def _whole(self, one: Match, hosts: list[int], parts: list[Part], begin_s: float) -> None:
-        splits, algorithm = _splits(one), self._algorithm(one)
-        found = collective_flows(one.collective, hosts, one.size_bytes, algorithm, servers=self.servers)
-        if splits is not None:
-            found = Flows(_split_flows(hosts, splits), len(hosts) - 1)
+        found = self._flows(one, hosts)
         after = {number for part in parts for number in (part.enqueue, *part.encodes)}
         done = 0.0
         for share, over in _shares(one, parts, begin_s):
@@ -255,11 +256,22 @@ class _Transfers:
                 self.draft.sketch.nodes[part.done].after |= before
             after, done = {transfer}, share
 
+    def _flows(self, one: Match, hosts: list[int]) -> Flows:
+        from wirewise.collective.named import Flows, collective_flows
+
+        if (splits := _splits(one)) is not None:
+            return Flows(_split_flows(hosts, splits), len(hosts) - 1)
+        return collective_flows(
+            one.collective, hosts, one.size_bytes, self._algorithm(one), servers=self.servers
+        )
+
     def _expanded(
         self, one: Match, ranks: Sequence[int], hosts: list[int], parts: list[Part], seconds: float
     ) -> bool:
         """Add single transfers; False where there are none."""
-        found = hops(
+        from wirewise.collective.named import collective_hops
+
+        found = collective_hops(
             one.collective,
             hosts,
             one.size_bytes,
@@ -270,14 +282,14 @@ class _Transfers:
         if not found:
             return False
         starts = [self._start(one, rank, part) for rank, part in zip(ranks, parts, strict=True)]
-        each = seconds / (max(hop.round for hop in found) + 1)
+        each = seconds / (max(hop.step for hop in found) + 1)
         numbers: list[int] = []
         last: list[dict[int, None]] = [{} for _ in ranks]
         for hop in found:
             after = {numbers[i] for i in hop.after}
             seen = {place for i in hop.after for place in (found[i].source, found[i].target)}
             after |= {starts[place] for place in (hop.source, hop.target) if place not in seen}
-            name = f"{parts[0].op.name} {ranks[hop.source]}>{ranks[hop.target]} round {hop.round}"
+            name = f"{parts[0].op.name} {ranks[hop.source]}>{ranks[hop.target]} round {hop.step}"
             node = Node(
                 name,
                 "communication",
@@ -303,7 +315,7 @@ class _Transfers:
 
     def _algorithm(self, one: Match) -> str:
         recorded = one.ops[0].algorithm
-        return self.algorithm or (recorded if recorded in ALGORITHMS else "ring")
+        return self.algorithm or (recorded if recorded in _algorithms() else "ring")
 
     def _start(self, one: Match, rank: int, part: Part) -> int:
         """An op at which the rank has a slot for the collective."""
@@ -312,6 +324,13 @@ class _Transfers:
         if one.collective != "send" and len(before) >= one.slots:
             after.add(before[-one.slots])
         return self.draft.add(Node(f"start {part.op.name}", "other", rank=rank, after=after))
+
+
+def _algorithms() -> tuple[str, ...]:
+    # The programs take as long to import as all that reads traces.
+    from wirewise.collective.named import ALGORITHMS
+
+    return ALGORITHMS
 
 
 def _shares(one: Match, parts: list[Part], begin_s: float) -> list[tuple[float, list[Part]]]:

@@ -7,14 +7,13 @@ from collections import defaultdict
 
 import msgspec
 
-from wirewise.trace.flows import ALGORITHMS
 from wirewise.trace.records import Op, RankTrace, Trace
 
 __all__ = ["whole"]
 
 
 def whole(trace: Trace) -> Trace:
-    """The trace without what a thread did to carry out an all-reduce by one of `flows.ALGORITHMS`.
+    """The trace without what a thread did to carry out an all-reduce by one of `collective.named.ALGORITHMS`.
 
     What is left can be changed: another algorithm, other buckets, other ranks. The time in which the thread added
     up is lost.
@@ -27,6 +26,8 @@ def whole(trace: Trace) -> Trace:
 
 
 def _of_rank(ops: list[Op]) -> list[Op]:
+    from wirewise.collective.named import ALGORITHMS
+
     known = {(op.group, op.seq) for op in ops if op.kind == "communication" and op.algorithm in ALGORITHMS}
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for op in ops:

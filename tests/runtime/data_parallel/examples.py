@@ -8,7 +8,9 @@ import threading
 import torch
 from torch import Tensor, nn
 
+from wirewise.collective import Program
 from wirewise.plans import Bucket, FusionPlan
+from wirewise.runtime.collective.memory import Blocks, layout
 
 _SEEDING = threading.Lock()
 
@@ -96,3 +98,12 @@ def mean_gradients(model: nn.Module, ranks: int, step: int = 0, width: int = 12)
         x, y = batch(rank, step, width=width)
         (nn.functional.cross_entropy(model(x), y) / ranks).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def sent(program: Program, numel: int) -> dict[tuple[int, int, int], int]:
+    """Elements by source, target and step of an all-reduce of one segment."""
+    bounds = layout(program, Blocks(torch.float32, {0: numel}, {})).bounds
+    return {
+        (m.source, m.target, m.step): sum(bounds[t.chunk][1] - bounds[t.chunk][0] for t in m.transfers)
+        for m in program.messages()
+    }

@@ -10,7 +10,7 @@ from wirewise.collective.program import Program, Transfer
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
 from wirewise.errors import ProgramError
 
-__all__ = ["BUILDERS", "Builder", "Draft", "Group", "algorithms", "build"]
+__all__ = ["BUILDERS", "PLAIN", "Builder", "Draft", "Group", "algorithms", "build"]
 
 BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("broadcast", "flat"): trees.broadcast_flat,
@@ -43,8 +43,8 @@ BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("all_reduce", "ring"): rings.all_reduce_ring,
     ("all_reduce", "recursive_doubling"): hypercube.all_reduce_doubling,
     ("all_reduce", "rabenseifner"): hypercube.all_reduce_halving_doubling,
-    ("all_reduce", "reduce_broadcast"): trees.all_reduce_tree,
-    ("all_reduce", "double_tree"): trees.all_reduce_double_tree,
+    ("all_reduce", "reduce_broadcast"): trees.up_and_down(trees.broadcast_binomial),
+    ("all_reduce", "double_tree"): trees.up_and_down(trees.broadcast_double_tree),
     ("all_to_all", "linear"): direct.all_to_all_linear,
     ("all_to_all", "pairwise"): direct.all_to_all_pairwise,
     ("all_to_all", "shift"): direct.all_to_all_shift,
@@ -62,9 +62,17 @@ BUILDERS: dict[tuple[Collective, str], Builder] = {
 }
 """By collective and name of the algorithm."""
 
+PLAIN: dict[tuple[Collective, str], Builder] = {
+    ("broadcast", "binary"): trees.broadcast_binary,
+    ("all_reduce", "binary"): trees.up_and_down(trees.broadcast_binary),
+    ("all_reduce", "leaders"): hierarchical.all_reduce_leaders,
+    ("all_reduce", "servers"): direct.all_reduce_servers,
+}
+"""What training libraries do as well (`collective.named`); planners do not try them, as others above are faster."""
+
 
 def algorithms(collective: Collective) -> list[str]:
-    """Names of the algorithms of a collective."""
+    """Names of the algorithms of a collective that planners try."""
     return [name for of, name in BUILDERS if of == collective]
 
 
@@ -76,32 +84,37 @@ def build(
     root: int = 0,
     segments: int = 1,
     hosts: Sequence[Sequence[int]] | None = None,
+    servers: int = 1,
     chunks: int | None = None,
 ) -> Program:
     """The program of a known algorithm.
 
     Args:
         collective: Which.
-        algorithm: One of `algorithms(collective)`.
+        algorithm: One of `BUILDERS` or `PLAIN` for the collective.
         ranks: How many.
         root: Rank of a rooted collective; without effect on others.
         segments: Parts of each chunk that follow each other through the program.
-        hosts: Ranks of each host, for the hierarchical algorithms.
+        hosts: Ranks of each host, for the hierarchical algorithms and for "leaders".
+        servers: Of "servers": the first ranks, with a part each.
         chunks: A multiple of the chunks that the algorithm needs; None: those.
 
     Raises:
         ProgramError: An algorithm that does not exist or does not work for these ranks, hosts or chunks.
     """
-    builder = BUILDERS.get((collective, algorithm))
+    builder = BUILDERS.get((collective, algorithm)) or PLAIN.get((collective, algorithm))
     if builder is None:
-        known = ", ".join(algorithms(collective)) or f"a collective of {', '.join(COLLECTIVES)}"
+        known = (
+            ", ".join(name for of, name in (*BUILDERS, *PLAIN) if of == collective)
+            or f"a collective of {', '.join(COLLECTIVES)}"
+        )
         raise ProgramError(f"got the algorithm {algorithm!r} of {collective}; expected {known}")
     top = root if collective in ROOTED else 0
     if ranks < 1 or not 0 <= top < ranks:
         raise ProgramError(
             f"got {ranks} ranks with root {root}; expected at least 1 rank and a root among them"
         )
-    group = Group(ranks, top, tuple(map(tuple, hosts or ())))
+    group = Group(ranks, top, tuple(map(tuple, hosts or ())), servers)
     draft = _split(builder(group), chunks)
     return Program(
         name=algorithm,

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from wirewise.collective.builders.draft import Draft, Group
 from wirewise.collective.program import Transfer
+from wirewise.errors import ProgramError
 
-__all__ = ["all_to_all_linear", "all_to_all_pairwise", "all_to_all_shift", "reduce_scatter_pairwise"]
+__all__ = [
+    "all_reduce_servers",
+    "all_to_all_linear",
+    "all_to_all_pairwise",
+    "all_to_all_shift",
+    "reduce_scatter_pairwise",
+]
 
 
 def reduce_scatter_pairwise(group: Group) -> Draft:
@@ -13,6 +20,20 @@ def reduce_scatter_pairwise(group: Group) -> Draft:
     p = group.ranks
     moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
     return Draft(p, [Transfer(t, s, t, step, True) for s, t, step in moves])
+
+
+def all_reduce_servers(group: Group) -> Draft:
+    """Every rank pushes a part to each server, which is one of the first ranks, and pulls the sums (Li et al. 2014).
+
+    Raises:
+        ProgramError: Servers that are no ranks.
+    """
+    p, servers = group.ranks, group.servers
+    if not 1 <= servers <= p:
+        raise ProgramError(f"got {servers} servers for {p} ranks; expected 1 to {p} servers")
+    pairs = [(rank, server) for rank in range(p) for server in range(servers) if rank != server]
+    pushed = [Transfer(server, rank, server, 0, True) for rank, server in pairs]
+    return Draft(servers, pushed + [Transfer(server, server, rank, 1) for rank, server in pairs])
 
 
 def all_to_all_linear(group: Group) -> Draft:

@@ -18,6 +18,8 @@ class Group(NamedTuple):
     root: int = 0
     hosts: tuple[tuple[int, ...], ...] = ()
     """Ranks of each host; none: not known."""
+    servers: int = 1
+    """Ranks that sum up a part each, where an algorithm has such."""
 
     def rank(self, place: int) -> int:
         """Rank at a place, counted round from the root."""

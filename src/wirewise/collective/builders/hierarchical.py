@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wirewise.collective.builders.draft import Draft, Group, mirrored, then
-from wirewise.collective.builders.rings import all_gather_ring, reduce_scatter_ring
+from wirewise.collective.builders.rings import all_gather_ring, all_reduce_ring
 from wirewise.collective.builders.trees import broadcast_binomial
 from wirewise.collective.program import Transfer
 from wirewise.errors import ProgramError
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "scatter"]
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_reduce_leaders",
+    "all_to_all",
+    "broadcast",
+    "reduce_scatter",
+    "scatter",
+]
 
 
 class _Hosts:
@@ -115,10 +123,22 @@ def all_reduce(group: Group) -> Draft:
         for lane, owner, other in of.pairs()
         for part in range(hosts)
     ]
-    ring = then(reduce_scatter_ring(Group(hosts)), all_gather_ring(Group(hosts)))
+    ring = all_reduce_ring(Group(hosts))
     between = [t for lane in range(of.lanes) for t in of.across(lane, ring, lane * hosts)]
     down = Draft(chunks, inside)
     return then(mirrored(down, reduces=True), Draft(chunks, between), down)
+
+
+def all_reduce_leaders(group: Group) -> Draft:
+    """Reduce to the first rank of each host, all-reduce round the ring of these, spread in each host."""
+    of = _Hosts(group)
+    chunks = len(of.hosts)
+    inside = [
+        Transfer(c, leader, other, 0) for leader, *rest in of.hosts for other in rest for c in range(chunks)
+    ]
+    down = Draft(chunks, inside)
+    between = Draft(chunks, of.across(0, all_reduce_ring(Group(chunks))))
+    return then(mirrored(down, reduces=True), between, down)
 
 
 def all_to_all(group: Group) -> Draft:

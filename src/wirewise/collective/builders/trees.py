@@ -9,9 +9,8 @@ from wirewise.collective.builders.draft import Builder, Draft, Group, mirrored, 
 from wirewise.collective.program import Transfer
 
 __all__ = [
-    "all_reduce_double_tree",
-    "all_reduce_tree",
     "binomial_scatter",
+    "broadcast_binary",
     "broadcast_binomial",
     "broadcast_chain",
     "broadcast_double_tree",
@@ -20,6 +19,7 @@ __all__ = [
     "reduce_then_scatter",
     "scatter_flat",
     "to_root",
+    "up_and_down",
 ]
 
 Edges: TypeAlias = Iterator[tuple[int, int, int]]
@@ -40,6 +40,11 @@ def _binomial(group: Group) -> Edges:
             yield group.rank(v), group.rank(v + (1 << step)), step
 
 
+def _binary(group: Group) -> Edges:
+    for v in range(1, group.ranks):
+        yield group.rank((v - 1) // 2), group.rank(v), (v + 1).bit_length() - 2
+
+
 def broadcast_flat(group: Group, chunks: int = 1) -> Draft:
     """The root sends to one rank after the other."""
     return Draft(chunks, spread(_flat(group), range(chunks)))
@@ -48,6 +53,11 @@ def broadcast_flat(group: Group, chunks: int = 1) -> Draft:
 def broadcast_chain(group: Group, chunks: int = 1) -> Draft:
     """Each rank passes on to the next; fast only in many segments."""
     return Draft(chunks, spread(_chain(group), range(chunks)))
+
+
+def broadcast_binary(group: Group, chunks: int = 1) -> Draft:
+    """Each rank passes on to two others at once."""
+    return Draft(chunks, spread(_binary(group), range(chunks)))
 
 
 def broadcast_binomial(group: Group, chunks: int = 1) -> Draft:
@@ -122,16 +132,14 @@ def to_root(builder: Builder, reduces: bool) -> Builder:
     return lambda group: mirrored(builder(group), reduces)
 
 
-def all_reduce_tree(group: Group) -> Draft:
-    """Reduce to rank 0 and broadcast, both binomial."""
-    down = broadcast_binomial(group)
-    return then(mirrored(down, reduces=True), down)
+def up_and_down(builder: Builder) -> Builder:
+    """The all-reduce of a broadcast: reduce to rank 0 and broadcast, along the same branches."""
 
+    def both(group: Group) -> Draft:
+        down = builder(group)
+        return then(mirrored(down, reduces=True), down)
 
-def all_reduce_double_tree(group: Group) -> Draft:
-    """Up the two binary trees and down again."""
-    down = broadcast_double_tree(group)
-    return then(mirrored(down, reduces=True), down)
+    return both
 
 
 def gather_broadcast(group: Group) -> Draft:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wirewise.collective.named import ALGORITHMS
 from wirewise.cost.link import LinkCost
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.data_parallel import NO_OVERHEAD, Layer, Overhead, Transfer, data_parallel_step
 from wirewise.sim.replay import replay
-from wirewise.trace.flows import ALGORITHMS
 
 __all__ = ["BucketSpan", "Decision", "FusionProblem", "Module"]
 
@@ -83,7 +83,7 @@ class FusionProblem:
     comm_slots: int = 1
     """Collectives that run at once."""
     algorithm: str = "ring"
-    """Of the all-reduces (`trace.flows`)."""
+    """Of the all-reduces (`collective.named`)."""
     overhead: Overhead = NO_OVERHEAD
     """Of each all-reduce."""
     interference: float = 1.0

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from wirewise.collective import Message, Program, Transfer
-from wirewise.collective.builders import build
+from wirewise.collective import Message, Program, build
 from wirewise.errors import InputError
+from wirewise.runtime.collective.memory import Blocks, Layout, layout
 from wirewise.runtime.transport import Transport
-from wirewise.trace.flows import ALGORITHMS
-from wirewise.trace.hops import hops
 
-__all__ = ["AllReduce", "Observer", "program_of", "span"]
+__all__ = ["AllReduce", "Observer"]
 
 
 class Observer(Protocol):
@@ -37,110 +35,55 @@ class Observer(Protocol):
         """
 
 
-def program_of(algorithm: str, hosts: Sequence[int], servers: int = 1) -> Program:
-    """The program of an all-reduce, with the messages of `trace.hops.hops`, which replays of traces count on.
+class _Piece(NamedTuple):
+    """Elements of a message that lie next to each other."""
 
-    Args:
-        algorithm: One of `trace.flows.ALGORITHMS`.
-        hosts: Host of each rank.
-        servers: Of "ps": the first ranks, with a part of the tensor each.
-
-    Raises:
-        InputError: An algorithm that is not known, or servers that are no ranks.
-    """
-    if algorithm not in ALGORITHMS or not 1 <= servers <= len(hosts):
-        raise InputError(
-            f"got the algorithm {algorithm!r} with {servers} servers; expected one of {', '.join(ALGORITHMS)} and "
-            f"1 to {len(hosts)} servers"
-        )
-    if algorithm == "ring":
-        return build("all_reduce", "ring", len(hosts))
-    if algorithm == "hierarchical":
-        chunks, transfers = _by_leaders(hosts)
-    else:
-        found = hops("all_reduce", hosts, 1.0, algorithm, servers=servers)
-        chunks = servers if algorithm == "ps" else 1
-        up = [hop.round == 0 if algorithm == "ps" else hop.target < hop.source for hop in found]
-        transfers = [
-            # A server sums up the part of its number; a tree has one part.
-            Transfer((h.target if adds else h.source) % chunks, h.source, h.target, h.round, adds)
-            for h, adds in zip(found, up, strict=True)
-        ]
-    return Program(
-        name=algorithm,
-        collective="all_reduce",
-        ranks=len(hosts),
-        chunks=chunks,
-        transfers=tuple(transfers),
-    )
-
-
-def _by_leaders(hosts: Sequence[int]) -> tuple[int, list[Transfer]]:
-    """To the first rank of each host, round a ring of these, and back; how many chunks, and the transfers."""
-    leaders = {host: list(hosts).index(host) for host in hosts}
-    order = sorted(leaders.values())
-    ring = build("all_reduce", "ring", len(order))
-    pairs = [(rank, leaders[host]) for rank, host in enumerate(hosts) if leaders[host] != rank]
-    chunks = range(ring.chunks)
-    up = [Transfer(c, rank, leader, 0, True) for rank, leader in pairs for c in chunks]
-    between = [
-        Transfer(t.chunk, order[t.source], order[t.target], 1 + t.step, t.reduces) for t in ring.transfers
-    ]
-    down = [Transfer(c, leader, rank, 1 + ring.steps) for rank, leader in pairs for c in chunks]
-    return ring.chunks, up + between + down
-
-
-def span(message: Message, chunks: int, numel: int) -> tuple[int, int]:
-    """First element of the chunks that a message carries, and the one behind the last."""
-    first, last = message.transfers[0].chunk, message.transfers[-1].chunk
-    return numel * first // chunks, numel * (last + 1) // chunks
+    begin: int
+    end: int
+    adds: bool
 
 
 class _Move(NamedTuple):
-    """A message with the part of the tensor that it carries."""
+    """A message and what it carries."""
 
-    source: int
-    target: int
-    adds: bool
-    part: Tensor
+    message: Message
+    pieces: list[_Piece]
+
+    @property
+    def numel(self) -> int:
+        return sum(piece.end - piece.begin for piece in self.pieces)
 
 
 class AllReduce:
     """Sums a flat tensor over all ranks in place, by the messages of a program.
 
-    All ranks get the same sum bit by bit, since each element is added up in one place and in a fixed order.
-    A message of a rank is sent once those of the step before have come. All-reduces of one transport run one
-    after the other and in the same order on all ranks; `Reducer(collective=all_reduce)` sees to that.
+    All ranks get the same sum bit by bit, since each element is added up in one place and in a fixed order, if
+    the program adds up each chunk in one place. A message of a rank is sent once those of the step before have
+    come. All-reduces of one transport run one after the other and in the same order on all ranks;
+    `Reducer(collective=all_reduce)` sees to that.
 
     Args:
         transport: The ranks.
-        algorithm: "ring", "tree", "ps" or "hierarchical".
-        hosts: Host of each rank, for "hierarchical"; none: each rank is a host.
-        servers: Of "ps".
+        program: An all-reduce of all these ranks, such as `collective.named_program` makes; none: a ring.
         observer: Is told of every message that this rank sends or gets.
 
     Raises:
-        InputError: An algorithm that is not known, or hosts or servers that do not fit the ranks.
+        InputError: A program of another collective, or of other ranks.
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        algorithm: str = "ring",
-        *,
-        hosts: Sequence[int] | None = None,
-        servers: int = 1,
-        observer: Observer | None = None,
+        self, transport: Transport, program: Program | None = None, *, observer: Observer | None = None
     ) -> None:
         self.transport, self.observer = transport, observer
-        hosts = list(range(transport.world_size)) if hosts is None else list(hosts)
-        if len(hosts) != transport.world_size:
-            raise InputError(f"got hosts {hosts}; expected one for each of {transport.world_size} ranks")
-        self.program = program_of(algorithm, hosts, servers)
-        self._steps: list[list[Message]] = [[] for _ in range(self.program.steps)]
-        for message in self.program.messages():
-            if transport.rank in (message.source, message.target):
-                self._steps[message.step].append(message)
+        self.program = program or build("all_reduce", "ring", transport.world_size)
+        collective, ranks = self.program.collective, self.program.group
+        if collective != "all_reduce" or ranks != tuple(range(transport.world_size)):
+            raise InputError(
+                f"program {self.program.name!r} is an {collective} of {len(ranks)} ranks; expected an all_reduce, one "
+                f"for each of {transport.world_size} ranks"
+            )
+        own = [m for m in self.program.messages() if transport.rank in (m.source, m.target)]
+        self._steps = [list(found) for _, found in itertools.groupby(own, key=lambda message: message.step)]
 
     def __call__(self, flat: Tensor) -> None:
         """Sum `flat`, 1-D and contiguous, over the ranks.
@@ -151,36 +94,71 @@ class AllReduce:
         """
         if flat.dim() != 1 or not flat.is_contiguous():
             raise InputError(f"got shape {tuple(flat.shape)}; expected one dimension, contiguous")
+        places = layout(self.program, Blocks(flat.dtype, {0: flat.numel()}, {0: flat}))
         # A message comes before the next call begins on its ranks, so the steps of each call can have the same tags.
-        for step, own in enumerate(self._steps):
-            self._carry_out([self._move(flat, message) for message in own], step)
+        for segment in range(places.segments):
+            for messages in self._steps:
+                moves = [_Move(message, _pieces(message, places, segment)) for message in messages]
+                self._carry_out(flat, moves, segment * self.program.steps + messages[0].step)
 
-    def _move(self, flat: Tensor, message: Message) -> _Move:
-        begin, end = span(message, self.program.chunks, flat.numel())
-        return _Move(message.source, message.target, message.transfers[0].reduces, flat[begin:end])
-
-    def _carry_out(self, moves: list[_Move], step: int) -> None:
+    def _carry_out(self, flat: Tensor, moves: list[_Move], tag: int) -> None:
         rank = self.transport.rank
-        out = [m for m in moves if m.source == rank]
-        into = [m for m in moves if m.target == rank]
-        buffers = {m.source: torch.empty_like(m.part) if m.adds else m.part for m in into}
-        pending = self.transport.open(f"step {step} of the {self.program.name} all-reduce", step, buffers)
+        out = [m for m in moves if m.message.source == rank]
+        into = [m for m in moves if m.message.target == rank]
+        # All transfers of a step read before any writes.
+        read = {t.chunk for move in out for t in move.message.transfers}
+        buffers = {m.message.source: _buffer(flat, m, read) for m in into}
+        name = f"step {tag} of the {self.program.name} all-reduce"
+        pending = self.transport.open(name, tag, buffers)
         sent_s = time.perf_counter()
         for move in out:
-            pending.send(move.target, move.part)
+            parts = [flat[piece.begin : piece.end] for piece in move.pieces]
+            pending.send(move.message.target, parts[0] if len(parts) == 1 else torch.cat(parts))
         pending.launch()
         for _ in pending.arrivals():
             pass
         for move in into:
-            if move.adds:
-                move.part.add_(buffers[move.source])
+            _take(flat, move, buffers[move.message.source])
         pending.wait_sends()
         for move in into:
-            end_s = pending.opened_s + pending.arrival_s.get(move.source, 0.0)
-            self._tell("recv", move, pending.opened_s, end_s)
+            end_s = pending.opened_s + pending.arrival_s.get(move.message.source, 0.0)
+            self._tell("recv", flat, move, pending.opened_s, end_s)
         for move in out:
-            self._tell("send", move, sent_s, pending.sent_s.get(move.target, time.perf_counter()))
+            end_s = pending.sent_s.get(move.message.target, time.perf_counter())
+            self._tell("send", flat, move, sent_s, end_s)
 
-    def _tell(self, kind: str, move: _Move, start_s: float, end_s: float) -> None:
-        if self.observer is not None and move.part.numel():
-            self.observer(kind, move.source, move.target, move.part.nbytes, start_s, end_s)
+    def _tell(self, kind: str, flat: Tensor, move: _Move, start_s: float, end_s: float) -> None:
+        if self.observer is not None and move.numel:
+            source, target = move.message.source, move.message.target
+            self.observer(kind, source, target, move.numel * flat.itemsize, start_s, end_s)
+
+
+def _pieces(message: Message, places: Layout, segment: int) -> list[_Piece]:
+    found: list[_Piece] = []
+    for t in message.transfers:
+        begin, end = places.bounds[t.chunk][segment : segment + 2]
+        if found and found[-1].end == begin and found[-1].adds == t.reduces:
+            begin = found.pop().begin
+        found.append(_Piece(begin, end, t.reduces))
+    return found
+
+
+def _buffer(flat: Tensor, move: _Move, read: set[int]) -> Tensor:
+    """Where a message arrives: in its place, unless it is added there or what lies there is still sent."""
+    if (
+        len(move.pieces) == 1
+        and not move.pieces[0].adds
+        and not read & {t.chunk for t in move.message.transfers}
+    ):
+        return flat[move.pieces[0].begin : move.pieces[0].end]
+    return flat.new_empty(move.numel)
+
+
+def _take(flat: Tensor, move: _Move, buffer: Tensor) -> None:
+    """Put what came where it belongs, or add it."""
+    for piece, value in zip(move.pieces, buffer.split([p.end - p.begin for p in move.pieces]), strict=True):
+        own = flat[piece.begin : piece.end]
+        if piece.adds:
+            own.add_(value)
+        elif own.data_ptr() != value.data_ptr():
+            own.copy_(value)

@@ -2,19 +2,24 @@
 
 import numpy as np
 import pytest
+from tests.benchmarks.test_benchmarks import load
 
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer
-from wirewise.sim.rings import ring_step
 
 MIB = 2**20
 LAYERS = [Layer(f"{i}", 0.01, 0.02 * (i + 1), (i + 1) * 0.3 * MIB) for i in range(6)]
 
 
+@pytest.fixture
+def ring_step(monkeypatch):
+    return load(monkeypatch, "rings", "replay").ring_step
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_one_bucket_by_formula(ranks):
+def test_one_bucket_by_formula(ranks, ring_step):
     flow = ring_step(LAYERS[:1], ranks, optimizer_s=0.5)
     result = replay(flow, Links.uniform(ranks, MIB, 0.01))
     ring = 2 * (ranks - 1) * (0.01 + 0.3 / ranks)
@@ -23,7 +28,7 @@ def test_one_bucket_by_formula(ranks):
 
 
 @pytest.mark.parametrize("cap", [0.2, 1, 100])
-def test_one_rank_stands_for_all(cap):
+def test_one_rank_stands_for_all(cap, ring_step):
     links = Links.uniform(9, 30 * MIB, 1e-3)
     options = {"bucket_bytes": cap * MIB, "optimizer_s": 0.1}
     every = replay(ring_step(LAYERS, 9, **options), links)
@@ -33,7 +38,7 @@ def test_one_rank_stands_for_all(cap):
     assert every.end_s.reshape(9, -1) == pytest.approx(np.tile(one.end_s, (9, 1)))
 
 
-def test_a_straggler_holds_back_its_ring():
+def test_a_straggler_holds_back_its_ring(ring_step):
     links = Links.uniform(4, 30 * MIB, 1e-3)
     slow = replay(ring_step(LAYERS, 4, slowdown=[1, 1, 2, 1]), links)
     alike = replay(ring_step(LAYERS, 4, slowdown=[2, 2, 2, 2]), links)

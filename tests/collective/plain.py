@@ -1,12 +1,81 @@
-"""A collective as single transfers between two ranks each."""
+"""The known algorithms written down a second time, without programs: bytes, rounds and single transfers."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Hop", "hops"]
+
+def collective_flows(
+    collective: str, hosts: Sequence[int], size_bytes: float, algorithm: str = "ring", *, servers: int = 1
+) -> tuple[list[tuple[int, int, float]], int]:
+    """Flows between hosts, and rounds."""
+    n = len(hosts)
+    if n < 2 or size_bytes <= 0.0:
+        return ([], 0)
+    if collective == "all_reduce" and algorithm != "ring":
+        return {"tree": _tree_flows, "hierarchical": _hierarchical_flows}.get(algorithm, _to_servers)(
+            hosts, size_bytes, servers
+        )
+    if collective in ("send", "recv"):
+        return ([(hosts[0], hosts[1], size_bytes)], 1)
+    if collective == "broadcast":
+        hops = _pairs([(hosts[(i - 1) // 2], hosts[i], size_bytes) for i in range(1, n)])
+        return (hops, n.bit_length() - 1)
+    if collective == "all_to_all":
+        every = [(a, b, size_bytes / n) for i, a in enumerate(hosts) for j, b in enumerate(hosts) if i != j]
+        return (_pairs(every), n - 1)
+    if collective in ("", "barrier"):
+        # What is not known keeps the time that was measured.
+        return ([], 0)
+    # Each of n - 1 rounds passes a whole payload (all_gather) or a n-th of it; all_reduce does so twice.
+    rounds = n - 1 if collective in ("all_gather", "reduce_scatter") else 2 * (n - 1)
+    return (_ring_flows(hosts, rounds * size_bytes / (1 if collective == "all_gather" else n)), rounds)
+
+
+def _pairs(flows: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    """Flows between the same two hosts as one."""
+    total: dict[tuple[int, int], float] = {}
+    for source, destination, size in flows:
+        total[source, destination] = total.get((source, destination), 0.0) + size
+    return [(a, b, size) for (a, b), size in total.items() if size > 0]
+
+
+def _ring_flows(hosts: Sequence[int], hop_bytes: float) -> list[tuple[int, int, float]]:
+    return _pairs([(a, hosts[(i + 1) % len(hosts)], hop_bytes) for i, a in enumerate(hosts)])
+
+
+def _tree_flows(
+    hosts: Sequence[int], size_bytes: float, _servers: int
+) -> tuple[list[tuple[int, int, float]], int]:
+    flows = []
+    for child in range(1, len(hosts)):
+        parent = hosts[(child - 1) // 2]
+        flows += [(hosts[child], parent, size_bytes), (parent, hosts[child], size_bytes)]
+    return (_pairs(flows), 2 * (len(hosts).bit_length() - 1))
+
+
+def _to_servers(
+    hosts: Sequence[int], size_bytes: float, servers: int
+) -> tuple[list[tuple[int, int, float]], int]:
+    flows = []
+    for rank, host in enumerate(hosts):
+        for server in range(servers):
+            if rank != server:
+                part = size_bytes / servers
+                flows += [(host, hosts[server], part), (hosts[server], host, part)]
+    return (_pairs(flows), 2)
+
+
+def _hierarchical_flows(
+    hosts: Sequence[int], size_bytes: float, _servers: int
+) -> tuple[list[tuple[int, int, float]], int]:
+    counts = Counter(hosts)
+    flows = [(h, h, 2.0 * size_bytes * (n - 1)) for h, n in counts.items() if n > 1]
+    flows += _ring_flows(list(counts), 2.0 * (len(counts) - 1) / len(counts) * size_bytes)
+    inside = 2 if flows and max(counts.values()) > 1 else 0
+    return (_pairs(flows), inside + 2 * (len(counts) - 1))
 
 
 @dataclass
@@ -31,18 +100,7 @@ def hops(
     servers: int = 1,
     splits: Sequence[Sequence[float]] | None = None,
 ) -> list[Hop]:
-    """Transfers of a collective, in an order in which each comes after those that it needs.
-
-    Arguments are those of `flows.collective_flows`, and the transfers carry the same bytes.
-
-    Args:
-        collective: A name of `records.COLLECTIVES`.
-        hosts: Host of each rank of the group; of a broadcast, the source first.
-        size_bytes: Payload of one rank.
-        algorithm: Of an all_reduce.
-        servers: Of the algorithm "ps".
-        splits: Of an all_to_all, bytes from each rank to each; none: equal parts.
-    """
+    """Single transfers, each behind those that it needs."""
     n = len(hosts)
     if n < 2 or size_bytes <= 0 or collective == "barrier":
         return []
