@@ -1,4 +1,4 @@
-"""A graph of blocks on three machines."""
+"""A graph of blocks on a few machines."""
 
 import numpy as np
 
@@ -6,13 +6,14 @@ from wirewise.graph import BlockModel, block_model
 from wirewise.planners.cache import CacheProblem
 
 
-def block_problem(batch_size):
-    graph = block_model(BlockModel(nodes=6000, classes=12, mean_degree=8.0, features=2))
-    owner = graph.y % 3
+def block_problem(batch_size, *, machines=3, nodes=6000, fanouts=(8, 4), **more):
+    graph = block_model(BlockModel(nodes=nodes, classes=12, mean_degree=8.0, features=2))
+    owner = graph.y % machines
     return CacheProblem(
         edges=graph.in_edges,
         owner=owner,
-        train=tuple(np.flatnonzero((graph.split == 0) & (owner == k)) for k in range(3)),
+        train=tuple(np.flatnonzero((graph.split == 0) & (owner == k)) for k in range(machines)),
         batch_size=batch_size,
-        fanouts=(8, 4),
+        fanouts=fanouts,
+        **more,
     )

@@ -2,9 +2,13 @@
 
 import numpy as np
 
+from wirewise.cost.curve import ZERO, Curve
 from wirewise.cost.links import Links
 from wirewise.planners.fusion import FusionProblem, Module
+from wirewise.planners.fusion.cupcake import CompressionProblem, Option
 from wirewise.sim.data_parallel import Overhead
+
+PLACES = ("inline", "lazy", "queue")
 
 
 def random_problem(
@@ -42,4 +46,40 @@ def random_problem(
         comm_slots=slots,
         overhead=overhead,
         **more,
+    )
+
+
+def flat_then_linear(seconds, elements):
+    return Curve(((elements, seconds), (2 * elements, 2 * seconds)))
+
+
+def random_compression(seed, kind):
+    """Sizes, times and options by kind: linear, flat, decode, codecs, inline, beside (encoding beside the rest)."""
+    random = np.random.default_rng([seed, sum(map(ord, kind))])
+    count = int(random.integers(2, 4)) if kind in ("codecs", "beside", "inline") else 1
+    n = int(random.integers(1, 13 if count < 3 else 11))
+    elements = np.maximum(1, 1e6 * random.random(n) ** 3).astype(int)
+    busy = random.uniform(0.1, 2.0) / n
+
+    def line():
+        return Curve.line(*(random.choice([0.0, 1.0]) * random.uniform(0, [busy, 3e-6 * busy])))
+
+    def curve():
+        return (
+            line()
+            if kind == "linear"
+            else flat_then_linear(random.uniform(0, busy), random.uniform(1e4, 1e6))
+        )
+
+    options = []
+    for i in range(count):
+        place = "inline" if kind in ("linear", "flat", "inline") else str(random.choice(PLACES))
+        decode = ZERO if kind == "linear" and random.random() < 0.5 else curve()
+        options.append(Option("none" if i else "codec", "all_reduce", place, curve(), line(), decode))
+    return CompressionProblem(
+        elements=elements.tolist(),
+        gaps_s=(busy * random.random(n)).tolist(),
+        options=tuple(options),
+        forward_s=float(random.random()),
+        encode_contention=float(random.random()) if kind == "beside" else None,
     )

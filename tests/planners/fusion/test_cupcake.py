@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.planners.fusion.brute import best_of_all
+from tests.planners.fusion.problems import random_compression
 from wirewise.cost.curve import ZERO, Curve
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import (
@@ -26,43 +27,6 @@ from wirewise.planners.fusion.cupcake.linear import lines
 from wirewise.planners.fusion.cupcake.plane import plane
 
 LEAST = 1e-9
-PLACES = ("inline", "lazy", "queue")
-
-
-def flat_then_linear(seconds, elements):
-    return Curve(((elements, seconds), (2 * elements, 2 * seconds)))
-
-
-def random_problem(seed, kind):
-    """Sizes, times and options by kind: linear, flat, decode, codecs, inline, beside (encoding beside the rest)."""
-    random = np.random.default_rng([seed, sum(map(ord, kind))])
-    count = int(random.integers(2, 4)) if kind in ("codecs", "beside", "inline") else 1
-    n = int(random.integers(1, 13 if count < 3 else 11))
-    elements = np.maximum(1, 1e6 * random.random(n) ** 3).astype(int)
-    busy = random.uniform(0.1, 2.0) / n
-
-    def line():
-        return Curve.line(*(random.choice([0.0, 1.0]) * random.uniform(0, [busy, 3e-6 * busy])))
-
-    def curve():
-        return (
-            line()
-            if kind == "linear"
-            else flat_then_linear(random.uniform(0, busy), random.uniform(1e4, 1e6))
-        )
-
-    options = []
-    for i in range(count):
-        place = "inline" if kind in ("linear", "flat", "inline") else str(random.choice(PLACES))
-        decode = ZERO if kind == "linear" and random.random() < 0.5 else curve()
-        options.append(Option("none" if i else "codec", "all_reduce", place, curve(), line(), decode))
-    return CompressionProblem(
-        elements=elements.tolist(),
-        gaps_s=(busy * random.random(n)).tolist(),
-        options=tuple(options),
-        forward_s=float(random.random()),
-        encode_contention=float(random.random()) if kind == "beside" else None,
-    )
 
 
 KINDS = {"linear": 250, "flat": 250, "inline": 250, "decode": 100, "codecs": 100, "beside": 50}
@@ -72,7 +36,7 @@ KINDS = {"linear": 250, "flat": 250, "inline": 250, "decode": 100, "codecs": 100
 def test_the_step_is_that_of_the_best_of_all_plans(kind):
     """B1: within 1e-9, and no plan is below the bound."""
     for seed in range(KINDS[kind] // 10):
-        compare(random_problem(seed, kind))
+        compare(random_compression(seed, kind))
 
 
 @pytest.mark.slow
@@ -81,7 +45,7 @@ def test_the_step_is_that_of_the_best_of_all_plans(kind):
 def test_the_step_is_that_of_the_best_of_all_plans_of_many_problems(kind):
     """B1 on 1000 instances in all, up to 12 tensors."""
     for seed in range(KINDS[kind]):
-        compare(random_problem(seed + 1000, kind))
+        compare(random_compression(seed + 1000, kind))
 
 
 def compare(problem):
@@ -95,7 +59,7 @@ def compare(problem):
 def test_all_plans_are_tried():
     """There are o (o + 1)^(n - 1) of them."""
     for seed in range(20):
-        problem = random_problem(seed, "codecs")
+        problem = random_compression(seed, "codecs")
         n, options = len(problem.elements), len(problem.options)
         assert best_of_all(problem)[1] == options * (options + 1) ** (n - 1)
 
@@ -105,7 +69,7 @@ def test_walks_with_little_room_bound_from_below_and_prove_only_the_best(room):
     """Labels that stand for several never make a plan look slower than it is."""
     proved = 0
     for seed in range(40):
-        problem = random_problem(seed, "inline")
+        problem = random_compression(seed, "inline")
         found = plane(problem, [Group(0, len(problem.elements) - 1, 0)], 1e-10, [room])
         best = best_of_all(problem)[0]
         assert found.bound_s <= best * (1 + 1e-12) <= step_s(problem, found.groups) * (1 + 2e-12)
@@ -118,7 +82,7 @@ def test_walks_with_little_room_bound_from_below_and_prove_only_the_best(room):
 def test_the_three_solvers_agree(monkeypatch):
     """Walks and label setting are as good as the dynamic programme on straight lines, which has its own code."""
     for seed in range(30):
-        problem = random_problem(seed, "linear")
+        problem = random_compression(seed, "linear")
         assert lines(problem) is not None
         monkeypatch.undo()
         straight = solve(problem).step_s
@@ -185,8 +149,10 @@ def test_ends_of_a_small_example():
 
 
 def test_plans_are_equal_whatever_the_seed_says():
-    problem = random_problem(7, "codecs")
-    plan, again = (cupcake(random_problem(7, "codecs"), seed=4, least_gain=0.0, slack=0.0) for _ in range(2))
+    problem = random_compression(7, "codecs")
+    plan, again = (
+        cupcake(random_compression(7, "codecs"), seed=4, least_gain=0.0, slack=0.0) for _ in range(2)
+    )
     assert plan.to_json() == again.to_json() and plan.seed == 4
     assert cupcake(problem, seed=5, least_gain=0.0, slack=0.0).buckets == plan.buckets
     plan.check_itself()
@@ -225,7 +191,7 @@ def test_nothing_is_compared_where_there_is_no_choice():
 
 def test_little_room_is_said_and_still_no_worse_than_a_rule():
     for seed in range(20):
-        problem = random_problem(seed, "codecs")
+        problem = random_compression(seed, "codecs")
         found = solve(problem, room=1)
         assert found.lower_bound_s <= found.step_s * (1 + 1e-12)
         assert found.step_s <= step_s(problem, by_rule(problem, "layer-wise"))
@@ -258,7 +224,7 @@ class TestRules:
 
     def test_none_beats_cupcake(self):
         for seed in range(12):
-            problem = random_problem(seed, "codecs")
+            problem = random_compression(seed, "codecs")
             best = solve(problem).step_s * (1 - 1e-12)
             for name in (
                 "layer-wise",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planners.fusion.test_cupcake import random_problem
+from tests.planners.fusion.problems import random_compression
 from wirewise.cost.curve import ZERO, Curve
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import (
@@ -56,7 +56,7 @@ def test_a_message_less_is_not_worth_a_later_end():
 def test_less_work_and_no_longer_than_the_slack_allows(kind):
     eased_plans = 0
     for seed in range(30):
-        problem = random_problem(seed, kind)
+        problem = random_compression(seed, kind)
         shortest = solve(problem).groups
         found = eased(problem, shortest, 0.05)
         assert step_s(problem, found) <= 1.05 * step_s(problem, shortest)

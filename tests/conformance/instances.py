@@ -1,0 +1,497 @@
+"""Small random problems of every kind that a planner takes, and every plan that every planner makes of them.
+
+All is seeded, and time limits are so long that they never end a search: a plan depends on its problem alone.
+`INSTANCES[grain][name]()` makes a problem with what belongs to it; `CASES` names all plans:
+
+    for case in CASES:
+        instance, plan = case.instance, case.plan()
+        check(plan, instance.problem, instance.links, instance.costs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.planners.bitwidth import problems as bitwidth_problems
+from tests.planners.cache.problems import block_problem
+from tests.planners.collective import networks
+from tests.planners.fusion.disco_states import model_of
+from tests.planners.fusion.problems import random_compression, random_problem
+from tests.sim.flows.helpers import links as links_of_rates
+from tests.sim.flows.helpers import mixed_links
+from wirewise.cost import CodecCost
+from wirewise.cost.gradients import V100, GroupLinks
+from wirewise.cost.interfaces import Links
+from wirewise.planners import bitwidth, collective, fusion, placement
+from wirewise.planners import cache as cache_planners
+from wirewise.planners.cache import CacheProblem
+from wirewise.planners.collective import CollectiveProblem
+from wirewise.planners.fusion import cupcake, disco
+from wirewise.planners.fusion.disco.synthetic import random_graph, random_step
+from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
+from wirewise.planners.placement import PlacementProblem
+from wirewise.plans import Plan
+from wirewise.sim.flows import random_tasks
+
+__all__ = ["CASES", "GRAINS", "INSTANCES", "REFUSED", "REGISTRIES", "Case", "Instance"]
+
+ENOUGH_S = 3600.0
+"""Limit of searches that end by themselves long before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A problem, and what it was made from where a planner or a prediction wants it by itself."""
+
+    problem: Any
+    """What planners of this grain take first."""
+    links: Any = None
+    """Network that the problem's ranks have."""
+    costs: Any = None
+    """Seconds of codecs or operators, where they are known apart from the problem."""
+    job: Any = None
+    """What is recorded of the job: a trace of gradients, a graph of operators, tasks."""
+
+
+Make = Callable[[], Instance]
+
+
+# Bits of halo messages
+
+
+def _bits(problem: Any, costs: Any) -> Instance:
+    return Instance(problem=problem, links=costs.links, costs=costs)
+
+
+def bits_of_two() -> Instance:
+    one = bitwidth_problems.exchange(2, 12, seed=1)
+    return _bits(bitwidth_problems.problem(one, ranks=2), bitwidth_problems.costs(2))
+
+
+def bits_of_uneven_links() -> Instance:
+    """Three ranks, channels of 0 to 9 messages, each pair with a link of its own, two layers both ways."""
+    names = ("forward1", "forward2", "backward2")
+    found = [
+        bitwidth_problems.exchange(3, (0, 10), name=name, width=width, seed=seed)
+        for seed, (name, width) in enumerate(zip(names, (24, 8, 8), strict=True))
+    ]
+    costs = replace(bitwidth_problems.costs(3), links=bitwidth_problems.random_links(3, seed=4, ring=False))
+    return _bits(bitwidth_problems.problem(*found, ranks=3), costs)
+
+
+def bits_of_a_ring() -> Instance:
+    """Four ranks that exchange in rounds, behind computing that hides a part."""
+    found = [
+        bitwidth_problems.exchange(4, (3, 7), name=name, width=16, seed=seed, sigma=2.0)
+        for seed, name in enumerate(("forward1", "backward1"))
+    ]
+    costs = bitwidth_problems.costs(4, hidden={"forward1": 3e-4}, ring=True)
+    costs = replace(costs, links=bitwidth_problems.random_links(4, seed=7))
+    return _bits(bitwidth_problems.problem(*found, ranks=4), costs)
+
+
+def bits_of_a_fast_network() -> Instance:
+    """Encoding costs more than what it saves, and parameters of rows take 8 bytes."""
+    one = bitwidth_problems.exchange(2, (4, 15), seed=5, width=64)
+    costs = bitwidth_problems.costs(2, 3e9, latency=1e-6)
+    return _bits(bitwidth_problems.problem(one, ranks=2, param_bytes=8), costs)
+
+
+def bits_without_codec_times() -> Instance:
+    one = bitwidth_problems.exchange(3, (2, 9), seed=6, width=32)
+    costs = bitwidth_problems.costs(3, 5e6, codec=CodecCost())
+    return _bits(bitwidth_problems.problem(one, ranks=3), costs)
+
+
+# Buckets of gradients, and what else changes a step of modules
+
+
+def _modules(problem: Any) -> Instance:
+    return Instance(problem=problem, links=problem.links, job=problem.modules)
+
+
+def modules_of_two() -> Instance:
+    return _modules(random_problem(0, gradients=6, ranks=2, optimizer_s=1e-4))
+
+
+def modules_of_two_slots() -> Instance:
+    """Latency is most of what buckets cost, and two travel at once."""
+    return _modules(random_problem(1, gradients=7, kind="latency", slots=2))
+
+
+def modules_with_stages() -> Instance:
+    """Encoding and decoding beside the transfers, by trees."""
+    return _modules(random_problem(2, gradients=6, ranks=3, stages=True, launch=True, slots=2))
+
+
+def modules_of_uneven_ranks() -> Instance:
+    """Three ranks on two hosts with unlike links, one slower, and computing that transfers slow down."""
+    problem = random_problem(3, gradients=6, ranks=3, interference=1.3)
+    rates = problem.links.bandwidth_out_bytes_per_s[:2] * np.array([0.5, 2.0])
+    latency = np.array([[1e-6, 2e-5], [4e-5, 1e-6]])
+    links = Links(rates, rates[::-1].copy(), latency, 20 * rates)
+    return _modules(replace(problem, hosts=(0, 0, 1), slowdown=(1.0, 1.4, 1.1), links=links))
+
+
+def modules_that_fuse() -> Instance:
+    """Fused times, measured of some neighbours and guessed of the others, and a bfloat16 that was measured."""
+    problem = random_problem(4, gradients=6)
+    modules = [
+        replace(m, bfloat16_s=(0.6 * m.forward_s, 0.7 * m.backward_s), input_bytes=0.2 * m.saved_bytes)
+        for m in problem.modules
+    ]
+    pairs = {
+        (i, i + 1): (
+            0.7 * sum(m.forward_s for m in modules[i : i + 2]),
+            0.9 * sum(m.backward_s for m in modules[i : i + 2]),
+        )
+        for i in (0, 3)
+    }
+    return _modules(replace(problem, modules=modules, fused_s=pairs, fused_share=0.85))
+
+
+def _budget(problem: Any, share: float) -> float:
+    """Memory for what always stands there, and that share of the rest."""
+    always = problem.state_factor * sum(problem.sizes)
+    top = fusion.peak_bytes(problem, fusion.Decision(()))
+    return always + share * (top - always)
+
+
+# Groups of gradients that are compressed
+
+
+def _groups(problem: Any) -> Instance:
+    return Instance(problem=problem)
+
+
+def groups_of_a_trace(
+    seed: int, codecs: tuple[str, ...], links: GroupLinks, tensors: int = 8, **more: Any
+) -> Instance:
+    """A model with a giant tensor, by the costs of Espresso."""
+    random = np.random.default_rng(seed)
+    sizes = np.maximum(64, 3e6 * random.random(tensors) ** 3).astype(int)
+    sizes[tensors // 2] = 8_000_003
+    gaps = 400 * random.random(tensors)
+    trace = GradientTrace(
+        tensors=tuple(
+            GradientTensor(name=f"{n}.weight", elements=int(size), gap_us=float(gap))
+            for n, (size, gap) in enumerate(zip(sizes, gaps, strict=True))
+        )
+    )
+    problem = cupcake.compression_problem(trace, V100, links, codecs, **more)
+    return Instance(problem=problem, links=links, costs=V100, job=trace)
+
+
+# Operators, and the buckets of their gradients
+
+
+def operators(graph: Any, **more: Any) -> Instance:
+    model = model_of(graph, **more)
+    return Instance(problem=model, links=model.all_reduce, costs=model.costs, job=graph)
+
+
+# Collectives
+
+
+def collective_on(network: Any, name: Any, size_bytes: float, **more: Any) -> Instance:
+    problem = CollectiveProblem(network=network, collective=name, size_bytes=size_bytes, **more)
+    return Instance(problem=problem, links=network)
+
+
+MB = 1e6
+THREE = networks.mesh(3, {(0, 1): 300 * MB, (0, 2): 200 * MB}, 100 * MB, latency_s=2e-5)
+FOUR = networks.mesh(4, {(0, 1): 400 * MB, (2, 3): 300 * MB, (0, 2): 200 * MB}, 100 * MB, latency_s=3e-5)
+"""Rates are whole multiples of the slowest, which keeps exact searches short."""
+
+
+# Caches
+
+
+def cached(batch_size: int, **more: Any) -> Instance:
+    problem = block_problem(batch_size, **more)
+    return Instance(problem=problem, links=mixed_links(1, problem.machines))
+
+
+def some_machines_without_training() -> Instance:
+    """Frontier draws of all neighbours; one machine has no seeds."""
+    problem = block_problem(5, machines=3, nodes=120, fanouts=(-1, 2), semantics="frontier")
+    train = (*problem.train[:2], problem.train[2][:0])
+    made = CacheProblem(
+        edges=problem.edges,
+        owner=problem.owner,
+        train=train,
+        batch_size=problem.batch_size,
+        fanouts=problem.fanouts,
+        semantics=problem.semantics,
+    )
+    return Instance(problem=made, links=mixed_links(2, 3))
+
+
+# Places of tasks
+
+
+def placed(tasks: Any, links: Any) -> Instance:
+    hosts = tuple(f"host{host}" for host in range(links.hosts))
+    return Instance(problem=PlacementProblem(tasks, hosts, links), links=links, job=tasks)
+
+
+def placed_of_a_graph() -> Instance:
+    sampled = block_problem(8, machines=3, nodes=240, fanouts=(4, 3))
+    tasks = placement.from_graph(
+        sampled,
+        ("host0", "host1", "host2"),
+        row_bytes=400.0,
+        model_bytes=1e5,
+        worker_s=0.001,
+        servers=2,
+        iterations=4,
+    )
+    return placed(tasks, links_of_rates([6e6, 5e7, 4e7]))
+
+
+INSTANCES: Mapping[str, Mapping[str, Make]] = {
+    "bitwidth": {
+        "two": bits_of_two,
+        "uneven-links": bits_of_uneven_links,
+        "ring": bits_of_a_ring,
+        "fast-network": bits_of_a_fast_network,
+        "no-codec-times": bits_without_codec_times,
+    },
+    "modules": {
+        "two": modules_of_two,
+        "two-slots": modules_of_two_slots,
+        "stages": modules_with_stages,
+        "uneven-ranks": modules_of_uneven_ranks,
+        "fusing": modules_that_fuse,
+    },
+    "gradients": {
+        "straight-lines": lambda: _groups(random_compression(3, "linear")),
+        "codecs": lambda: _groups(random_compression(0, "codecs")),
+        "beside": lambda: _groups(random_compression(11, "beside")),
+        "trace": lambda: groups_of_a_trace(1, ("efsign", "none"), GroupLinks(4, 1.25e9)),
+        "trace-of-hosts": lambda: groups_of_a_trace(
+            2,
+            ("dgc", "fp16", "none"),
+            GroupLinks(4, 1.25e8, ranks_per_host=2),
+            tensors=4,
+            decodes=("inline", "lazy"),
+            encode_contention=0.4,
+        ),
+    },
+    "operators": {
+        "any-order": lambda: operators(random_graph(1)),
+        "overlap": lambda: operators(random_graph(2, 10, 4), share=1.2, overlap_rate=0.7),
+        "layers": lambda: operators(random_step(3, 2), share=0.8),
+    },
+    "collective": {
+        "all-reduce-uneven": lambda: collective_on(THREE, "all_reduce", 6e5),
+        "all-gather-uneven": lambda: collective_on(FOUR, "all_gather", 4e5),
+        "broadcast-hosts": lambda: collective_on(
+            networks.groups([2, 1], 1000 * MB, 70 * MB), "broadcast", 1e6, root=1
+        ),
+        "reduce-group": lambda: collective_on(FOUR, "reduce", 2e5, root=2, members=(0, 2, 3)),
+        "all-to-all-small": lambda: collective_on(THREE, "all_to_all", 3e3),
+    },
+    "cache": {
+        "two": lambda: cached(4, machines=2, nodes=100, fanouts=(4, 3)),
+        "three": lambda: cached(3, machines=3, nodes=150, fanouts=(3, 2, 2), seed=5),
+        "no-seeds": some_machines_without_training,
+    },
+    "placement": {
+        "mixed": lambda: placed(random_tasks(seed=1, workers=3, iterations=4), mixed_links(1)),
+        "crowded": lambda: placed(
+            random_tasks(seed=2, hosts=3, workers=4, samplers=1, servers=2, iterations=3), mixed_links(2, 3)
+        ),
+        "graph": placed_of_a_graph,
+    },
+}
+"""By what is decided on, then by name."""
+
+GRAINS = tuple(INSTANCES)
+
+REGISTRIES: Mapping[str, tuple[str, ...]] = {
+    "bitwidth": tuple(bitwidth.PLANNERS),
+    "modules": tuple(fusion.PLANNERS),
+    "gradients": ("cupcake", *cupcake.RULES),
+    "operators": disco.METHODS,
+    "collective": ("auto", *collective.PLANNERS),
+    "cache": tuple(cache_planners.POLICIES),
+    "placement": placement.METHODS,
+}
+"""Names of all planners."""
+
+REFUSED: Mapping[str, frozenset[str]] = {
+    # Trees do not serve what goes to everyone apart, and packed trees no part of the ranks.
+    "forest": frozenset({"all-to-all-small"}),
+    "blink": frozenset({"all-gather-uneven", "reduce-group", "all-to-all-small"}),
+    "adapt": frozenset({"all-gather-uneven", "all-to-all-small"}),
+}
+"""Instances of collectives that planners have no program for, by their documentation."""
+
+Variant = tuple[str, str, Callable[[Instance], Plan]]
+"""Planner, its knobs in words, and the call."""
+
+
+def _bitwidth_variants(name: str) -> Iterator[Variant]:
+    def planned(planner: str, **knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: bitwidth.plan(one.problem, one.costs, method=planner, **knobs)
+
+    for planner in bitwidth.PLANNERS:
+        yield planner, "", planned(planner, **({"seed": 3} if planner == "random" else {}))
+    yield "auto", "2 bits", planned("auto", accuracy_bits=2, slack=0.0)
+    yield "threshold", "groups", planned("threshold", group_size=3, lam=0.3, normaliser="min")
+    yield "milp", "groups", planned("milp", group_size=3, lam=0.3)
+    yield "paper", "cycle 0", planned("paper", cycle=0)
+    yield "uniform", "bfloat16", planned("uniform", bits=16)
+
+
+def _module_variants(name: str) -> Iterator[Variant]:
+    def planned(planner: str, memory: float | None = None, **knobs: Any) -> Callable[[Instance], Plan]:
+        def plan(one: Instance) -> Plan:
+            own = {} if memory is None else {"memory_budget_bytes": _budget(one.problem, memory)}
+            return fusion.plan(one.problem, method=planner, **own, **knobs)
+
+        return plan
+
+    searching = {"time_budget_s": ENOUGH_S}
+    yield "dpro", "", planned("dpro", **searching)
+    yield "mcmc", "", planned("mcmc", steps=60, seed=1, **searching)
+    yield "exhaustive", "", planned("exhaustive", **searching)
+    yield "exhaustive", "caps", planned("exhaustive", caps=(1e6, 3e6), **searching)
+    yield "rules", "", planned("rules")
+    yield "ddp", "", planned("ddp")
+    yield "ddp", "cap", planned("ddp", cap_bytes=2e6)
+    if name in ("two", "uneven-ranks", "fusing"):
+        yield "dpro", "memory", planned("dpro", memory=0.6, **searching)
+        yield "mcmc", "memory", planned("mcmc", memory=0.6, steps=60, seed=1, **searching)
+        yield "dpro", "accumulating", planned("dpro", memory=0.4, passes=("accumulation",), **searching)
+        yield "dpro", "recomputing", planned("dpro", memory=0.6, passes=("recompute",), **searching)
+        yield "dpro", "every pass", planned("dpro", passes=fusion.PASSES, **searching)
+
+
+_RULES = ("even:4", "bucket:25", "bucket:1", "mergecomp")
+
+
+def _gradient_variants(name: str) -> Iterator[Variant]:
+    def planned(planner: str, **knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: cupcake.plan_groups(one.problem, method=planner, **knobs)
+
+    yield "cupcake", "", planned("cupcake")
+    yield "cupcake", "eased", planned("cupcake", slack=0.02, least_gain=cupcake.LEAST_GAIN, seed=2)
+    # Bounds of problems with many options take long.
+    few = name in ("beside", "trace-of-hosts")
+    for rule in ("layer-wise", "mg-wfbp") if few else (*_RULES, "layer-wise", "mg-wfbp"):
+        yield rule.partition(":")[0], rule.partition(":")[2], planned(rule)
+    if name.startswith("trace"):
+        yield "cupcake", "split 3000000", planned("cupcake", split=3_000_000)
+        yield "layer-wise", "split 3000000", planned("layer-wise", split=3_000_000)
+    if name == "trace":
+        yield "cupcake", "much to gain", planned("cupcake", slack=0.1, least_gain=0.9)
+        yield "cupcake", "split auto", planned("cupcake", split="auto")
+
+
+def _operator_variants(name: str) -> Iterator[Variant]:
+    def planned(planner: str) -> Callable[[Instance], Plan]:
+        knobs = disco.Knobs(stop=60, evaluations=400, seed=1)
+        return lambda one: disco.plan_operators(one.problem, method=planner, other_s=1e-5, knobs=knobs).plan
+
+    for planner in disco.METHODS:
+        yield planner, "", planned(planner)
+
+
+def _collective_variants(name: str) -> Iterator[Variant]:
+    for planner in REGISTRIES["collective"]:
+        if name not in REFUSED.get(planner, ()):
+            yield (
+                planner,
+                "",
+                lambda one, planner=planner: collective.plan(
+                    one.problem, method=planner, time_limit_s=ENOUGH_S, seed=1
+                ),
+            )
+
+
+def _cache_variants(name: str) -> Iterator[Variant]:
+    def planned(policy: str, **knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: cache_planners.plan(one.problem, policy=policy, **({"alpha": 0.3} | knobs))
+
+    for policy in cache_planners.POLICIES:
+        yield policy, "", planned(policy)
+    yield "vip", "balanced", planned("vip", share="balanced")
+    yield "bayesian", "balanced", planned("bayesian", share="balanced", alpha=0.5)
+    yield "bayesian", "one epoch", planned("bayesian", epochs=1, weight=3.0)
+
+
+def _placement_variants(name: str) -> Iterator[Variant]:
+    def planned(method: str, **knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: placement.plan(one.problem, method=method, steps=40, **knobs)
+
+    for method in placement.METHODS:
+        yield method, "", planned(method, seed=3)
+    for policy in ("oes", "maxmin", "fifo", "mrtf", "omcoflow"):
+        yield "gnn-tasks", policy, planned("gnn-tasks", policy=policy)
+
+
+VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
+    "bitwidth": _bitwidth_variants,
+    "modules": _module_variants,
+    "gradients": _gradient_variants,
+    "operators": _operator_variants,
+    "collective": _collective_variants,
+    "cache": _cache_variants,
+    "placement": _placement_variants,
+}
+
+
+class Case(NamedTuple):
+    """A planner with its knobs, on an instance."""
+
+    grain: str
+    """Key of `INSTANCES`."""
+    name: str
+    """Key of `INSTANCES[grain]`."""
+    planner: str
+    knobs: str
+    """In words; nothing: the planner's own."""
+    make: Callable[[Instance], Plan]
+
+    @property
+    def id(self) -> str:
+        """Unique among the cases of the grain."""
+        return "/".join(filter(None, (self.name, self.planner, self.knobs)))
+
+    @property
+    def instance(self) -> Instance:
+        """Made once a process."""
+        return _instance(self.grain, self.name)
+
+    def plan(self) -> Plan:
+        """Made once a process."""
+        return _plan(self.grain, self.id)
+
+
+CASES: tuple[Case, ...] = tuple(
+    Case(grain, name, *variant)
+    for grain, instances in INSTANCES.items()
+    for name in instances
+    for variant in VARIANTS[grain](name)
+)
+"""Every plan that every planner makes."""
+
+_BY_ID = {(case.grain, case.id): case for case in CASES}
+
+
+@cache
+def _instance(grain: str, name: str) -> Instance:
+    return INSTANCES[grain][name]()
+
+
+@cache
+def _plan(grain: str, number: str) -> Plan:
+    case = _BY_ID[grain, number]
+    return case.make(case.instance)
