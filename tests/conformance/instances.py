@@ -24,19 +24,18 @@ from tests.planners.fusion.disco_states import model_of
 from tests.planners.fusion.problems import random_compression, random_problem
 from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
-from wirewise.cost import CodecCost
+from wirewise.cost import CodecCost, Links
 from wirewise.cost.gradients import V100, GroupLinks
-from wirewise.cost.interfaces import Links
 from wirewise.planners import bitwidth, collective, fusion, placement
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.fusion import cupcake, disco
 from wirewise.planners.fusion.disco.synthetic import random_graph, random_step
-from wirewise.planners.fusion.gradients import GradientTensor, GradientTrace
 from wirewise.planners.placement import PlacementProblem
 from wirewise.plans import Plan
 from wirewise.sim.flows import random_tasks
+from wirewise.trace import GradientTensor, GradientTrace
 
 __all__ = ["CASES", "GRAINS", "INSTANCES", "REFUSED", "REGISTRIES", "Case", "Instance"]
 
