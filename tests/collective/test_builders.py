@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.collective.reference import expected, run
 from wirewise.collective import COLLECTIVES, REDUCING, check
 from wirewise.collective.builders import BUILDERS, PLAIN, algorithms, build
 from wirewise.collective.builders.bruck import PAT_BLOCKS
-from wirewise.collective.reference import expected, run
 from wirewise.errors import ProgramError
 
 NEEDS = {"neighbour_exchange": lambda p: p % 2 == 0, "hypercube": lambda p: p & (p - 1) == 0}

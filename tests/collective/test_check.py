@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.collective.random_programs import KINDS, changed, random_program
+from tests.collective.reference import expected, run
 from tests.collective.test_builders import random_inputs, same
 from wirewise.collective import Program, Transfer, check, faults
 from wirewise.collective.builders import build
-from wirewise.collective.reference import expected, run
 from wirewise.errors import ProgramError
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.collective.reference import expected, run, spans
 from wirewise.collective import Program, Transfer
 from wirewise.collective.builders import build
-from wirewise.collective.reference import expected, run, spans
 from wirewise.errors import InputError, ProgramError
 
 

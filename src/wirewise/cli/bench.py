@@ -83,7 +83,7 @@ def _programs(kind: Collective, words: str, ranks: int) -> tuple[list[Program], 
 
     if words:
         named = [word.strip() for word in words.split(",")]
-        found = [build(kind, w, ranks) if (kind, w) in (BUILDERS | PLAIN) else program_of(w) for w in named]
+        found = [build(kind, w, ranks) if (kind, w) in BUILDERS | PLAIN else program_of(w) for w in named]
         wrong = next((p for p in found if p.collective != kind or p.ranks != ranks), None)
         if wrong is not None:
             raise InputError(
