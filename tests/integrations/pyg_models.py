@@ -80,6 +80,19 @@ class Thrice(nn.Module):
         return self.head(x)
 
 
+class Tied(nn.Module):
+    """Two layers of their own that hold one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inlet, self.conv = nn.Linear(FEATURES, FEATURES), g.SAGEConv(FEATURES, FEATURES)
+        self.outlet, self.head = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES)
+        self.outlet.weight = self.inlet.weight
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.head(self.outlet(self.conv(self.inlet(x).relu(), edge_index).relu()))
+
+
 class Branches(nn.Module):
     """Two convolutions side by side, and a second tensor returned."""
 
@@ -180,6 +193,11 @@ def _normed(norm: Callable[[int], nn.Module]) -> Callable[[], nn.Module]:
     return lambda: Two(g.SAGEConv, norm)
 
 
+def _shared_aggregation() -> nn.Module:
+    one = g.SoftmaxAggregation(learn=True)
+    return Two(lambda i, o: g.SAGEConv(i, o, aggr=one))
+
+
 def _sequential() -> nn.Module:
     steps = [
         (g.SAGEConv(FEATURES, HIDDEN), "x, e -> x"),
@@ -197,6 +215,7 @@ COMPUTED = [
     Case("SAGE", _two(g.SAGEConv)),
     Case("SAGE max", _two(g.SAGEConv, aggr="max")),
     Case("SAGE two aggregations", _two(g.SAGEConv, aggr=["mean", "max", "softmax"])),
+    Case("SAGE one aggregation for both", _shared_aggregation),
     Case("SAGE project", _two(g.SAGEConv, project=True, normalize=True)),
     Case("GCN", _two(g.GCNConv)),
     Case("GCN no loops", _two(g.GCNConv, add_self_loops=False)),
@@ -215,6 +234,7 @@ COMPUTED = [
     Case("GAT edge_attr", _two(g.GATConv, edge_dim=2, add_self_loops=False), "edge_attr"),
     Case("GAT edge_attr loops", _two(g.GATConv, edge_dim=2), "edge_attr"),
     Case("GATv2", _two(g.GATv2Conv)),
+    Case("GATv2 one module for both sides", _two(g.GATv2Conv, share_weights=True)),
     Case("GATv2 edge_attr", _two(g.GATv2Conv, edge_dim=2), "edge_attr"),
     Case("GIN", lambda: Two(lambda i, o: g.GINConv(mlp(i, o), train_eps=True))),
     Case("GIN BatchNorm", lambda: Two(lambda i, o: g.GINConv(mlp(i, o, norm=True)))),
@@ -250,6 +270,7 @@ COMPUTED = [
     Case("jump lstm", lambda: Two(g.SAGEConv, jump="lstm")),
     Case("jump max", lambda: Two(g.SAGEConv, jump="max")),
     Case("thrice", Thrice),
+    Case("tied", Tied),
     Case("tuple", Branches),
     Case("dict", lambda: Branches(dict)),
     Case("Sequential", _sequential),

@@ -75,11 +75,11 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any) -> None:
     moved = _moved(module)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), _WithoutNoise(), _full_precision():
-            out = _rows_of(torch.func.functional_call(module, moved, args, kwargs))
+            out = _rows_of(_called(module, moved, args, kwargs))
             recording.rows = rows = _some_rows(view)
             picked = pytree.tree_map(lambda a: _pick(a, rows, view), (args, kwargs))
             try:
-                again = _rows_of(torch.func.functional_call(module, moved, *picked))
+                again = _rows_of(_called(module, moved, *picked))
                 _compare(out, again, recording)
             except _Differs as error:
                 recording.note(str(error))
@@ -109,18 +109,33 @@ def _agree(module: nn.Module, fault: str, view: GraphView) -> None:
         )
 
 
+def _called(module: nn.Module, moved: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
+    # Torch would find ties by itself, and leave a module that has two names with the moved tensors.
+    return torch.func.functional_call(module, moved, args, kwargs, tie_weights=False)
+
+
 def _moved(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters with a little noise and copies of the buffers, by name."""
+    """Parameters with a little noise and copies of the buffers, once for each module that holds one."""
     generator = torch.Generator().manual_seed(1)
+    made: dict[int, Tensor] = {}
     moved: dict[str, Tensor] = {}
-    for name, p in module.named_parameters():
-        value = p.detach()
-        if value.is_floating_point() and value.numel():
-            noise = torch.randn(value.shape, generator=generator).to(value)
-            spread = value.float().std(unbiased=False).clamp(min=0.5).to(value)
-            value = value + _MOVED * spread * noise
-        moved[name] = value
-    return moved | {name: b.detach().clone() for name, b in module.named_buffers()}
+    for prefix, inner in module.named_modules():
+        held = [*inner.named_parameters(prefix, recurse=False), *inner.named_buffers(prefix, recurse=False)]
+        for name, tensor in held:
+            if id(tensor) not in made:
+                made[id(tensor)] = _with_noise(tensor, generator)
+            moved[name] = made[id(tensor)]
+    return moved
+
+
+def _with_noise(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """A copy, moved a little where it is a parameter."""
+    value = tensor.detach().clone()
+    if not isinstance(tensor, nn.Parameter) or not value.is_floating_point() or not value.numel():
+        return value
+    noise = torch.randn(value.shape, generator=generator).to(value)
+    spread = value.float().std(unbiased=False).clamp(min=0.5).to(value)
+    return value + _MOVED * spread * noise
 
 
 def _some_rows(view: GraphView) -> Tensor:
