@@ -172,3 +172,94 @@ def test_features_changed_in_place_travel() -> None:
             assert distance([mine(job.data.x, job.data.edge_index)], [expected[job.data.n_id]]) < 1e-5
 
     run_ranks_as_threads(2, body)
+
+
+def test_layers_outside_the_model_are_refused_by_name() -> None:
+    data, model, head = a_graph("undirected"), a_model(), nn.Linear(CLASSES, CLASSES)
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = pyg.Job(data, mode="fp32", group=group, store=store)
+        out = job.distribute(model)(job.data.x, job.data.edge_index)
+        with pytest.raises(InputError, match=r"parameters that no distributed model holds \(\[5, 5\]\)"):
+            job.mean(each(head(out), job.data.y), job.data.train_mask)
+
+    run_ranks_as_threads(1, body)
+
+
+def by_autograd_grad(model: nn.Module, data: Any) -> None:
+    torch.autograd.grad(classes(model(data.x, data.edge_index), data), list(model.parameters()))
+
+
+def with_another_head(model: nn.Module, data: Any) -> None:
+    model.head = nn.Linear(16, CLASSES)
+    model(data.x, data.edge_index)
+
+
+def with_a_layer_frozen(model: nn.Module, data: Any) -> None:
+    model.second.requires_grad_(False)
+    model(data.x, data.edge_index)
+
+
+def with_a_layer_thawed(model: nn.Module, data: Any) -> None:
+    model.first.requires_grad_(True)
+    model(data.x, data.edge_index)
+
+
+def with_a_hook(model: nn.Module, data: Any) -> None:
+    model.head.bias.register_hook(lambda grad: grad.clamp(-1, 1))
+    model(data.x, data.edge_index)
+
+
+def with_an_optimizer_in_backward(model: nn.Module, data: Any) -> None:
+    model.head.bias.register_post_accumulate_grad_hook(lambda p: None)
+    model(data.x, data.edge_index)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (by_autograd_grad, r"as by torch\.autograd\.grad, which returns the part of this rank only"),
+        (with_another_head, r"head\.weight was replaced, frozen or made trainable after job\.distribute"),
+        (with_a_layer_frozen, r"second\.lin_l\.weight was replaced, frozen"),
+        (with_a_layer_thawed, r"first\.lin_l\.weight was replaced, frozen"),
+        (with_a_hook, r"head\.bias has a hook, which would see the gradient of one rank"),
+        (with_an_optimizer_in_backward, r"head\.bias has a hook"),
+    ],
+)
+def test_gradients_that_would_not_be_summed_are_refused_on_all_ranks(
+    train: Callable[[nn.Module, Any], None], message: str
+) -> None:
+    data, copies = a_graph("undirected"), [a_model() for _ in range(2)]
+    for model in copies:
+        model.first.requires_grad_(train is not with_a_layer_thawed)
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store, timeout_s=20)
+        with pytest.raises(InputError, match=message):
+            train(job.distribute(copies[rank]), job.data)
+
+    run_ranks_as_threads(2, body)
+
+
+def plain_of_outputs(model: nn.Module, out: Tensor, data: Any, job: Any) -> Tensor:
+    return classes(out, data)
+
+
+def test_parameters_without_a_gradient_have_none() -> None:
+    """An optimizer decays what has a gradient, be it zero."""
+    data, copies = a_graph("undirected"), [a_model() for _ in range(2)]
+    for model in copies:
+        model.unused = nn.Linear(3, 3)
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store, timeout_s=20)
+        mine = job.distribute(copies[rank])
+        assert all(p.grad is None for p in mine.parameters())
+        for _ in range(2):
+            gradients(mine, job.data, plain_of_outputs, job)
+            assert [name for name, p in mine.named_parameters() if p.grad is None] == [
+                "unused.weight",
+                "unused.bias",
+            ]
+
+    run_ranks_as_threads(2, body)

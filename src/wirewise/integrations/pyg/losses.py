@@ -157,10 +157,18 @@ def _outputs_of(value: Tensor) -> list[Output]:
         if output is not None:
             found.append(output)
             continue
-        if getattr(getattr(node, "variable", None), "_wirewise_distributed", False):
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            own = "of a distributed model outside its forward"
+            what = (
+                own
+                if getattr(variable, "_wirewise_distributed", False)
+                else "that no distributed model holds"
+            )
             raise InputError(
-                "values of job.mean or job.sum depend on parameters of a distributed model outside its forward; use "
-                "them inside the forward of the model, and add penalties on parameters to the loss as they are"
+                f"values of job.mean or job.sum depend on parameters {what} ({list(variable.shape)}), whose gradients "
+                "would not be summed over ranks; use them inside the forward of the model that job.distribute gets, "
+                "and add penalties on parameters to the loss as they are"
             )
         left += [following for following, _ in node.next_functions]
     return found

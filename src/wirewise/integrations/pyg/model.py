@@ -100,12 +100,22 @@ class _Step:
         self.proven: set[tuple[bool, bool]] = set()
         self.steps = 0
         job.transport.broadcast(dict([*twin.named_parameters(), *twin.named_buffers()]))
+        self.names = dict(twin.named_parameters())
+        self.trained = {name for name, parameter in self.names.items() if parameter.requires_grad}
         self.kinds = [(t.dtype, t.device) for t in twin.parameters()]
-        for parameter in twin.parameters():
-            parameter._wirewise_distributed = True  # type: ignore[attr-defined]
+        given = [parameter.grad for parameter in self.names.values()]
         self.reducer = full_graph.GradientReducer(
             twin.parameters(), job.transport, average=True, bits=job.exchange.mode.gradient_bits
         )
+        self.reached: set[nn.Parameter] = set()
+        """Parameters that this back-propagation has given a gradient on this rank."""
+        self.untouched: set[nn.Parameter] = set()
+        """Those that had none before it."""
+        for parameter, grad in zip(self.names.values(), given, strict=True):
+            parameter._wirewise_distributed = True  # type: ignore[attr-defined]
+            parameter.grad = grad
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._reach)
         # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
         self.call = type(twin).forward
         object.__setattr__(twin, "_wirewise_step", self)
@@ -130,6 +140,7 @@ class _Step:
         """As the user's model, on own nodes."""
         if self.view.inside:
             return self.call(self.twin, *args, **kwargs)
+        self._check_parameters()
         self._check_arguments(args, kwargs)
         exchange = self.job.exchange
         self.view.inside = True
@@ -161,11 +172,49 @@ class _Step:
                     "two distributed models with the same parameters are in one loss; distribute the model once"
                 )
             parameter._wirewise_busy = self.reducer  # type: ignore[attr-defined]
+        self.reached.clear()
+        self.untouched = {parameter for parameter in self.names.values() if parameter.grad is None}
         self.reducer.begin(accumulate=True)
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
+    def _reach(self, parameter: nn.Parameter) -> None:
+        if self.reducer.active:
+            self.reached.add(parameter)
+
     def _finish(self) -> None:
         self.reducer.finish()
+        parameters = list(self.names.values())
+        reached = torch.tensor([parameter in self.reached for parameter in parameters], dtype=torch.int64)
+        self.job.transport.all_reduce(reached, "parameters that have a gradient")
+        for parameter, ranks in zip(parameters, reached.tolist(), strict=True):
+            # A gradient of zeros is not none: optimizers decay what has one.
+            if not ranks and parameter in self.untouched:
+                parameter.grad = None
+        if not int(reached.sum()):
+            raise InputError(
+                "no parameter of the distributed model was given a gradient, as by torch.autograd.grad, which returns "
+                "the part of this rank only; expected loss.backward(), after which p.grad holds the sums over ranks"
+            )
+
+    def _check_parameters(self) -> None:
+        now = dict(self.twin.named_parameters())
+        if self.kinds != [(t.dtype, t.device) for t in now.values()]:
+            raise InputError(
+                "parameters changed their type or device after job.distribute; call .double(), .half() or .to() "
+                "before it"
+            )
+        for name, parameter in now.items():
+            if parameter is not self.names.get(name) or parameter.requires_grad != (name in self.trained):
+                raise InputError(
+                    f"{name} was replaced, frozen or made trainable after job.distribute, which gathers the gradients "
+                    "of what it was given; change the model that this one came from, and distribute that again"
+                )
+            if _has_hooks(parameter):
+                raise InputError(
+                    f"{name} has a hook, which would see the gradient of one rank before it is summed over ranks; "
+                    "expected no Tensor.register_hook and no register_post_accumulate_grad_hook on parameters: read "
+                    "or change p.grad after backward()"
+                )
 
     def _check_arguments(self, args: Any, kwargs: Any) -> None:
         for value in pytree.tree_leaves((args, kwargs)):
@@ -174,8 +223,12 @@ class _Step:
                     "the distributed model got a tensor that requires a gradient, which no rank could weigh; put "
                     "the module that made it into the model"
                 )
-        if self.kinds != [(t.dtype, t.device) for t in self.twin.parameters()]:
-            raise InputError(
-                "parameters changed their type or device after job.distribute; call .double(), .half() or .to() "
-                "before it"
-            )
+
+
+def _has_hooks(parameter: nn.Parameter) -> bool:
+    """Whether something of the user's looks at gradients of the parameter while they come."""
+    after = parameter._post_accumulate_grad_hooks or {}  # type: ignore[attr-defined]
+    own = (_Step, full_graph.GradientReducer)
+    return bool(parameter._backward_hooks) or any(
+        not isinstance(getattr(hook, "__self__", None), own) for hook in after.values()
+    )
