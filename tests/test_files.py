@@ -80,6 +80,14 @@ def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
         make_folder(tmp_path / "file", error=GraphError)
 
 
+@pytest.mark.parametrize("name", ["a" * 251 + ".txt", "ä" * 127])
+def test_names_may_be_as_long_as_the_file_system_takes(name: str, tmp_path: Path) -> None:
+    with atomic_file(tmp_path / name) as one, atomic_file(tmp_path / f"{name[:-1]}b") as other:
+        one.write(b"one")
+        other.write(b"other")
+    assert (tmp_path / name).read_bytes() == b"one" and len(_names(tmp_path)) == 2
+
+
 _HOLDER = """
 import sys, time
 from wirewise.files import exclusive_folder

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ T = TypeVar("T")
 LOCK = ".wirewise.lock"
 """File in a folder that says which process writes there; it is removed when that is done."""
 _MOST_DIGITS = 20
+_MOST_NAME_BYTES = 200
+"""Longer names are shortened in temporary ones."""
 _held: dict[tuple[int, int], tuple[int, int]] = {}
 """For each folder that this process holds, by device and inode: the thread, and how often it entered."""
 
@@ -38,7 +41,7 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
         error: What to raise where the folder or the disk does not take it.
     """
     target = Path(path)
-    temporary = target.parent / f".{target.name}.{os.getpid()}.tmp"
+    temporary = target.parent / f".{_shortened(target.name)}.{os.getpid()}.tmp"
     special = target.exists() and not target.is_file()
     try:
         with (target if special else temporary).open("wb") as file:
@@ -56,6 +59,15 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
         ) from cause
     finally:
         _forget(temporary)
+
+
+def _shortened(name: str) -> str:
+    """A name with room for what a temporary one adds, within the 255 bytes of file systems."""
+    raw = os.fsencode(name)
+    if len(raw) <= _MOST_NAME_BYTES:
+        return name
+    # Names that begin alike stay apart.
+    return f"{os.fsdecode(raw[: _MOST_NAME_BYTES - 9])}-{zlib.crc32(raw):08x}"
 
 
 def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Path:
