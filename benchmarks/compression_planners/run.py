@@ -23,7 +23,8 @@ import numpy as np
 
 from common import Page, arguments, verdict
 from wirewise.cost.curve import ZERO, Curve
-from wirewise.cost.gradients import V100, GroupLinks
+from wirewise.cost.gradients import V100
+from wirewise.cost.links import Links
 from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
     Group,
@@ -106,7 +107,7 @@ def time_row(page, preset):
     ) as row:
         for count in preset["tensors"]:
             for name, codecs in choices.items():
-                problem = compression_problem(of_tensors(count), V100, GroupLinks(RANKS, 10e9 / 8), codecs)
+                problem = compression_problem(of_tensors(count), V100, Links.uniform(RANKS, 10e9 / 8), codecs)
                 found, seconds = planned(problem)
                 limit = LIMITS_S.get(count)
                 row(
@@ -140,7 +141,7 @@ def models_row(page, preset):
 
 
 def compare(name, codec, gbit):
-    links = GroupLinks(RANKS, gbit * 1e9 / 8)
+    links = Links.uniform(RANKS, gbit * 1e9 / 8)
     problem, plain, free = (
         compression_problem(trace_of(name), V100, links, codecs)
         for codecs in ([codec], ["none"], [codec, "none"])
@@ -223,7 +224,7 @@ def pieces_row(page, preset):
 
 
 def in_pieces(name, gbit, codecs):
-    problem = compression_problem(trace_of(name), V100, GroupLinks(PIECE_RANKS, gbit * 1e9 / 8), codecs)
+    problem = compression_problem(trace_of(name), V100, Links.uniform(PIECE_RANKS, gbit * 1e9 / 8), codecs)
     plan, elements = plan_groups(problem, split="auto"), sum(problem.elements)
     whole_s, step = plan.unsplit_step_s, plan.predicted_step_s
     limits = [elements // share for share in (8, 32, 128)]
@@ -242,7 +243,7 @@ ROWS = {"time": time_row, "models": models_row, "random": random_row, "pieces": 
 def main():
     options = arguments(__doc__, list(ROWS))
     page = Page("Planners of compressed groups", options.preset, {"Threads": "1", "Steps": "simulated"})
-    solve(compression_problem(trace_of("lstm"), V100, GroupLinks(RANKS, 10e9 / 8), ["dgc", "none"]))
+    solve(compression_problem(trace_of("lstm"), V100, Links.uniform(RANKS, 10e9 / 8), ["dgc", "none"]))
     solve(chain(0))
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])

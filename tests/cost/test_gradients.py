@@ -15,12 +15,12 @@ from wirewise.cost.gradients import (
     WIRES,
     CodecTimes,
     GradientCosts,
-    GroupLinks,
     group_costs,
     load_costs,
     payload,
     wire_bytes,
 )
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 
 
@@ -83,7 +83,7 @@ def test_factors_take_two_all_reduces_of_whole_groups():
     table = msgspec.structs.replace(
         V100, codecs={"powersgd": CodecTimes(((1.0, 1.0), (2.0, 2.0)), ((1.0, 1.0), (2.0, 2.0)))}
     )
-    (cost,) = group_costs(table, "powersgd", GroupLinks(ranks=4, bandwidth_bytes_per_s=1e9, ranks_per_host=2))
+    (cost,) = group_costs(table, "powersgd", Links.uniform(2, 1e9, ranks_per_host=2))
     assert cost.scheme == "all_reduce"
     sent_s = 2 * 3 / 4 * wire_bytes("powersgd", 2**20) / 1e9
     assert float(cost.communicate_s(2.0**20)) == pytest.approx(2 * V100.launch_s + sent_s)
@@ -111,7 +111,7 @@ def of(scheme, found):
 class TestGroups:
     """x = 2^20 elements on 8 ranks at 1e9 bytes/s, 150 us a collective."""
 
-    links, x = GroupLinks(8, 1e9), 2.0**20
+    links, x = Links.uniform(8, 1e9), 2.0**20
 
     def test_uncompressed(self):
         (found,) = group_costs(V100, "none", self.links)
@@ -139,7 +139,7 @@ class TestGroups:
         assert "all_reduce" not in {cost.scheme for cost in group_costs(V100, "efsign", self.links)}
 
     def test_hierarchical(self):
-        links = GroupLinks(8, 1e9, ranks_per_host=4)
+        links = Links.uniform(2, 1e9, ranks_per_host=4)
         found = of("hierarchical", group_costs(V100, "efsign", links))
         inside = 300e-6 + 2 * 4 * self.x * 3 / 4 / 50e9
         between = 150e-6 + 4 * (self.x / 4 / 8 + 4) / 1e9
@@ -171,17 +171,17 @@ class TestTables:
         V100.check_itself()
 
     def test_measured_collectives_hold_for_their_ranks(self):
-        (found,) = group_costs(measured(), "efsign", GroupLinks(4))
+        (found,) = group_costs(measured(), "efsign", None, ranks=4)
         assert found.scheme == "all_gather"
         assert float(found.communicate_s(8e6)) == pytest.approx(
             float(Curve(((1e3, 1e-5), (1e6, 1e-3)))(1e6 + 4))
         )
         with pytest.raises(InputError, match="measured with 4 ranks, got 8"):
-            group_costs(measured(), "efsign", GroupLinks(8))
+            group_costs(measured(), "efsign", None, ranks=8)
         with pytest.raises(InputError, match="no time of a collective is known for codec 'none'"):
-            group_costs(measured(), "none", GroupLinks(4))
+            group_costs(measured(), "none", None, ranks=4)
         with pytest.raises(InputError, match=r"no times of codec 'topk' on cpu; the table has: none, efsign"):
-            group_costs(measured(), "topk", GroupLinks(4))
+            group_costs(measured(), "topk", None, ranks=4)
 
     def test_what_a_collective_takes_from_back_propagation_counts_as_computing(self):
         knots = ((0.0, 1e-3), (1e6, 3e-3))
@@ -194,7 +194,7 @@ class TestTables:
         )
         for one, other in ((table, delayed), (table.without_codecs(), delayed.without_codecs())):
             for codec in ("none", "efsign"):
-                before, after = (group_costs(costs, codec, GroupLinks(4)) for costs in (one, other))
+                before, after = (group_costs(costs, codec, None, ranks=4) for costs in (one, other))
                 late = {
                     a.scheme: float(a.encode_s(8e4) - b.encode_s(8e4))
                     for a, b in zip(after, before, strict=True)
@@ -233,9 +233,20 @@ class TestTables:
             load_costs(tmp_path / "absent")
 
 
+RATE = np.full(2, 1e9)
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"ranks": 1}, {"ranks": 6, "ranks_per_host": 4}, {"ranks": 2, "bandwidth_bytes_per_s": 0.0}]
+    "wrong",
+    [
+        {"host_of_rank": np.zeros(1, np.int64)},
+        {"host_of_rank": np.array([0, 0, 0, 0, 1, 1])},
+        {"bandwidth_out_bytes_per_s": np.zeros(2)},
+        {"bandwidth_out_bytes_per_s": np.full(2, np.inf), "bandwidth_in_bytes_per_s": np.full(2, np.inf)},
+    ],
 )
 def test_wrong_links_are_refused(wrong):
+    right = {"bandwidth_out_bytes_per_s": RATE, "bandwidth_in_bytes_per_s": RATE}
+    right |= {"latency_s": np.zeros((2, 2)), "intra_bytes_per_s": np.full(2, np.inf)}
     with pytest.raises(InputError, match="expected"):
-        GroupLinks(**wrong)
+        group_costs(V100, "efsign", Links(**(right | wrong)))

@@ -6,7 +6,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from torch import nn
 
-from wirewise.cost.gradients import GradientCosts, GroupLinks, group_costs, load_costs
+from wirewise.cost.gradients import GradientCosts, group_costs, load_costs
 from wirewise.errors import InputError
 from wirewise.lab.replayed import ReplayedModel
 from wirewise.planners.fusion.cupcake import compression_problem, plan_groups
@@ -33,7 +33,7 @@ def test_all_ranks_get_the_same_tables_and_the_planner_takes_them(tmp_path):
     assert set(first.schemes) == {"all_reduce", "all_gather", "divisible"}
     assert all(len(knots) >= 5 for knots in first.schemes.values())
     assert {seconds for _, seconds in first.codecs["none"].decode} == {0.0}
-    assert group_costs(first, "none", GroupLinks(2))[0].encode_s(1e6) > 0
+    assert group_costs(first, "none", None, ranks=2)[0].encode_s(1e6) > 0
     for times in map(first.codecs.get, codecs[1:]):
         assert [x for x, _ in times.encode] == list(SIZES) and set(times.decode_sum) == {2}
         # Measured: above the resolution of the clock, and a hundred thousand elements are not free.
@@ -41,7 +41,7 @@ def test_all_ranks_get_the_same_tables_and_the_planner_takes_them(tmp_path):
     path = tmp_path / "costs.json"
     path.write_bytes(msgspec.json.encode(first))
     assert load_costs(path) == first
-    assert {cost.scheme for cost in group_costs(first, "efsign", GroupLinks(2))} == {
+    assert {cost.scheme for cost in group_costs(first, "efsign", None, ranks=2)} == {
         "all_gather",
         "divisible",
     }
@@ -50,7 +50,7 @@ def test_all_ranks_get_the_same_tables_and_the_planner_takes_them(tmp_path):
 
 def plan_for(costs: GradientCosts):
     tensors = tuple(GradientTensor(name=str(i), elements=10_000, gap_us=100) for i in range(8))
-    problem = compression_problem(GradientTrace(tensors=tensors), costs, GroupLinks(2), ["efsign", "none"])
+    problem = compression_problem(GradientTrace(tensors=tensors), costs, None, ["efsign", "none"], ranks=2)
     return plan_groups(problem)
 
 

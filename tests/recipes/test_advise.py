@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from wirewise import plans
 from wirewise.cli.main import app
-from wirewise.cost.gradients import V100, GradientCosts, GroupLinks
+from wirewise.cost.gradients import V100, GradientCosts
+from wirewise.cost.links import Links
 from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
 from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain, uncompressed
@@ -273,7 +274,7 @@ def test_all_reduces_that_overlap_only_without_compression(tmp_path):
 
 def test_the_bandwidth_at_which_it_starts_to_pay():
     def problem_of(rate):
-        return compression_problem(trace(10), V100, GroupLinks(4, rate), ["efsign", "none"])
+        return compression_problem(trace(10), V100, Links.uniform(4, rate), ["efsign", "none"])
 
     def best(problem):
         return solve(problem).step_s
@@ -285,7 +286,7 @@ def test_the_bandwidth_at_which_it_starts_to_pay():
     assert break_even(problem_of, best, within=(1e5, 1e6)) == 1e6
     assert break_even(problem_of, best, within=(1e10, 1e11)) is None
     with pytest.raises(InputError, match="expected one without a codec"):
-        uncompressed(compression_problem(trace(2), V100, GroupLinks(4, 1e9), ["efsign"]))
+        uncompressed(compression_problem(trace(2), V100, Links.uniform(4, 1e9), ["efsign"]))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from wirewise.cli.output import print_table, write_json
-from wirewise.cost.gradients import GroupLinks, load_costs
+from wirewise.cost.gradients import load_costs
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import CompressionProblem, compression_problem, parse_split, plan_groups
 from wirewise.plans import DECODES, FusionPlan, save
@@ -43,7 +44,9 @@ CostsOption = Annotated[
 DecodeOption = Annotated[
     str | None, typer.Option(help=f"Of --trace: where, some of {','.join(DECODES)}; inline.")
 ]
-RanksPerHostOption = Annotated[int | None, typer.Option(help="Of --trace and --graph: 1.")]
+RanksPerHostOption = Annotated[
+    int | None, typer.Option(help="Of --trace and --graph with --bandwidth: how many ranks share a host; 1.")
+]
 SplitOption = Annotated[
     str | None,
     typer.Option(
@@ -65,6 +68,31 @@ class Words(NamedTuple):
     ranks_per_host: int | None
     seed: int | None
     split: str | None
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return 8 if self.ranks is None else self.ranks
+
+    def links(self) -> Links | None:
+        """Links between the ranks; None: no bandwidth is given.
+
+        Raises:
+            InputError: A bandwidth that is no rate, hosts that are not full, or ranks a host without a bandwidth.
+        """
+        ranks, per_host = self.world_size, 1 if self.ranks_per_host is None else self.ranks_per_host
+        if per_host < 1 or ranks % per_host:
+            raise InputError(f"got {ranks} ranks, {per_host} a host; expected at least 2, and full hosts")
+        if self.bandwidth is None:
+            if per_host > 1:
+                raise InputError(
+                    "--ranks-per-host says how many ranks share a bandwidth; expected --bandwidth with it"
+                )
+            return None
+        hosts, rate = ranks // per_host, parse_rate(self.bandwidth)
+        # On one host no bytes pass an interface: the bandwidth is that of its ranks among each other.
+        intra = per_host * rate if hosts == 1 else float("inf")
+        return Links.uniform(hosts, rate, intra_bytes_per_s=intra, ranks_per_host=per_host)
 
     def refuse(self) -> None:
         """Raise if one is given, because there is no such file.
@@ -109,12 +137,12 @@ def _problem(trace: Path, words: Words) -> CompressionProblem:
     decodes = (words.decode or "inline").split(",")
     if wrong := [place for place in decodes if place not in DECODES]:
         raise InputError(f"unknown place to decode {wrong[0]!r}; expected some of {','.join(DECODES)}")
-    rate = parse_rate(words.bandwidth) if words.bandwidth is not None else None
     return compression_problem(
         read_gradient_trace(trace),
         costs,
-        GroupLinks(8 if words.ranks is None else words.ranks, rate, words.ranks_per_host or 1),
+        words.links(),
         [*costs.codecs, "none"] if codec == "auto" else [codec, "none"],
+        ranks=words.world_size,
         decodes=decodes,
     )
 

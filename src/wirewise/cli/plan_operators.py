@@ -11,7 +11,7 @@ import typer
 
 from wirewise.cli.output import print_table, write_json
 from wirewise.cli.plan_gradients import Words
-from wirewise.cost.gradients import GroupLinks, group_costs, load_costs
+from wirewise.cost.gradients import group_costs, load_costs
 from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import (
@@ -29,7 +29,6 @@ from wirewise.planners.fusion.disco import (
 from wirewise.plans import save
 from wirewise.report.figures import seconds
 from wirewise.trace.operators import OperatorGraph, read_operator_graph
-from wirewise.units import parse_rate
 
 __all__ = ["METHODS", "EstimatorOption", "GraphOption", "operators"]
 
@@ -65,7 +64,7 @@ def operators(
     priced = _costs(captured, estimator)
     model = StepModel(captured, priced.costs, _line(captured, words))
     begin = time.perf_counter()
-    found = plan_operators(model, method=method, ranks=_ranks(words), knobs=Knobs(seed=words.seed or 0))
+    found = plan_operators(model, method=method, ranks=words.world_size, knobs=Knobs(seed=words.seed or 0))
     planning_s = time.perf_counter() - begin
     if out is not None:
         save(found.plan, out)
@@ -83,15 +82,9 @@ def _costs(graph: OperatorGraph, estimator: str | None) -> ChosenCosts:
     return costs_for(graph, None if estimator == "shipped" else Estimator.load(Path(estimator)))
 
 
-def _ranks(words: Words) -> int:
-    return 8 if words.ranks is None else words.ranks
-
-
 def _line(graph: OperatorGraph, words: Words) -> LinkCost:
     """Seconds of an all-reduce by its bytes."""
-    rate = parse_rate(words.bandwidth) if words.bandwidth is not None else None
-    links = GroupLinks(_ranks(words), rate, words.ranks_per_host or 1)
-    found = group_costs(load_costs(words.costs or "v100"), "none", links)
+    found = group_costs(load_costs(words.costs or "v100"), "none", words.links(), ranks=words.world_size)
     curve = next(one.communicate_s for one in found if one.scheme == "all_reduce")
     # The curve goes by elements of four bytes.
     whole = sum(graph.operators[i].output_bytes for i in graph.gradients)

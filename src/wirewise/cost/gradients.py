@@ -12,7 +12,6 @@ Codecs: bytes on the wire, and seconds from a table that was measured, or from t
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from math import ceil, isfinite, isqrt, sqrt
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,7 @@ import msgspec
 import numpy as np
 
 from wirewise.cost.curve import ZERO, Curve
+from wirewise.cost.links import Links
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
@@ -32,7 +32,6 @@ __all__ = [
     "CodecTimes",
     "GradientCosts",
     "GroupCost",
-    "GroupLinks",
     "group_costs",
     "load_costs",
     "payload",
@@ -273,34 +272,6 @@ def load_costs(source: str | os.PathLike[str]) -> GradientCosts:
     return found
 
 
-@dataclass(frozen=True)
-class GroupLinks:
-    """Between whom groups travel.
-
-    Raises:
-        InputError: Fewer than two ranks, hosts that are not full, or a rate that is not above 0.
-    """
-
-    ranks: int
-    bandwidth_bytes_per_s: float | None = None
-    """Of the interface of each host; none: times of collectives are those of the table."""
-    ranks_per_host: int = 1
-
-    def __post_init__(self) -> None:
-        if self.ranks < 2 or self.ranks_per_host < 1 or self.ranks % self.ranks_per_host:
-            raise InputError(
-                f"got {self.ranks} ranks, {self.ranks_per_host} a host; expected at least 2, and full hosts"
-            )
-        rate = self.bandwidth_bytes_per_s
-        if rate is not None and not (isfinite(rate) and rate > 0):
-            raise InputError(f"bandwidth is {rate} bytes/s; expected a finite rate above 0")
-
-    @property
-    def hosts(self) -> int:
-        """How many there are."""
-        return self.ranks // self.ranks_per_host
-
-
 class GroupCost(NamedTuple):
     """Seconds of a group by its elements, for a codec and a scheme."""
 
@@ -314,19 +285,32 @@ class GroupCost(NamedTuple):
     decode_s: Curve
 
 
-def group_costs(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupCost]:
+def group_costs(
+    costs: GradientCosts, codec: str, links: Links | None, *, ranks: int | None = None
+) -> list[GroupCost]:
     """All ways to send a group with the codec.
 
+    Rings go at the pace of the narrowest interface, and of the narrowest host's ranks among each other; their rounds
+    take the largest latency, or that of the costs where it is larger.
+
+    Args:
+        costs: Seconds of codecs, and of collectives if they were measured.
+        codec: Name, or "none".
+        links: Between the ranks; None: collectives take what was measured into the costs' `schemes`.
+        ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
+
     Raises:
-        InputError: No times of the codec, or no collective whose time is known.
+        InputError: No times of the codec, no collective whose time is known, fewer than two ranks, links without a
+            finite rate or of hosts with different numbers of ranks.
     """
     if codec != "none" and codec not in costs.codecs:
         known = ", ".join(["none", *costs.codecs])
         raise InputError(f"no times of codec {codec!r} on {costs.device}; the table has: {known}")
-    found = _by_name(costs, codec, links)
+    count = count_ranks(costs, links, ranks)
+    found = _by_name(costs, codec, links, count)
     whole = codec != "none" and _wire(codec).rank > 0
-    if not whole and links.hosts > 1 and links.ranks_per_host > 1 and links.bandwidth_bytes_per_s is not None:
-        found.append(_hierarchical(costs, codec, links, links.bandwidth_bytes_per_s))
+    if links is not None and not whole and (per_host := _ranks_per_host(links)) > 1:
+        found.append(_hierarchical(costs, codec, links, per_host))
     if not found:
         raise InputError(
             f"no time of a collective is known for codec {codec!r}; give a bandwidth, or measure one of "
@@ -335,17 +319,43 @@ def group_costs(costs: GradientCosts, codec: str, links: GroupLinks) -> list[Gro
     return found
 
 
+def count_ranks(costs: GradientCosts, links: Links | None, ranks: int | None = None) -> int:
+    """Number of ranks among which groups travel, as `group_costs` counts them.
+
+    Raises:
+        InputError: Fewer than two, or other than those that are expected.
+    """
+    known = costs.ranks if links is None else links.world_size
+    count = known if ranks is None else ranks
+    if count < 2:
+        raise InputError(f"got {count} ranks; expected at least 2")
+    if links is not None and count != known:
+        raise InputError(f"got links of {known} ranks; expected those of {count}")
+    return count
+
+
+def _ranks_per_host(links: Links) -> int:
+    """As many as each host has; 1 where all are on one, so that there is nothing between hosts."""
+    several = sorted({int(count) for count in links.ranks_of_host if count})
+    if len(several) > 1:
+        raise InputError(
+            f"hosts have {' or '.join(map(str, several))} ranks; the scheme 'hierarchical' needs hosts that are full "
+            "alike: expected as many ranks on each"
+        )
+    return several[0] if several[0] < links.world_size else 1
+
+
 def _possible(codec: str) -> list[str]:
     wire = _wire(codec)
     names = ["all_reduce"] if wire.linear else []
     return names if codec == "none" or wire.rank else [*names, "all_gather", "divisible"]
 
 
-def _by_name(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupCost]:
-    sent, n = payload(codec, ratio=costs.ratio), links.ranks
+def _by_name(costs: GradientCosts, codec: str, links: Links | None, n: int) -> list[GroupCost]:
+    sent = payload(codec, ratio=costs.ratio)
     rounds = 2 if _wire(codec).rank else 1
     part = sent.times(1 / rounds)
-    wire = {name: curve.after(part).times(rounds) for name, curve in _collectives(costs, links).items()}
+    wire = {name: curve.after(part).times(rounds) for name, curve in _collectives(costs, links, n).items()}
     late = {name: Curve(knots).after(part).times(rounds) for name, knots in costs.delays.items()}
     if codec == "none":
         launch = costs.codecs["none"].encode_s() if "none" in costs.codecs else ZERO
@@ -366,11 +376,13 @@ def _by_name(costs: GradientCosts, codec: str, links: GroupLinks) -> list[GroupC
     return found
 
 
-def _collectives(costs: GradientCosts, links: GroupLinks) -> dict[str, Curve]:
+def _collectives(costs: GradientCosts, links: Links | None, n: int) -> dict[str, Curve]:
     """Seconds by bytes of a rank's payload."""
-    rate, n, a = links.bandwidth_bytes_per_s, links.ranks, costs.latency_s
-    if rate is not None:
-        both = 2 * (n - 1) / n / rate
+    if links is not None:
+        rate = min(links.interface_bytes_per_s, links.inside_bytes_per_s)
+        if not isfinite(rate):
+            raise InputError("no interface of the links has a finite rate; expected one above 0 bytes/s")
+        both, a = 2 * (n - 1) / n / rate, max(costs.latency_s, links.round_s)
         return {
             "all_reduce": Curve.line(costs.launch_s + 2 * (n - 1) * a, both),
             "all_gather": Curve.line(costs.launch_s + (n - 1) * a, (n - 1) / rate),
@@ -383,10 +395,11 @@ def _collectives(costs: GradientCosts, links: GroupLinks) -> dict[str, Curve]:
     return {name: Curve(knots) for name, knots in costs.schemes.items()}
 
 
-def _hierarchical(costs: GradientCosts, codec: str, links: GroupLinks, rate: float) -> GroupCost:
-    k, hosts, a = links.ranks_per_host, links.hosts, costs.latency_s
+def _hierarchical(costs: GradientCosts, codec: str, links: Links, k: int) -> GroupCost:
+    hosts, rate = links.world_size // k, links.interface_bytes_per_s
+    a, within = max(costs.latency_s, links.round_s), min(costs.intra_bytes_per_s, links.inside_bytes_per_s)
     share = payload(codec, ratio=costs.ratio).of_share(1 / k)
-    inside = Curve.line(2 * costs.launch_s, 2 * 4.0 * (k - 1) / k / costs.intra_bytes_per_s)
+    inside = Curve.line(2 * costs.launch_s, 2 * 4.0 * (k - 1) / k / within)
     if codec == "none":
         # All ranks of a host send their shares through its one interface.
         between = Curve.line(costs.launch_s + 2 * (hosts - 1) * a, 2 * (hosts - 1) / hosts * k / rate)

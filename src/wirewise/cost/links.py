@@ -101,6 +101,26 @@ class Links:
         """Number of ranks."""
         return len(self.host_of_rank)
 
+    @property
+    def interface_bytes_per_s(self) -> float:
+        """Rate of the narrowest interface of a host with ranks, out or in."""
+        used = self.ranks_of_host > 0
+        ways = (self.bandwidth_out_bytes_per_s, self.bandwidth_in_bytes_per_s)
+        return float(min(way[used].min(initial=np.inf) for way in ways))
+
+    @property
+    def inside_bytes_per_s(self) -> float:
+        """Rate that each rank has inside the narrowest host while all of the host's send; infinite: one rank a host."""
+        several = self.ranks_of_host > 1
+        return float((self.intra_bytes_per_s[several] / self.ranks_of_host[several]).min(initial=np.inf))
+
+    @property
+    def round_s(self) -> float:
+        """Largest latency between hosts with ranks, or inside one with several; rounds of collectives wait for it."""
+        ranks = self.ranks_of_host
+        joined = np.outer(ranks > 0, ranks > 0) & ~np.diag(ranks < 2)
+        return float(self.latency_s[joined].max(initial=0.0))
+
     @cached_property
     def ranks_of_host(self) -> Ints:
         """Number of ranks on each host, [H]."""

@@ -12,7 +12,8 @@ import numpy as np
 
 from wirewise import plans
 from wirewise.codec.gradients import CODECS
-from wirewise.cost.gradients import GradientCosts, GroupLinks
+from wirewise.cost.gradients import GradientCosts
+from wirewise.cost.links import Links
 from wirewise.errors import InputError, PeerError
 from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.lab import run_owned
@@ -277,8 +278,8 @@ def _problem(
 ) -> CompressionProblem:
     # Uncompressed groups cost more in a plan that compresses others, as they are not launched at once.
     own = found.costs.without_codecs() if tuple(codecs) == ("none",) else found.costs
-    links = GroupLinks(found.ranks, bandwidth_bytes_per_s)
-    problem = compression_problem(found.trace, costs or own, links, codecs)
+    links = None if bandwidth_bytes_per_s is None else Links.uniform(found.ranks, bandwidth_bytes_per_s)
+    problem = compression_problem(found.trace, costs or own, links, codecs, ranks=found.ranks)
     return replace(problem, forward_s=found.forward_s)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.planners.fusion.brute import best_of_all
 from wirewise.cost.curve import ZERO, Curve
-from wirewise.cost.gradients import V100, GroupLinks
+from wirewise.cost.gradients import V100
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
@@ -134,7 +135,9 @@ def test_encoding_a_giant_hides_behind_sending_it():
 def test_recorded_models_with_giants_gain_by_pieces(wirewise_data, model, codec, gbit, least):
     """4 ranks: where encoding and sending the giant take about as long, and nothing where one of them does all."""
     trace = read_gradient_trace(wirewise_data / "gradient-traces" / f"{model}.json")
-    plan = plan_groups(compression_problem(trace, V100, GroupLinks(4, gbit * 1e9 / 8), [codec]), split="auto")
+    plan = plan_groups(
+        compression_problem(trace, V100, Links.uniform(4, gbit * 1e9 / 8), [codec]), split="auto"
+    )
     if least is None:
         assert not plan.splits
     else:
@@ -153,7 +156,9 @@ def of_matrices() -> CompressionProblem:
     knots = ((1e3, 1e-4), (1e6, 1e-1))
     codecs = {**V100.codecs, "powersgd": type(V100.codecs["dgc"])(knots, knots)}
     trace = GradientTrace(tensors=(GradientTensor(name="a", elements=1_000_000, gap_us=10.0),))
-    return compression_problem(trace, type(V100)(device="d", codecs=codecs), GroupLinks(2, 1e8), ["powersgd"])
+    return compression_problem(
+        trace, type(V100)(device="d", codecs=codecs), Links.uniform(2, 1e8), ["powersgd"]
+    )
 
 
 def test_codecs_of_matrices_keep_tensors_whole():

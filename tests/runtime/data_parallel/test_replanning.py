@@ -151,7 +151,6 @@ import sys, time, json, torch
 import torch.distributed as dist
 from torch import nn
 from wirewise.planners.fusion.cupcake import compression_problem, cupcake
-from wirewise.cost.gradients import GroupLinks
 from wirewise.planners.fusion.cupcake.replan import replanner
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile.gradients import gradient_trace, measure_costs
@@ -179,7 +178,7 @@ def plain():
 
 trace = gradient_trace(net, plain, steps=5, transport=transport)
 costs = measure_costs(transport, ["efsign"], sizes=[256, 4096, 65536, 400000])
-problem = compression_problem(trace, costs, GroupLinks(transport.world_size), ["efsign", "none"])
+problem = compression_problem(trace, costs, None, ["efsign", "none"], ranks=transport.world_size)
 names = [None]
 if rank == 0:
     names = [cupcake(problem).to_json()]

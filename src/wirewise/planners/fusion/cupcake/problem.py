@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost.curve import Curve
-from wirewise.cost.gradients import GradientCosts, GroupLinks, group_costs
+from wirewise.cost.gradients import GradientCosts, count_ranks, group_costs
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.plans.fusion import DECODES
 from wirewise.trace.gradients import GradientTrace
@@ -99,9 +100,10 @@ class CompressionProblem:
 def compression_problem(
     trace: GradientTrace,
     costs: GradientCosts,
-    links: GroupLinks,
+    links: Links | None,
     codecs: Iterable[str],
     *,
+    ranks: int | None = None,
     decodes: Sequence[str] = ("inline",),
     forward_share: float = 0.5,
     encode_contention: float | None = None,
@@ -111,8 +113,9 @@ def compression_problem(
     Args:
         trace: Its gradients.
         costs: Of the codecs.
-        links: Between the ranks.
+        links: Between the ranks; None: collectives take what was measured into the costs.
         codecs: That groups may choose from; "none" among them allows no compression.
+        ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
         decodes: Places where decoding may run.
         forward_share: Time of the forward pass over that of back-propagation, which traces do not say.
         encode_contention: As in `CompressionProblem`.
@@ -120,7 +123,9 @@ def compression_problem(
     Raises:
         InputError: As `group_costs`, or no codec.
     """
-    found = [cost for codec in dict.fromkeys(codecs) for cost in group_costs(costs, codec, links)]
+    found = [
+        cost for codec in dict.fromkeys(codecs) for cost in group_costs(costs, codec, links, ranks=ranks)
+    ]
     options = tuple(
         Option(cost.codec, cost.scheme, decode, *cost[2:])
         for cost in found
@@ -134,6 +139,6 @@ def compression_problem(
         options=options,
         forward_s=forward_share * sum(gaps),
         names=[one.name for one in trace.tensors],
-        ranks=links.ranks,
+        ranks=count_ranks(costs, links, ranks),
         encode_contention=encode_contention,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from wirewise.cost.curve import Curve
-from wirewise.cost.gradients import GradientCosts, GroupLinks, Knots
+from wirewise.cost.gradients import GradientCosts, Knots
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
@@ -106,7 +106,7 @@ def replanner(
 
     def plan(slowdown: float, present: FusionPlan) -> FusionPlan:
         now = slower(costs, slowdown, probe_bytes)
-        problem = compression_problem(trace, now, GroupLinks(costs.ranks), [*codecs, "none"])
+        problem = compression_problem(trace, now, None, [*codecs, "none"])
         if forward_s is not None:
             problem = replace(problem, forward_s=forward_s)
         found = choose(problem, cupcake, split)
