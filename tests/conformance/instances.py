@@ -25,7 +25,7 @@ from tests.planners.fusion.problems import random_compression, random_problem
 from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
 from wirewise.cost import CodecCost, Links
-from wirewise.cost.gradients import V100, GroupLinks
+from wirewise.cost.gradients import V100
 from wirewise.planners import bitwidth, collective, fusion, placement
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
@@ -169,7 +169,7 @@ def _groups(problem: Any) -> Instance:
 
 
 def groups_of_a_trace(
-    seed: int, codecs: tuple[str, ...], links: GroupLinks, tensors: int = 8, **more: Any
+    seed: int, codecs: tuple[str, ...], links: Links, tensors: int = 8, **more: Any
 ) -> Instance:
     """A model with a giant tensor, by the costs of Espresso."""
     random = np.random.default_rng(seed)
@@ -272,11 +272,11 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
         "straight-lines": lambda: _groups(random_compression(3, "linear")),
         "codecs": lambda: _groups(random_compression(0, "codecs")),
         "beside": lambda: _groups(random_compression(11, "beside")),
-        "trace": lambda: groups_of_a_trace(1, ("efsign", "none"), GroupLinks(4, 1.25e9)),
+        "trace": lambda: groups_of_a_trace(1, ("efsign", "none"), Links.uniform(4, 1.25e9)),
         "trace-of-hosts": lambda: groups_of_a_trace(
             2,
             ("dgc", "fp16", "none"),
-            GroupLinks(4, 1.25e8, ranks_per_host=2),
+            Links.uniform(2, 1.25e8, ranks_per_host=2),
             tensors=4,
             decodes=("inline", "lazy"),
             encode_contention=0.4,
