@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from compressed import CodecSum
 from torch import Tensor, nn
 from workloads import MB, Work
 
@@ -17,14 +18,12 @@ from wirewise.runtime.data_parallel import (
     AllReduce,
     DataParallel,
     Observer,
-    int8_sum,
     parallel,
-    top_k_sum,
     transport_of,
 )
 from wirewise.sim.data_parallel import buckets
 
-COMPRESSED = {"top-k": top_k_sum, "int8": int8_sum}
+COMPRESSED = {"top-k": ("topk", {"ratio": 0.01}), "int8": ("int8", {})}
 
 
 def by_program(
@@ -51,10 +50,12 @@ def plan_of(work: Work, model: nn.Module) -> FusionPlan:
 def _collective(work: Work, observers: list[Observer]) -> Callable[[Tensor], None]:
     transport = transport_of()
     if work.algorithm in COMPRESSED:
-        exchange = COMPRESSED[work.algorithm]
+        codec, options = COMPRESSED[work.algorithm]
+        exchange = CodecSum(transport, codec, **options)
 
         def compressed(flat: Tensor) -> None:
-            exchange(transport, flat, observer=observers[0] if observers else None)
+            exchange.observer = observers[0] if observers else None
+            exchange(flat)
 
         return compressed
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -141,3 +141,14 @@ def test_the_table_shows_every_decision():
     assert rows[1][2:] == ["0.weight", "0.weight", "1.000", "4"]
     assert "100.000 ms a step" in whole.summary()
     assert len(GOOD.table()[1]) == 2
+
+
+def test_buckets_by_size_are_closed_once_they_are_full():
+    sizes = {"a": 10, "b": 60, "c": 40, "d": 200, "e": 1}
+    plan = FusionPlan.by_size(sizes, 4, 100)
+    assert [bucket.parameters for bucket in plan.buckets] == [("a", "b", "c"), ("d",), ("e",)]
+    assert [bucket.size_bytes for bucket in plan.buckets] == [110, 200, 1]
+    plan.check_itself()
+    assert [b.parameters for b in FusionPlan.by_size(sizes, 4).buckets] == [("a", "b", "c", "d", "e")]
+    with pytest.raises(PlanError, match="no buckets"):
+        FusionPlan.by_size({}, 4, 100).check_itself()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,13 +20,15 @@ from wirewise.collective.named import ALGORITHMS
 from wirewise.cost import Links
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile import Tracer
-from wirewise.runtime.data_parallel import AllReduce, int8_sum, parallel, transport_of
+from wirewise.runtime.data_parallel import AllReduce, parallel, transport_of
 from wirewise.sim import replay_trace
 from wirewise.trace import COLLECTIVES, KINDS, Trace, align, build, match, read, whole
 
 STEPS, RANKS, WIDTH, LAYERS = 3, 4, 60, 3
 CASES = [(name, 1) for name in ALGORITHMS] + [("ps", 2)]
 HOSTS = [0, 0, 1, 1]
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "replay_accuracy" / "compressed.py"
+CodecSum = runpy.run_path(str(BENCHMARK))["CodecSum"]
 
 
 def net() -> nn.Sequential:
@@ -54,7 +57,7 @@ def trained(rank: int, folder: str, algorithm: str, servers: int, until: str, re
     heard = []
 
     def compressed(flat: torch.Tensor) -> None:
-        int8_sum(transport, flat, observer=heard[0].observe if heard else None)
+        CodecSum(transport, "int8", observer=heard[0].observe if heard else None)(flat)
 
     program = compressed
     if algorithm != "int8":

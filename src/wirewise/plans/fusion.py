@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import isfinite
+from collections.abc import Iterator, Mapping
+from math import inf, isfinite
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -92,6 +92,26 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """Simulated time of the best step without splits; 0: nothing was compared."""
     predicted_memory_bytes: int = 0
     """Estimated peak of a rank under the plan; 0: not estimated."""
+
+    @classmethod
+    def by_size(cls, sizes: Mapping[str, int], world_size: int, bucket_bytes: float = inf) -> FusionPlan:
+        """Buckets that are closed once they hold so many bytes, without any search.
+
+        Args:
+            sizes: Bytes of each parameter by name, in the order of launch.
+            world_size: Ranks.
+            bucket_bytes: Of each bucket but the last at least; all in one by default.
+        """
+        groups: list[list[str]] = []
+        filled = inf
+        for name, size_bytes in sizes.items():
+            if filled >= bucket_bytes or not groups:
+                groups.append([])
+                filled = 0
+            groups[-1].append(name)
+            filled += size_bytes
+        buckets = [Bucket(parameters=tuple(g), size_bytes=sum(sizes[name] for name in g)) for g in groups]
+        return cls(world_size=world_size, planner="by size", buckets=tuple(buckets))
 
     @property
     def parameters(self) -> list[str]:

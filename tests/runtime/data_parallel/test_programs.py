@@ -15,7 +15,7 @@ from tests.runtime.data_parallel.examples import Branching, batch, made, mean_gr
 from wirewise.collective import Program, build, check, named_program
 from wirewise.collective.named import ALGORITHMS
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.data_parallel import AllReduce, Reducer, int8_sum, top_k_sum, transport_of
+from wirewise.runtime.data_parallel import AllReduce, Reducer, transport_of
 
 CASES = [(algorithm, 1) for algorithm in ALGORITHMS] + [("ps", 2)]
 
@@ -181,68 +181,5 @@ def test_what_does_not_fit_is_refused():
             AllReduce(transport, build("all_gather", "ring", 1))
         with pytest.raises(InputError, match="one dimension"):
             AllReduce(transport)(torch.ones(2, 2))
-        for wrong in (torch.ones(2, 2), torch.ones(3, dtype=torch.float64), torch.ones(0)):
-            with pytest.raises(InputError, match="float32"):
-                int8_sum(transport, wrong)
-        with pytest.raises(InputError, match="share=0"):
-            top_k_sum(transport, torch.ones(3), share=0.0)
 
     run_ranks_as_threads(1, body)
-
-
-def test_top_k_sums_the_largest_and_keeps_the_rest():
-    def body(rank: int, group: Any, store: Any) -> tuple[torch.Tensor, torch.Tensor, list[tuple[str, int]]]:
-        transport = transport_of(group, timeout_s=20, store=store)
-        flat, residual, told = tensor_of(rank), torch.zeros(1001), []
-        top_k_sum(
-            transport, flat, share=0.01, residual=residual, observer=lambda *a: told.append((a[0], a[3]))
-        )
-        return flat, residual, told
-
-    results = run_ranks_as_threads(3, body)
-    expected = torch.zeros(1001)
-    for rank, (_, residual, told) in enumerate(results):
-        own = tensor_of(rank)
-        kept = own.abs() >= own.abs().topk(10).values.min()
-        expected += torch.where(kept, own, 0.0)
-        assert torch.equal(residual, torch.where(kept, 0.0, own))
-        assert told == [("encode", 4004), ("all_gather", 80), ("decode", 4004)]
-    for flat, *_ in results:
-        torch.testing.assert_close(flat, expected)
-
-
-def test_what_was_left_out_comes_in_the_next_steps():
-    def body(rank: int, group: Any, store: Any) -> torch.Tensor:
-        transport = transport_of(group, timeout_s=20, store=store)
-        residual, total = torch.zeros(100), torch.zeros(100)
-        for step in range(12):
-            flat = tensor_of(rank, 100) if step == 0 else torch.zeros(100)
-            top_k_sum(transport, flat, share=0.1, residual=residual)
-            total += flat
-        return total
-
-    expected = tensor_of(0, 100) + tensor_of(1, 100)
-    for total in run_ranks_as_threads(2, body):
-        torch.testing.assert_close(total, expected)
-
-
-@pytest.mark.parametrize("numel", [1, 256, 1001])
-def test_int8_sums_within_half_a_step_of_each_rank(numel):
-    def body(rank: int, group: Any, store: Any) -> torch.Tensor:
-        flat = tensor_of(rank, numel)
-        int8_sum(transport_of(group, timeout_s=20, store=store), flat)
-        return flat
-
-    owns = [tensor_of(rank, numel) for rank in range(3)]
-    bound = sum(own.abs().max() / 127 / 2 for own in owns) * 1.001
-    for found in run_ranks_as_threads(3, body):
-        assert (found - sum(owns)).abs().max() <= bound
-
-
-def test_int8_of_zeros_is_zero():
-    def body(rank: int, group: Any, store: Any) -> float:
-        flat = torch.zeros(300)
-        int8_sum(transport_of(group, store=store), flat)
-        return float(flat.abs().max())
-
-    assert run_ranks_as_threads(2, body) == [0.0, 0.0]

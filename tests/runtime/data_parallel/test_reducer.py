@@ -22,7 +22,7 @@ from tests.runtime.data_parallel.examples import (
     whole,
 )  # fmt: skip
 from wirewise.errors import InputError, PlanError
-from wirewise.plans import FusionPlan
+from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel import Reducer
 
 BUILDS = {"branching": Branching, "stack": sequential}
@@ -400,3 +400,87 @@ def test_gradients_may_travel_until_the_step():
         return travelling
 
     assert run(2, sequential, whole(sequential(), 2), body, until="step") == [True, True]
+
+
+def announced(model: nn.Module, ranks: int, bucket_bytes: float) -> FusionPlan:
+    return FusionPlan.by_size({name: p.nbytes for name, p in model.named_parameters()}, ranks, bucket_bytes)
+
+
+@pytest.mark.parametrize(("scale", "wire"), [("mean", None), ("sum", None), ("sum", torch.bfloat16)])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_only_back_propagations_that_are_announced_are_reduced(ranks, scale, wire):
+    plan = announced(made(Branching), ranks, 1000)
+    assert len(plan.buckets) > 2
+
+    def body(model, reducer, rank):
+        found = []
+        for step in range(2):
+            loss_of(model, rank, 5).backward()
+            beside = torch.tensor([rank + 1.0])
+            reducer.begin(beside)
+            loss_of(model, rank, step).backward()
+            assert reducer.active
+            reducer.finish()
+            assert not reducer.active
+            found.append((gradients(model), float(beside)))
+            loss_of(model, rank, 6).backward()
+        return found
+
+    for found in run(ranks, Branching, plan, body, until="finish", scale=scale, wire=wire):
+        for step, (own, beside) in enumerate(found):
+            factor = ranks if scale == "sum" else 1
+            expected = {
+                name: g * factor for name, g in mean_gradients(made(Branching), ranks, step=step).items()
+            }
+            assert beside == sum(range(1, ranks + 1))
+            if wire is None or ranks == 1:
+                assert_equal(own, expected)
+            else:
+                every = [torch.cat([g[name].flatten() for name in own]) for g in (own, expected)]
+                error = (every[0] - every[1]).norm() / every[1].norm()
+                assert 0 < error < ranks * 2.0**-8
+
+
+def test_an_announced_step_sums_zeros_of_a_rank_that_has_none():
+    plan = announced(made(Branching), 2, torch.inf)
+
+    def body(model, reducer, rank):
+        model.zero_grad()
+        reducer.begin()
+        if rank == 1:
+            model.out(batch(1, 0)[0]).sum().backward()
+        reducer.finish()
+        return gradients(model)
+
+    first, second = run(2, Branching, plan, body, until="finish", scale="sum")
+    assert set(first) == set(names_of(made(Branching)))
+    assert_equal(first, second)
+    assert float(first["out.weight"].abs().max()) > 0
+    assert all(not g.any() for name, g in first.items() if not name.startswith("out."))
+
+
+def test_an_announced_step_goes_on_after_one_that_failed():
+    plan = announced(made(Branching), 2, 1000)
+
+    def body(model, reducer, rank):
+        handle = model.shared.weight.register_hook(lambda _: 1 / 0)
+        reducer.begin()
+        with pytest.raises(ZeroDivisionError):
+            loss_of(model, rank).backward()
+        handle.remove()
+        reducer.begin()
+        loss_of(model, rank).backward()
+        reducer.finish()
+        return gradients(model)
+
+    for found in run(2, Branching, plan, body, until="finish"):
+        assert_equal(found, mean_gradients(made(Branching), 2))
+
+
+@pytest.mark.parametrize("options", [{"scale": "sum"}, {"wire": torch.bfloat16}, {"until": "finish"}])
+def test_sums_and_other_types_are_for_plans_without_codecs(options):
+    model = sequential()
+    bucket = Bucket(parameters=tuple(names_of(model)), size_bytes=4, codec="bf16")
+    plan = FusionPlan(world_size=1, planner="test", buckets=(bucket,))
+    with pytest.raises(PlanError, match="has codecs or other schemes"):
+        run(1, sequential, plan, lambda *_: None, **options)

@@ -18,6 +18,7 @@ from wirewise.integrations.pyg.norms import looks_at_all_nodes, spread
 from wirewise.integrations.pyg.probe import prove
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.runtime import full_graph
+from wirewise.runtime.data_parallel import Reducer
 
 if TYPE_CHECKING:
     from wirewise.integrations.pyg.job import Job
@@ -103,17 +104,15 @@ class _Step:
         self.names = dict(twin.named_parameters())
         self.trained = {name for name, parameter in self.names.items() if parameter.requires_grad}
         self.kinds = [(t.dtype, t.device) for t in twin.parameters()]
-        given = [parameter.grad for parameter in self.names.values()]
-        self.reducer = full_graph.GradientReducer(
-            twin.parameters(), job.transport, average=True, bits=job.exchange.mode.gradient_bits
+        self.reducer = full_graph.gradient_reducer(
+            twin, job.transport, scale="mean", bits=job.exchange.mode.gradient_bits
         )
+        self.before: dict[nn.Parameter, Tensor] = {}
+        """Gradients of back-propagations before, summed over ranks already, while another one goes on."""
         self.reached: set[nn.Parameter] = set()
         """Parameters that this back-propagation has given a gradient on this rank."""
-        self.untouched: set[nn.Parameter] = set()
-        """Those that had none before it."""
-        for parameter, grad in zip(self.names.values(), given, strict=True):
+        for parameter in self.names.values():
             parameter._wirewise_distributed = True  # type: ignore[attr-defined]
-            parameter.grad = grad
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._reach)
         # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
@@ -173,8 +172,9 @@ class _Step:
                 )
             parameter._wirewise_busy = self.reducer  # type: ignore[attr-defined]
         self.reached.clear()
-        self.untouched = {parameter for parameter in self.names.values() if parameter.grad is None}
-        self.reducer.begin(accumulate=True)
+        trained = (self.names[name] for name in self.trained)
+        self.before = {p: p.grad.clone() for p in trained if p.grad is not None}
+        self.reducer.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _reach(self, parameter: nn.Parameter) -> None:
@@ -183,13 +183,16 @@ class _Step:
 
     def _finish(self) -> None:
         self.reducer.finish()
+        for parameter, gradient in self.before.items():
+            parameter.grad.add_(gradient)  # type: ignore[union-attr]
         parameters = list(self.names.values())
         reached = torch.tensor([parameter in self.reached for parameter in parameters], dtype=torch.int64)
         self.job.transport.all_reduce(reached, "parameters that have a gradient")
         for parameter, ranks in zip(parameters, reached.tolist(), strict=True):
             # A gradient of zeros is not none: optimizers decay what has one.
-            if not ranks and parameter in self.untouched:
+            if not ranks and parameter.requires_grad and parameter not in self.before:
                 parameter.grad = None
+        self.before = {}
         if not int(reached.sum()):
             raise InputError(
                 "no parameter of the distributed model was given a gradient, as by torch.autograd.grad, which returns "
@@ -228,7 +231,7 @@ class _Step:
 def _has_hooks(parameter: nn.Parameter) -> bool:
     """Whether something of the user's looks at gradients of the parameter while they come."""
     after = parameter._post_accumulate_grad_hooks or {}  # type: ignore[attr-defined]
-    own = (_Step, full_graph.GradientReducer)
+    own = (_Step, Reducer)
     return bool(parameter._backward_hooks) or any(
         not isinstance(getattr(hook, "__self__", None), own) for hook in after.values()
     )

@@ -1,16 +1,32 @@
 """Data-parallel training under a fusion plan: buckets, chunks, recomputation, algorithms, and a closed loop."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
-from wirewise.runtime.data_parallel.closed_loop import Trial, Tuner
-from wirewise.runtime.data_parallel.compiled import CompiledStep, compile_step
-from wirewise.runtime.data_parallel.compressed import int8_sum, top_k_sum
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.data_parallel.ddp import HookState, bucket_caps, hook
 from wirewise.runtime.data_parallel.parallel import DataParallel, parallel
 from wirewise.runtime.data_parallel.pools import Pools, resize
-from wirewise.runtime.data_parallel.programs import AllReduce, Observer
 from wirewise.runtime.data_parallel.reducer import Reducer, transport_of
-from wirewise.runtime.data_parallel.replanning import Replanner
+
+if TYPE_CHECKING:
+    from wirewise.runtime.data_parallel.closed_loop import Trial, Tuner
+    from wirewise.runtime.data_parallel.compiled import CompiledStep, compile_step
+    from wirewise.runtime.data_parallel.ddp import HookState, bucket_caps, hook
+    from wirewise.runtime.data_parallel.programs import AllReduce, Observer
+    from wirewise.runtime.data_parallel.replanning import Replanner
+
+_LATER = {
+    "closed_loop": ("Trial", "Tuner"),
+    "compiled": ("CompiledStep", "compile_step"),
+    "ddp": ("HookState", "bucket_caps", "hook"),
+    "programs": ("AllReduce", "Observer"),
+    "replanning": ("Replanner",),
+}
+"""Names by module that are imported when asked for: torch's compiler alone takes a second, and graph training needs the
+reducer only."""
 
 __all__ = [
     "AllReduce",
@@ -29,9 +45,14 @@ __all__ = [
     "bucket_caps",
     "compile_step",
     "hook",
-    "int8_sum",
     "parallel",
     "resize",
-    "top_k_sum",
     "transport_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

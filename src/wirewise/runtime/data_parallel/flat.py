@@ -107,16 +107,11 @@ class FlatBucket:
         chunks: int = 1,
         copies: Copies | None = None,
     ) -> None:
-        self.slots, self.flats, self.views = slots, flats, views
+        self.slots, self.flats, self.views, self._chunks = slots, flats, views, chunks
         self.parameters = list(dict.fromkeys(slot.parameter for group in slots for slot in group))
-        whole = sum(flat.nbytes for flat in self.flats)
-        self.pieces = [
-            piece
-            for flat in self.flats
-            for piece in flat.tensor_split(max(round(chunks * flat.nbytes / max(whole, 1)), 1))
-            if piece.numel()
-        ]
-        """What travels, views of the buffers."""
+        self._wires = flats
+        self.pieces = self._cut(flats)
+        """What travels, views of the buffers, or of copies of fewer bits."""
         self.missing: set[nn.Parameter] = set()
         """Parameters whose gradients this back-propagation has not brought yet."""
         self.checks = False
@@ -126,6 +121,44 @@ class FlatBucket:
         self._versions = [flat._version for flat in self.flats]
         self._streams: set[torch.cuda.Stream] = set()
 
+    def _cut(self, flats: Sequence[Tensor]) -> list[Tensor]:
+        whole = sum(flat.nbytes for flat in flats)
+        return [
+            piece
+            for flat in flats
+            for piece in flat.tensor_split(max(round(self._chunks * flat.nbytes / max(whole, 1)), 1))
+            if piece.numel()
+        ]
+
+    def narrow(self, to: torch.dtype) -> None:
+        """Let gradients of float32 travel in a type of fewer bits: `round` before, `widen` after."""
+        self._wires = [
+            torch.empty_like(flat, dtype=to) if flat.dtype == torch.float32 else flat for flat in self.flats
+        ]
+        self.pieces = self._cut(self._wires)
+
+    @torch.no_grad()
+    def round(self) -> None:
+        """Copy the gradients to what travels, where that is a copy."""
+        for flat, wire in zip(self.flats, self._wires, strict=True):
+            if wire is not flat:
+                wire.copy_(flat)
+
+    @torch.no_grad()
+    def widen(self) -> None:
+        """Copy what has travelled to the gradients, where that is a copy."""
+        for flat, wire in zip(self.flats, self._wires, strict=True):
+            if wire is not flat:
+                flat.copy_(wire)
+
+    @torch.no_grad()
+    def clear(self) -> None:
+        """Gradients are zero, and views of the buffers."""
+        for flat in self.flats:
+            flat.zero_()
+        for parameter in self.parameters:
+            parameter.grad = self.views[parameter]
+
     def begin(self) -> None:
         """All gradients are missing."""
         self.missing = set(self.parameters)
@@ -133,15 +166,16 @@ class FlatBucket:
         self._versions = [flat._version for flat in self.flats]
         self._streams.clear()
 
-    @torch.no_grad()
     def own(self, parameter: nn.Parameter) -> None:
         """Make the gradient a view of the buffer: copied unless it is one already, zeros if there is none."""
         view = self.views[parameter]
-        if parameter.grad is None:
-            view.zero_()
-        elif parameter.grad is not view:
-            self._copies.copy(parameter, self.checks)
-        parameter.grad = view
+        if parameter.grad is not view:
+            with torch.no_grad():
+                if parameter.grad is None:
+                    view.zero_()
+                else:
+                    self._copies.copy(parameter, self.checks)
+                parameter.grad = view
         if view.is_cuda:
             self._streams.add(torch.cuda.current_stream(view.device))
 
@@ -166,8 +200,7 @@ class FlatBucket:
 
     @torch.no_grad()
     def divide(self, by: int) -> None:
-        """Divide all gradients, after every stream that wrote one of them."""
-        self.join()
+        """Divide all gradients; `join` before."""
         for flat in self.flats:
             flat.div_(by)
 

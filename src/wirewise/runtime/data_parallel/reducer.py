@@ -1,4 +1,4 @@
-"""Mean of gradients over ranks, in the buckets of a plan, while back-propagation still runs."""
+"""Mean or sum of gradients over ranks, in the buckets of a plan, while back-propagation still runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from wirewise.runtime.transport import Transport
 __all__ = ["Reducer", "transport_of"]
 
 Unused = Literal["error", "zeros"]
-Until = Literal["backward", "step"]
+Until = Literal["backward", "step", "finish"]
+Scale = Literal["mean", "sum"]
 
 
 def transport_of(
@@ -43,7 +44,7 @@ def transport_of(
 
 
 class Reducer:
-    """Averages the gradients of a model over all ranks as its plan says.
+    """Averages or sums the gradients of a model over all ranks as its plan says.
 
     A bucket starts to travel when its last gradient is there and every bucket before it has started, so all
     ranks start them in one order. With `attach(optimizer)` a script keeps `loss.backward(); optimizer.step()`.
@@ -58,7 +59,12 @@ class Reducer:
             `DistributedDataParallel(find_unused_parameters=True)` does: it counts as zero, and one that no
             rank used keeps what it had.
         until: When gradients must be there. "backward": when `backward()` returns, so that they can be clipped.
-            "step": at `optimizer.step()`.
+            "step": at `optimizer.step()`. "finish": only the back-propagations between `begin()` and `finish()` are
+            reduced, others are left alone; gradients start at zero there, also that of a parameter which no rank uses,
+            and other collectives may use the process group meanwhile, in one order on all ranks.
+        scale: "mean", or "sum" for plans without codecs and schemes.
+        wire: Type in which the gradients of float32 travel and are added up, for plans without codecs and schemes; a
+            codec sends from a thread of its own, keeps what was rounded off and looks for NaN. None: their own type.
         collective: Instead of the group's all-reduce: sums a flat tensor over all ranks in place (`programs`);
             called on a thread of its own, in one order on all ranks. Where it has a method `handed_over`, that
             is told of each tensor before (`profile.Tracer.collective`).
@@ -82,20 +88,30 @@ class Reducer:
         *,
         unused: Unused = "error",
         until: Until = "backward",
+        scale: Scale = "mean",
+        wire: torch.dtype | None = None,
         collective: Callable[[Tensor], None] | None = None,
         compression: Compression | None = None,
         pools: Pools | None = None,
         timeout_s: float = 120.0,
         store: Any = None,
     ) -> None:
-        if unused not in get_args(Unused) or until not in get_args(Until):
-            raise InputError(
-                f"got unused={unused!r} and until={until!r}; expected {get_args(Unused)} and {get_args(Until)}"
-            )
+        for name, value, known in (
+            ("unused", unused, Unused),
+            ("until", until, Until),
+            ("scale", scale, Scale),
+        ):
+            if value not in get_args(known):
+                raise InputError(f"got {name}={value!r}; expected one of {get_args(known)}")
         plan.check_itself()
         self.compression = compression or Compression()
         self._carried = check_plan(plan, self.compression)
-        self.model, self.plan, self.unused, self.until = model, plan, unused, until
+        if self._carried and (until == "finish" or scale == "sum" or wire is not None):
+            raise PlanError(
+                f"the plan by {plan.planner!r} has codecs or other schemes than all_reduce, got until={until!r}, "
+                f"scale={scale!r} and wire={wire}; expected 'backward' or 'step', 'mean' and None, or another plan"
+            )
+        self.model, self.plan, self.unused, self.until, self.scale = model, plan, unused, until, scale
         self.transport = transport_of(process_group, timeout_s=timeout_s, store=store)
         self._check_ranks()
         self.buckets = flat_buckets(slots_of(model, plan), [bucket.chunks for bucket in plan.buckets])
@@ -110,6 +126,8 @@ class Reducer:
         self._direct = AllReduces(self.transport, collective)
         for bucket, planned in zip(self.buckets, plan.buckets, strict=True):
             bucket.checks = planned.codec != "none" and self.compression.codec(planned.codec).looks_first
+            if wire is not None and self.transport.world_size > 1:
+                bucket.narrow(wire)
         self._carrier: Carrier | None = None
         self._accounts: list[dict[str, Any]] = []
         self._lock = threading.RLock()
@@ -143,7 +161,9 @@ class Reducer:
             if self._carried:
                 self._carrier = Carrier(self.transport, self.pools, self.compression, sum_up=self._collective)
             hooks = [p.register_post_accumulate_grad_hook(self._ready) for p in self._buckets_of]
-            self._handles = [*hooks, self.model.register_forward_pre_hook(self._before_forward)]
+            if self.until != "finish":
+                hooks.append(self.model.register_forward_pre_hook(self._before_forward))
+            self._handles = hooks
 
     def close(self) -> None:
         """Wait for what travels and take the hooks off the model; gradients stay."""
@@ -192,6 +212,29 @@ class Reducer:
         """Whether the next back-propagation reduces the gradients."""
         return not self._held and self._passes + 1 >= self.plan.accumulation
 
+    @property
+    def active(self) -> bool:
+        """Whether a back-propagation goes on whose gradients are reduced."""
+        return self._in_pass
+
+    def begin(self, beside: Tensor | None = None) -> None:
+        """Announce a back-propagation whose gradients are to be reduced, with until="finish".
+
+        Args:
+            beside: Summed over the ranks in place meanwhile, e.g. the loss.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        self.wait()
+        self._forget()
+        for bucket in self.buckets:
+            bucket.begin()
+            bucket.clear()
+        self._in_pass = self._reduces = True
+        if beside is not None and self.transport.world_size > 1:
+            self._direct.start(beside, "the sum that travels beside the gradients", planned=False)
+
     def finish(self) -> None:
         """Reduce gradients that have not been yet, as in a step with fewer micro-steps, and wait for all.
 
@@ -200,7 +243,10 @@ class Reducer:
             PlanError: Parameters were frozen or added since the plan.
             PeerError: A peer is gone.
         """
-        if self._used and self._launched < len(self.buckets):
+        announced = self._in_pass and self.until == "finish"
+        if announced:
+            self._in_pass = False
+        if (announced or self._used) and self._launched < len(self.buckets):
             self._launch_rest()
         self.wait()
 
@@ -214,6 +260,8 @@ class Reducer:
         if not self._launched:
             return
         self._direct.wait()
+        for bucket in self.buckets:
+            bucket.widen()
         if self._carrier is not None:
             self._finish(self._carrier)
         if self._flags is not None:
@@ -253,6 +301,8 @@ class Reducer:
     def _ready(self, parameter: nn.Parameter) -> None:
         with self._lock:
             if not self._in_pass:
+                if self.until == "finish":
+                    return
                 self._begin_pass()
             for bucket in self._buckets_of[parameter]:
                 self._check_gradient(parameter, bucket)
@@ -303,7 +353,8 @@ class Reducer:
 
     def _launch_rest(self) -> None:
         """Launch the buckets that a parameter without gradient, or an early step, held back."""
-        unused = [p for p in self._buckets_of if p not in self._used]
+        zeros = self.until == "finish"
+        unused = [] if zeros else [p for p in self._buckets_of if p not in self._used]
         if unused:
             check_unchanged(self.model, self._buckets_of)
         if unused and self.unused == "error":
@@ -319,7 +370,7 @@ class Reducer:
                 bucket.own(parameter)
         while self._launched < len(self.buckets):
             self._launch()
-        if self.unused == "zeros" and self.transport.world_size > 1:
+        if self.unused == "zeros" and not zeros and self.transport.world_size > 1:
             used = [float(p in self._used) for p in self._buckets_of]
             self._flags = torch.tensor(used, device=self.buckets[0].flats[0].device)
             what = "the exchange of unused parameters"
@@ -335,7 +386,10 @@ class Reducer:
         if self._carrier is not None:
             self._carry(self._carrier, number)
         elif self.transport.world_size > 1:
-            bucket.divide(self.transport.world_size)
+            bucket.join()
+            if self.scale == "mean":
+                bucket.divide(self.transport.world_size)
+            bucket.round()
             for piece in bucket.pieces:
                 self._direct.start(piece, f"the all-reduce of bucket {number}")
 

@@ -18,7 +18,7 @@ from wirewise.runtime.full_graph.memory import (
 from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
 from wirewise.runtime.full_graph.modes import MODES, Mode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
-from wirewise.runtime.full_graph.reduce import GradientReducer
+from wirewise.runtime.full_graph.reduce import gradient_reducer
 from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions
 from wirewise.runtime.full_graph.turns import Trained, train_in_turns
 from wirewise.runtime.full_graph.warm import warm
@@ -33,7 +33,6 @@ __all__ = [
     "BitController",
     "Clock",
     "FullGraphNet",
-    "GradientReducer",
     "GraphConvolution",
     "HaloExchange",
     "Lane",
@@ -50,6 +49,7 @@ __all__ = [
     "available_bytes",
     "check_tables",
     "checkpoint",
+    "gradient_reducer",
     "keep_freed_memory",
     "memory_terms",
     "mode",

@@ -18,7 +18,7 @@ from wirewise.runtime.full_graph.clock import PHASES, Clock
 from wirewise.runtime.full_graph.exchange import HaloExchange
 from wirewise.runtime.full_graph.local import SPLITS, LocalGraph, PartTensors
 from wirewise.runtime.full_graph.modes import Mode
-from wirewise.runtime.full_graph.reduce import GradientReducer
+from wirewise.runtime.full_graph.reduce import gradient_reducer
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Trainer", "TrainerOptions"]
@@ -93,7 +93,7 @@ class Trainer:
             lambda p: torch.optim.Adam(p, lr=options.learning_rate, weight_decay=options.weight_decay)
         )
         self.optimizer = make(model.parameters())
-        self.reducer = GradientReducer(model.parameters(), transport, bits=mode.gradient_bits)
+        self.reducer = gradient_reducer(model, transport, bits=mode.gradient_bits)
         self.epoch = 0
         self._pending: list[_Measured] = []
 
@@ -112,10 +112,12 @@ class Trainer:
         self.exchange.training, self.exchange.epoch = True, self.epoch
         with self.clock.phase("marginal"):
             loss = self._loss(self.model(self.graph))
-            self.reducer.begin(loss)
+            summed = loss.detach().clone().view(1)
+            self.reducer.begin(beside=summed)
             loss.backward()
         with self.clock.phase("reduce"):
-            total = self.reducer.finish()
+            self.reducer.finish()
+            total = float(summed)
         with self.clock.phase("other"):
             self.optimizer.step()
         seconds = time.perf_counter() - started

@@ -58,6 +58,7 @@ class Learner:
         self.optimizer = optimizer(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
+        self.reducer = self.peers.reducer(self.model)
         self.labels = torch.from_numpy(data.y).long()
         self._task_of_class = torch.from_numpy(growing.task_of_class)
 
@@ -70,12 +71,16 @@ class Learner:
         self.begin(graph)
         for _ in range(self.settings.epochs):
             self.optimizer.zero_grad()
+            if self.reducer is not None:
+                self.reducer.begin()
             if block is not None:
                 embedding = self.model.embed(block)
                 scores = self.model.scores(embedding)
                 loss = (weights * self.losses(scores, vertices, graph.task)).sum()
                 (loss + self.penalty(embedding, scores, len(parts[0].vertices))).backward()
-            self.peers.add_gradients(self.model)
+            if self.reducer is not None:
+                # A rank without vertices adds zeros.
+                self.reducer.finish()
             self.adjust()
             self.optimizer.step()
         self.end(graph)

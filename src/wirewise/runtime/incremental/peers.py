@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel.reducer import Reducer
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Peers"]
@@ -61,14 +63,10 @@ class Peers:
         start = sum(counts[: self.rank])
         return found, slice(start, start + len(rows))
 
-    def add_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients over ranks in one message; a rank without vertices adds zeros."""
+    def reducer(self, model: nn.Module) -> Reducer | None:
+        """Sums the gradients of a model over ranks in one message; None for one rank alone."""
         if self._transport is None:
-            return
-        parameters = list(model.parameters())
-        flat = torch.cat(
-            [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters]
-        )
-        self._transport.all_reduce(flat, "gradients")
-        for parameter, grad in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = grad.view_as(parameter)
+            return None
+        sizes = {name: p.nbytes for name, p in model.named_parameters()}
+        plan = FusionPlan.by_size(sizes, self.world_size)
+        return Reducer(model, plan, self._transport, until="finish", scale="sum")
