@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wirewise.cost import LinkCost, OnlineLinkCost, OnlineLinkTable, fit_link
+from wirewise.cost import LinkCost, LinkEstimator, PairEstimator, fit_link
 from wirewise.errors import InputError
 
 
@@ -63,7 +63,7 @@ def test_fit_refuses(samples, words):
 
 
 def test_online_follows_a_link_that_slows_down_at_constant_size():
-    online = OnlineLinkCost(LinkCost(latency_s=1e-4, s_per_byte=1e-8))
+    online = LinkEstimator(LinkCost(latency_s=1e-4, s_per_byte=1e-8))
     for _ in range(25):
         online.observe(1e6, 1e-4 + 5e-8 * 1e6)
     assert online.cost.s_per_byte == pytest.approx(5e-8, rel=0.02)
@@ -71,7 +71,7 @@ def test_online_follows_a_link_that_slows_down_at_constant_size():
 
 
 def test_online_tells_latency_from_bandwidth_once_sizes_differ():
-    online = OnlineLinkCost(LinkCost(latency_s=0.0, s_per_byte=1e-7))
+    online = LinkEstimator(LinkCost(latency_s=0.0, s_per_byte=1e-7))
     for i in range(40):
         size = 1e6 if i % 2 else 3e5
         online.observe(size, 2e-3 + 4e-8 * size)
@@ -80,7 +80,7 @@ def test_online_tells_latency_from_bandwidth_once_sizes_differ():
 
 
 def test_online_bounds_the_influence_of_one_stall():
-    online = OnlineLinkCost(LinkCost(latency_s=0.0, s_per_byte=1e-8))
+    online = LinkEstimator(LinkCost(latency_s=0.0, s_per_byte=1e-8))
     for _ in range(10):
         online.observe(1e6, 1e-2)
     before = online.cost.seconds(1e6)
@@ -90,14 +90,14 @@ def test_online_bounds_the_influence_of_one_stall():
 
 def test_online_refuses_nonsense():
     with pytest.raises(InputError, match="decay"):
-        OnlineLinkCost(LinkCost(latency_s=0, s_per_byte=0), decay=1.0)
+        LinkEstimator(LinkCost(latency_s=0, s_per_byte=0), decay=1.0)
     with pytest.raises(InputError, match="bytes above 0"):
-        OnlineLinkCost(LinkCost(latency_s=0, s_per_byte=0)).observe(0, 1.0)
+        LinkEstimator(LinkCost(latency_s=0, s_per_byte=0)).observe(0, 1.0)
 
 
 def test_table_takes_in_only_loaded_channels_that_it_knows():
     start = LinkCost(latency_s=0.0, s_per_byte=1e-8)
-    table = OnlineLinkTable({(0, 1): start, (1, 0): start})
+    table = PairEstimator({(0, 1): start, (1, 0): start})
     table.observe_round({(0, 1): 1e6, (1, 0): 0.0}, {(0, 1): 2e-2, (1, 0): 5.0, (2, 1): 1.0})
     assert table.costs()[1, 0] == start
     assert table.costs()[0, 1].s_per_byte == pytest.approx(2e-8)

@@ -11,7 +11,7 @@ from wirewise.cost.exchange import (
     speedup_bound,
 )
 from wirewise.cost.interference import fit_interference
-from wirewise.cost.link import LinkCost, OnlineLinkCost, OnlineLinkTable, fit_link
+from wirewise.cost.link import LinkCost, LinkEstimator, PairEstimator, fit_link
 from wirewise.cost.links import TCP_PAYLOAD, Links
 from wirewise.cost.pairs import PairCosts
 from wirewise.cost.traces import interference_of
@@ -27,11 +27,11 @@ __all__ = [
     "EpochModel",
     "ExchangeCosts",
     "LinkCost",
+    "LinkEstimator",
     "Links",
     "LowerBound",
-    "OnlineLinkCost",
-    "OnlineLinkTable",
     "PairCosts",
+    "PairEstimator",
     "TransferCost",
     "TransferSample",
     "best_segments",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 
-__all__ = ["LinkCost", "OnlineLinkCost", "OnlineLinkTable", "fit_link"]
+__all__ = ["LinkCost", "LinkEstimator", "PairEstimator", "fit_link"]
 
 _MOST_PAIRED = 600
 _OUTLIER_DEVIATIONS = 4.0
@@ -110,8 +110,8 @@ def _feasible(
     return slope, latency
 
 
-class OnlineLinkCost:
-    """A link cost that follows the network while a job runs.
+class LinkEstimator:
+    """Estimates a link's cost from the rounds of a running job.
 
     Exponentially weighted least squares over rounds. While all sizes are nearly equal the latency cannot be
     told from the bandwidth: then the latency stays and the slope follows, so a link that slows down is seen
@@ -159,16 +159,16 @@ class OnlineLinkCost:
         return LinkCost(latency_s=latency, s_per_byte=slope, samples=self.cost.samples + 1)
 
 
-class OnlineLinkTable:
-    """Online costs of all channels of a job.
+class PairEstimator:
+    """Estimates the costs of all pairs of ranks of a running job.
 
     Args:
         start: Cost of each (sender, receiver).
-        decay: As `OnlineLinkCost`.
+        decay: As `LinkEstimator`.
     """
 
     def __init__(self, start: Mapping[tuple[int, int], LinkCost], *, decay: float = 0.8) -> None:
-        self.links = {channel: OnlineLinkCost(cost, decay=decay) for channel, cost in start.items()}
+        self.links = {channel: LinkEstimator(cost, decay=decay) for channel, cost in start.items()}
 
     def observe_round(
         self,

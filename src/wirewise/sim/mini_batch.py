@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
+from wirewise.errors import PlanError
 from wirewise.plans.cache import CachePlan
 from wirewise.sim.timeline import Span, Timeline
 
@@ -21,8 +22,16 @@ def fetch_batch(plan: CachePlan, row_bytes: int, links: Links) -> Timeline:
     Args:
         plan: Rows by sender and receiver.
         row_bytes: Of one row on the wire.
-        links: Of the machines.
+        links: Of the machines; those of one host share its interface.
+
+    Raises:
+        PlanError: The links are those of another number of ranks.
     """
+    if links.world_size != plan.world_size:
+        raise PlanError(
+            f"the plan is for {plan.world_size} ranks, the links are those of {links.world_size}; give the links of "
+            "this job"
+        )
     rows = plan.fetched
     ids_s = _exchange_s(rows.T, ID_BYTES, links)
     rows_s = _exchange_s(rows, row_bytes, links)
@@ -35,6 +44,8 @@ def fetch_batch(plan: CachePlan, row_bytes: int, links: Links) -> Timeline:
 
 def _exchange_s(rows: NDArray[np.float64], row_bytes: int, links: Links) -> float:
     """The busiest interface decides: what it takes in (a row of the matrix) or gives out (a column)."""
-    taken = rows.sum(axis=1) * row_bytes / links.bandwidth_in_bytes_per_s
-    given = rows.sum(axis=0) * row_bytes / links.bandwidth_out_bytes_per_s
+    host = links.host_of_rank
+    crossing = np.where(host[:, None] != host, rows * row_bytes, 0.0)
+    taken = np.bincount(host, crossing.sum(axis=1), links.hosts) / links.bandwidth_in_bytes_per_s
+    given = np.bincount(host, crossing.sum(axis=0), links.hosts) / links.bandwidth_out_bytes_per_s
     return float(links.latency_s.max(initial=0.0) + max(taken.max(initial=0.0), given.max(initial=0.0)))

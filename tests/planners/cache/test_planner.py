@@ -76,6 +76,8 @@ def test_links_decide_what_a_batch_takes(problem):
     busiest = max(rows.sum(axis=1).max(), rows.sum(axis=0).max())
     assert fetch_batch(found, 100, links).seconds == pytest.approx(2e-3 + busiest * 104 / 1e7)
     assert {span.phase for span in fetch_batch(found, 100, links).spans} == {"ids", "rows"}
+    with pytest.raises(PlanError, match="the links are those of 1"):
+        fetch_batch(found, 100, Links.uniform(1, 1e7))
 
 
 def fewest(rows, room):

@@ -11,7 +11,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.full_graph.training import build_trainer, on_slow_links, small_graph, split, train
 from wirewise import plans
-from wirewise.cost import LinkCost, Links, OnlineLinkTable
+from wirewise.cost import LinkCost, Links, PairEstimator
 from wirewise.errors import CodecError, PeerError
 from wirewise.plans import BitWidthPlan
 from wirewise.runtime import full_graph as fg
@@ -43,7 +43,7 @@ def test_costs_of_links_follow_the_change_of_arrivals() -> None:
         bits, lanes = trainer.bits, trainer.exchange.training_lanes()
         rank, cost, slopes = trainer.transport.rank, LinkCost(latency_s=1e-4, s_per_byte=1e-6), []
         links = Links.of_pairs(cost, trainer.transport.world_size)
-        bits._online = OnlineLinkTable({(p, rank): cost for p in trainer.transport.peers})
+        bits._online = PairEstimator({(p, rank): cost for p in trainer.transport.peers})
         # Of three equal peers the first to land takes a third of the time of the last.
         for seconds in (1.0, 1.0, 3.0):
             for lane in lanes.values():

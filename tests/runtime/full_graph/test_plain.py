@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links, OnlineLinkTable
+from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links, PairEstimator
 from wirewise.runtime.full_graph.plain import plain, restored
 
 
@@ -30,7 +30,7 @@ def test_arrays_keep_type_shape_and_bits(dtype: str, tmp_path: Path) -> None:
 
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     link = LinkCost(latency_s=1e-4, s_per_byte=1 / 3)
-    online = OnlineLinkTable({(1, 0): link})
+    online = PairEstimator({(1, 0): link})
     online.observe_round({(1, 0): 1e6}, {(1, 0): 0.3})
     costs = ExchangeCosts(
         links=Links.of_pairs(link, 2),

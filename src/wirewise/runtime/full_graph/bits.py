@@ -11,7 +11,7 @@ import torch
 
 from wirewise import rng
 from wirewise.codec import BITS
-from wirewise.cost import ExchangeCosts, Links, OnlineLinkTable, PairCosts
+from wirewise.cost import ExchangeCosts, Links, PairCosts, PairEstimator
 from wirewise.planners import bitwidth
 from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, ExchangeProblem
 from wirewise.plans import BitWidthPlan, ChannelBits
@@ -54,7 +54,7 @@ class BitController:
         """What the automatic planner decided last, with its predictions."""
         self.costs: ExchangeCosts | None = None
         self._scores: dict[int, np.ndarray] | None = None
-        self._online: OnlineLinkTable | None = None
+        self._online: PairEstimator | None = None
         self._usual: dict[tuple[str, int], float] = {}
         """Arrival of each channel over what the planner predicted for its load, when first seen."""
         exchange.new_lane = self._first_bits
@@ -184,7 +184,7 @@ class BitController:
         ).share(rank, self._all_gather)
         slope = costs.links.pairs.s_per_byte * measure_contention(transport, costs.links)
         links = costs.links.with_pairs(replace(costs.links.pairs, s_per_byte=slope))
-        self._online = OnlineLinkTable({(p, rank): links.pair(p, rank) for p in transport.peers})
+        self._online = PairEstimator({(p, rank): links.pair(p, rank) for p in transport.peers})
         return replace(costs, links=links)
 
     def _refitted(self, links: Links, lanes: Mapping[str, Lane]) -> Links:

@@ -14,10 +14,10 @@ from wirewise.cost import (
     CodecCost,
     ExchangeCosts,
     LinkCost,
+    LinkEstimator,
     Links,
-    OnlineLinkCost,
-    OnlineLinkTable,
     PairCosts,
+    PairEstimator,
 )
 from wirewise.errors import InputError
 from wirewise.planners.bitwidth import AutoDecision
@@ -32,8 +32,8 @@ _RECORDS: dict[str, type] = {
         ExchangeCosts,
         LinkCost,
         Links,
-        OnlineLinkCost,
-        OnlineLinkTable,
+        LinkEstimator,
+        PairEstimator,
         PairCosts,
     )
 }
