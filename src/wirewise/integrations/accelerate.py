@@ -15,6 +15,7 @@ from wirewise.errors import InputError
 from wirewise.integrations.pool_files import load_pools, save_pools
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import Compression, HookState, hook
+from wirewise.runtime.data_parallel.ddp import check_hooked
 
 __all__ = ["compress"]
 
@@ -46,6 +47,8 @@ def compress(
         InputError: The model is not wrapped by DistributedDataParallel, or neither or both of plan and codec are given.
         PlanError: The plan cannot be carried out.
     """
+    if plan is not None:
+        check_hooked(plan)
     if accelerator.num_processes == 1:
         return None
     if not isinstance(model, DistributedDataParallel):

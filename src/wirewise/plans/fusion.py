@@ -144,6 +144,25 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
         return sum(bucket.size_bytes for bucket in self.buckets)
 
     @property
+    def decisions(self) -> tuple[str, ...]:
+        """Fields of the plan and of its buckets that change more than which gradients travel together."""
+        buckets = {
+            "chunks": any(bucket.chunks > 1 for bucket in self.buckets),
+            "codec": self.compresses,
+            "scheme": any(bucket.scheme != "all_reduce" for bucket in self.buckets),
+            "decode": any(bucket.decode != "inline" for bucket in self.buckets),
+        }
+        others = {
+            "splits": bool(self.splits),
+            "fused_ops": bool(self.fused_ops),
+            "regions": bool(self.regions),
+            "precision": self.precision != "float32",
+            "recompute": bool(self.recompute),
+            "accumulation": self.accumulation > 1,
+        }
+        return tuple(name for name, decided in (buckets | others).items() if decided)
+
+    @property
     def compresses(self) -> bool:
         """Whether a bucket has a codec."""
         return any(bucket.codec != "none" for bucket in self.buckets)
@@ -188,6 +207,8 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
                 )
             elif bucket.codec == "none" and bucket.scheme in ("all_gather", "divisible"):
                 yield f"{where}: scheme {bucket.scheme!r} carries payloads of a codec; name the codec"
+            elif bucket.codec == "none" and bucket.decode != "inline":
+                yield f"{where}: decode {bucket.decode!r} has no codec to decode; name the codec, or expect inline"
 
     def _pieces_of(self, parameter: str) -> tuple[str, ...]:
         return tuple(name for name in self._listed if self.parameter_of(name) == parameter)

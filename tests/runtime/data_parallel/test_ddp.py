@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from tests.runtime.data_parallel.examples import (
     sequential,
     whole,
 )  # fmt: skip
+from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime import data_parallel
 
@@ -154,3 +156,25 @@ def test_chunks_of_the_hook_are_those_of_the_bucket_next_in_size():
     )
     state, _ = data_parallel.hook(plan)
     assert [state.chunks(size) for size in (1000, 100, 100_000, 200_000)] == [2, 1, 5, 10]
+
+
+def made_for_others(rank: int) -> bool:
+    """A plan for other ranks is named where `backward` was called, with codecs and without."""
+    for codec in ("none", "fp16"):
+        model = made(sequential)
+        plan = plan_by_readiness(model)
+        plan = msgspec.structs.replace(
+            plan, world_size=3, buckets=tuple(msgspec.structs.replace(b, codec=codec) for b in plan.buckets)
+        )
+        ddp = DistributedDataParallel(model)
+        state, hook = data_parallel.hook(plan, model=model)
+        ddp.register_comm_hook(state, hook)
+        x, y = batch(rank, 0)
+        with pytest.raises(PlanError, match="made for world size 3, the process group has 2 ranks"):
+            nn.functional.cross_entropy(ddp(x), y).backward()
+        state.close()
+    return True
+
+
+def test_a_plan_for_other_ranks_is_refused_by_the_hook():
+    assert all(run_ranks_as_processes(2, made_for_others))

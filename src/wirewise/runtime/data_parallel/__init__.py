@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.data_parallel.parallel import DataParallel, parallel
+from wirewise.runtime.data_parallel.parallel import DataParallel, TrainingStep, parallel
 from wirewise.runtime.data_parallel.pools import Pools, resize
 from wirewise.runtime.data_parallel.reducer import Reducer, transport_of
 
@@ -39,6 +39,7 @@ __all__ = [
     "Pools",
     "Reducer",
     "Replanner",
+    "TrainingStep",
     "Travelling",
     "Trial",
     "Tuner",

@@ -13,14 +13,20 @@ import torch.distributed as dist
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import InputError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.capture import Capture, Loss, capture
 from wirewise.runtime.data_parallel.changes import why_no_compiler
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.data_parallel.matching import check_agreement, parameters_of
+from wirewise.runtime.data_parallel.matching import (
+    check_agreement,
+    check_capturable,
+    check_ranks,
+    parameters_of,
+)
 from wirewise.runtime.data_parallel.reducer import transport_of
 from wirewise.runtime.data_parallel.regions import Part, cut, module_of
+from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.transport import Transport
 
 __all__ = ["CompiledStep", "Compiler", "Rest", "compile_step"]
@@ -40,6 +46,7 @@ def compile_step(
     *,
     compiler: Compiler = "inductor",
     rest: Rest = "eager",
+    collective: Callable[[Tensor], None] | None = None,
     broadcast_buffers: bool = True,
     timeout_s: float = 120.0,
     store: Any = None,
@@ -47,6 +54,7 @@ def compile_step(
     """A training step as one graph, cut and reduced as the plan says (DisCo, TPDS 2022).
 
     Parameters and buffers become those of rank 0. The loop calls `loss = step(batch)`, then `optimizer.step()`.
+    `parallel(model, plan, optimizer, step=...)` offers it beside all other plans.
 
     Args:
         model: Names of the plan's buckets are those of its parameters. Its mode (`train`, `eval`) stays.
@@ -57,6 +65,7 @@ def compile_step(
         compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
         rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, all-reduce or
             operator that no compiler takes, such as those that draw random numbers.
+        collective: As of `Reducer`.
         broadcast_buffers: Whether buffers follow rank 0 at every step, as in DistributedDataParallel.
         timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
         store: As of `Reducer`.
@@ -72,34 +81,15 @@ def compile_step(
             f"got compiler={compiler!r} and rest={rest!r}; expected {get_args(Compiler)} and {get_args(Rest)}"
         )
     plan.check_itself()
-    _check_decisions(plan)
+    check_capturable(plan)
     transport = transport_of(process_group, timeout_s=timeout_s, store=store)
-    if plan.world_size != transport.world_size:
-        raise PlanError(
-            f"plan {plan.planner!r} was made for world size {plan.world_size}, the process group has "
-            f"{transport.world_size} ranks; make the plan again or start {plan.world_size}"
-        )
+    check_ranks(plan, transport)
     check_agreement(transport, model, plan, Compression())
     transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
+    captured = capture(model, loss, example_batch)
     return CompiledStep(
-        model, capture(model, loss, example_batch), plan, transport, compiler, rest, broadcast_buffers
+        model, captured, plan, AllReduces(transport, collective), compiler, rest, broadcast_buffers
     )
-
-
-def _check_decisions(plan: FusionPlan) -> None:
-    others = {
-        "codecs": any(bucket.way != "all_reduce" for bucket in plan.buckets),
-        "fused_ops": bool(plan.fused_ops),
-        "precision": plan.precision != "float32",
-        "recompute": bool(plan.recompute),
-        "accumulation": plan.accumulation > 1,
-        "splits": bool(plan.splits),
-    }
-    if found := [name for name, decided in others.items() if decided]:
-        raise PlanError(
-            f"the plan by {plan.planner!r} decides on {', '.join(found)}; a captured step carries out buckets, chunks "
-            "and regions: use runtime.data_parallel.parallel"
-        )
 
 
 @dataclass(frozen=True)
@@ -139,18 +129,19 @@ class CompiledStep:
         model: nn.Module,
         captured: Capture,
         plan: FusionPlan,
-        transport: Transport,
+        reduces: AllReduces,
         compiler: Compiler,
         rest: Rest,
         broadcast_buffers: bool,
     ) -> None:
-        self.model, self.plan, self.captured, self.transport = model, plan, captured, transport
+        self.model, self.plan, self.captured = model, plan, captured
+        self.transport, self._reduces = reduces.transport, reduces
         self.fallbacks: dict[str, str] = {}
         """Why parts run operator by operator though the compiler was to make them, by their first operator."""
         self._mode = model.training
         self._broadcast_buffers = broadcast_buffers
         self._named = dict(model.named_parameters())
-        self._flats = _flatten(captured, self._buckets(), transport.world_size)
+        self._flats = _flatten(captured, self._buckets(), self.transport.world_size)
         parts = cut(captured.module, plan.regions, [flat.nodes for flat in self._flats])
         functions = self._functions(parts, compiler, rest)
         self._number: dict[fx.Node, int] = {}
@@ -165,6 +156,10 @@ class CompiledStep:
         name = {p: name for name, p in self._named.items()}
         return [[name[p] for p in bucket.values()] for bucket in parameters_of(self.model, self.plan)]
 
+    def carries_out(self, model: nn.Module) -> bool:
+        """Whether a model is in the mode (`train` or `eval`) that the step was captured in."""
+        return model.training == self._mode
+
     def __call__(self, batch: Any) -> Tensor:
         """Run the step; returns the loss of this rank's batch, detached.
 
@@ -172,7 +167,7 @@ class CompiledStep:
             InputError: The batch has other shapes than the example, or the model is in another mode.
             PeerError: A peer is gone.
         """
-        if self.model.training != self._mode:
+        if not self.carries_out(self.model):
             raise InputError(
                 f"the step was captured with model.training={self._mode}, which is {self.model.training} now; call "
                 "model.train() or model.eval() before it, or make another step"
@@ -189,7 +184,7 @@ class CompiledStep:
         values: list[Any] = [*inputs, *[None] * (len(self._number) - len(inputs))]
         for number, constant in self._constants.items():
             values[number] = constant
-        works: list[tuple[str, Any]] = []
+        self._reduces.forget()
         for call in self._calls:
             given = call.function(*[values[i] for i in call.inputs])
             for number, value in zip(call.outputs, given, strict=True):
@@ -197,25 +192,18 @@ class CompiledStep:
             for number in call.dead:
                 values[number] = None
             for bucket in call.launches:
-                works += self._launch(bucket, values)
+                self._launch(bucket, values)
         self._store(values)
-        for what, work in works:
-            self.transport.wait_for(work, what)
+        self._reduces.wait()
         return values[self._loss]
 
-    def _launch(self, bucket: int, values: Sequence[Any]) -> list[tuple[str, Any]]:
-        what = f"the all-reduce of bucket {bucket}"
-        started: list[tuple[str, Any]] = []
+    def _launch(self, bucket: int, values: Sequence[Any]) -> None:
         for flat in self._flats:
             if flat.bucket == bucket and self.transport.world_size > 1:
                 pieces = values[self._number[flat.node]].tensor_split(self.plan.buckets[bucket].chunks)
-                started += [(what, self._start(piece, what)) for piece in pieces if piece.numel()]
-        return started
-
-    def _start(self, piece: Tensor, what: str) -> Any:
-        started: list[Any] = []
-        self.transport.guard(lambda: started.append(self.transport.group.allreduce([piece])), what)
-        return started[0]
+                for piece in pieces:
+                    if piece.numel():
+                        self._reduces.start(piece, f"the all-reduce of bucket {bucket}")
 
     def _store(self, values: Sequence[Any]) -> None:
         """Gradients are views of the buffers, also while those still travel."""

@@ -19,11 +19,11 @@ from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
-from wirewise.runtime.data_parallel.matching import check_pieces
+from wirewise.runtime.data_parallel.matching import check_decisions, check_pieces, check_ranks
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.transport import Transport
 
-__all__ = ["HookState", "bucket_caps", "hook"]
+__all__ = ["HookState", "bucket_caps", "check_hooked", "hook"]
 
 _MIB = 2**20
 
@@ -61,7 +61,7 @@ def hook(
 
     Raises:
         InputError: Neither or both of plan and codec, or an unknown codec.
-        PlanError: The plan is inconsistent, or cannot be carried out.
+        PlanError: The plan is inconsistent, or decides on more than this; the message names the fields.
     """
     if (plan is None) == (codec is None):
         raise InputError(
@@ -69,6 +69,21 @@ def hook(
         )
     state = HookState(plan, process_group, codec, compression or Compression(), model, timeout_s)
     return state, _compress if state.compresses else _reduce
+
+
+def check_hooked(plan: FusionPlan) -> None:
+    """Raise if a plan is inconsistent, or decides on more than the hook carries out.
+
+    Raises:
+        PlanError: The message names the place or the fields.
+    """
+    plan.check_itself()
+    check_decisions(
+        plan,
+        ("chunks", "codec", "scheme", "decode", "splits"),
+        "the hook of DistributedDataParallel",
+        "use runtime.data_parallel.parallel, or plan without them",
+    )
 
 
 class HookState:
@@ -98,7 +113,7 @@ class HookState:
         self._always = None if codec is None else _bucket_of(codec, compression)
         self.compresses = True
         if plan is not None:
-            plan.check_itself()
+            check_hooked(plan)
             self.compresses = check_plan(plan, compression) or bool(plan.splits)
         named = {} if model is None else dict(model.named_parameters())
         self._names: dict[Tensor, str] = {p: name for name, p in named.items()}
@@ -141,7 +156,7 @@ class HookState:
         """Compress a bucket of DistributedDataParallel; the future holds the mean over the ranks.
 
         Raises:
-            PlanError: Ranks differ in plan or compression, or the plan is that of another model.
+            PlanError: Ranks differ in plan or compression, or the plan is that of another model or number of ranks.
             PeerError: A peer is gone.
         """
         flat: Tensor = bucket.buffer()
@@ -169,14 +184,11 @@ class HookState:
         """All-reduce a bucket of DistributedDataParallel in chunks; the future holds the mean over the ranks.
 
         Raises:
+            PlanError: The plan was made for another number of ranks.
             PeerError: A peer is gone.
         """
         flat: Tensor = bucket.buffer()
-        transport = self._uncompressed = self._uncompressed or Transport(
-            _existing(self.process_group),
-            timeout_s=self.timeout_s,
-            store=dist.distributed_c10d._get_default_store(),
-        )
+        transport = self._uncompressed = self._uncompressed or self._join()
         if bucket.index() == 0:
             self._reducing = []
         what = f"the all-reduce of bucket {bucket.index()}"
@@ -207,6 +219,14 @@ class HookState:
         for work, what in self._reducing:
             self._uncompressed.wait_for(work, what)
 
+    def _join(self) -> Transport:
+        """The group of DistributedDataParallel, for buckets that go as they are."""
+        store = dist.distributed_c10d._get_default_store()
+        transport = Transport(_existing(self.process_group), timeout_s=self.timeout_s, store=store)
+        assert self.plan is not None
+        check_ranks(self.plan, transport)
+        return transport
+
     def _open(self, device: torch.device) -> Carrier:
         """Join a group of our own: DistributedDataParallel goes on using its group meanwhile."""
         default = _existing(self.process_group)
@@ -226,6 +246,8 @@ class HookState:
             ) from error
         store = dist.distributed_c10d._get_default_store()
         transport = Transport(group, timeout_s=self.timeout_s, store=store)
+        if self.plan is not None:
+            check_ranks(self.plan, transport)
         self._check_agreement(transport)
         self.pools.to(device)
         self._carrier = Carrier(transport, self.pools, self.compression)

@@ -11,16 +11,18 @@ from torch import Tensor, nn
 
 from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
-from wirewise.plans.splits import Piece, piece_name, piece_of
+from wirewise.plans.splits import piece_name, piece_of
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.flat import Slot
 from wirewise.runtime.transport import Transport
 
 __all__ = [
     "check_agreement",
+    "check_capturable",
+    "check_decisions",
     "check_pieces",
+    "check_ranks",
     "check_unchanged",
-    "check_uncompressed",
     "modules_of",
     "parameters_of",
     "slots_of",
@@ -29,18 +31,50 @@ __all__ = [
 _SHOWN = 20
 
 
-def check_uncompressed(plan: FusionPlan) -> None:
-    """Raise if a bucket is to be compressed or reduced by another scheme, which nothing here carries out.
+def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instead: str) -> None:
+    """Raise if a plan decides on more than its executor carries out: nothing of a plan is left out silently.
+
+    Args:
+        plan: A plan.
+        carried: Those of `FusionPlan.decisions` that are carried out.
+        who: What carries the plan out, in words.
+        instead: What to do about the others.
 
     Raises:
-        PlanError: The message names the first such bucket.
+        PlanError: The message names the fields.
     """
-    for number, bucket in enumerate(plan.buckets):
-        if bucket.codec != "none" or bucket.scheme != "all_reduce":
-            raise PlanError(
-                f"the plan by {plan.planner!r} sends bucket {number} as {bucket.codec!r} by {bucket.scheme!r}; "
-                "expected buckets without a codec, by all_reduce: plan again without codecs"
-            )
+    if others := [name for name in plan.decisions if name not in carried]:
+        raise PlanError(
+            f"the plan by {plan.planner!r} decides on {', '.join(others)}; {who} carries out buckets, "
+            f"{', '.join(carried)}, and nothing else: {instead}"
+        )
+
+
+def check_capturable(plan: FusionPlan) -> None:
+    """Raise if a plan decides on more than a captured step carries out.
+
+    Raises:
+        PlanError: The message names the fields.
+    """
+    check_decisions(
+        plan,
+        ("chunks", "regions"),
+        "a captured step",
+        "plan without them, or without regions for runtime.data_parallel.parallel",
+    )
+
+
+def check_ranks(plan: FusionPlan, transport: Transport) -> None:
+    """Raise unless there are as many ranks as the plan was made for.
+
+    Raises:
+        PlanError: There are more, or fewer.
+    """
+    if plan.world_size != transport.world_size:
+        raise PlanError(
+            f"plan {plan.planner!r} was made for world size {plan.world_size}, the process group has "
+            f"{transport.world_size} ranks; make the plan again or start {plan.world_size}"
+        )
 
 
 def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Parameter]]:
@@ -72,6 +106,7 @@ def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Param
             "with the names of `model.named_parameters()`"
         )
     check_pieces(plan, named)
+    _check_sizes(plan, named)
     return [{name: named[plan.parameter_of(name)] for name in bucket.parameters} for bucket in plan.buckets]
 
 
@@ -92,6 +127,18 @@ def check_pieces(plan: FusionPlan, named: Mapping[str, Tensor]) -> None:
             )
 
 
+def _check_sizes(plan: FusionPlan, named: Mapping[str, nn.Parameter]) -> None:
+    """Raise unless the gradients of each bucket have the bytes that were planned for."""
+    for number, bucket in enumerate(plan.buckets):
+        slots = [_slot(name, named[plan.parameter_of(name)], plan) for name in bucket.parameters]
+        found = sum(slot.elements * slot.parameter.element_size() for slot in slots)
+        if found != bucket.size_bytes:
+            raise PlanError(
+                f"the plan by {plan.planner!r} says size_bytes {bucket.size_bytes} of bucket {number}, whose gradients "
+                f"have {found} bytes in this model; make the plan again from this model"
+            )
+
+
 def slots_of(model: nn.Module, plan: FusionPlan) -> list[list[Slot]]:
     """What each bucket holds, by the model's first name of each parameter.
 
@@ -100,19 +147,17 @@ def slots_of(model: nn.Module, plan: FusionPlan) -> list[list[Slot]]:
     """
     own = {p: name for name, p in model.named_parameters()}
     return [
-        [
-            _slot(own[p], p, piece_of(name, plan.splits), plan.splits.get(plan.parameter_of(name), 0))
-            for name, p in bucket.items()
-        ]
-        for bucket in parameters_of(model, plan)
+        [_slot(name, p, plan, own[p]) for name, p in bucket.items()] for bucket in parameters_of(model, plan)
     ]
 
 
-def _slot(name: str, parameter: nn.Parameter, piece: Piece | None, size: int) -> Slot:
+def _slot(listed: str, parameter: nn.Parameter, plan: FusionPlan, own: str = "") -> Slot:
+    """What a bucket lists, by the model's own name of the parameter."""
+    piece = piece_of(listed, plan.splits)
     if piece is None:
-        return Slot(name, parameter, parameter.numel())
-    left = parameter.numel() - piece.number * size
-    return Slot(piece_name(name, piece.number), parameter, min(size, left))
+        return Slot(own, parameter, parameter.numel())
+    size = plan.splits[piece.parameter]
+    return Slot(piece_name(own, piece.number), parameter, min(size, parameter.numel() - piece.number * size))
 
 
 def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:

@@ -5,20 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from wirewise.errors import InputError, PlanError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import changes
 from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.matching import check_capturable
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.reducer import Reducer, Until, Unused, transport_of
 from wirewise.runtime.transport import Transport
 
-__all__ = ["DataParallel", "parallel"]
+if TYPE_CHECKING:
+    from wirewise.runtime.data_parallel.compiled import CompiledStep
+
+__all__ = ["DataParallel", "TrainingStep", "parallel"]
+
+
+class TrainingStep(NamedTuple):
+    """A training step that can be captured as one graph, which a plan with regions needs (DisCo, TPDS 2022)."""
+
+    loss: Callable[[nn.Module, Any], Tensor]
+    """`loss(model, batch)`, a scalar; it calls the model, and computes with the tensors of both and no others."""
+    batch: Any
+    """Any nest of tensors; under regions all batches have its shapes."""
+    compiler: Literal["inductor", "none"] = "inductor"
+    """What makes a region one kernel, as of `compile_step`."""
+    rest: Literal["eager", "compiled"] = "eager"
+    """How operators in no region run, as of `compile_step`."""
 
 
 def parallel(
@@ -27,6 +45,7 @@ def parallel(
     optimizer: torch.optim.Optimizer,
     process_group: dist.ProcessGroup | None = None,
     *,
+    step: TrainingStep | None = None,
     unused: Unused = "error",
     until: Until = "backward",
     collective: Callable[[Tensor], None] | None = None,
@@ -38,13 +57,15 @@ def parallel(
     """The model with all that the plan decides; the training loop stays as it is on one rank.
 
     Parameters and buffers become those of rank 0. The loop calls the returned model, then `loss.backward()`,
-    `plan.accumulation` times, then `optimizer.step()`.
+    `plan.accumulation` times, then `optimizer.step()`. With `step` it may call `model.step(batch)` in place of the
+    first two under every plan, and must where the plan has regions.
 
     Args:
         model: Names of the plan are those of its parameters and modules.
-        plan: The same on all ranks.
+        plan: The same on all ranks. All of it is carried out; regions go together with chunks only.
         optimizer: Of the model's parameters; its steps wait for the gradients.
         process_group: As of `Reducer`.
+        step: The loss and an example batch, for `model.step`.
         unused: As of `Reducer`.
         until: As of `Reducer`.
         collective: As of `Reducer`.
@@ -55,7 +76,9 @@ def parallel(
         store: As of `Reducer`.
 
     Raises:
-        PlanError: The plan does not fit the model or the group, or is not the same on all ranks.
+        PlanError: The plan does not fit the model or the group, is not the same on all ranks, or has regions next to
+            decisions that a captured step cannot carry out, or without `step`; the message names the fields.
+        InputError: The step cannot be captured.
         PeerError: A peer is gone.
     """
     transport = transport_of(process_group, timeout_s=timeout_s, store=store)
@@ -68,7 +91,8 @@ def parallel(
         collective=collective,
         compression=compression,
     )
-    wrapped = DataParallel(model, plan, transport, reducer, broadcast_buffers)
+    capture = step and partial(_captured, model, step, transport, collective, broadcast_buffers)
+    wrapped = DataParallel(model, plan, transport, reducer, broadcast_buffers, step, capture)
     wrapped.attach(optimizer)
     return wrapped
 
@@ -85,6 +109,8 @@ class DataParallel(nn.Module):
         transport: The ranks.
         reducer: Makes a reducer for a plan.
         broadcast_buffers: Whether buffers follow rank 0 at every step.
+        step: Loss and example batch, for `step`.
+        capture: Makes the compiled step of a plan with regions; none: such plans are refused.
     """
 
     def __init__(
@@ -94,13 +120,25 @@ class DataParallel(nn.Module):
         transport: Transport,
         reducer: Callable[..., Reducer],
         broadcast_buffers: bool = True,
+        step: TrainingStep | None = None,
+        capture: Callable[[FusionPlan], CompiledStep] | None = None,
     ) -> None:
         super().__init__()
         self.module, self.transport, self.broadcast_buffers = module, transport, broadcast_buffers
-        self._make = reducer
+        self._make, self._step, self._capture = reducer, step, capture
+        self._compiled: CompiledStep | None = None
+        self._check_regions(plan)
         self.reducer = reducer(plan=plan)
-        self._undo = changes.apply(module, plan)
-        transport.broadcast(dict([*module.named_parameters(), *module.named_buffers()]))
+        self._undo: Callable[[], None] = _nothing
+        try:
+            self._undo = changes.apply(module, plan)
+            transport.broadcast(dict([*module.named_parameters(), *module.named_buffers()]))
+            self._compiled = self._compile(plan)
+        except Exception:
+            # The model is the user's, who may try another plan.
+            self._undo()
+            self.reducer.close()
+            raise
 
     @property
     def plan(self) -> FusionPlan:
@@ -118,28 +156,83 @@ class DataParallel(nn.Module):
         Raises:
             PlanError: As of `parallel`.
         """
+        self._check_regions(plan)
         present = self.reducer
         present.close()
         self._undo()
         try:
             self._undo = changes.apply(self.module, plan)
+            compiled = self._compile(plan)
             self.reducer = self._make(plan=plan, pools=present.pools)
+            self._compiled = compiled
         except Exception:
             self._undo()
             self._undo = changes.apply(self.module, present.plan)
             present.open()
             raise
 
+    def _check_regions(self, plan: FusionPlan) -> None:
+        if not plan.regions:
+            return
+        check_capturable(plan)
+        if self._capture is None:
+            raise PlanError(
+                f"the plan by {plan.planner!r} has regions, which need the whole step as a graph; give parallel(..., "
+                "step=TrainingStep(loss, example_batch)) and call model.step(batch), or plan without regions"
+            )
+
+    def _compile(self, plan: FusionPlan) -> CompiledStep | None:
+        return self._capture(plan) if plan.regions and self._capture is not None else None
+
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the steps of an optimizer wait for the gradients, under this plan and all others."""
         optimizer.register_step_pre_hook(lambda *_: self.reducer.finish())
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """As `Reducer.no_sync`."""
+        """As `Reducer.no_sync`.
+
+        Raises:
+            PlanError: The plan has regions, whose step reduces gradients each time.
+        """
+        if self._compiled is not None:
+            raise PlanError(
+                f"the plan by {self.plan.planner!r} has regions; a captured step reduces its gradients each time and "
+                "adds none up: leave no_sync away, or plan without regions"
+            )
         return self.reducer.no_sync()
 
+    def step(self, batch: Any) -> Tensor:
+        """Forward, loss and back-propagation under any plan; returns the loss of this rank's batch, detached.
+
+        Gradients add up to those that are there, as in a loop of one's own; under regions they replace them.
+
+        Raises:
+            InputError: There is no `step` to do so, or under regions the batch has other shapes than the example, or
+                the model is in another mode.
+            PeerError: A peer is gone.
+        """
+        if self._compiled is not None:
+            return self._compiled(batch)
+        if self._step is None:
+            raise InputError(
+                "step(batch) needs the loss; give parallel(..., step=TrainingStep(loss, example_batch)), or call the "
+                "model and loss.backward()"
+            )
+        loss = self._step.loss(self, batch)
+        loss.backward()
+        return loss.detach()
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's; under bfloat16 it computes in autocast, and floating outputs are float32 again."""
+        """As the model's; under bfloat16 it computes in autocast, and floating outputs are float32 again.
+
+        Raises:
+            PlanError: The plan has regions, and gradients are asked for in the mode that its step was captured in.
+        """
+        if self._compiled is not None and torch.is_grad_enabled() and self._compiled.carries_out(self.module):
+            raise PlanError(
+                f"the plan by {self.plan.planner!r} has regions, which a call of the model does not carry out; call "
+                "loss = model.step(batch) in place of it and of loss.backward(), or evaluate under torch.no_grad()"
+            )
         # Nothing may come between the collectives of the step before.
         self.reducer.wait()
         first = self.reducer.synchronizes and self.training and torch.is_grad_enabled()
@@ -152,6 +245,35 @@ class DataParallel(nn.Module):
         with torch.autocast(device, dtype=torch.bfloat16):
             result = self.module(*args, **kwargs)
         return _to_float32(result)
+
+
+def _nothing() -> None:
+    """Undo no change."""
+
+
+def _captured(
+    model: nn.Module,
+    step: TrainingStep,
+    transport: Transport,
+    collective: Callable[[Tensor], None] | None,
+    broadcast_buffers: bool,
+    plan: FusionPlan,
+) -> CompiledStep:
+    """The step of a plan with regions as one compiled graph."""
+    # torch's compiler takes a second to import.
+    from wirewise.runtime.data_parallel.compiled import compile_step
+
+    return compile_step(
+        model,
+        step.loss,
+        step.batch,
+        plan,
+        transport,
+        compiler=step.compiler,
+        rest=step.rest,
+        collective=collective,
+        broadcast_buffers=broadcast_buffers,
+    )
 
 
 def _to_float32(value: Any) -> Any:

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import InputError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.flat import FlatBucket, flat_buckets
-from wirewise.runtime.data_parallel.matching import check_agreement, check_unchanged, slots_of
+from wirewise.runtime.data_parallel.matching import check_agreement, check_ranks, check_unchanged, slots_of
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.transport import Transport
@@ -113,7 +113,7 @@ class Reducer:
             )
         self.model, self.plan, self.unused, self.until, self.scale = model, plan, unused, until, scale
         self.transport = transport_of(process_group, timeout_s=timeout_s, store=store)
-        self._check_ranks()
+        check_ranks(plan, self.transport)
         self.buckets = flat_buckets(slots_of(model, plan), [bucket.chunks for bucket in plan.buckets])
         check_agreement(self.transport, model, plan, self.compression)
         self._buckets_of = _buckets_of(self.buckets)
@@ -135,13 +135,6 @@ class Reducer:
         self._in_pass = self._held = False
         self._forget()
         self.open()
-
-    def _check_ranks(self) -> None:
-        if self.plan.world_size != self.transport.world_size:
-            raise PlanError(
-                f"plan {self.plan.planner!r} was made for world size {self.plan.world_size}, the process group "
-                f"has {self.transport.world_size} ranks; make the plan again or start {self.plan.world_size}"
-            )
 
     def _forget(self) -> None:
         """Begin a step."""
