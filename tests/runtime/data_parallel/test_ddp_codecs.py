@@ -132,7 +132,9 @@ def by_plan(rank: int) -> list[list[tuple[str, str]]]:
         plan = plan_of(model, [names[:2], names[2:6], names[6:]], 2)
         ways = [("none", "all_reduce"), ("efsign", "divisible"), ("fp16", "all_reduce")]
         buckets = [
-            msgspec.structs.replace(b, codec=codec, scheme=scheme, decode="lazy")
+            msgspec.structs.replace(
+                b, codec=codec, scheme=scheme, decode="inline" if codec == "none" else "lazy"
+            )
             for b, (codec, scheme) in zip(plan.buckets, ways, strict=True)
         ]
         plan = msgspec.structs.replace(plan, buckets=tuple(buckets))

@@ -55,16 +55,18 @@ def test_steps_under_regions_are_those_of_one_process(name):
         own.step()
 
 
-@pytest.mark.parametrize("algorithm", [None, "ring"])
-def test_gradients_are_the_mean_over_ranks_under_one_plan_after_another(algorithm):
+@pytest.mark.parametrize("own", [False, True], ids=["all-reduces of torch", "a collective of one's own"])
+def test_gradients_are_the_mean_over_ranks_under_one_plan_after_another(own):
     """Regions, one bucket without them, and regions again, each from the weights of the step before."""
+    summed: list[int] = []
     name, regions = "cnn", regions_of("cnn")
     fuse = in_regions(made(BUILDS[name]), regions, ranks=2)
     plain = whole(made(BUILDS[name]), 2)
 
     def body(rank: int, group: Any, store: Any) -> list[dict[str, torch.Tensor]]:
         transport = transport_of(group, timeout_s=20, store=store)
-        collective = AllReduce(transport, algorithm) if algorithm else None
+        ring = AllReduce(transport)
+        collective = (lambda flat: (summed.append(flat.numel()), ring(flat))) if own else None
         model = made(BUILDS[name], seed=rank)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         wrapper = parallel(model, fuse, optimizer, transport, step=step_of(name), collective=collective)
@@ -87,12 +89,14 @@ def test_gradients_are_the_mean_over_ranks_under_one_plan_after_another(algorith
             eager(model, example(name, rank, number))
         for parameter, _ in models[0].named_parameters():
             mean = sum(dict(m.named_parameters())[parameter].grad for m in models) / 2
-            for own in results:
-                torch.testing.assert_close(own[number][parameter], mean, **TOLERANCE)
+            for found in results:
+                torch.testing.assert_close(found[number][parameter], mean, **TOLERANCE)
             for model in models:
                 dict(model.named_parameters())[parameter].grad = mean.clone()
         for optimizer in optimizers:
             optimizer.step()
+    # Two buckets, one, and two again, on each rank.
+    assert len(summed) == (2 * (2 + 1 + 2) if own else 0)
 
 
 def test_the_same_loop_carries_out_a_plan_without_regions():
