@@ -22,7 +22,7 @@ from wirewise.collective import Network, Program, Transfer
 from wirewise.errors import PlanError
 from wirewise.planners.collective.combine import by_mirror
 from wirewise.planners.collective.demands import block_bytes, demands, pairs
-from wirewise.planners.collective.matching import LinkArrays, Matched, match
+from wirewise.planners.collective.matching import Links, Matched, match
 from wirewise.planners.collective.problem import CollectiveProblem
 
 __all__ = ["synthesize"]
@@ -117,7 +117,7 @@ def _sizes(problem: CollectiveProblem) -> list[int]:
     return found
 
 
-def _links(network: Network, ends: list[tuple[int, int]], chunk_bytes: float) -> LinkArrays:
+def _links(network: Network, ends: list[tuple[int, int]], chunk_bytes: float) -> Links:
     routes = [network.route(*pair) or () for pair in ends]
     source, target = np.array(ends, dtype=np.int64).reshape(-1, 2).T.copy()
     takes = np.array([network.latency(*pair) + chunk_bytes / network.rate(*pair) for pair in ends])
@@ -131,7 +131,7 @@ def _links(network: Network, ends: list[tuple[int, int]], chunk_bytes: float) ->
     for number, rank in enumerate(source.tolist()):
         out[rank].append(number)
     hold = np.array([chunk_bytes / e.bandwidth_bytes_per_s for e in network.edges])
-    return LinkArrays(
+    return Links(
         source, target, takes, *_flat(routes), hold, *_flat(over), *_flat(out), shortest_path(direct)
     )
 

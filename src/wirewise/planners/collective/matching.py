@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LinkArrays", "Matched", "match"]
+__all__ = ["Links", "Matched", "match"]
 
 Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -22,7 +22,7 @@ Vector = NDArray[np.float64]
 _WORD = 64
 
 
-class LinkArrays(NamedTuple):
+class Links(NamedTuple):
     """P pairs of R ranks over E edges, for chunks of one size."""
 
     source: Ints
@@ -73,7 +73,7 @@ class Matched(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
 def match(
-    links: LinkArrays,
+    links: Links,
     source: Ints,
     needs: NDArray[np.bool_],
     seed: int,
@@ -141,7 +141,7 @@ def match(
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
-def _begin(links: LinkArrays, source: Ints, needs: NDArray[np.bool_]) -> _State:
+def _begin(links: Links, source: Ints, needs: NDArray[np.bool_]) -> _State:
     chunks, ranks = needs.shape
     words = (chunks + _WORD - 1) // _WORD
     held = np.zeros((ranks, words), np.uint64)
@@ -155,7 +155,7 @@ def _begin(links: LinkArrays, source: Ints, needs: NDArray[np.bool_]) -> _State:
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
-def _take(state: _State, links: LinkArrays, link: int, needs: NDArray[np.bool_], k: int) -> bool:
+def _take(state: _State, links: Links, link: int, needs: NDArray[np.bool_], k: int) -> bool:
     """A chunk starts over a link; whether its target needs it."""
     j = links.target[link]
     state.coming[j, k // _WORD] |= np.uint64(1) << np.uint64(k % _WORD)
@@ -178,7 +178,7 @@ def _mark(
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
-def _is_free(links: LinkArrays, link: int, free_s: Vector, tick: float) -> bool:
+def _is_free(links: Links, link: int, free_s: Vector, tick: float) -> bool:
     for e in links.route[links.route_start[link] : links.route_start[link + 1]]:
         if free_s[e] > tick:
             return False
@@ -187,7 +187,7 @@ def _is_free(links: LinkArrays, link: int, free_s: Vector, tick: float) -> bool:
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
 def _choose(
-    state: _State, links: LinkArrays, link: int, needs: NDArray[np.bool_], by_distance: bool, patience: float
+    state: _State, links: Links, link: int, needs: NDArray[np.bool_], by_distance: bool, patience: float
 ) -> int:
     """The chunk that the link takes, or -1."""
     held, coming = state.held[links.source[link]], state.coming[links.target[link]]
