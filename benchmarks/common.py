@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from wirewise.results import EpochRecord
+from wirewise.topology import processor
 
 
 def arguments(description: str, rows: Sequence[str], **others: Sequence[str]) -> argparse.Namespace:
@@ -120,10 +121,7 @@ class Quiet:
 
 
 def hardware() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    model = names[0] if names else platform.machine()
+    model, _ = processor()
     load = os.getloadavg()[0]
     return f"{os.cpu_count()} processors, {model}; load average at the start {load:.1f}"
 

@@ -15,6 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from event_trees import Noise, Tree, binomial, chain, mean_s, rules_of
+from interleavings import explore
+
 from common import Page, arguments, verdict
 from wirewise.collective import Edge, Network, check, network
 from wirewise.collective.adapt import Broadcast, Reduce, Windows
@@ -23,8 +26,6 @@ from wirewise.planners.collective import PLANNERS, CollectiveProblem, adapt, gre
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.drift import degraded
 from wirewise.planners.collective.sccl import Point, solve
-from wirewise.sim.adapt import Noise, Tree, binomial, chain, mean_s, rules_of
-from wirewise.sim.interleavings import explore
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from wirewise import codec
+from wirewise.topology import processor
 
 PRESETS = {
     "smoke": {"messages": 2_000, "widths": [256], "bits": [8, 4, 2], "repeats": 3},
@@ -173,15 +174,9 @@ def markdown(titles: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
-    return names[0].split(":")[1].strip() if names else platform.processor()
-
-
 def page(preset: str, device: torch.device) -> str:
     chosen = PRESETS[preset]
-    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{processor()}, one thread"
+    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{processor()[0]}, one thread"
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
     parts = [
         f"# Quantizer kernels, {date.today().isoformat()}",

@@ -7,7 +7,7 @@ import re
 
 from wirewise.errors import InputError
 
-__all__ = ["format_rate", "format_size", "parse_rate", "parse_size"]
+__all__ = ["format_rate", "format_size", "parse_links", "parse_rate", "parse_size"]
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -24,6 +24,24 @@ def parse_rate(text: str | float) -> float:
     """
     value, bits = _number(text, "rate", '"200mbit", "1gbit", "25MB/s" or bytes per second as a number')
     return value / 8 if bits else value
+
+
+def parse_links(text: str) -> dict[int, str]:
+    """Rates of single hosts as they are written in "2=50mbit,3=1gbit".
+
+    Raises:
+        InputError: The text has another form, or names a host twice.
+    """
+    rates: dict[int, str] = {}
+    for entry in filter(None, (e.strip() for e in text.split(","))):
+        host, equals, rate = entry.partition("=")
+        if not equals or not host.strip().isdecimal() or int(host) in rates:
+            raise InputError(
+                f"link {entry!r} is not understood; expected HOST=RATE, such as 2=50mbit, each host once"
+            )
+        parse_rate(rate)
+        rates[int(host)] = rate.strip()
+    return rates
 
 
 def parse_size(text: str | int) -> int:

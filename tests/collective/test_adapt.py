@@ -1,4 +1,4 @@
-"""The rules of event-driven trees, one rank at a time; all ranks together: tests of `sim.interleavings`."""
+"""The rules of event-driven trees, one rank at a time; all ranks together: `tests/sim/test_adapt.py`."""
 
 from wirewise.collective.adapt import Add, Broadcast, Post, Reduce, Send, Windows
 

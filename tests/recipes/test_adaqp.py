@@ -17,8 +17,9 @@ from wirewise import graph, lab, report
 from wirewise.cli.main import app
 from wirewise.errors import InputError, PeerError
 from wirewise.recipes import adaqp, launch
-from wirewise.recipes.job import Job, parse_links
+from wirewise.recipes.job import Job
 from wirewise.results import EpochRecord, RunResult
+from wirewise.units import parse_links
 
 GRAPH = "block:nodes=600,features=16,classes=4"
 
@@ -182,7 +183,7 @@ def test_workers_that_say_the_same_are_quoted_once(tmp_path: Path) -> None:
         ["it was killed"],
         ["it ended well"],
     ]
-    said = launch.last_words(lab.JobResult([1, 1, 1, -9, 0], tails=tails), tmp_path)
+    said = launch.why_it_failed(lab.JobResult([1, 1, 1, -9, 0], tails=tails), tmp_path)
     assert said == (
         "training failed. worker 0, 1: unknown mode; worker 2: ValueError: a bug; "
         f"worker 3: ended by signal 9, its last words: it was killed. The full logs are in {tmp_path}"
@@ -191,7 +192,7 @@ def test_workers_that_say_the_same_are_quoted_once(tmp_path: Path) -> None:
 
 def test_the_worker_that_failed_first_is_named_first(tmp_path: Path) -> None:
     tails = [["wirewise.errors.PeerError: rank 2 is gone"], [], ["epoch 3"]]
-    said = launch.last_words(lab.JobResult([1, -15, -9], tails=tails, first_failed=2), tmp_path)
+    said = launch.why_it_failed(lab.JobResult([1, -15, -9], tails=tails, first_failed=2), tmp_path)
     assert said == (
         "training failed. worker 2: ended by signal 9, its last words: epoch 3; worker 0: rank 2 is gone; "
         f"worker 1: ended by signal 15 and said nothing. The full logs are in {tmp_path}"
@@ -202,7 +203,9 @@ def test_workers_that_never_came_are_named(tmp_path: Path) -> None:
     waited = [
         "torch.distributed.DistStoreError: Timed out after 31 seconds waiting for clients. 1/3 clients joined."
     ]
-    said = launch.last_words(lab.JobResult([1, -15, -15], tails=[waited, [], []], first_failed=0), tmp_path)
+    said = launch.why_it_failed(
+        lab.JobResult([1, -15, -15], tails=[waited, [], []], first_failed=0), tmp_path
+    )
     assert "worker 0: torch.distributed.DistStoreError: Timed out" in said
     assert "worker 1, 2 did not come to the start of the job in time" in said
 

@@ -16,7 +16,7 @@ from wirewise import lab, plans
 from wirewise.cli.main import app
 from wirewise.errors import InputError
 from wirewise.graph import load, read_graph, write_graph
-from wirewise.recipes.launch import last_words
+from wirewise.recipes.launch import why_it_failed
 from wirewise.recipes.salientpp import PROCESSORS, TOPOLOGIES, Job, prepare, run
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
@@ -204,7 +204,7 @@ def test_d5_a_machine_that_dies_ends_the_run_with_its_name(tmp_path):
         options = {"launcher": "direct", "folder": tmp_path / "logs", "listener": listen, "timeout_s": 240.0}
         done = network.run(command, **options)
     assert not done.ok and not done.timed_out
-    assert re.search("worker 0: .*rank 0 waited in .*: rank 1 ", last_words(done, tmp_path / "logs"))
+    assert re.search("worker 0: .*rank 0 waited in .*: rank 1 ", why_it_failed(done, tmp_path / "logs"))
 
 
 @pytest.mark.lab

@@ -3,11 +3,11 @@
 import itertools
 
 import pytest
+from benchmarks.collective_planners.event_trees import Noise, Tree, binomial, chain, mean_s, rules_of
+from benchmarks.collective_planners.interleavings import explore
 
 from wirewise.collective.adapt import Broadcast, Post, Reduce, Send, Windows
 from wirewise.errors import InputError
-from wirewise.sim.adapt import Noise, Tree, binomial, chain, mean_s, rules_of
-from wirewise.sim.interleavings import explore
 
 SEGMENT_S = 65536 / 1.25e9
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import wirewise
 from wirewise.cli.output import print_table, write_json
+from wirewise.topology import processor
 from wirewise.units import format_rate, format_size
 
 __all__ = ["Check", "checks", "report"]
@@ -98,17 +99,8 @@ def _package(name: str, package: str) -> Check:
 def _cpu() -> Check:
     usable = len(os.sched_getaffinity(0))
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    text = f"{_cpu_model()}, {usable} usable cores, {format_size(pages * page_bytes)} memory"
+    text = f"{processor()[0]}, {usable} usable cores, {format_size(pages * page_bytes)} memory"
     return _ok("cpu", text)
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _torch() -> Check:

@@ -12,7 +12,7 @@ import typer
 from wirewise import lab, units
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.topo import open_topology
-from wirewise.errors import InputError, LabError
+from wirewise.errors import LabError
 
 __all__ = ["app"]
 
@@ -57,7 +57,7 @@ def run(
     json: JsonOption = None,
 ) -> None:
     """Run a command on every host of a lab; exit code of the job."""
-    rates = parse_links(links)
+    rates = units.parse_links(links)
     if topology is not None:
         shape = lab.Lab.of(open_topology(topology))
         hosts = shape.num_hosts
@@ -125,21 +125,6 @@ def clean(json: JsonOption = None) -> None:
         typer.echo(f"Removed {len(names)} namespaces." if names else "There was nothing to remove.")
     if caches:
         typer.echo(f"Removed {len(caches)} caches in memory.")
-
-
-def parse_links(text: str) -> dict[int, str | float]:
-    """Read "2=50mbit,3=1gbit".
-
-    Raises:
-        InputError: The text has another form, or a host occurs twice.
-    """
-    rates: dict[int, str | float] = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        host, _, rate = entry.partition("=")
-        if not host.strip().isdigit() or int(host) in rates:
-            raise InputError(f"links entry {entry!r} is not understood; expected HOST=RATE, each host once")
-        rates[int(host)] = units.parse_rate(rate)
-    return rates
 
 
 def parse_change(text: str) -> lab.Fault:

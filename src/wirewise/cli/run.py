@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from wirewise import units
 from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch, run_placement
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
 from wirewise.errors import InputError, PeerError
@@ -72,14 +73,14 @@ def adaqp(
     """Full-graph GNN training with adaptively quantized messages (AdaQP), next to full precision."""
     from wirewise import report
     from wirewise.recipes import adaqp as recipe
-    from wirewise.recipes.job import Job, parse_links
+    from wirewise.recipes.job import Job
 
     settings: dict[str, Any] = {
         "dataset": dataset,
         "workers": workers,
         "hosts": workers if hosts is None else hosts,
         "link": link,
-        "links": parse_links(links),
+        "links": units.parse_links(links),
         "network": network,
         "epochs": epochs,
         "modes": tuple(m.strip() for m in modes.split(",") if m.strip()),

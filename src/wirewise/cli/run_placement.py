@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from wirewise import units
 from wirewise.cli import task_options as options
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
 from wirewise.report.figures import seconds, size
@@ -60,13 +61,12 @@ def gnn_tasks(
     """
     from wirewise.files import atomic_file
     from wirewise.recipes import gnn_tasks as recipe
-    from wirewise.recipes.job import parse_links
     from wirewise.report.placement_page import write_placement_html
 
     wish = recipe.Wish(
         hosts=hosts,
         link=link,
-        links=parse_links(links),
+        links=units.parse_links(links),
         methods=_words(methods),
         policies=_words(policies),
         steps=steps,

@@ -10,7 +10,7 @@ Segments are matched by their number, so they may arrive in any order. Two thing
   the next segment arrives, so it always sends at once.
 * Of a reduce, a rank may complete segments that its parent does not expect yet, and with its window full of those
   both wait for ever, where a send ends no earlier than its receive begins. `guarded` keeps back such segments; the
-  model checker (`sim.interleavings`) finds the deadlock without it and none with it.
+  model checker (`benchmarks/collective_planners/interleavings.py`) finds the deadlock without it and none with it.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
 from wirewise.report.series import SMOOTHING, WARM_UP
 from wirewise.results import EpochRecord, ModeResult, RunResult
+from wirewise.topology import processor
 
 __all__ = ["Progress", "run", "saved_plan"]
 
@@ -192,13 +193,7 @@ def _environment() -> dict[str, str]:
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "processor": _processor(),
+        "processor": "{1} x {0}".format(*processor()),
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("wirewise", "torch", "numba", "numpy")},
     }
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.machine()

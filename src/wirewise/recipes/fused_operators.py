@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +14,7 @@ from wirewise.planners.fusion.disco.estimator import Estimator
 from wirewise.planners.fusion.disco.features import RegionGraph, region_graph
 from wirewise.profile.estimator import fit
 from wirewise.recipes.fused_samples import Sample
+from wirewise.topology import processor
 
 __all__ = ["Accuracy", "accuracy", "learn", "machine", "seen", "split", "structure_of"]
 
@@ -64,12 +63,7 @@ def learn(samples: Sequence[Sample], *, epochs: int = 60, **knobs: Any) -> Estim
 
 def machine() -> str:
     """This machine's processor, in words."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return (
-        f"{names[0] if names else platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, one thread"
-    )
+    return f"{processor()[0]}, {torch.backends.cpu.get_cpu_capability()}, one thread"
 
 
 class Accuracy(NamedTuple):

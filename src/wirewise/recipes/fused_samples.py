@@ -23,7 +23,7 @@ from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resiz
 from wirewise.recipes.fused_models import SOURCES, captured_source, captured_step
 from wirewise.runtime.data_parallel.capture import Loss, is_operator, parts_of_result, produces, size_bytes
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
-from wirewise.runtime.data_parallel.regions import Part, module_of
+from wirewise.runtime.data_parallel.regions import Segment, module_of
 from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["Sample", "collect", "collect_step", "key_of", "least_of", "read_samples", "samples_of"]
@@ -254,7 +254,7 @@ def _module(module: fx.GraphModule, graph: OperatorGraph, picked: Picked) -> fx.
     outputs = [
         n for n in whole if produces(n) in leaving and (n is not produces(n) or not parts_of_result(n))
     ]
-    region = module_of(Part(tuple(whole), tuple(inputs), tuple(outputs), True))
+    region = module_of(Segment(tuple(whole), tuple(inputs), tuple(outputs), True))
     for node, read in zip(region.graph.find_nodes(op="placeholder"), inputs, strict=True):
         node.meta["outside"] = read.op != "call_function"
     return region

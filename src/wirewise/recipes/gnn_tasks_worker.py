@@ -16,7 +16,7 @@ from wirewise.errors import PeerError
 from wirewise.files import atomic_file
 from wirewise.recipes.gnn_tasks import Job, OpTimes, lab_links
 from wirewise.recipes.launch import SAYS
-from wirewise.runtime.flows import Peers, execute, meet
+from wirewise.runtime.flows import Connections, execute, meet
 
 __all__ = ["main"]
 
@@ -39,7 +39,7 @@ def main(path: str) -> None:
             file.write(msgspec.json.encode(measured))
 
 
-def _carry_out(job: Job, name: str, peers: Peers) -> OpTimes | None:
+def _carry_out(job: Job, name: str, peers: Connections) -> OpTimes | None:
     """Times of all ops, on host 0."""
     times = execute(job.plans[name], job.tasks, peers, lab_links(job.links))
     parts = peers.gather(np.stack(times).tobytes())

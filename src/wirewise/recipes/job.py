@@ -8,7 +8,7 @@ from wirewise import units
 from wirewise.errors import InputError
 from wirewise.results import EpochRecord
 
-__all__ = ["Event", "Job", "ModeOutcome", "Outcome", "parse_links"]
+__all__ = ["Event", "Job", "ModeOutcome", "Outcome"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,21 +97,3 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     modes: dict[str, ModeOutcome]
     peak_memory_bytes: list[int]
     memory_model_bytes: list[int]
-
-
-def parse_links(text: str) -> dict[int, str]:
-    """Read "2=50mbit,3=1gbit": the rates of single hosts.
-
-    Raises:
-        InputError: The text has another form, or names a host twice.
-    """
-    rates = {}
-    for entry in filter(None, (e.strip() for e in text.split(","))):
-        host, equals, rate = entry.partition("=")
-        if not equals or not host.strip().isdecimal() or int(host) in rates:
-            raise InputError(
-                f"link {entry!r} is not understood; expected HOST=RATE, such as 2=50mbit, each host once"
-            )
-        units.parse_rate(rate)
-        rates[int(host)] = rate.strip()
-    return rates

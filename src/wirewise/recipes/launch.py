@@ -17,7 +17,7 @@ from wirewise.files import atomic_file
 from wirewise.recipes.job import Event, Job, Outcome
 from wirewise.results import EpochRecord
 
-__all__ = ["SAYS", "choose_network", "in_lab", "last_words", "on_loopback", "train"]
+__all__ = ["SAYS", "choose_network", "in_lab", "on_loopback", "train", "why_it_failed"]
 
 _WORKER = ["-m", "wirewise.recipes.full_graph_worker"]
 SAYS = "for the user: "
@@ -103,7 +103,7 @@ def _outcome(
     outcome.unlink(missing_ok=True)
     done = start(["-m", module, str(folder)], launcher="direct", folder=folder / "logs", listener=heard)
     if not done.ok:
-        raise PeerError(last_words(done, folder / "logs"))
+        raise PeerError(why_it_failed(done, folder / "logs"))
     return outcome.read_bytes()
 
 
@@ -133,7 +133,7 @@ def train(
     with _Follower(folder / "events.jsonl", heard):
         result = _run(job, folder, start or {})
     if not result.ok:
-        raise PeerError(last_words(result, folder / "logs"))
+        raise PeerError(why_it_failed(result, folder / "logs"))
     return decode_json((folder / "outcome.json").read_bytes(), Outcome)
 
 
@@ -166,7 +166,7 @@ def _run(job: Job, folder: Path, start: Mapping[str, int]) -> lab.JobResult:
         return loopback.run(command, processes=job.workers, launcher="direct", folder=logs)
 
 
-def last_words(result: lab.JobResult, logs: Path) -> str:
+def why_it_failed(result: lab.JobResult, logs: Path) -> str:
     """The most telling line of each failed worker, an error where there is one; equal lines are said once.
 
     The worker that failed first stands first, and those that only failed to meet others say whom none heard of.

@@ -19,7 +19,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
-from wirewise.recipes.launch import SAYS, last_words
+from wirewise.recipes.launch import SAYS, why_it_failed
 from wirewise.results import IncrementalRecord, IncrementalRun
 from wirewise.runtime.incremental import DEFAULT_METHOD, METHODS, Peers, Settings, train
 
@@ -86,7 +86,7 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
     with lab.Loopback() as loopback:
         done = loopback.run(command, processes=job.workers, launcher="direct", folder=logs, listener=heard)
     if not done.ok:
-        raise PeerError(last_words(done, logs))
+        raise PeerError(why_it_failed(done, logs))
     return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=IncrementalRun)
 
 

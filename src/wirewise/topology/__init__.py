@@ -5,6 +5,7 @@ from wirewise.topology.measured import from_pairs
 from wirewise.topology.model import Device, Host, Link, Switch, Topology
 from wirewise.topology.paths import Path, link_between, neighbours, path_between
 from wirewise.topology.presets import PRESETS, from_lab, lab_hosts, preset
+from wirewise.topology.processor import processor
 from wirewise.topology.smi import from_smi
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "neighbours",
     "path_between",
     "preset",
+    "processor",
     "save",
 ]

@@ -6,7 +6,7 @@ from tests.planners.collective.networks import four_unequal, ring
 from wirewise.collective.bounds import bound
 from wirewise.errors import InputError
 from wirewise.planners.collective import CollectiveProblem, greedy
-from wirewise.planners.collective.drift import Watch, degraded
+from wirewise.planners.collective.drift import DriftDetector, degraded
 from wirewise.sim.programs import simulate
 
 
@@ -19,20 +19,20 @@ def test_small_changes_are_noise():
 
 
 def test_a_change_must_last():
-    watch = Watch(ring(4), times=3)
+    watch = DriftDetector(ring(4), times=3)
     for rate in (0.5e9, 0.5e9, 1e9, 0.5e9, 0.5e9):
         assert watch.observe({0: rate}) is None
     assert watch.observe({0: 0.5e9}).edges[0].bandwidth_bytes_per_s == 0.5e9
 
 
 def test_swings_about_the_threshold_start_one_plan():
-    watch = Watch(ring(4), times=2)
+    watch = DriftDetector(ring(4), times=2)
     plans = [watch.observe({0: rate}) for rate in (0.78e9, 0.78e9) + (0.82e9, 0.78e9, 0.82e9, 0.76e9) * 5]
     assert sum(plan is not None for plan in plans) == 1
 
 
 def test_recovery_starts_a_plan_too():
-    watch = Watch(ring(4), times=1)
+    watch = DriftDetector(ring(4), times=1)
     assert watch.observe({2: 0.2e9}) is not None
     assert watch.observe({2: 1e9}).edges == ring(4).edges
 
@@ -56,4 +56,4 @@ def test_what_cannot_be_is_told():
     with pytest.raises(InputError, match="above 0"):
         degraded(ring(3), {0: 0.0})
     with pytest.raises(InputError, match="threshold"):
-        Watch(ring(3), threshold=0.0).observe({})
+        DriftDetector(ring(3), threshold=0.0).observe({})

@@ -8,7 +8,7 @@ from tests.runtime.collective.ranks import on_ranks
 from wirewise.collective import network
 from wirewise.errors import ProgramError
 from wirewise.lab import Lab, Pairs, topology_of
-from wirewise.runtime.collective import SlowLink, Watch
+from wirewise.runtime.collective import LinkMonitor, SlowLink
 from wirewise.runtime.collective.statistics import EdgeStatistics
 
 PLANNED = network(topology_of(Pairs(3, "400mbit", {})))
@@ -45,7 +45,7 @@ def test_slow_links_are_found_once_and_idle_ones_are_not():
     second = {edge: (2 * size_bytes, 2 * busy_s) for edge, (size_bytes, busy_s) in first.items()}
 
     def run(group):
-        watch = Watch(Pretended(group, [start, first, second]), PLANNED)
+        watch = LinkMonitor(Pretended(group, [start, first, second]), PLANNED)
         return watch.look(), watch.look(), watch.network.rate(0, 1), watch.network.rate(1, 0)
 
     for slow, again, there, back in on_ranks(3, run):
@@ -59,7 +59,7 @@ def test_slow_links_are_found_once_and_idle_ones_are_not():
 def test_a_network_of_other_ranks_is_refused():
     def run(group):
         with pytest.raises(ProgramError, match="expected the group's 2"):
-            Watch(group, PLANNED)
+            LinkMonitor(group, PLANNED)
 
     on_ranks(2, run)
 
@@ -68,10 +68,10 @@ _RANKS = """
 import json, torch, torch.distributed as dist
 from wirewise.collective import network
 from wirewise.lab import Pairs, topology_of
-from wirewise.runtime.collective import Watch, connect
+from wirewise.runtime.collective import LinkMonitor, connect
 dist.init_process_group("gloo")
 with connect() as group:
-    watch = Watch(group, network(topology_of(Pairs(3, "200mbit", {}))), slower=0.5)
+    watch = LinkMonitor(group, network(topology_of(Pairs(3, "200mbit", {}))), slower=0.5)
     for _ in range(3):
         group.all_reduce(torch.ones(1_500_000))
     print(json.dumps(watch.look()))

@@ -10,7 +10,7 @@ import pytest
 from tests.sim.flows.helpers import links
 from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.planners.placement import PlacementProblem, plan
-from wirewise.runtime.flows import ORDERS, Bucket, Carrier, Grants, execute, meet
+from wirewise.runtime.flows import ORDERS, FlowEngine, Grants, TokenBucket, execute, meet
 from wirewise.sim.flows import expand, random_tasks
 from wirewise.trace import Flow, Task, TaskSet
 
@@ -18,7 +18,7 @@ CHUNK = 1000
 
 
 def grants(order, rate=1e5):
-    return Grants(Bucket(rate, CHUNK), order)
+    return Grants(TokenBucket(rate, CHUNK), order)
 
 
 def granted(found, rounds, now_s=100.0):
@@ -69,12 +69,12 @@ def test_grants_keep_to_the_rate():
 
 
 def test_chunks_of_slow_interfaces_are_short():
-    assert Bucket(1e9).chunk_bytes == 256 * 1024
-    assert Bucket(6.25e6).chunk_bytes == 62_500
-    assert Bucket(6.25e6, order="oes").chunk_bytes == 25_000
-    assert Bucket(1e3).chunk_bytes == 16 * 1024
+    assert TokenBucket(1e9).chunk_bytes == 256 * 1024
+    assert TokenBucket(6.25e6).chunk_bytes == 62_500
+    assert TokenBucket(6.25e6, order="oes").chunk_bytes == 25_000
+    assert TokenBucket(1e3).chunk_bytes == 16 * 1024
     with pytest.raises(InputError, match="above 0"):
-        Bucket(0.0)
+        TokenBucket(0.0)
 
 
 def free_port():
@@ -195,6 +195,6 @@ def test_refusals():
         with pytest.raises(PlanError, match="other tasks"):
             execute(split, random_tasks(hosts=2, workers=2, iterations=1), peers, problem.links)
         with pytest.raises(InputError, match="above 0"):
-            Carrier(peers, 1.0, 0.0)
+            FlowEngine(peers, 1.0, 0.0)
 
     assert on_hosts(2, work) == [None, None]

@@ -11,7 +11,7 @@ import pytest
 
 from wirewise.errors import PeerError
 from wirewise.runtime.flows import meeting
-from wirewise.runtime.flows.meeting import Peers, meet
+from wirewise.runtime.flows.meeting import Connections, meet
 
 
 def free_port() -> int:
@@ -60,4 +60,4 @@ def test_a_length_that_makes_no_sense_is_refused() -> None:
     with ours, theirs:
         theirs.sendall(struct.pack("!Q", meeting._LONGEST_BYTES + 1))
         with pytest.raises(PeerError, match=r"host 1 is gone.*announced 268435457 bytes"):
-            Peers(0, {1: ours}, {}, {}, 5.0).gather(b"")
+            Connections(0, {1: ours}, {}, {}, 5.0).gather(b"")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.sim.flows.helpers import links
-from wirewise.runtime.flows import Bucket, Grants
+from wirewise.runtime.flows import Grants, TokenBucket
 from wirewise.runtime.flows.outbox import Outbox
 from wirewise.runtime.flows.shares import EqualShares, Shares
 from wirewise.sim.flows import FlowSimulator
@@ -42,7 +42,7 @@ def test_without_shares_a_flow_may_always_go():
 @pytest.mark.parametrize(("order", "expected"), [("oes", 0.5), ("maxmin", 1.0)])
 def test_what_a_flow_leaves_of_its_share_is_lost_under_oes_only(order, expected):
     """Of two hosts one never sends what it was granted."""
-    found, sent = Grants(Bucket(RATE, CHUNK), order), 0
+    found, sent = Grants(TokenBucket(RATE, CHUNK), order), 0
     for host in (1, 2):
         found.announce(host, host, 10**9, iteration=0, now_s=0.0)
     for now_s in np.arange(0.0, 5.0, STEP_S):
@@ -54,7 +54,7 @@ def test_what_a_flow_leaves_of_its_share_is_lost_under_oes_only(order, expected)
 
 
 def test_a_flow_that_owes_does_not_hold_up_another_of_its_host_under_oes():
-    found = Grants(Bucket(RATE, CHUNK), "oes")
+    found = Grants(TokenBucket(RATE, CHUNK), "oes")
     for op in (1, 2):
         found.announce(7, op, 9 * CHUNK, iteration=0, now_s=0.0)
     granted = {1: 0, 2: 0}
@@ -68,8 +68,8 @@ def test_a_flow_that_owes_does_not_hold_up_another_of_its_host_under_oes():
 
 def carried(order, pairs, sizes, iterations, rates):
     """When each flow ends if words and bytes travel in no time, [flows]."""
-    boxes = [Outbox(Bucket(rate, CHUNK), order) for rate in rates]
-    doors = [Grants(Bucket(rate, CHUNK), order) for rate in rates]
+    boxes = [Outbox(TokenBucket(rate, CHUNK), order) for rate in rates]
+    doors = [Grants(TokenBucket(rate, CHUNK), order) for rate in rates]
     for op, (source, target) in enumerate(pairs):
         boxes[source].add(target, op, sizes[op], iterations[op], 0.0)
         doors[target].announce(source, op, sizes[op], iterations[op], 0.0)

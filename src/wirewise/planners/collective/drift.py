@@ -1,4 +1,8 @@
-"""When links have changed so much that programs should be planned again."""
+"""When links have changed so much that programs should be planned again.
+
+Rates come from outside, as from `runtime.collective.LinkMonitor`, which measures and decides nothing.
+`runtime.data_parallel.Replanner` watches steps of training instead of links.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import msgspec
 from wirewise.collective import Network
 from wirewise.errors import InputError
 
-__all__ = ["Watch", "degraded"]
+__all__ = ["DriftDetector", "degraded"]
 
 
 def degraded(network: Network, edge_rates: Mapping[int, float], threshold: float = 0.2) -> Network | None:
@@ -42,7 +46,7 @@ def degraded(network: Network, edge_rates: Mapping[int, float], threshold: float
     return msgspec.structs.replace(network, edges=tuple(edges))
 
 
-class Watch:
+class DriftDetector:
     """Says when to plan again: once an edge has been off for several measurements after each other.
 
     After that it is held against its new rate, so that a rate that swings about a threshold does not start a plan
@@ -50,7 +54,7 @@ class Watch:
     """
 
     def __init__(self, network: Network, *, threshold: float = 0.2, times: int = 3) -> None:
-        """Watch a network.
+        """DriftDetector a network.
 
         Args:
             network: What the present plans were made for.

@@ -7,7 +7,7 @@ from wirewise.runtime.collective.group import Group, connect
 from wirewise.runtime.collective.memory import REDUCTIONS, Blocks
 from wirewise.runtime.collective.over_torch import run_over_torch
 from wirewise.runtime.collective.statistics import EdgeStatistics
-from wirewise.runtime.collective.watch import SlowLink, Watch
+from wirewise.runtime.collective.watch import LinkMonitor, SlowLink
 from wirewise.runtime.collective.work import Work
 
 __all__ = [
@@ -15,11 +15,11 @@ __all__ = [
     "Blocks",
     "EdgeStatistics",
     "Group",
+    "LinkMonitor",
     "Probe",
     "ProcessGroup",
     "SlowLink",
     "Tuned",
-    "Watch",
     "Work",
     "connect",
     "ddp_hook",

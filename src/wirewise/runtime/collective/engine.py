@@ -3,6 +3,10 @@
 A caller that waits for its operation runs the loop itself, which saves the switch to another thread. Operations that
 nobody waits for yet are moved by a thread in the background. Memory that peers can fill before this rank has
 started an operation is limited: they hold back what exceeds `_EAGER_BYTES` until they hear of the start.
+
+This is the engine of collectives, which knows from the program which chunk goes next over each edge and needs the least
+delay between an arrival and the act that waited for it. `runtime.flows.engine` is that of flows between tasks, where
+nothing is known ahead: which flow goes first is decided at both ends anew for each chunk.
 """
 
 from __future__ import annotations

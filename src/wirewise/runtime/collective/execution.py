@@ -16,10 +16,10 @@ from wirewise.runtime.collective.memory import Memory, Pool, Scratch
 from wirewise.runtime.collective.prepared import Prepared
 from wirewise.runtime.collective.statistics import EdgeStatistics
 
-__all__ = ["Carrier", "Execution"]
+__all__ = ["Execution", "Sender"]
 
 
-class Carrier(Protocol):
+class Sender(Protocol):
     """What an operation needs of the engine."""
 
     pool: Pool
@@ -47,9 +47,7 @@ class Execution:
         engine: Sends messages, lends buffers and hears of the end.
     """
 
-    def __init__(
-        self, name: str, operation: int, prepared: Prepared, memory: Memory, engine: Carrier
-    ) -> None:
+    def __init__(self, name: str, operation: int, prepared: Prepared, memory: Memory, engine: Sender) -> None:
         self.name, self.operation, self.prepared, self.memory = name, operation, prepared, memory
         self._engine = engine
         self._acts, self._sizes = prepared.acts, prepared.sizes

@@ -1,7 +1,8 @@
 """Which links are slower than a plan takes them to be, seen while the programs run, so that it can be made again.
 
 The kernel counts for each connection the time in which bytes were under way. Bytes over that time is the rate of
-the edge, as long as there were many bytes; what was sent in a moment says nothing and is left out.
+the edge, as long as there were many bytes; what was sent in a moment says nothing and is left out. When rates call
+for another plan, `planners.collective.drift` decides.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from wirewise.cost import TCP_PAYLOAD
 from wirewise.errors import ProgramError
 from wirewise.runtime.collective.group import Group
 
-__all__ = ["SlowLink", "Watch"]
+__all__ = ["LinkMonitor", "SlowLink"]
 
 _LEAST_BUSY_S = 0.05
 """The kernel counts in ticks of up to 10 ms."""
@@ -33,7 +34,7 @@ class SlowLink(NamedTuple):
     seen_bytes_per_s: float
 
 
-class Watch:
+class LinkMonitor:
     """Compares a group's edges with the network that its programs were planned for.
 
     Args:

@@ -14,7 +14,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.pools import Pools
-from wirewise.runtime.data_parallel.schemes import SCHEMES, Group, Scheme
+from wirewise.runtime.data_parallel.schemes import SCHEMES, Scheme, TensorGroup
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Carrier", "Travelling"]
@@ -131,7 +131,7 @@ class Carrier:
                     "be added up, all_gather and divisible take codecs"
                 )
             rank, ranks = self.transport.rank, self.transport.world_size
-            self._schemes[key] = kind(Group(names, self.pools, made, rank, ranks, chunks, self._sum_up))
+            self._schemes[key] = kind(TensorGroup(names, self.pools, made, rank, ranks, chunks, self._sum_up))
         return self._schemes[key]
 
     def _guarded(self, act: Callable[[], None]) -> None:

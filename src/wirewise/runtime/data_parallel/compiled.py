@@ -25,7 +25,7 @@ from wirewise.runtime.data_parallel.matching import (
     parameters_of,
 )
 from wirewise.runtime.data_parallel.reducer import transport_of
-from wirewise.runtime.data_parallel.regions import Part, cut, module_of
+from wirewise.runtime.data_parallel.regions import Segment, cut, module_of
 from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.transport import Transport
 
@@ -216,7 +216,9 @@ class CompiledStep:
             for parameter, piece in zip(parameters, pieces, strict=True):
                 parameter.grad = piece.view(parameter.shape)
 
-    def _functions(self, parts: Sequence[Part], compiler: Compiler, rest: Rest) -> list[Callable[..., Any]]:
+    def _functions(
+        self, parts: Sequence[Segment], compiler: Compiler, rest: Rest
+    ) -> list[Callable[..., Any]]:
         device = self.captured.operators.device.partition(":")[0]
         reason = why_no_compiler(device) if compiler == "inductor" else ""
         functions: list[Callable[..., Any]] = []
@@ -235,7 +237,7 @@ class CompiledStep:
             )
         return functions
 
-    def _compiled(self, part: Part, module: fx.GraphModule, reason: str) -> Callable[..., Any]:
+    def _compiled(self, part: Segment, module: fx.GraphModule, reason: str) -> Callable[..., Any]:
         if not reason:
             try:
                 return _inductor(module, [node.meta["val"] for node in part.inputs])
@@ -245,7 +247,7 @@ class CompiledStep:
         self.fallbacks[part.nodes[0].name] = reason
         return module.forward
 
-    def _number_values(self, parts: Sequence[Part]) -> None:
+    def _number_values(self, parts: Sequence[Segment]) -> None:
         module = self.captured.module
         inputs = module.graph.find_nodes(op="placeholder")
         constants = module.graph.find_nodes(op="get_attr")
@@ -253,7 +255,7 @@ class CompiledStep:
         self._number = {node: i for i, node in enumerate([*inputs, *constants, *outputs])}
         self._constants = {self._number[node]: getattr(module, str(node.target)) for node in constants}
 
-    def _program(self, parts: Sequence[Part], functions: Sequence[Callable[..., Any]]) -> list[_Call]:
+    def _program(self, parts: Sequence[Segment], functions: Sequence[Callable[..., Any]]) -> list[_Call]:
         (end,) = self.captured.module.graph.find_nodes(op="output")
         kept = set(end.all_input_nodes)
         last = {node: place for place, part in enumerate(parts) for node in (*part.outputs, *part.inputs)}

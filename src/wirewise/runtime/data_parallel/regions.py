@@ -12,13 +12,13 @@ from torch import Tag, fx
 from wirewise.errors import PlanError
 from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces
 
-__all__ = ["Part", "cut", "module_of"]
+__all__ = ["Segment", "cut", "module_of"]
 
 _SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Part:
+class Segment:
     """Operators that run as one function."""
 
     nodes: tuple[fx.Node, ...]
@@ -38,7 +38,7 @@ class Part:
 
 def cut(
     module: fx.GraphModule, regions: Sequence[Sequence[str]], urgent: Iterable[Sequence[fx.Node]] = ()
-) -> list[Part]:
+) -> list[Segment]:
     """The parts of a step in the order in which they run.
 
     An operator in several regions is in each of their parts, and those outside read the first one's. Operators in
@@ -145,7 +145,7 @@ def _providers(units: Sequence[tuple[fx.Node, ...]]) -> dict[fx.Node, int]:
 
 def _parts(
     module: fx.GraphModule, units: Sequence[tuple[fx.Node, ...]], groups: Sequence[Sequence[int]]
-) -> list[Part]:
+) -> list[Segment]:
     place = {unit: number for number, group in enumerate(groups) for unit in group}
     provider = {node: place[unit] for node, unit in _providers(units).items()}
     (end,) = module.graph.find_nodes(op="output")
@@ -157,7 +157,7 @@ def _parts(
         whole = [part for node in nodes for part in (node, *parts_of_result(node))]
         given = [node for node in whole if node in wanted and provider[produces(node)] == number]
         region = len(units[group[0]]) > 1
-        parts.append(Part(tuple(whole), tuple(reads[number]), tuple(given), region))
+        parts.append(Segment(tuple(whole), tuple(reads[number]), tuple(given), region))
     return parts
 
 
@@ -168,7 +168,7 @@ def _reads(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     return list(dict.fromkeys(reads))
 
 
-def module_of(part: Part) -> fx.GraphModule:
+def module_of(part: Segment) -> fx.GraphModule:
     """A part as a function of its inputs; it returns its outputs as a tuple."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}

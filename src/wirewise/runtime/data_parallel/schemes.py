@@ -19,11 +19,11 @@ from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.parts import Fault, Part
 from wirewise.runtime.data_parallel.pools import Pools
 
-__all__ = ["SCHEMES", "Group", "Scheme"]
+__all__ = ["SCHEMES", "Scheme", "TensorGroup"]
 
 
 @dataclass(frozen=True)
-class Group:
+class TensorGroup:
     """Parameters whose gradients travel together."""
 
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class Group:
 class Scheme(ABC):
     """One group under one scheme; its buffers serve every step."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         self.group, self.pools = group, group.pools
         self.faults: list[Fault] = []
         """What was not finite in this step, the same on all ranks once it has travelled."""
@@ -98,10 +98,10 @@ class Uncompressed(Scheme):
         self.faults = Fault.of_sum(flat, self.group.names, self.pools)
 
 
-class AllReduce(Scheme):
+class AllReducePayloads(Scheme):
     """Payloads that can be added up."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
         self._part = group.part(0, group.total)
         self._payload = self._part.buffer(self.pools.device)
@@ -144,7 +144,7 @@ class AllReduce(Scheme):
 class AllGather(Scheme):
     """Every rank gets the payloads of all."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
         self._part = group.part(0, group.total)
         self._payload = self._part.buffer(self.pools.device)
@@ -166,7 +166,7 @@ class AllGather(Scheme):
 class Divisible(Scheme):
     """Each rank adds up one share and encodes it again, with a residual of its own; then all shares are gathered."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
         ranks = group.world_size
         self._cuts = group.cuts(ranks)
@@ -221,7 +221,7 @@ class Divisible(Scheme):
 class Hierarchical(Scheme):
     """Reduce-scatter in the host, payloads among hosts, all-gather in the host; shares need not be of equal size."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
         size = self.pools.compression.host_size(group.world_size)
         first = group.rank - group.rank % size
@@ -307,7 +307,7 @@ def _scatter_sum(
 SCHEMES: dict[tuple[bool, str], type[Scheme]] = {
     (False, "all_reduce"): Uncompressed,
     (False, "hierarchical"): Hierarchical,
-    (True, "all_reduce"): AllReduce,
+    (True, "all_reduce"): AllReducePayloads,
     (True, "all_gather"): AllGather,
     (True, "divisible"): Divisible,
     (True, "hierarchical"): Hierarchical,

@@ -1,19 +1,19 @@
 """Carry out placed tasks: flows over TCP in chunks that go by priority. Needs no torch."""
 
-from wirewise.runtime.flows.carrier import Carrier
-from wirewise.runtime.flows.execution import Execution, Times, execute
-from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Bucket, Grants
-from wirewise.runtime.flows.meeting import Peers, meet
+from wirewise.runtime.flows.engine import FlowEngine
+from wirewise.runtime.flows.execution import TaskExecution, Times, execute
+from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Grants, TokenBucket
+from wirewise.runtime.flows.meeting import Connections, meet
 
 __all__ = [
     "CHUNK_BYTES",
     "ORDERS",
-    "Bucket",
-    "Carrier",
-    "Execution",
+    "Connections",
+    "FlowEngine",
     "Grants",
-    "Peers",
+    "TaskExecution",
     "Times",
+    "TokenBucket",
     "execute",
     "meet",
 ]

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from wirewise.cost.links import Links
 from wirewise.errors import PeerError
 from wirewise.plans.placement import PlacementPlan
-from wirewise.runtime.flows.carrier import Carrier
+from wirewise.runtime.flows.engine import FlowEngine
 from wirewise.runtime.flows.grants import CHUNK_BYTES
-from wirewise.runtime.flows.meeting import Peers
+from wirewise.runtime.flows.meeting import Connections
 from wirewise.sim.flows import Graph, expand
 from wirewise.trace.tasks import TaskSet
 
-__all__ = ["Execution", "Times", "execute"]
+__all__ = ["TaskExecution", "Times", "execute"]
 
 Vector = NDArray[np.float64]
 
@@ -36,18 +36,18 @@ class Times(NamedTuple):
     """[n]"""
 
 
-class Execution:
+class TaskExecution:
     """The ops of one host.
 
     Args:
         graph: Of all iterations; the same on all hosts.
         place: Host of each task, [T].
         rank: This host.
-        carrier: Its flows.
+        engine: Its flows.
     """
 
-    def __init__(self, graph: Graph, place: NDArray[np.int64], rank: int, carrier: Carrier) -> None:
-        self.graph, self.rank, self.carrier = graph, rank, carrier
+    def __init__(self, graph: Graph, place: NDArray[np.int64], rank: int, engine: FlowEngine) -> None:
+        self.graph, self.rank, self.engine = graph, rank, engine
         self.begins, self.ends = place[graph.source], place[graph.target]
         self.times = Times(np.full(len(graph.size), np.nan), np.full(len(graph.size), np.nan))
         self._size = np.rint(graph.size).astype(np.int64)
@@ -59,7 +59,7 @@ class Execution:
         self._awaited = int(((self.ends == rank) | (self.begins == rank)).sum())
         """Ops that still have to end here, or to leave."""
         self._origin_s = 0.0
-        carrier.arrived, carrier.told = self._arrived, self._release
+        engine.arrived, engine.told = self._arrived, self._release
 
     def run(self, timeout_s: float) -> Times:
         """Carry all out.
@@ -71,15 +71,15 @@ class Execution:
         for op in np.flatnonzero((self._pending == 0) & (self.begins == self.rank)):
             self._begin(int(op))
         self._settle()
-        while self._awaited or self.carrier.sending:
+        while self._awaited or self.engine.sending:
             now = time.monotonic()
             while self._running and self._running[0][0] <= now:
                 self._end(heapq.heappop(self._running)[1])
             self._settle()
             until_s = self._running[0][0] if self._running else now + timeout_s
-            if self._awaited or self.carrier.sending:
+            if self._awaited or self.engine.sending:
                 busy = bool(self._running)
-                if self.carrier.step(until_s) or busy:
+                if self.engine.step(until_s) or busy:
                     moved_s = time.monotonic()
                 self._settle()
             if time.monotonic() - moved_s > timeout_s:
@@ -92,9 +92,9 @@ class Execution:
         target = int(self.ends[op])
         if target != self.rank:
             if self._size[op]:
-                self.carrier.send(target, op, int(self._size[op]), int(self.graph.iteration[op]))
+                self.engine.send(target, op, int(self._size[op]), int(self.graph.iteration[op]))
             else:
-                self.carrier.tell(target, -1 - op)
+                self.engine.tell(target, -1 - op)
             self._awaited -= 1
         elif self.graph.duration[op] > 0:
             heapq.heappush(self._running, (now + float(self.graph.duration[op]), op))
@@ -117,7 +117,7 @@ class Execution:
             op = self._ended.pop()
             for host in np.unique(self.begins[self._followers(op)]):
                 if host != self.rank:
-                    self.carrier.tell(int(host), op)
+                    self.engine.tell(int(host), op)
             self._release(op)
 
     def _release(self, op: int) -> None:
@@ -146,7 +146,7 @@ class Execution:
 def execute(
     plan: PlacementPlan,
     tasks: TaskSet,
-    peers: Peers,
+    peers: Connections,
     links: Links,
     *,
     chunk_bytes: int = CHUNK_BYTES,
@@ -171,13 +171,13 @@ def execute(
         float(rates[peers.rank])
         for rates in (links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s)
     )
-    carrier = Carrier(peers, out, into, order=plan.policy, chunk_bytes=chunk_bytes)
+    engine = FlowEngine(peers, out, into, order=plan.policy, chunk_bytes=chunk_bytes)
     try:
-        execution = Execution(expand(tasks), place, peers.rank, carrier)
+        execution = TaskExecution(expand(tasks), place, peers.rank, engine)
         peers.gather(b"")
         times = execution.run(peers.timeout_s)
         # A host that closed its connections early would look like one that died.
         peers.gather(b"")
         return times
     finally:
-        carrier.close()
+        engine.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from wirewise.errors import InputError
 from wirewise.runtime.flows.shares import EqualShares, Shares
 
-__all__ = ["CHUNK_BYTES", "ORDERS", "Bucket", "Grants", "shares_of"]
+__all__ = ["CHUNK_BYTES", "ORDERS", "Grants", "TokenBucket", "shares_of"]
 
 CHUNK_BYTES = 256 * 1024
 """At most, of what is granted or sent before the order is looked at again."""
@@ -34,7 +34,7 @@ _SHARED = ("oes",)
 """Orders that give each flow a share of the interface, whether it uses it or not."""
 
 
-class Bucket:
+class TokenBucket:
     """Tokens of an interface: it is busy for as long as what was let through takes.
 
     Args:
@@ -63,7 +63,7 @@ class Bucket:
         self.free_s = max(self.free_s, now_s - saved_s) + size_bytes / self.rate
 
 
-def shares_of(order: str, bucket: Bucket) -> Shares:
+def shares_of(order: str, bucket: TokenBucket) -> Shares:
     """Shares that an order gives flows of an interface."""
     return EqualShares(bucket.rate, _SAVED * bucket.chunk_bytes) if order in _SHARED else Shares()
 
@@ -86,7 +86,7 @@ class Grants:
         order: One of `ORDERS`.
     """
 
-    def __init__(self, bucket: Bucket, order: str) -> None:
+    def __init__(self, bucket: TokenBucket, order: str) -> None:
         self.bucket, self._order = bucket, ORDERS[order]
         self._shares, self._each = shares_of(order, bucket), order in _SHARED
         self._waiting: list[_Announced] = []

@@ -19,7 +19,7 @@ from wirewise.errors import PeerError
 from wirewise.runtime.admission import admitted
 from wirewise.runtime.congestion import leave_bbr
 
-__all__ = ["FLOWS", "WORDS", "Peers", "meet"]
+__all__ = ["FLOWS", "WORDS", "Connections", "meet"]
 
 FLOWS, WORDS = 0, 1
 _HELLO = struct.Struct("!ii32s")
@@ -29,7 +29,7 @@ _LONGEST_BYTES = 256 << 20
 """Of a message; what hosts gather are times of ops, a few megabytes."""
 
 
-class Peers:
+class Connections:
     """All connections of one host.
 
     Args:
@@ -92,7 +92,7 @@ class Peers:
             raise PeerError(_gone(host, self.timeout_s, error)) from error
 
 
-def meet(rank: int, world_size: int, address: str, port: int, *, timeout_s: float = 60.0) -> Peers:
+def meet(rank: int, world_size: int, address: str, port: int, *, timeout_s: float = 60.0) -> Connections:
     """Connect all hosts with each other.
 
     Args:
@@ -110,7 +110,7 @@ def meet(rank: int, world_size: int, address: str, port: int, *, timeout_s: floa
         centre = _centre(rank, world_size, address, port, deadline_s)
         own = address if rank == 0 else centre[0].getsockname()[0]
         with socket.create_server((own, 0), backlog=4 * world_size) as listener:
-            peers = Peers(rank, centre, {}, {}, timeout_s)
+            peers = Connections(rank, centre, {}, {}, timeout_s)
             table = _table(peers, (own, listener.getsockname()[1]), world_size)
             for host in range(world_size):
                 for purpose in (FLOWS, WORDS) if host != rank else ():
@@ -161,7 +161,7 @@ def _accepted(
     return found
 
 
-def _table(peers: Peers, own: tuple[str, int], world_size: int) -> Sequence[tuple[str, int]]:
+def _table(peers: Connections, own: tuple[str, int], world_size: int) -> Sequence[tuple[str, int]]:
     """Where each host listens, in the order of hosts; host 0 collects and tells it."""
     if peers.rank:
         peers._send(0, msgspec.json.encode(own))

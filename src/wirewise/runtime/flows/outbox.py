@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from wirewise.runtime.flows.grants import ORDERS, Bucket, shares_of
+from wirewise.runtime.flows.grants import ORDERS, TokenBucket, shares_of
 
 __all__ = ["Outbox"]
 
@@ -30,7 +30,7 @@ class Outbox:
         order: One of `ORDERS`.
     """
 
-    def __init__(self, bucket: Bucket, order: str) -> None:
+    def __init__(self, bucket: TokenBucket, order: str) -> None:
         self.bucket, self._order = bucket, ORDERS[order]
         self._shares = shares_of(order, bucket)
         self._flows: dict[int, _Flow] = {}

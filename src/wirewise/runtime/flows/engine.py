@@ -3,6 +3,9 @@
 A flow is announced to its receiver, which grants chunks of what was announced to it at the rate of its interface. A
 sender sends what it was granted at the rate of its own. What waits, waits at the ends, where the order is decided,
 and no queue builds up in the network.
+
+This is the engine of flows between tasks; that of collectives, `runtime.collective.engine`, sends the chunks of a
+program in the program's order, as soon as they can go, and has neither grants nor rates.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ import time
 from collections.abc import Callable
 
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Bucket, Grants
-from wirewise.runtime.flows.meeting import FLOWS, WORDS, Peers
+from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Grants, TokenBucket
+from wirewise.runtime.flows.meeting import FLOWS, WORDS, Connections
 from wirewise.runtime.flows.outbox import Outbox
 
-__all__ = ["Carrier"]
+__all__ = ["FlowEngine"]
 
 _UNSENT_BYTES = 64 * 1024
 """That may wait in the kernel for a connection: they can no longer be overtaken."""
@@ -54,7 +57,7 @@ class _Frames:
             place += taken
 
 
-class Carrier:
+class FlowEngine:
     """What one host sends and receives.
 
     Args:
@@ -70,7 +73,7 @@ class Carrier:
 
     def __init__(
         self,
-        peers: Peers,
+        peers: Connections,
         out_bytes_per_s: float,
         in_bytes_per_s: float,
         *,
@@ -84,8 +87,8 @@ class Carrier:
         """Called with (op, bytes) of every piece of a flow."""
         self.told: Callable[[int], None] = lambda op: None
         """Called with each op that another host said has ended."""
-        self._outbox = Outbox(Bucket(out_bytes_per_s, chunk_bytes, order), order)
-        self._grants = Grants(Bucket(in_bytes_per_s, chunk_bytes, order), order)
+        self._outbox = Outbox(TokenBucket(out_bytes_per_s, chunk_bytes, order), order)
+        self._grants = Grants(TokenBucket(in_bytes_per_s, chunk_bytes, order), order)
         self._rest: dict[int, memoryview] = {}
         """What is left of a frame that a connection took only a part of, by host."""
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
