@@ -11,11 +11,20 @@ import torch
 from torch import nn
 
 from tests.harness.threads import run_ranks_as_threads
+from tests.runtime.data_parallel.captured import alone
 from tests.runtime.data_parallel.examples import batch, made, plan_of
 from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.plans.splits import piece_name
-from wirewise.runtime.data_parallel import Compression, TrainingStep, Travelling, changes, hook, parallel
+from wirewise.runtime.data_parallel import (
+    Compression,
+    Reducer,
+    TrainingStep,
+    Travelling,
+    changes,
+    hook,
+    parallel,
+)
 from wirewise.runtime.data_parallel.starting import AllReduces
 
 FIGURES = {
@@ -171,6 +180,14 @@ def test_the_hook_names_what_distributed_data_parallel_does_not_do(name):
         PlanError, match=rf"decides on {name}; the hook .* use runtime\.data_parallel\.parallel"
     ):
         hook(PLANS[name])
+
+
+@pytest.mark.parametrize("name", ["fused_ops", "regions", "precision", "recompute"])
+def test_a_reducer_names_what_is_not_about_gradients(name):
+    with pytest.raises(
+        PlanError, match=rf"decides on {name}; a reducer .* use runtime\.data_parallel\.parallel"
+    ):
+        Reducer(build(), PLANS[name], alone())
 
 
 def test_a_place_to_decode_takes_a_codec():

@@ -128,7 +128,7 @@ class DataParallel(nn.Module):
         self._make, self._step, self._capture = reducer, step, capture
         self._compiled: CompiledStep | None = None
         self._check_regions(plan)
-        self.reducer = reducer(plan=plan)
+        self.reducer = reducer(plan=plan, alone=False)
         self._undo: Callable[[], None] = _nothing
         try:
             self._undo = changes.apply(module, plan)
@@ -163,7 +163,7 @@ class DataParallel(nn.Module):
         try:
             self._undo = changes.apply(self.module, plan)
             compiled = self._compile(plan)
-            self.reducer = self._make(plan=plan, pools=present.pools)
+            self.reducer = self._make(plan=plan, pools=present.pools, alone=False)
             self._compiled = compiled
         except Exception:
             self._undo()

@@ -19,7 +19,13 @@ from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.flat import FlatBucket, flat_buckets
-from wirewise.runtime.data_parallel.matching import check_agreement, check_ranks, check_unchanged, slots_of
+from wirewise.runtime.data_parallel.matching import (
+    check_agreement,
+    check_decisions,
+    check_ranks,
+    check_unchanged,
+    slots_of,
+)
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.transport import Transport
@@ -29,6 +35,9 @@ __all__ = ["Reducer", "transport_of"]
 Unused = Literal["error", "zeros"]
 Until = Literal["backward", "step", "finish"]
 Scale = Literal["mean", "sum"]
+
+_CARRIED = ("chunks", "codec", "scheme", "decode", "splits", "accumulation")
+"""Decisions of a plan that a reducer carries out."""
 
 
 def transport_of(
@@ -71,12 +80,15 @@ class Reducer:
         compression: How the codecs of the plan are used. Under a plan with codecs, or with another scheme than
             all-reduce, nothing else may use the process group between `backward()` and the moment of `until`.
         pools: What codecs remember, of a reducer before; none: nothing yet.
+        alone: Whether nobody else carries out what a plan decides beside its gradients, as `parallel` does; such
+            plans are refused then.
         timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
         store: A torch store that all ranks share, for a group that is not the default one; with it errors name
             the rank that failed first.
 
     Raises:
-        PlanError: The plan fits neither the model nor the group, or is not the same on all ranks.
+        PlanError: The plan fits neither the model nor the group, is not the same on all ranks, or decides on more; the
+            message names the fields.
         PeerError: A peer is gone.
     """
 
@@ -93,6 +105,7 @@ class Reducer:
         collective: Callable[[Tensor], None] | None = None,
         compression: Compression | None = None,
         pools: Pools | None = None,
+        alone: bool = True,
         timeout_s: float = 120.0,
         store: Any = None,
     ) -> None:
@@ -104,6 +117,8 @@ class Reducer:
             if value not in get_args(known):
                 raise InputError(f"got {name}={value!r}; expected one of {get_args(known)}")
         plan.check_itself()
+        if alone:
+            check_decisions(plan, _CARRIED, "a reducer", "use runtime.data_parallel.parallel")
         self.compression = compression or Compression()
         self._carried = check_plan(plan, self.compression)
         if self._carried and (until == "finish" or scale == "sum" or wire is not None):
