@@ -109,7 +109,8 @@ class FlatBucket:
     ) -> None:
         self.slots, self.flats, self.views, self._chunks = slots, flats, views, chunks
         self.parameters = list(dict.fromkeys(slot.parameter for group in slots for slot in group))
-        self._wires = flats
+        self._copied: list[tuple[Tensor, Tensor]] = []
+        """Buffers whose gradients travel as a copy, and the copies."""
         self.pieces = self._cut(flats)
         """What travels, views of the buffers, or of copies of fewer bits."""
         self.missing: set[nn.Parameter] = set()
@@ -132,32 +133,28 @@ class FlatBucket:
 
     def narrow(self, to: torch.dtype) -> None:
         """Let gradients of float32 travel in a type of fewer bits: `round` before, `widen` after."""
-        self._wires = [
-            torch.empty_like(flat, dtype=to) if flat.dtype == torch.float32 else flat for flat in self.flats
-        ]
-        self.pieces = self._cut(self._wires)
+        wires = [torch.empty_like(f, dtype=to) if f.dtype == torch.float32 else f for f in self.flats]
+        self.pieces = self._cut(wires)
+        self._copied = [(f, wire) for f, wire in zip(self.flats, wires, strict=True) if wire is not f]
 
-    @torch.no_grad()
     def round(self) -> None:
         """Copy the gradients to what travels, where that is a copy."""
-        for flat, wire in zip(self.flats, self._wires, strict=True):
-            if wire is not flat:
-                wire.copy_(flat)
+        for flat, wire in self._copied:
+            wire.copy_(flat)
 
-    @torch.no_grad()
     def widen(self) -> None:
         """Copy what has travelled to the gradients, where that is a copy."""
-        for flat, wire in zip(self.flats, self._wires, strict=True):
-            if wire is not flat:
-                flat.copy_(wire)
+        for flat, wire in self._copied:
+            flat.copy_(wire)
 
-    @torch.no_grad()
     def clear(self) -> None:
         """Gradients are zero, and views of the buffers."""
         for flat in self.flats:
             flat.zero_()
         for parameter in self.parameters:
-            parameter.grad = self.views[parameter]
+            view = self.views[parameter]
+            if parameter.grad is not view:
+                parameter.grad = view
 
     def begin(self) -> None:
         """All gradients are missing."""
