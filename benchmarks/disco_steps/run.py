@@ -27,11 +27,11 @@ from wirewise import lab
 from wirewise.cost.link import LinkCost
 from wirewise.files import atomic_file
 from wirewise.planners.fusion.disco.baselines import capped
-from wirewise.planners.fusion.disco.costs import AnalyticCosts
 from wirewise.planners.fusion.disco.model import StepModel
 from wirewise.planners.fusion.disco.plan import plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Knobs
 from wirewise.plans import FusionPlan
+from wirewise.sim.region_costs import AnalyticCosts
 from wirewise.trace import OperatorGraph
 
 WORKER = str(Path(__file__).parent / "worker.py")

@@ -39,7 +39,7 @@ from wirewise.planners.fusion.rules import (
 from wirewise.planners.fusion.score import step_of
 from wirewise.planners.fusion.search import baseline, capped
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import Overhead
+from wirewise.trace.modules import Overhead
 
 PRESETS = {
     # Random problems of each kind; models; rates in Gbit/s; ranks of the short-cuts.

@@ -76,8 +76,8 @@ def bits_of_uneven_links() -> Instance:
     """Three ranks, channels of 0 to 9 messages, each pair with a link of its own, two layers both ways."""
     names = ("forward1", "forward2", "backward2")
     found = [
-        bitwidth_problems.exchange(3, (0, 10), name=name, width=width, seed=seed)
-        for seed, (name, width) in enumerate(zip(names, (24, 8, 8), strict=True))
+        bitwidth_problems.exchange(3, (0, 10), name=name, width=width, seed=1, sigma=sigma)
+        for name, width, sigma in zip(names, (24, 8, 8), (1.5, 0.5, 2.5), strict=True)
     ]
     costs = replace(bitwidth_problems.costs(3), links=bitwidth_problems.random_links(3, seed=4, ring=False))
     return _bits(bitwidth_problems.problem(*found, ranks=3), costs)
@@ -86,7 +86,7 @@ def bits_of_uneven_links() -> Instance:
 def bits_of_a_ring() -> Instance:
     """Four ranks that exchange in rounds, behind computing that hides a part."""
     found = [
-        bitwidth_problems.exchange(4, (3, 7), name=name, width=16, seed=seed, sigma=2.0)
+        bitwidth_problems.exchange(4, 5, name=name, width=16, seed=seed, sigma=2.0)
         for seed, name in enumerate(("forward1", "backward1"))
     ]
     costs = bitwidth_problems.costs(4, hidden={"forward1": 3e-4}, ring=True)
@@ -95,10 +95,10 @@ def bits_of_a_ring() -> Instance:
 
 
 def bits_of_a_fast_network() -> Instance:
-    """Encoding costs more than what it saves, and parameters of rows take 8 bytes."""
+    """Encoding costs more than what it saves, and parameters of rows take 4 bytes."""
     one = bitwidth_problems.exchange(2, (4, 15), seed=5, width=64)
     costs = bitwidth_problems.costs(2, 3e9, latency=1e-6)
-    return _bits(bitwidth_problems.problem(one, ranks=2, param_bytes=8), costs)
+    return _bits(bitwidth_problems.problem(one, ranks=2, param_bytes=4), costs)
 
 
 def bits_without_codec_times() -> Instance:

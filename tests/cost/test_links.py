@@ -13,8 +13,8 @@ from wirewise.cost.gradients import V100, group_costs
 from wirewise.errors import InputError
 from wirewise.planners.fusion import FusionProblem, Module
 from wirewise.plans.cache import CachePlan, MachineCache, packed
+from wirewise.sim import BatchTimes, predict
 from wirewise.sim.flows import FlowSimulator
-from wirewise.sim.mini_batch import fetch_batch
 from wirewise.topology import Device, Host, Link, Switch, Topology, from_pairs, lab_hosts, preset
 from wirewise.trace import Flow, Task, TaskSet
 
@@ -207,9 +207,11 @@ class TestPricesOfALab:
         counts = np.full((4, 4), 10.0) * (1 - np.eye(4))
         plan = cached(counts)
         # 30 rows of 1000 bytes leave host 3, 30 ids of 4 bytes before, each after a millisecond.
-        assert fetch_batch(plan, 1000, Links.of(lab())).seconds == pytest.approx(2e-3 + 30 * 1004 / 5e6)
+        assert predict(plan, BatchTimes(row_bytes=1000), Links.of(lab())).step_s == pytest.approx(
+            2e-3 + 30 * 1004 / 5e6
+        )
         # Two ranks of a host share its interface, and rows of the same host do not pass it.
-        found = fetch_batch(plan, 1000, Links.of(two_machines())).seconds
+        found = predict(plan, BatchTimes(row_bytes=1000), Links.of(two_machines())).step_s
         assert found == pytest.approx(2 * 2e-4 + 40 * 1004 / 10e6)
 
 

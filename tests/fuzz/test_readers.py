@@ -31,9 +31,9 @@ from wirewise.cost.instances import load_prices
 from wirewise.errors import WirewiseError
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl.sketch import load_profile, load_sketch
+from wirewise.planners.fusion import read_gradients
 from wirewise.planners.fusion.disco.estimator import Estimator
 from wirewise.planners.fusion.disco.synthetic import random_step
-from wirewise.planners.fusion.recorded import read_gradients
 from wirewise.profile.stalls.report import load_report
 from wirewise.recipes import resuming
 from wirewise.recipes.job import Job

@@ -101,6 +101,12 @@ class Curve:
         far = max(abs(base + slope * x - y) for x, y in points)
         return (base, slope) if far <= 1e-12 * max(points[-1][1], base) else None
 
+    def nearest_line(self, largest: float) -> tuple[float, float]:
+        """Base and slope, neither below 0, of the line that is nearest up to the largest size, by least squares."""
+        sizes, values = np.array(self.vertices(largest)).T
+        slope, base = np.polyfit(sizes, values, 1)
+        return max(float(base), 0.0), max(float(slope), 0.0)
+
 
 def _through(sizes: Sequence[float], value: Callable[[list[float]], Vector]) -> Curve:
     at = sorted(set(sizes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wirewise.cost.stalls import Amount
-from wirewise.sim.steps import Prediction, predict, replay_steps
+from wirewise.sim.steps import StepPrediction, replay_changed, replay_steps
 from wirewise.sim.traces import record
 from wirewise.sim.whatif import parse
 from wirewise.trace import Trace
@@ -27,12 +27,14 @@ def counterfactuals(trace: Trace) -> dict[str, Amount]:
     kinds = {op.kind for rank in trace.ranks for op in rank.ops}
     changes = {name: text for name, text in _CHANGES.items() if name != "instant_data" or "data" in kinds}
     return {
-        name: _gain(base, predict(found.steps, found.links, parse(text), interference=found.interference))
+        name: _gain(
+            base, replay_changed(found.steps, found.links, parse(text), interference=found.interference)
+        )
         for name, text in changes.items()
     }
 
 
-def _gain(base: Prediction, without: Prediction) -> Amount:
+def _gain(base: StepPrediction, without: StepPrediction) -> Amount:
     mean = base.predicted_step_s - without.predicted_step_s
     halves = [(p.ci95_s[1] - p.ci95_s[0]) / 2 for p in (base, without)]
     # As of independent means; both are of the same steps, so this is rather too wide.

@@ -10,7 +10,7 @@ from wirewise.cost.links import Links
 from wirewise.report.figures import finite
 from wirewise.sim.analysis import Analysis
 from wirewise.sim.breakdown import Breakdown
-from wirewise.sim.steps import Prediction, ReplayReport
+from wirewise.sim.steps import ReplayReport, StepPrediction
 from wirewise.trace.records import Trace
 
 __all__ = ["analysis_object", "report_object"]
@@ -109,7 +109,7 @@ def _rank(number: int, parts: Breakdown) -> dict[str, Any]:
     }
 
 
-def _prediction(found: Prediction) -> dict[str, Any]:
+def _prediction(found: StepPrediction) -> dict[str, Any]:
     return {
         "predicted_step_s": found.predicted_step_s,
         "p50_s": found.p50_s,

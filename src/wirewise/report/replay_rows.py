@@ -10,7 +10,7 @@ from wirewise.report.figures import MINUS, MISSING, finite, percent, seconds, si
 from wirewise.sim.analysis import Analysis
 from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.diagnose import words
-from wirewise.sim.steps import Prediction, ReplayReport
+from wirewise.sim.steps import ReplayReport, StepPrediction
 from wirewise.trace.clocks import ClockQuality
 from wirewise.trace.records import Trace
 from wirewise.units import format_rate
@@ -98,7 +98,7 @@ def step_rows(report: ReplayReport) -> Rows:
     return Rows(["step", "measured", "replayed", "error", ""], rows)
 
 
-def breakdown_rows(found: Breakdown, after: Prediction | None = None) -> Rows:
+def breakdown_rows(found: Breakdown, after: StepPrediction | None = None) -> Rows:
     """Where the time of the mean rank goes, and with changes."""
     titles = ["part of the mean rank's step", "replayed", *(["with the change"] if after else [])]
     columns = [found, *([after.breakdown] if after else [])]
@@ -106,7 +106,7 @@ def breakdown_rows(found: Breakdown, after: Prediction | None = None) -> Rows:
     return Rows(titles, rows)
 
 
-def critical_rows(report: Prediction, most: int = 10) -> Rows:
+def critical_rows(report: StepPrediction, most: int = 10) -> Rows:
     """The ops that take most of the critical path."""
     taken: dict[tuple[str, str, int], float] = defaultdict(float)
     for op in report.critical_path:

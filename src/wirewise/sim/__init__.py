@@ -1,19 +1,23 @@
 """Simulated time lines of plans; every figure from here is simulated, never measured."""
 
-from wirewise.sim.exchange import ComputeTimes, EpochPrediction, predict_epoch, simulate_epoch
-from wirewise.sim.fusion import simulate_step, with_plan
+from wirewise.sim.lowering import LOWERINGS
+from wirewise.sim.lowering.bitwidth import ExchangeTimes
+from wirewise.sim.lowering.cache import BatchTimes
+from wirewise.sim.predict import predict
+from wirewise.sim.prediction import Prediction
 from wirewise.sim.programs import ProgramTimeline
 from wirewise.sim.programs import simulate as simulate_program
 from wirewise.sim.replay import CriticalPath, Replay, replay
-from wirewise.sim.steps import Prediction, RecordedStep, ReplayReport, predict, replay_steps
+from wirewise.sim.steps import RecordedStep, ReplayReport, StepPrediction, replay_changed, replay_steps
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.sim.traces import Recording, record, recorded_steps, replay_trace
 from wirewise.sim.whatif import parse
 
 __all__ = [
-    "ComputeTimes",
+    "LOWERINGS",
+    "BatchTimes",
     "CriticalPath",
-    "EpochPrediction",
+    "ExchangeTimes",
     "Prediction",
     "ProgramTimeline",
     "RecordedStep",
@@ -21,17 +25,15 @@ __all__ = [
     "Replay",
     "ReplayReport",
     "Span",
+    "StepPrediction",
     "Timeline",
     "parse",
     "predict",
-    "predict_epoch",
     "record",
     "recorded_steps",
     "replay",
+    "replay_changed",
     "replay_steps",
     "replay_trace",
-    "simulate_epoch",
     "simulate_program",
-    "simulate_step",
-    "with_plan",
 ]

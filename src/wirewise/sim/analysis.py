@@ -21,7 +21,7 @@ from wirewise.sim.diagnose import (
 )
 from wirewise.sim.replay import Replay, replay
 from wirewise.sim.sensitivity import LinkSensitivity, OpSensitivity, link_sensitivity, op_sensitivity
-from wirewise.sim.steps import Prediction, RecordedStep, ReplayReport, predict, replay_steps
+from wirewise.sim.steps import RecordedStep, ReplayReport, StepPrediction, replay_changed, replay_steps
 from wirewise.sim.stragglers import compute_seconds, find_straggler
 from wirewise.sim.traces import Recording, record
 from wirewise.sim.whatif import parse
@@ -64,7 +64,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
     change: str
     """As `whatif.parse` takes it."""
-    prediction: Prediction | None
+    prediction: StepPrediction | None
     refused: str = ""
     """Why there is no prediction."""
 
@@ -195,7 +195,9 @@ def _own(trace: Trace) -> list[str]:
 def _try(recording: Recording, change: str) -> WhatIf:
     changes = parse(change)
     try:
-        prediction = predict(recording.steps, recording.links, changes, interference=recording.interference)
+        prediction = replay_changed(
+            recording.steps, recording.links, changes, interference=recording.interference
+        )
     except InputError as cause:
         return WhatIf(change=change, prediction=None, refused=str(cause))
     return WhatIf(change=change, prediction=prediction)

@@ -10,14 +10,14 @@ import numpy as np
 from wirewise.collective.named import collective_flows
 from wirewise.errors import InputError
 from wirewise.trace.dataflow import Dataflow
+from wirewise.trace.modules import NO_OVERHEAD, Overhead
 from wirewise.trace.sketch import Node, Sketch
 
 __all__ = [
     "BUCKET_BYTES",
     "FIRST_BUCKET_BYTES",
-    "NO_OVERHEAD",
     "Layer",
-    "Overhead",
+    "Payload",
     "Transfer",
     "buckets",
     "data_parallel_step",
@@ -38,6 +38,21 @@ class Layer(NamedTuple):
     gradient_bytes: float
 
 
+class Payload(NamedTuple):
+    """What travels in place of a chunk of gradients."""
+
+    flows: tuple[tuple[int, int, float], ...]
+    """Host that sends, host that receives, bytes."""
+    rounds: int
+    """Latencies that are paid in a row."""
+    encode_s: float = 0.0
+    """Of a chunk, on the thread that computes."""
+    decode_s: float = 0.0
+    decode: str = "inline"
+    """Where: one of `plans.fusion.DECODES`."""
+    collective: str = "all_reduce"
+
+
 class Transfer(NamedTuple):
     """A bucket as it is reduced."""
 
@@ -45,28 +60,9 @@ class Transfer(NamedTuple):
     """Backward op, counted in their order, that completes its last gradient."""
     size_bytes: float
     chunks: int = 1
-    """All-reduces of equal size that it goes out as."""
-
-
-class Overhead(NamedTuple):
-    """What an all-reduce costs a rank beside the links."""
-
-    launch_s: float = 0.0
-    """On the thread that computes, to hand one over."""
-    encode_s: float = 0.0
-    """Before each one, on a thread of its own."""
-    encode_s_per_byte: float = 0.0
-    decode_s: float = 0.0
-    """Behind each one, on a thread of its own."""
-    decode_s_per_byte: float = 0.0
-
-    @property
-    def has_stages(self) -> bool:
-        """Whether something runs before or behind the transfers."""
-        return max(self[1:]) > 0.0
-
-
-NO_OVERHEAD = Overhead()
+    """Collectives of equal size that it goes out as."""
+    payload: Payload | None = None
+    """How each chunk is compressed; None: all-reduced as it is."""
 
 
 def buckets(
@@ -147,7 +143,7 @@ def data_parallel_step(
     for rank, done in ready.items():
         after = {done.last, *communication.done[rank]}
         end = Node("optimizer", "optimizer", rank=rank, duration_s=optimizer_s * by_rank[rank], after=after)
-        end.resource, end.priority = f"rank {rank}", 2 * len(layers) + len(transfers)
+        end.resource, end.priority = f"rank {rank}", len(sketch.nodes)
         sketch.add(end)
     return sketch.dataflow()
 
@@ -158,6 +154,7 @@ class _Computed(NamedTuple):
     launched: list[int]
     """After which each transfer can go."""
     last: int
+    slowdown: float
 
 
 def _compute(
@@ -170,6 +167,7 @@ def _compute(
 ) -> _Computed:
     """Forward, then backward with what is handed over behind each op."""
     made: list[int] = []
+    encode_s = [one.chunks * one.payload.encode_s if one.payload else 0.0 for one in transfers]
 
     def add(name: str, kind: str, seconds: float, gradient: float = 0.0) -> int:
         node = Node(name, kind, rank=rank, duration_s=seconds * slowdown, gradient_bytes=gradient)
@@ -186,8 +184,10 @@ def _compute(
         op = add(layer.name, "backward", layer.backward_s, layer.gradient_bytes)
         for number, one in enumerate(transfers):
             if one.place == place:
+                if encode_s[number] > 0.0:
+                    op = add(f"encode bucket {number}", "encode", encode_s[number])
                 launched[number] = add("launch", "other", launch_s * one.chunks) if launch_s > 0.0 else op
-    return _Computed(launched, made[-1])
+    return _Computed(launched, made[-1], slowdown)
 
 
 class _Communication:
@@ -209,12 +209,18 @@ class _Communication:
         self._count = 0
 
     def add(self, number: int, transfer: Transfer) -> None:
-        size = transfer.size_bytes / transfer.chunks
-        flows, rounds = collective_flows("all_reduce", self.sketch.hosts, size, self.algorithm)
+        size, payload = transfer.size_bytes / transfer.chunks, transfer.payload
+        flows, rounds = (
+            (payload.flows, payload.rounds)
+            if payload
+            else collective_flows("all_reduce", self.sketch.hosts, size, self.algorithm)
+        )
         for chunk in range(transfer.chunks):
             part = f"bucket {number}" if transfer.chunks == 1 else f"bucket {number} chunk {chunk}"
             node = Node(part, "communication", size_bytes=size, flows=list(flows), rounds=rounds)
-            node.collective, node.resource, node.priority = "all_reduce", "communication", self._count
+            node.collective, node.resource = payload.collective if payload else "all_reduce", "communication"
+            # A chunk that is decoded in its slot comes before the next one's transfer.
+            node.priority = 2 * self._count
             node.after = {
                 self._stage("encode", part, rank, size, own.launched[number])
                 for rank, own in self.ready.items()
@@ -222,7 +228,29 @@ class _Communication:
             reduced = self.sketch.add(node)
             for rank in self.ready:
                 self.done[rank].append(self._stage("decode", part, rank, size, reduced))
+            if payload is not None and payload.decode_s > 0.0:
+                self._decode(f"decode {part}", payload, reduced)
             self._count += 1
+
+    def _decode(self, name: str, payload: Payload, reduced: int) -> None:
+        """Decode in the slot of the transfer, on a thread of its own, or once back-propagation is over."""
+        if payload.decode == "inline":
+            slowest = max(own.slowdown for own in self.ready.values())
+            node = Node(name, "decode", duration_s=payload.decode_s * slowest, after={reduced})
+            node.resource, node.priority = "communication", 2 * self._count + 1
+            decoded = self.sketch.add(node)
+            for done in self.done.values():
+                done.append(decoded)
+            return
+        for rank, own in self.ready.items():
+            lazy = payload.decode == "lazy"
+            node = Node(
+                name, "decode", rank=rank, duration_s=payload.decode_s * own.slowdown, after={reduced}
+            )
+            node.resource = f"rank {rank}" if lazy else f"rank {rank} queue"
+            node.priority = len(self.sketch.nodes) if lazy else self._count
+            node.after |= {own.last} if lazy else set()
+            self.done[rank].append(self.sketch.add(node))
 
     def _stage(self, kind: str, name: str, rank: int, size: float, after: int) -> int:
         """The op that encodes or decodes behind `after`; `after` itself where that takes no time."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from wirewise.sim.steps import Prediction, ReplayReport
+from wirewise.sim.steps import ReplayReport, StepPrediction
 from wirewise.sim.stragglers import Straggler, find_slow_host, find_straggler
 from wirewise.sim.usage import unrecorded_share
 from wirewise.trace.records import Trace
@@ -56,7 +56,7 @@ def straggler_gone(straggler: Straggler) -> str:
     return f"straggler={straggler.rank}:x{1 / straggler.factor:.4g}"
 
 
-def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, Prediction]) -> Diagnosis:
+def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, StepPrediction]) -> Diagnosis:
     """Name what bounds a step, from what it gains without each thing.
 
     The bound is what a step gets shortest without, if that is at least 15 % shorter, else what fills most of it.

@@ -12,7 +12,7 @@ from wirewise.cost.interference import slowed
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim import critical
-from wirewise.sim.breakdown import Breakdown, break_down, overlap_share
+from wirewise.sim.breakdown import Breakdown, break_down, members, overlap_share
 from wirewise.sim.engine import Run, run
 from wirewise.sim.links import Prepared, prepare
 from wirewise.sim.timeline import Span, Timeline
@@ -85,17 +85,22 @@ class Replay:
         return break_down(self.dataflow, self.run.start, self.run.end, begin, until)
 
     def timeline(self) -> Timeline:
-        """Spans of the ops of single ranks that take time; the phase is the kind, the exchange the name."""
-        flow = self.dataflow
+        """Spans of all ops that take time; the phase is the kind, the exchange the name.
+
+        A transfer is a span of each rank that takes part in it, and what belongs to no rank one of all.
+        """
+        flow, everybody = self.dataflow, list(range(self.dataflow.ranks))
+        parts = members(flow)
         spans = [
             Span(
-                rank=int(flow.rank[op]),
+                rank=rank,
                 phase=KINDS[flow.kind[op]],
                 exchange=flow.names[op],
                 start_s=float(self.run.start[op]),
                 end_s=float(self.run.end[op]),
             )
-            for op in np.flatnonzero((flow.rank >= 0) & (self.run.end > self.run.start)).tolist()
+            for op in np.flatnonzero(self.run.end > self.run.start).tolist()
+            for rank in ([int(flow.rank[op])] if flow.rank[op] >= 0 else parts[op].tolist() or everybody)
         ]
         return Timeline(spans=tuple(spans), world_size=flow.ranks)
 

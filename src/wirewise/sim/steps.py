@@ -20,11 +20,11 @@ from wirewise.trace.dataflow import KINDS, Dataflow
 
 __all__ = [
     "CriticalOp",
-    "Prediction",
     "RecordedStep",
     "ReplayReport",
+    "StepPrediction",
     "StepTimes",
-    "predict",
+    "replay_changed",
     "replay_steps",
     "without_interference",
 ]
@@ -66,7 +66,7 @@ class CriticalOp(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Periods of simulated steps."""
 
     predicted_step_s: float
@@ -83,7 +83,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "simulated"
 
 
-class ReplayReport(Prediction, frozen=True, kw_only=True):
+class ReplayReport(StepPrediction, frozen=True, kw_only=True):
     """Replay of a trace, and of the trace with changes."""
 
     measured_step_s: float
@@ -95,7 +95,7 @@ class ReplayReport(Prediction, frozen=True, kw_only=True):
     """Steps in the means."""
     interference: float
     per_step: list[StepTimes]
-    what_if: Prediction | None = None
+    what_if: StepPrediction | None = None
 
 
 def replay_steps(
@@ -149,9 +149,9 @@ def replay_steps(
     )
 
 
-def predict(
+def replay_changed(
     steps: Sequence[RecordedStep], links: Links, what_if: Sequence[Change], *, interference: float = 1.0
-) -> Prediction:
+) -> StepPrediction:
     """Recorded steps with changes, without the replay of the steps as they were (`replay_steps`).
 
     Raises:
@@ -178,7 +178,7 @@ def _with_changes(
     what_if: Sequence[Change],
     interference: float,
     kept: NDArray[np.int64],
-) -> Prediction:
+) -> StepPrediction:
     settings = _changed(flows, links, what_if)
     periods, replays, parts = _chain(
         steps, [s.dataflow for s in settings], [s.links for s in settings], interference
@@ -270,14 +270,14 @@ def _interval(values: Vector) -> tuple[float, float]:
     return low, high
 
 
-def _summary(periods: Vector, replays: list[Replay], parts: list[Breakdown]) -> Prediction:
+def _summary(periods: Vector, replays: list[Replay], parts: list[Breakdown]) -> StepPrediction:
     p50, p95 = np.percentile(periods, [50, 95]).tolist()
     typical = replays[int(np.argmin(np.abs(periods - p50)))]
     flow = typical.dataflow
     mean = {
         name: float(np.mean([getattr(part, name) for part in parts])) for name in Breakdown.__struct_fields__
     }
-    return Prediction(
+    return StepPrediction(
         predicted_step_s=float(periods.mean()),
         p50_s=p50,
         p95_s=p95,

@@ -6,6 +6,7 @@ from wirewise.trace.dataflow import Dataflow, build, coarsen
 from wirewise.trace.files import RankWriter, rank_file, read, read_rank, write_trace
 from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
 from wirewise.trace.match import Match, match
+from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
 from wirewise.trace.operators import CATEGORIES, Layout, Operator, OperatorGraph, read_operator_graph
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.sources import load, open_trace
@@ -17,6 +18,7 @@ __all__ = [
     "COLLECTIVES",
     "KINDS",
     "ROUTES",
+    "BucketSpan",
     "ClockFit",
     "ClockQuality",
     "Dataflow",
@@ -26,9 +28,12 @@ __all__ = [
     "Header",
     "Layout",
     "Match",
+    "Module",
+    "ModuleTrace",
     "Op",
     "Operator",
     "OperatorGraph",
+    "Overhead",
     "Probe",
     "RankTrace",
     "RankWriter",

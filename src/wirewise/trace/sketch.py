@@ -96,6 +96,12 @@ class Sketch:
             self.slots.setdefault(node.resource, 1)
         return number
 
+    def add_to(self, resource: str, name: str, kind: str, duration_s: float, *after: int) -> int:
+        """Add an op of rank 0 behind all that the resource has so far, once other ops (-1: none) have ended."""
+        node = Node(name, kind, rank=0, duration_s=duration_s, after={op for op in after if op >= 0})
+        node.resource, node.priority = resource, self._next
+        return self.add(node)
+
     def followers(self) -> dict[int, list[int]]:
         """Successors of every op."""
         found: dict[int, list[int]] = {op: [] for op in self.nodes}

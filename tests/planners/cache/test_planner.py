@@ -19,7 +19,7 @@ from wirewise.planners.cache import (
     remote_rows,
     share_budget,
 )
-from wirewise.sim.mini_batch import fetch_batch
+from wirewise.sim import BatchTimes, predict
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,13 @@ def test_links_decide_what_a_batch_takes(problem):
     links = Links.uniform(3, 1e7, 1e-3)
     rows = found.fetched
     busiest = max(rows.sum(axis=1).max(), rows.sum(axis=0).max())
-    assert fetch_batch(found, 100, links).seconds == pytest.approx(2e-3 + busiest * 104 / 1e7)
-    assert {span.phase for span in fetch_batch(found, 100, links).spans} == {"ids", "rows"}
-    with pytest.raises(PlanError, match="the links are those of 1"):
-        fetch_batch(found, 100, Links.uniform(1, 1e7))
+    batch = predict(found, BatchTimes(row_bytes=100), links)
+    assert batch.step_s == pytest.approx(2e-3 + busiest * 104 / 1e7)
+    assert set(batch.phases_s) == {"ids", "rows"}
+    whole = predict(found, BatchTimes(row_bytes=100, sample_s=0.5, train_s=2.0), links)
+    assert whole.step_s == pytest.approx(2.5 + batch.step_s)
+    with pytest.raises(PlanError, match="the links have 1 ranks"):
+        predict(found, BatchTimes(row_bytes=100), Links.uniform(1, 1e7))
 
 
 def fewest(rows, room):

@@ -6,7 +6,7 @@ from wirewise.cost.curve import ZERO, Curve
 from wirewise.cost.links import Links
 from wirewise.planners.fusion import FusionProblem, Module
 from wirewise.planners.fusion.cupcake import CompressionProblem, Option
-from wirewise.sim.data_parallel import Overhead
+from wirewise.trace.modules import Overhead
 
 PLACES = ("inline", "lazy", "queue")
 

@@ -10,8 +10,10 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion import BucketSpan, Decision, MemorySizes, Scorer, from_flows, plan, with_memory
 from wirewise.planners.fusion.search import baseline
-from wirewise.sim import replay, with_plan
-from wirewise.sim.data_parallel import Layer, Overhead, Transfer, data_parallel_step
+from wirewise.sim import replay
+from wirewise.sim.data_parallel import Layer, Transfer, data_parallel_step
+from wirewise.sim.lowering.recorded import with_plan
+from wirewise.trace.modules import Overhead
 
 LINKS = Links.uniform(4, 2e9, 1e-4)
 LAYERS = [Layer(f"block.{i}", 1e-3 * (i + 1), 2e-3, 1e6 * (1 + i % 3)) for i in range(8)]

@@ -16,8 +16,9 @@ from wirewise.planners.fusion.exhaustive import all_bucketings, try_all
 from wirewise.planners.fusion.mcmc import random_search
 from wirewise.planners.fusion.score import step_of
 from wirewise.planners.fusion.search import Stop, baseline, capped
-from wirewise.sim import replay, with_plan
+from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.lowering.recorded import with_plan
 
 KINDS = ["latency", "bandwidth"]
 

@@ -6,7 +6,8 @@ import pytest
 from tests.sim.flows.helpers import colocated, links, mixed_links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacedTask, PlacementPlan
-from wirewise.sim.flows import POLICIES, FlowSimulator, random_tasks, simulate_placement
+from wirewise.sim import predict
+from wirewise.sim.flows import POLICIES, FlowSimulator, random_tasks
 from wirewise.trace import Flow, Task, TaskSet
 
 SEEDS = range(6)
@@ -204,7 +205,7 @@ def test_a_plan_is_drawn_over_its_hosts():
         planner="colocated",
         hosts=("a", "b", "c", "d"),
         tasks=tuple(
-            PlacedTask(name=t.name, kind=t.kind, host=int(h))
+            PlacedTask(name=t.name, kind=t.kind, host=int(h), demand=t.demand)
             for t, h in zip(tasks.tasks, places, strict=True)
         ),
         policy="iter",
@@ -215,14 +216,14 @@ def test_a_plan_is_drawn_over_its_hosts():
         lower_bound_s=1.0,
         competitive_ratio=4.0,
     )
-    timeline = simulate_placement(plan, tasks, mixed_links(0))
+    timeline = predict(plan, tasks, mixed_links(0)).timeline
     assert timeline.seconds == pytest.approx(FlowSimulator(tasks, mixed_links(0)).seconds(places))
     executed = sum(sum(tasks.numbers(task.execution_s)) for task in tasks.tasks if task.kind == "worker")
     assert sum(s.seconds for s in timeline.spans if s.phase == "worker") == pytest.approx(executed)
     with pytest.raises(PlanError, match=r"unknown to the job: sampler5\.0, sampler5\.1, worker5"):
-        simulate_placement(plan, random_tasks(iterations=2, workers=5), mixed_links(0))
-    with pytest.raises(PlanError, match="is for 4 hosts, got links of 5"):
-        simulate_placement(plan, tasks, mixed_links(0, hosts=5))
+        predict(plan, random_tasks(iterations=2, workers=5), mixed_links(0))
+    with pytest.raises(PlanError, match="world size 4, the links have 5 ranks"):
+        predict(plan, tasks, mixed_links(0, hosts=5))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from wirewise.planners.fusion.exhaustive import ddp, exhaustive, rules
 from wirewise.planners.fusion.mcmc import mcmc
 from wirewise.planners.fusion.memory import peak_bytes
 from wirewise.planners.fusion.moves import PASSES
-from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem, Module
-from wirewise.planners.fusion.recorded import MemorySizes, from_flows, from_trace, read_gradients, with_memory
+from wirewise.planners.fusion.problem import FusionProblem, from_flows, from_trace, read_gradients
 from wirewise.planners.fusion.score import Scorer
 from wirewise.plans import FusionPlan
+from wirewise.sim.modules import Decision
+from wirewise.sim.recorded import MemorySizes, with_memory
+from wirewise.trace.modules import BucketSpan, Module
 
 __all__ = [
     "PASSES",

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wirewise.planners.fusion.moves import neighbours
-from wirewise.planners.fusion.problem import Decision, FusionProblem
+from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.score import Scorer
 from wirewise.planners.fusion.search import DEFAULT_PASSES, Found, Stop, bounds, make_plan, starts
 from wirewise.plans import FusionPlan
+from wirewise.sim.modules import Decision
 
 __all__ = ["dpro", "search"]
 

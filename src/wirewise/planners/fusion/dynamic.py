@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from wirewise.cost.link import LinkCost
-from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem
+from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.rules import best_chunks, stages, sync_s
-from wirewise.planners.fusion.timing import layers, transfers
+from wirewise.sim.modules import Decision, layers, transfers
+from wirewise.trace.modules import BucketSpan
 
 __all__ = ["dynamic"]
 

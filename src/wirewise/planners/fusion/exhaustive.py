@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from wirewise.errors import PlanError
-from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem
+from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.rules import walk
 from wirewise.planners.fusion.score import Scorer
 from wirewise.planners.fusion.search import Found, Stop, baseline, capped, make_plan
 from wirewise.plans import FusionPlan
+from wirewise.sim.modules import Decision
+from wirewise.trace.modules import BucketSpan
 
 __all__ = ["MOST_GRADIENTS", "all_bucketings", "ddp", "exhaustive", "rules", "try_all"]
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.fusion.problem import Decision, FusionProblem
+from wirewise.planners.fusion.problem import FusionProblem
+from wirewise.sim.modules import Decision
 from wirewise.units import format_size
 
 __all__ = ["fit_memory", "peak_bytes"]

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem
+from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.rules import MOST_CHUNKS, best_chunks, stages
-from wirewise.planners.fusion.timing import group_s, groups_of
+from wirewise.sim.modules import Decision, group_s, groups_of
+from wirewise.trace.modules import BucketSpan
 
 __all__ = ["PASSES", "neighbours"]
 

@@ -18,8 +18,9 @@ from itertools import combinations
 from math import ceil, floor, sqrt
 
 from wirewise.cost.link import LinkCost
-from wirewise.planners.fusion.problem import BucketSpan, Decision, FusionProblem
-from wirewise.planners.fusion.timing import again_s, group_s, micro_share
+from wirewise.planners.fusion.problem import FusionProblem
+from wirewise.sim.modules import Decision, again_s, group_s, micro_share
+from wirewise.trace.modules import BucketSpan
 
 __all__ = ["MOST_CHUNKS", "best_chunks", "op_fusion_pays", "stages", "sync_s", "tensor_fusion_pays", "walk"]
 

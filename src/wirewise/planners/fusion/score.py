@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.problem import Decision, FusionProblem
-from wirewise.planners.fusion.timing import Segments, layers, segments, transfers
+from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.sim.data_parallel import Layer, Transfer, data_parallel_step
+from wirewise.sim.modules import Decision, Segments, layers, segments, transfers
 from wirewise.sim.replay import Replay, replay
 from wirewise.trace.dataflow import KINDS, Dataflow
 

@@ -10,11 +10,12 @@ from wirewise.errors import PlanError
 from wirewise.planners.fusion.dynamic import dynamic
 from wirewise.planners.fusion.memory import fit_memory, peak_bytes
 from wirewise.planners.fusion.moves import PASSES
-from wirewise.planners.fusion.problem import Decision, FusionProblem
+from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.rules import walk
 from wirewise.planners.fusion.score import Scorer
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.sim.data_parallel import buckets
+from wirewise.sim.modules import Decision
 
 __all__ = [
     "DDP_BYTES",

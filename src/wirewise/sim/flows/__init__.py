@@ -4,7 +4,7 @@ from wirewise.sim.flows.core import FlowRun
 from wirewise.sim.flows.generate import random_tasks
 from wirewise.sim.flows.graph import Graph, expand
 from wirewise.sim.flows.rates import POLICIES
-from wirewise.sim.flows.simulate import Bounds, FlowSimulator, simulate_placement
+from wirewise.sim.flows.simulate import Bounds, FlowSimulator
 
 __all__ = [
     "POLICIES",
@@ -14,5 +14,4 @@ __all__ = [
     "Graph",
     "expand",
     "random_tasks",
-    "simulate_placement",
 ]

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
-from wirewise.errors import InputError, PlanError
-from wirewise.plans.placement import FlowPolicy, PlacementPlan
+from wirewise.errors import InputError
+from wirewise.plans.placement import FlowPolicy
 from wirewise.sim.flows.core import FlowRun, longest_path_s, run
 from wirewise.sim.flows.graph import expand
 from wirewise.sim.flows.rates import POLICIES
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.trace.tasks import TaskSet
 
-__all__ = ["Bounds", "FlowSimulator", "simulate_placement"]
+__all__ = ["Bounds", "FlowSimulator"]
 
 Ints = NDArray[np.int64]
 
@@ -137,20 +137,3 @@ class FlowSimulator:
                 f"{hosts - 1} for each of {len(self.tasks.tasks)} tasks"
             )
         return places
-
-
-def simulate_placement(plan: PlacementPlan, tasks: TaskSet, links: Links) -> Timeline:
-    """Run a plan's iterations.
-
-    Raises:
-        PlanError: The plan was made for other tasks or another number of hosts.
-    """
-    plan.check_tasks(tasks.kinds)
-    if links.hosts != plan.world_size:
-        raise PlanError(
-            f"plan {plan.planner!r} is for {plan.world_size} hosts, got links of {links.hosts}; make the plan again "
-            "for these"
-        )
-    simulator = FlowSimulator(tasks, links)
-    places = np.array([plan.places[task.name] for task in tasks.tasks], np.int64)
-    return simulator.timeline(places, simulator.run(places, plan.policy))

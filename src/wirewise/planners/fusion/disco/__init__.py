@@ -7,11 +7,11 @@ decide on the two one after the other; here one search decides on both by the si
 
 from __future__ import annotations
 
-from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts, Roofline, fit
 from wirewise.planners.fusion.disco.estimator import ChosenCosts, Estimator, LearnedCosts, costs_for
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
 from wirewise.planners.fusion.disco.plan import METHODS, Planned, disco, line_of, plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Found, Knobs, search
+from wirewise.sim.region_costs import AnalyticCosts, RegionCosts, Roofline, fit
 
 __all__ = [
     "METHODS",

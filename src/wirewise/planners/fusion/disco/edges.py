@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.arrays import (
+from wirewise.planners.fusion.disco.order import is_possible
+from wirewise.planners.fusion.disco.tidy import split_home, tidied
+from wirewise.sim.compiled import inner, outer
+from wirewise.sim.regions import (
     FREE,
     OPAQUE,
     Arrays,
@@ -15,9 +18,6 @@ from wirewise.planners.fusion.disco.arrays import (
     holds,
     is_legal,
 )
-from wirewise.planners.fusion.disco.order import is_possible
-from wirewise.planners.fusion.disco.tidy import split_home, tidied
-from wirewise.sim.compiled import inner, outer
 
 __all__ = ["COPY", "CUT", "FUSE", "changed", "crossing", "cut", "duplicated", "fused", "fused_greedily"]
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from wirewise.decoding import ArchiveError, decode_json, read_npz
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
-from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
+from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
 from wirewise.trace.operators import OperatorGraph
 
 __all__ = [

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco.arrays import Fusion, arrays, describe, signatures
-from wirewise.planners.fusion.disco.costs import RegionCosts
 from wirewise.planners.fusion.disco.order import gradients_ready, launch_order
 from wirewise.sim.compiled import outer
+from wirewise.sim.region_costs import RegionCosts
+from wirewise.sim.regions import Fusion, arrays, describe, signatures
 from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["Region", "State", "StepModel", "Times"]

@@ -15,9 +15,9 @@ from itertools import groupby
 import numpy as np
 
 from wirewise.planners.fusion.cupcake.linear import Lines, spans
-from wirewise.planners.fusion.disco.arrays import Fusion
 from wirewise.planners.fusion.disco.edges import COPY, CUT, FUSE, changed, cut, duplicated, fused
 from wirewise.planners.fusion.disco.model import State, StepModel
+from wirewise.sim.regions import Fusion
 
 __all__ = ["METHODS", "all_reduces", "duplicate", "fuse", "grouped", "operators", "split"]
 

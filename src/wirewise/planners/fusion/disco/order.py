@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.arrays import Arrays, Chains, Fusion, chains, holds
 from wirewise.sim.compiled import inner, outer
+from wirewise.sim.regions import Arrays, Chains, Fusion, chains, holds
 
 __all__ = ["gradients_ready", "is_possible", "launch_order"]
 

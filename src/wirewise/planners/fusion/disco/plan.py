@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from wirewise.cost.curve import Curve
 from wirewise.cost.link import LinkCost
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.disco.baselines import BUCKETS, FUSIONS, baselines
-from wirewise.planners.fusion.disco.costs import AnalyticCosts, RegionCosts
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.search import Found, Knobs, search
 from wirewise.plans.fusion import Bucket, FusionPlan
+from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
 from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["METHODS", "Planned", "disco", "line_of", "plan_of", "plan_operators"]
@@ -142,7 +140,6 @@ def plan_of(
 
 
 def line_of(curve: Curve, largest: float) -> LinkCost:
-    """The straight line that is nearest to a measured curve up to the largest size, by least squares."""
-    sizes, seconds = np.array(curve.vertices(largest)).T
-    slope, base = np.polyfit(sizes, seconds, 1)
-    return LinkCost(latency_s=max(float(base), 0.0), s_per_byte=max(float(slope), 0.0))
+    """The straight line that is nearest to a measured curve up to the largest size."""
+    latency_s, s_per_byte = curve.nearest_line(largest)
+    return LinkCost(latency_s=latency_s, s_per_byte=s_per_byte)

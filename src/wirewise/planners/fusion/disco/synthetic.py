@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco.costs import Roofline
+from wirewise.sim.region_costs import Roofline
 from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["DEVICE", "random_graph", "random_step"]

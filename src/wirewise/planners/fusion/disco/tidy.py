@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.arrays import Arrays, Chains, Fusion, chains, holds
 from wirewise.planners.fusion.disco.order import launch_order
 from wirewise.sim.compiled import inner, outer
+from wirewise.sim.regions import Arrays, Chains, Fusion, chains, holds
 
 __all__ = ["split_home", "tidied"]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco.arrays import arrays
 from wirewise.sim.compiled import inner, outer
+from wirewise.sim.regions import arrays
 from wirewise.trace.operators import Operator, OperatorGraph
 
 __all__ = ["AnalyticCosts", "RegionCosts", "Roofline", "fit"]

@@ -1,6 +1,8 @@
-"""A step of data-parallel training with the buckets of a fusion plan."""
+"""A recorded step with the buckets of a fusion plan in place of its own."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -8,15 +10,25 @@ from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
 from wirewise.sim.gradients import Gradients
+from wirewise.sim.lowering.kinds import expect, refuse, same_ranks
+from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.replay import replay
-from wirewise.sim.timeline import Timeline
 from wirewise.trace.dataflow import Dataflow
 
-__all__ = ["simulate_step", "with_plan"]
+__all__ = ["lower_recorded", "with_plan"]
+
+_UNKNOWN = "a recorded graph computes as it did, and sums float32; predict it with its ModuleTrace or Trace"
+
+
+def lower_recorded(plan: FusionPlan, job: Dataflow, links: Any) -> Prediction:
+    """The recorded step, every op as it was, with ring all-reduces of the plan's buckets."""
+    links = expect("links", links, Links, plan)
+    found = replay(with_plan(job, links, plan), links)
+    return prediction_of(plan, "step", found.timeline(), found.step_s)
 
 
 def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "ring") -> Dataflow:
-    """The graph with the plan's buckets instead of its own; what the plan says of compute is left out.
+    """The graph with the plan's buckets instead of its own.
 
     A bucket is reduced once the backward op that completes its last gradient is done and the buckets before it
     are launched. That op is found by name where backward ops are called like parameters or their modules;
@@ -29,25 +41,20 @@ def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "
         algorithm: Of the all-reduces (`collective.named`).
 
     Raises:
-        PlanError: The plan is inconsistent or of another number of ranks.
+        PlanError: The plan is inconsistent, of another number of ranks, or changes what the graph recorded.
         InputError: The graph has no gradient buckets, or the ranks have different backward ops.
     """
     plan.check_itself()
-    if plan.world_size != flow.ranks:
-        raise PlanError(
-            f"the plan was made for world size {plan.world_size}, the graph has {flow.ranks} ranks; make the "
-            "plan again from this graph"
-        )
+    same_ranks(plan, flow.ranks, "the graph has")
+    refuse(plan, ["fused_ops", "regions", "precision", "recompute", "accumulation"], _UNKNOWN)
+    for number, bucket in enumerate(plan.buckets):
+        if bucket.way != "all_reduce":
+            raise PlanError(f"bucket {number} - at `$.buckets[{number}]`: {bucket.way}; {_UNKNOWN}")
     gradients = Gradients(flow, links)
     places = _by_name(flow, gradients.backward[0], plan) or _by_bytes(gradients.sizes, plan)
     for bucket, place in zip(plan.buckets, np.maximum.accumulate(places).tolist(), strict=True):
         gradients.put(place, float(bucket.size_bytes), chunks=bucket.chunks, algorithm=algorithm)
     return gradients.sketch.dataflow()
-
-
-def simulate_step(plan: FusionPlan, flow: Dataflow, links: Links, algorithm: str = "ring") -> Timeline:
-    """The step under the plan as spans; arguments and errors as of `with_plan`."""
-    return replay(with_plan(flow, links, plan, algorithm), links).timeline()
 
 
 def _by_name(flow: Dataflow, backward: list[int], plan: FusionPlan) -> list[int]:

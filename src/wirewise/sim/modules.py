@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.problem import Decision, FusionProblem
 from wirewise.sim.data_parallel import Layer, Transfer
+from wirewise.trace.modules import BucketSpan, ModuleTrace
 
 __all__ = [
+    "Decision",
     "Part",
     "Segments",
     "again_s",
@@ -16,9 +19,24 @@ __all__ = [
     "groups_of",
     "layers",
     "micro_share",
+    "one_op_a_launch",
     "segments",
     "transfers",
 ]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A choice for every pass; `ModuleTrace` says what the numbers mean."""
+
+    buckets: tuple[BucketSpan, ...]
+    """All gradients in order."""
+    fused: tuple[tuple[int, int], ...] = ()
+    """First and last module of each fused op, in the order of the modules."""
+    precision: str = "float32"
+    recompute: frozenset[int] = frozenset()
+    """Modules."""
+    accumulation: int = 1
 
 
 class Part(NamedTuple):
@@ -39,25 +57,25 @@ class Segments(NamedTuple):
     """Behind the last bucket's last gradient."""
 
 
-def groups_of(problem: FusionProblem, decision: Decision) -> list[tuple[int, int]]:
+def groups_of(job: ModuleTrace, decision: Decision) -> list[tuple[int, int]]:
     """First and last module of every op, in the order of the forward pass."""
     by_first, found, first = dict(decision.fused), [], 0
-    while first < len(problem.modules):
+    while first < len(job.modules):
         found.append((first, by_first.get(first, first)))
         first = found[-1][1] + 1
     return found
 
 
-def group_s(problem: FusionProblem, first: int, last: int, precision: str) -> tuple[float, float] | None:
+def group_s(job: ModuleTrace, first: int, last: int, precision: str) -> tuple[float, float] | None:
     """Forward and backward seconds of modules as one op; None: nothing is known of it."""
-    members = problem.modules[first : last + 1]
+    members = job.modules[first : last + 1]
     alone = [m.bfloat16_s or (m.forward_s, m.backward_s) for m in members]
     if precision == "float32":
         alone = [(m.forward_s, m.backward_s) for m in members]
     if first == last:
         return alone[0]
-    if (first, last) in problem.fused_s:
-        measured = problem.fused_s[first, last]
+    if (first, last) in job.fused_s:
+        measured = job.fused_s[first, last]
         whole = sum(m.forward_s for m in members), sum(m.backward_s for m in members)
         # What bfloat16 gains is taken to be the same when fused.
         forward, backward = (
@@ -65,60 +83,70 @@ def group_s(problem: FusionProblem, first: int, last: int, precision: str) -> tu
             for i, seconds in enumerate(measured)
         )
         return forward, backward
-    if problem.fused_share is None:
+    if job.fused_share is None:
         return None
-    forward, backward = (
-        problem.fused_share * sum(pair[i] for pair in alone[:-1]) + alone[-1][i] for i in (0, 1)
-    )
+    forward, backward = (job.fused_share * sum(pair[i] for pair in alone[:-1]) + alone[-1][i] for i in (0, 1))
     return forward, backward
 
 
-def micro_share(problem: FusionProblem, decision: Decision) -> float:
+def micro_share(job: ModuleTrace, decision: Decision) -> float:
     """Time of an op in a micro-step over that for the whole batch."""
-    return problem.fixed_share + (1.0 - problem.fixed_share) / decision.accumulation
+    return job.fixed_share + (1.0 - job.fixed_share) / decision.accumulation
 
 
-def again_s(problem: FusionProblem, decision: Decision, first: int, last: int) -> float:
+def again_s(job: ModuleTrace, decision: Decision, first: int, last: int) -> float:
     """Forward seconds that the backward pass of modules first to last repeats."""
     chosen = [i for i in range(first, last + 1) if i in decision.recompute]
-    return sum((group_s(problem, i, i, decision.precision) or (0.0, 0.0))[0] for i in chosen)
+    return sum((group_s(job, i, i, decision.precision) or (0.0, 0.0))[0] for i in chosen)
 
 
-def layers(problem: FusionProblem, decision: Decision) -> list[Layer]:
+def layers(job: ModuleTrace, decision: Decision) -> list[Layer]:
     """Ops in the order of the forward pass; micro-steps before the last are part of the first one's forward."""
-    micro = micro_share(problem, decision)
+    micro = micro_share(job, decision)
     found = []
-    for first, last in groups_of(problem, decision):
-        seconds = group_s(problem, first, last, decision.precision)
+    for first, last in groups_of(job, decision):
+        seconds = group_s(job, first, last, decision.precision)
         if seconds is None:
-            names = f"{problem.modules[first].name!r} to {problem.modules[last].name!r}"
+            names = f"{job.modules[first].name!r} to {job.modules[last].name!r}"
             raise InputError(
                 f"modules {names} as one op were not measured; set fused_share or add to fused_s"
             )
-        backward = seconds[1] + again_s(problem, decision, first, last)
-        size = sum(m.gradient_bytes for m in problem.modules[first : last + 1])
-        found.append(Layer(problem.modules[first].name, micro * seconds[0], micro * backward, size))
+        backward = seconds[1] + again_s(job, decision, first, last)
+        size = sum(m.gradient_bytes for m in job.modules[first : last + 1])
+        found.append(Layer(job.modules[first].name, micro * seconds[0], micro * backward, size))
     if decision.accumulation > 1:
         before = (decision.accumulation - 1) * sum(layer.forward_s + layer.backward_s for layer in found)
         found[0] = found[0]._replace(forward_s=found[0].forward_s + before)
     return found
 
 
-def transfers(problem: FusionProblem, decision: Decision) -> list[Transfer]:
+def one_op_a_launch(ops: Sequence[Layer], sent: Sequence[Transfer]) -> tuple[list[Layer], list[Transfer]]:
+    """The same step with all ops between two launches as one, and the buckets behind these."""
+    backward = [layer.backward_s for layer in reversed(ops)]
+    parts, moved, done = list[Layer](), list[Transfer](), 0
+    for number, one in enumerate(sent):
+        seconds = sum(backward[done : one.place + 1])
+        parts.append(Layer(f"part {number}", 0.0, seconds, one.size_bytes))
+        moved.append(one._replace(place=number))
+        done = max(done, one.place + 1)
+    parts.append(Layer("rest", sum(layer.forward_s for layer in ops), sum(backward[done:]), 0.0))
+    return parts[::-1], moved
+
+
+def transfers(job: ModuleTrace, decision: Decision) -> list[Transfer]:
     """Buckets, each at the op that completes its last gradient."""
-    groups = groups_of(problem, decision)
+    groups = groups_of(job, decision)
     place = {i: len(groups) - 1 - g for g, (first, last) in enumerate(groups) for i in range(first, last + 1)}
     return [
-        Transfer(place[problem.gradients[span.last]], problem.size_of(span), span.chunks)
-        for span in decision.buckets
+        Transfer(place[job.gradients[span.last]], job.size_of(span), span.chunks) for span in decision.buckets
     ]
 
 
-def segments(problem: FusionProblem, decision: Decision) -> Segments:
+def segments(job: ModuleTrace, decision: Decision) -> Segments:
     """The same step with all ops between two launches as one."""
-    ops, parts, done = layers(problem, decision), [], 0
+    ops, parts, done = layers(job, decision), [], 0
     backward = [layer.backward_s for layer in reversed(ops)]
-    for one in transfers(problem, decision):
+    for one in transfers(job, decision):
         parts.append(Part(sum(backward[done : one.place + 1]), one.size_bytes, one.chunks))
         done = max(done, one.place + 1)
     return Segments(sum(layer.forward_s for layer in ops), tuple(parts), sum(backward[done:]))

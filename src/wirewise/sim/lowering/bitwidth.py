@@ -7,25 +7,27 @@ the unpacking.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import CodecCost, ExchangeCosts
-from wirewise.errors import PlanError
-from wirewise.plans import BitWidthPlan
+from wirewise.cost import CodecCost, Links
+from wirewise.errors import InputError
+from wirewise.plans.bitwidth import BitWidthPlan
+from wirewise.sim.lowering.kinds import expect, same_ranks
+from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.timeline import Span, Timeline
 
-__all__ = ["ComputeTimes", "EpochPrediction", "predict_epoch", "simulate_epoch"]
+__all__ = ["ExchangeTimes", "lower_bitwidth"]
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputeTimes:
+class ExchangeTimes:
     """Seconds that each rank computes beside each exchange; missing exchanges cost nothing."""
 
     central_s: Mapping[str, Vector] = field(default_factory=dict)
@@ -33,61 +35,51 @@ class ComputeTimes:
     marginal_s: Mapping[str, Vector] = field(default_factory=dict)
     """On rows that need halo rows, [P]."""
 
+    def check(self, exchanges: Sequence[str], world_size: int) -> None:
+        """Raise unless the times are those of these exchanges and ranks.
+
+        Raises:
+            InputError: Names the exchange.
+        """
+        for name, seconds in (*self.central_s.items(), *self.marginal_s.items()):
+            if name not in exchanges or np.shape(seconds) != (world_size,):
+                raise InputError(
+                    f"got {np.shape(seconds)} times of exchange {name!r}; expected one for each of {world_size} ranks "
+                    f"and an exchange of the plan: {', '.join(exchanges)}"
+                )
+
     def of(self, exchange: str, world_size: int) -> tuple[Vector, Vector]:
         """Central and marginal seconds by rank."""
         none = np.zeros(world_size)
         return self.central_s.get(exchange, none), self.marginal_s.get(exchange, none)
 
 
-class EpochPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of a simulated epoch, and where the mean rank spends them."""
+def lower_bitwidth(
+    plan: BitWidthPlan, job: Any, links: Any, *, costs: CodecCost | None = None, overlap: bool = True
+) -> Prediction:
+    """Simulate the exchanges of one epoch in their order; see `predict`.
 
-    epoch_s: float
-    pack_s: float
-    wire_s: float
-    unpack_s: float
-    central_s: float
-    marginal_s: float
-    hidden_s: float
-    """Wire time during which the mean rank computes."""
-    size_bytes: int
-    """Payload of all ranks."""
-    source: str = "simulated"
-
-    def summary(self) -> str:
-        """One line for people, labelled as simulated."""
-        parts = [f"{name[:-2]} {getattr(self, name) * 1e3:.3f}" for name in self.__struct_fields__[1:7]]
-        return (
-            f"{self.source}: epoch {self.epoch_s * 1e3:.3f} ms ({', '.join(parts)} ms), "
-            f"{self.size_bytes / 1e6:.3f} MB"
-        )
-
-
-def simulate_epoch(
-    plan: BitWidthPlan, costs: ExchangeCosts, compute: ComputeTimes | None = None, *, overlap: bool = True
-) -> Timeline:
-    """Simulate the exchanges of one epoch in their order.
-
-    Raises:
-        PlanError: The costs are those of another number of ranks.
+    Args:
+        plan: Widths of all messages.
+        job: `ExchangeTimes`, or None: nothing is computed.
+        links: Of the ranks.
+        costs: Seconds of packing and unpacking; None: nothing.
+        overlap: Whether central rows are computed while bytes are on the wire.
     """
-    ranks = plan.world_size
-    if costs.links.world_size != ranks:
-        raise PlanError(
-            f"the plan is for {ranks} ranks, the costs are those of {costs.links.world_size}; measure the "
-            "links of this job"
-        )
-    compute = compute or ComputeTimes()
+    compute = ExchangeTimes() if job is None else expect("job", job, ExchangeTimes, plan)
+    table, codec, ranks = expect("links", links, Links, plan), costs or CodecCost(), plan.world_size
+    same_ranks(plan, table.world_size, "the links are those of")
+    compute.check(plan.exchanges, ranks)
     clock = np.zeros(ranks)
     spans: list[Span] = []
     for name in plan.exchanges:
-        pack, unpack = _codec_s(plan, name, costs.codec)
+        pack, unpack = _codec_s(plan, name, codec)
         central, marginal = compute.of(name, ranks)
         size = plan.bytes_matrix(name)
         packed = clock + pack
         senders = np.where(size > 0, packed[:, None], -np.inf).max(axis=0, initial=-np.inf)
         start = np.maximum(packed, senders)
-        arrived = start + costs.links.wire_s(size)
+        arrived = start + table.wire_s(size)
         computed = packed + central if overlap else packed
         ready = np.maximum(arrived, computed)
         unpacked = ready + unpack
@@ -102,7 +94,8 @@ def simulate_epoch(
         }
         spans += _spans(name, phases)
         clock = free + marginal
-    return Timeline(spans=tuple(spans), world_size=ranks)
+    timeline = Timeline(spans=tuple(spans), world_size=ranks)
+    return prediction_of(plan, "epoch", timeline, float(clock.max(initial=0.0)))
 
 
 def _codec_s(plan: BitWidthPlan, exchange: str, codec: CodecCost) -> tuple[Vector, Vector]:
@@ -122,30 +115,3 @@ def _spans(exchange: str, phases: Mapping[str, tuple[Vector, Vector]]) -> list[S
             if b > a:
                 found.append(Span(rank=rank, phase=phase, exchange=exchange, start_s=a, end_s=b))
     return found
-
-
-def predict_epoch(
-    plan: BitWidthPlan, costs: ExchangeCosts, compute: ComputeTimes | None = None, *, overlap: bool = True
-) -> EpochPrediction:
-    """Simulate an epoch and sum it up.
-
-    Raises:
-        PlanError: As `simulate_epoch`.
-    """
-    timeline = simulate_epoch(plan, costs, compute, overlap=overlap)
-    hidden = 0.0
-    wires = {(s.rank, s.exchange): s for s in timeline.spans if s.phase == "wire"}
-    for span in timeline.spans:
-        wire = wires.get((span.rank, span.exchange))
-        if span.phase == "central" and wire is not None:
-            hidden += max(min(span.end_s, wire.end_s) - max(span.start_s, wire.start_s), 0.0)
-    return EpochPrediction(
-        epoch_s=timeline.seconds,
-        pack_s=timeline.phase_s("pack"),
-        wire_s=timeline.phase_s("wire"),
-        unpack_s=timeline.phase_s("unpack"),
-        central_s=timeline.phase_s("central"),
-        marginal_s=timeline.phase_s("marginal"),
-        hidden_s=hidden / plan.world_size,
-        size_bytes=sum(int(plan.bytes_matrix(name).sum()) for name in plan.exchanges),
-    )

@@ -7,8 +7,9 @@ import pytest
 from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan
-from wirewise.sim import replay, simulate_step, with_plan
+from wirewise.sim import predict, replay
 from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.lowering.recorded import with_plan
 
 LAYERS = [Layer(f"block.{i}", 1e-3, 2e-3, 1e6) for i in range(4)]
 LINKS = Links.uniform(2, 1e9, 1e-4)
@@ -81,11 +82,34 @@ def test_a_plan_in_the_buckets_of_the_graph_changes_nothing():
     )
 
 
-def test_the_time_line_is_that_of_the_replay():
+def test_the_prediction_is_that_of_the_replay_transfers_included():
     one = plan((3,), (2,), (1,), (0,))
-    assert simulate_step(one, FLOW, LINKS).seconds == pytest.approx(
-        replay(with_plan(FLOW, LINKS, one), LINKS).step_s, rel=0.2
-    )
+    found = predict(one, FLOW, LINKS)
+    assert found.step_s == replay(with_plan(FLOW, LINKS, one), LINKS).step_s
+    assert found.timeline.seconds == pytest.approx(found.step_s, rel=1e-12)
+    assert found.phases_s["communication"] == pytest.approx(4 * 1.2e-3, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"precision": "bfloat16"},
+        {"recompute": ("0",)},
+        {"accumulation": 2},
+        {"fused_ops": (("a", "b"),)},
+        {"regions": (("a",),)},
+    ],
+)
+def test_what_the_graph_cannot_show_is_refused_by_name(change):
+    changed = msgspec.structs.replace(plan((3, 2, 1, 0)), **change)
+    with pytest.raises(PlanError, match=rf"at `\$\.{next(iter(change))}`; a recorded graph"):
+        predict(changed, FLOW, LINKS)
+
+
+def test_a_codec_of_a_recorded_graph_is_refused():
+    buckets = (Bucket(parameters=("block.3.weight",), size_bytes=4_000_000, codec="fp16"),)
+    with pytest.raises(PlanError, match=r"`\$\.buckets\[0\]`: fp16 by all_reduce; a recorded graph"):
+        predict(FusionPlan(world_size=2, planner="test", buckets=buckets), FLOW, LINKS)
 
 
 def test_another_number_of_ranks_is_refused():

@@ -1,11 +1,11 @@
-"""Fusion problems from traces of ordinary training steps."""
+"""Module traces from recordings of ordinary training steps."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.planners.fusion.problem import BucketSpan, FusionProblem, Module
 from wirewise.sim.gradients import Gradients, all_reduces
 from wirewise.sim.replay import replay
 from wirewise.sim.rewrite import without_communication
 from wirewise.sim.steps import without_interference
 from wirewise.sim.traces import record
 from wirewise.trace.dataflow import KINDS, Dataflow
-from wirewise.trace.gradients import read_gradient_trace
+from wirewise.trace.modules import BucketSpan, Module, ModuleTrace
 from wirewise.trace.records import Trace
 
-__all__ = ["MemorySizes", "from_flows", "from_trace", "read_gradients", "with_memory"]
+__all__ = ["MemorySizes", "modules_of_flows", "modules_of_trace", "with_memory"]
 
 Vector = NDArray[np.float64]
+Job = TypeVar("Job", bound=ModuleTrace)
 
 _ROOT = "model"
 """What the outermost module's ops are called."""
@@ -59,8 +59,8 @@ class _Computed:
     """Behind the last one, [ranks]."""
 
 
-def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
-    """The problem of a run: medians over its steps.
+def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTrace, Links]:
+    """Modules of a run, medians over its steps, and the links that they were measured on.
 
     Args:
         trace: On aligned clocks, of data-parallel training whose all-reduces are rings.
@@ -72,13 +72,14 @@ def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
     """
     found = record(trace, links=_with_latency(Links.fit(trace)) if links is None else links)
     steps = found.steps
-    return from_flows(
+    job = modules_of_flows(
         [step.dataflow for step in steps],
         found.links,
         interference=found.interference,
         measured_step_s=float(np.median([(step.end_s - step.begin_s).mean() for step in steps])),
         parameters=_parameters(trace, steps[0].number),
     )
+    return job, found.links
 
 
 def _with_latency(links: Links) -> Links:
@@ -91,7 +92,7 @@ def _parameters(trace: Trace, step: int) -> list[tuple[str, ...]]:
     return [op.parameters for op in sorted(sent, key=lambda op: op.seq) if op.parameters]
 
 
-def from_flows(
+def modules_of_flows(
     flows: Sequence[Dataflow],
     links: Links,
     *,
@@ -99,7 +100,7 @@ def from_flows(
     parameters: Sequence[Sequence[str]] = (),
     algorithm: str = "ring",
     interference: float = 1.0,
-) -> FusionProblem:
+) -> ModuleTrace:
     """The same from dataflow graphs of steps.
 
     The backward op that completes some gradients is one module; forward ops belong to the module of their name,
@@ -115,7 +116,7 @@ def from_flows(
         interference: Factor by which compute was slower beside communication.
 
     Raises:
-        InputError: As `from_trace`, or no graph at all.
+        InputError: As `modules_of_trace`, or no graph at all.
     """
     if not flows:
         raise InputError("got no graph of a step; record at least one whole step")
@@ -142,10 +143,9 @@ def from_flows(
         )
         for k, name in enumerate(_unique(usual))
     ]
-    return FusionProblem(
+    return ModuleTrace(
         modules=modules[::-1],
         hosts=flow.hosts.tolist(),
-        links=links,
         slowdown=slowdown.tolist(),
         optimizer_s=float(np.median([(one.optimizer_s / slowdown).mean() for one in steps])),
         comm_slots=int(flow.slots[flow.resource[all_reduces(flow)[0]]]),
@@ -156,44 +156,22 @@ def from_flows(
     )
 
 
-def read_gradients(path: str | os.PathLike[str], *, forward_share: float = 0.5) -> list[Module]:
-    """Modules, one a tensor, from a file of float32 gradients in the order in which they are ready.
-
-    Args:
-        path: JSON with "tensors": a list of objects with name, elements, and gap_us, the time since the one before.
-        forward_share: Time of the forward pass over that of the backward pass, which is assumed.
+def with_memory(job: Job, sizes: Mapping[str, MemorySizes]) -> Job:
+    """The job with what each module keeps; modules that are not listed keep nothing.
 
     Raises:
-        InputError: The file cannot be read or is not of this form.
+        InputError: A module that the job does not have.
     """
-    modules = [
-        Module(
-            name=one.name,
-            forward_s=forward_share * 1e-6 * one.gap_us,
-            backward_s=1e-6 * one.gap_us,
-            gradient_bytes=4.0 * one.elements,
-        )
-        for one in read_gradient_trace(path).tensors
-    ]
-    return modules[::-1]
-
-
-def with_memory(problem: FusionProblem, sizes: Mapping[str, MemorySizes]) -> FusionProblem:
-    """The problem with what each module keeps; modules that are not listed keep nothing.
-
-    Raises:
-        InputError: A module that the problem does not have.
-    """
-    known = {module.name for module in problem.modules}
+    known = {module.name for module in job.modules}
     if unknown := sorted(set(sizes) - known):
         raise InputError(
             f"got sizes of {unknown[0]!r}, which is no module of the run; it has {', '.join(sorted(known)[:20])}"
         )
     modules = [
         replace(module, **msgspec.structs.asdict(sizes[module.name])) if module.name in sizes else module
-        for module in problem.modules
+        for module in job.modules
     ]
-    return replace(problem, modules=modules)
+    return replace(job, modules=modules)
 
 
 def _computed(flow: Dataflow, part: Gradients, links: Links) -> _Computed:

@@ -1,0 +1,26 @@
+"""From plans to timelines: what each family's record means for the job that it was made for.
+
+A lowering takes every field of its record into account or refuses it by name; `predict` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wirewise.sim.lowering.bitwidth import lower_bitwidth
+from wirewise.sim.lowering.cache import lower_cache
+from wirewise.sim.lowering.collective import lower_collective
+from wirewise.sim.lowering.fusion import lower_fusion
+from wirewise.sim.lowering.placement import lower_placement
+from wirewise.sim.prediction import Prediction
+
+__all__ = ["LOWERINGS"]
+
+LOWERINGS: dict[str, Callable[..., Prediction]] = {
+    "bitwidth": lower_bitwidth,
+    "cache": lower_cache,
+    "collective": lower_collective,
+    "fusion": lower_fusion,
+    "placement": lower_placement,
+}
+"""By family: `(plan, job, links, *, measured conditions)` to a prediction."""

@@ -1,0 +1,81 @@
+"""What lowerings refuse: a job or links of another kind, and fields that a grain cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from wirewise.cost.links import Links
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.base import Plan
+
+__all__ = ["expect", "links_or_none", "refuse", "same_parameters", "same_ranks"]
+
+Kind = TypeVar("Kind")
+
+
+def expect(what: str, value: Any, kind: type[Kind], plan: Plan) -> Kind:
+    """The value, which has to be of this kind.
+
+    Raises:
+        InputError: Says what was got and what is expected.
+    """
+    if not isinstance(value, kind):
+        got = "none" if value is None else f"a {type(value).__name__}"
+        raise InputError(f"got {got} as the {what} of a {plan.family} plan; expected a {kind.__name__}")
+    return value
+
+
+def links_or_none(plan: Plan, links: Any) -> Links | None:
+    """The links of as many ranks as the plan's, or None where measured times of collectives take their place.
+
+    Raises:
+        InputError: Something else was given.
+        PlanError: Links of another number of ranks.
+    """
+    if links is None:
+        return None
+    found = expect("links", links, Links, plan)
+    same_ranks(plan, found.world_size, "the links have")
+    return found
+
+
+def same_ranks(plan: Plan, ranks: int, what: str) -> None:
+    """Raise unless the plan is for as many ranks.
+
+    Raises:
+        PlanError: Says both numbers.
+    """
+    if plan.world_size != ranks:
+        raise PlanError(
+            f"the plan was made for world size {plan.world_size}, {what} {ranks} ranks; make the plan again for them"
+        )
+
+
+def same_parameters(names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise unless a fusion plan's buckets hold exactly the gradients that the job has.
+
+    Raises:
+        PlanError: Names some that only one of both has.
+    """
+    own, there = set(names), set(known)
+    if own != there:
+        more, fewer = sorted(own - there)[:3], sorted(there - own)[:3]
+        raise PlanError(
+            f"the buckets - at `$.buckets` - hold {more}, which the job has not, and lack {fewer}; make the plan again "
+            "for this job"
+        )
+
+
+def refuse(plan: Plan, fields: Iterable[str], why: str) -> None:
+    """Raise if one of the fields has another value than its default.
+
+    Raises:
+        PlanError: Names the field.
+    """
+    defaults = dict(zip(plan.__struct_fields__[::-1], plan.__struct_defaults__[::-1], strict=False))
+    for name in fields:
+        value = getattr(plan, name)
+        default = defaults[name]
+        if value != (default() if callable(default) else getattr(default, "factory", lambda d=default: d)()):
+            raise PlanError(f"{name} is {value!r} - at `$.{name}`; {why}")

@@ -1,0 +1,176 @@
+"""A step of which every operator is known: regions run as one kernel each, buckets travel beside them (DisCo)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from wirewise.cost.gradients import V100, GradientCosts, group_costs
+from wirewise.cost.link import LinkCost
+from wirewise.cost.links import Links
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.fusion import FusionPlan
+from wirewise.sim.lowering.kinds import links_or_none, refuse, same_parameters
+from wirewise.sim.prediction import Prediction, prediction_of
+from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
+from wirewise.sim.replay import replay
+from wirewise.sim.timeline import Timeline
+from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.sketch import Sketch
+
+__all__ = ["lower_operators"]
+
+_UNKNOWN = (
+    "a graph of operators is captured as it computes, whole tensors; predict it with a ModuleTrace or a Trace"
+)
+
+
+def lower_operators(
+    plan: FusionPlan,
+    job: OperatorGraph,
+    links: Any,
+    *,
+    costs: GradientCosts = V100,
+    regions: RegionCosts | None = None,
+    all_reduce: LinkCost | None = None,
+    overlap_rate: float = 1.0,
+    other_s: float = 0.0,
+) -> Prediction:
+    """The step of a device, which stands for all; arguments as of `lower_fusion`.
+
+    Computing beside a bucket that travels is slowed down as a mean over each region, where DisCo's own simulator slows
+    it down from moment to moment.
+    """
+    refuse(plan, ["splits", "fused_ops", "precision", "recompute", "accumulation"], _UNKNOWN)
+    job.check_itself()
+    if not 0 < overlap_rate <= 1 or not 0 <= other_s < np.inf:
+        raise InputError(
+            f"got overlap_rate {overlap_rate} and other_s {other_s}; expected a share above 0 and up to 1, and seconds"
+        )
+    line = _line(plan, job, links, costs) if all_reduce is None else all_reduce
+    seconds = regions or AnalyticCosts(job)
+    found = replay(
+        _sketch(plan, job, seconds, line, other_s).dataflow(),
+        Links.uniform(1, np.inf),
+        interference=1 / overlap_rate,
+    )
+    one = found.timeline().spans
+    spans = tuple(replace(span, rank=rank) for rank in range(plan.world_size) for span in one)
+    return prediction_of(plan, "step", Timeline(spans=spans, world_size=plan.world_size), found.step_s)
+
+
+def _line(plan: FusionPlan, job: OperatorGraph, links: Any, costs: GradientCosts) -> LinkCost:
+    """Seconds of an all-reduce: fixed, and a byte."""
+    ways = {
+        one.scheme: one.communicate_s
+        for one in group_costs(costs, "none", links_or_none(plan, links), ranks=plan.world_size)
+    }
+    whole = sum(job.operators[i].output_bytes for i in job.gradients)
+    # Curves go by elements of four bytes.
+    latency_s, s_per_byte = ways["all_reduce"].of_share(1 / 4).nearest_line(whole)
+    return LinkCost(latency_s=latency_s, s_per_byte=s_per_byte)
+
+
+def _sketch(
+    plan: FusionPlan, job: OperatorGraph, seconds: RegionCosts, line: LinkCost, other_s: float
+) -> Sketch:
+    """One device works off the regions, one channel the buckets."""
+    sketch = Sketch([0])
+    add = sketch.add_to
+    ends, computed = dict[int, int](), -1
+    for number, (home, operators, leaving) in enumerate(_regions(plan, job)):
+        own = seconds(operators, leaving)
+        computed = add("compute", f"region {number}", "backward", own, computed)
+        ends |= dict.fromkeys(home, computed)
+    sent = -1
+    for name, size_bytes, gradients in _buckets(plan, job):
+        own = line.seconds(size_bytes)
+        sent = add("communication", name, "communication", own, sent, *(ends[i] for i in gradients))
+    if other_s > 0:
+        add("compute", "other", "other", other_s, computed, sent)
+    return sketch
+
+
+def _buckets(plan: FusionPlan, job: OperatorGraph) -> Iterator[tuple[str, float, list[int]]]:
+    """Name, bytes and gradients of each all-reduce."""
+    number = {job.operators[i].gradient: i for i in job.gradients}
+    same_parameters(plan.parameters, number)
+    for place, bucket in enumerate(plan.buckets):
+        if bucket.way != "all_reduce":
+            raise PlanError(f"bucket {place} - at `$.buckets[{place}]`: {bucket.way}; {_UNKNOWN}")
+        own = [number[name] for name in bucket.parameters]
+        size = sum(job.operators[i].output_bytes for i in own)
+        if size != bucket.size_bytes:
+            raise PlanError(
+                f"bucket {place} holds {bucket.size_bytes} bytes - at `$.buckets[{place}].size_bytes`, the graph has "
+                f"{size} of its gradients; make the plan again for this graph"
+            )
+        for chunk in range(bucket.chunks):
+            name = f"bucket {place}" if bucket.chunks == 1 else f"bucket {place} chunk {chunk}"
+            yield name, size / bucket.chunks, own
+
+
+def _regions(
+    plan: FusionPlan, job: OperatorGraph
+) -> Iterator[tuple[set[int], tuple[int, ...], tuple[int, ...]]]:
+    """Operators at home, all operators, and those whose results leave, of each region in the order of launch."""
+    number = {one.name: i for i, one in enumerate(job.operators)}
+    for place, region in enumerate(plan.regions):
+        if unknown := [name for name in region if name not in number]:
+            raise PlanError(
+                f"the graph has no operator {unknown[0]!r} - at `$.regions[{place}]`; make the plan again for "
+                "this graph"
+            )
+    given = [frozenset(number[name] for name in region) for region in plan.regions]
+    home: dict[int, int] = {}
+    for place, operators in enumerate(given):
+        for one in operators:
+            home.setdefault(one, place)
+    for one in range(len(job.operators)):
+        if one not in home:
+            home[one] = len(given)
+            given.append(frozenset({one}))
+    holders: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {}
+    for place, operators in enumerate(given):
+        for one in operators:
+            holders.setdefault(one, []).append(place)
+    for one, operator in enumerate(job.operators):
+        for source in operator.inputs:
+            readers.setdefault(source, []).append(one)
+
+    def leaves(one: int) -> bool:
+        if job.operators[one].gradient or not readers.get(one):
+            return True
+        return any(one not in given[place] for reader in readers[one] for place in holders[reader])
+
+    for place in _launched(plan, job, given, home):
+        own = {one for one in given[place] if home[one] == place}
+        yield own, tuple(sorted(given[place])), tuple(sorted(one for one in own if leaves(one)))
+
+
+def _launched(
+    plan: FusionPlan, job: OperatorGraph, given: list[frozenset[int]], home: dict[int, int]
+) -> list[int]:
+    """Regions in the plan's order; operators in none run when a region first needs them."""
+    order: dict[int, None] = {}
+
+    def launch(place: int) -> None:
+        outside = {i for one in given[place] for i in job.operators[one].inputs if i not in given[place]}
+        copies = {one for one in given[place] if home[one] != place}
+        for needed in sorted({home[one] for one in outside | copies} - order.keys()):
+            if needed < len(plan.regions):
+                raise PlanError(
+                    f"region {place} - at `$.regions[{place}]` - needs region {needed}, which is launched later; "
+                    "expected regions in an order in which they can run"
+                )
+            launch(needed)
+        order[place] = None
+
+    for place in range(len(given)):
+        if place not in order:
+            launch(place)
+    return list(order)

@@ -1,0 +1,47 @@
+"""One question for every plan: how long does the job take under it, and where does the time go?"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.base import Plan
+from wirewise.sim.lowering import LOWERINGS
+from wirewise.sim.prediction import Prediction
+
+__all__ = ["predict"]
+
+
+def predict(plan: Plan, job: Any = None, links: Any = None, **conditions: Any) -> Prediction:
+    """Simulate a unit of the job (a step, an epoch, a batch, a collective) under the plan.
+
+    Every field of the plan counts, or is refused by its name. What a planner of this library predicted of its plan,
+    from the same job, links and conditions, is what this returns.
+
+    Args:
+        plan: Of any family.
+        job: A description of the job, of a grain that the family is about: a `ModuleTrace`, `Trace`, `GradientTrace`
+            or `OperatorGraph` for gradients; `ExchangeTimes` or None for bit widths; `BatchTimes` for cached rows; a
+            `TaskSet` for placements; None for collectives.
+        links: What the bytes travel over; None where the conditions hold measured times of collectives.
+        conditions: What was measured of codecs and kernels, by the names that the family's lowering has, such as
+            `costs`.
+
+    Raises:
+        PlanError: The plan is inconsistent, of a family without a lowering, made for another job or number of ranks, or
+            has a field that this grain of the job cannot express; the message names it.
+        InputError: A job, links or conditions of another kind; the message says which are expected.
+    """
+    plan.check_itself()
+    lower = LOWERINGS.get(plan.family)
+    if lower is None:
+        raise PlanError(
+            f"plans of family {plan.family!r} cannot be predicted; expected one of {', '.join(LOWERINGS)}"
+        )
+    known = list(inspect.signature(lower).parameters)[3:]
+    if unknown := sorted(set(conditions) - set(known)):
+        raise InputError(
+            f"{unknown[0]!r} says nothing about a {plan.family} plan; it takes: {', '.join(known) or 'none'}"
+        )
+    return lower(plan, job, links, **conditions)

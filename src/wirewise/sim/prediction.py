@@ -1,0 +1,97 @@
+"""What a prediction says: how long a unit of a job takes under a plan, and where the time goes."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from wirewise.plans.base import Plan
+from wirewise.sim.breakdown import Breakdown, covered, length, union
+from wirewise.sim.timeline import Timeline
+
+__all__ = ["Prediction", "prediction_of"]
+
+COMMUNICATING = frozenset({"communication", "wire", "ids", "rows", "flow", "message"})
+"""Phases in which bytes travel; all others keep their rank busy."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated unit of a job under a plan."""
+
+    family: str
+    """Of the plan."""
+    planner: str
+    unit: str
+    """What takes `step_s`, such as "step", "epoch" or "batch"."""
+    step_s: float
+    breakdown: Breakdown
+    """Mean of the ranks; its parts add up to `step_s`."""
+    timeline: Timeline
+    source: str = "simulated"
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Seconds that the mean rank spends in each phase; phases may run beside each other."""
+        names = dict.fromkeys(span.phase for span in self.timeline.spans)
+        return {name: self.timeline.phase_s(name) for name in names}
+
+    def summary(self) -> str:
+        """A sentence, and a line for each phase."""
+        parts, ranks = self.breakdown, self.timeline.world_size
+        lines = [
+            f"{self.source}: {self.unit} of {ranks} ranks under the {self.family} plan by {self.planner!r} takes "
+            f"{_ms(self.step_s)}: {_ms(parts.compute_s)} compute, {_ms(parts.exposed_communication_s)} exposed "
+            f"communication, {_ms(parts.wait_s)} waiting; {_ms(parts.overlapped_communication_s)} of communication "
+            "beside compute"
+        ]
+        width = max((len(name) for name in self.phases_s), default=0)
+        return "\n".join([*lines, *(f"  {n:<{width}}  {_ms(s)}" for n, s in self.phases_s.items())])
+
+
+def prediction_of(plan: Plan, unit: str, timeline: Timeline, step_s: float | None = None) -> Prediction:
+    """The prediction that a timeline tells.
+
+    Args:
+        plan: That was simulated.
+        unit: What the timeline shows one of.
+        timeline: Of all ranks.
+        step_s: Seconds of the unit; None: from the first span's start to the last one's end.
+    """
+    seconds = timeline.seconds if step_s is None else step_s
+    return Prediction(
+        family=plan.family,
+        planner=plan.planner,
+        unit=unit,
+        step_s=seconds,
+        breakdown=_broken_down(timeline, seconds),
+        timeline=timeline,
+    )
+
+
+def _broken_down(timeline: Timeline, step_s: float) -> Breakdown:
+    compute = exposed = both = 0.0
+    for rank in range(timeline.world_size):
+        own = timeline.of(rank)
+        busy, moved = (
+            union(
+                np.array([(s.start_s, s.end_s) for s in own if (s.phase in COMMUNICATING) == moving]).reshape(
+                    -1, 2
+                )
+            )
+            for moving in (False, True)
+        )
+        beside = float((covered(moved, busy[:, 1]) - covered(moved, busy[:, 0])).sum())
+        compute, both = compute + length(busy), both + beside
+        exposed += max(length(moved) - beside, 0.0)
+    ranks = max(timeline.world_size, 1)
+    compute, exposed, both = compute / ranks, exposed / ranks, both / ranks
+    return Breakdown(
+        compute_s=compute,
+        exposed_communication_s=exposed,
+        overlapped_communication_s=both,
+        wait_s=max(step_s - compute - exposed, 0.0),
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms"

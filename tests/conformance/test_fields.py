@@ -1,0 +1,291 @@
+"""Every field of every record changes a prediction, is refused by its name, or only says what the plan is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.conformance import test_plan_laws as examples
+from wirewise import plans
+from wirewise.collective import build
+from wirewise.cost import CodecCost, LinkCost, Links
+from wirewise.cost.gradients import V100
+from wirewise.errors import PlanError
+from wirewise.plans import Bucket, FusionPlan
+from wirewise.sim import predict
+from wirewise.sim.region_costs import AnalyticCosts, Roofline
+from wirewise.trace import (
+    Flow,
+    GradientTensor,
+    GradientTrace,
+    Module,
+    ModuleTrace,
+    Operator,
+    OperatorGraph,
+    Task,
+    TaskSet,
+)
+
+set_ = msgspec.structs.replace
+
+LINKS = Links.uniform(2, 1e7, 1e-4)
+MODULES = ModuleTrace(
+    modules=[
+        Module(name="a", forward_s=1e-3, backward_s=2e-3, gradient_bytes=800_000, bfloat16_s=(5e-4, 1e-3)),
+        Module(name="b", forward_s=1e-3, backward_s=2e-3, gradient_bytes=1_200_000),
+    ],
+    hosts=[0, 1],
+    fused_share=0.5,
+)
+FUSION = FusionPlan(
+    world_size=2,
+    planner="example",
+    buckets=(Bucket(parameters=("b",), size_bytes=1_200_000), Bucket(parameters=("a",), size_bytes=800_000)),
+)
+GRADIENTS = GradientTrace(
+    tensors=(
+        GradientTensor(name="b", elements=300_000, gap_us=2000.0),
+        GradientTensor(name="a", elements=200_000, gap_us=2000.0),
+    )
+)
+OPERATORS = OperatorGraph(
+    operators=(
+        Operator(name="x", kind="k", category="pointwise", output_bytes=10**6),
+        Operator(name="y", kind="k", category="pointwise", inputs=(0,), output_bytes=1_200_000, gradient="b"),
+        Operator(name="z", kind="k", category="pointwise", inputs=(0,), output_bytes=800_000, gradient="a"),
+    )
+)
+REGIONS = AnalyticCosts(OPERATORS, Roofline(1e-4, 1e-12, 1e-9))
+
+
+def by_modules(plan):
+    return predict(plan, MODULES, LINKS, costs=V100)
+
+
+def by_gradients(plan):
+    return predict(plan, GRADIENTS, LINKS, costs=V100)
+
+
+def by_operators(plan):
+    return predict(plan, OPERATORS, LINKS, regions=REGIONS)
+
+
+def bucket(**change: Any):
+    return lambda plan: set_(plan, buckets=(set_(plan.buckets[0], **change), *plan.buckets[1:]))
+
+
+def field(**change: Any):
+    return lambda plan: set_(plan, **change)
+
+
+ABOUT = {"planner", "seed"}
+"""Of all plans: who made it."""
+
+OUTCOMES = {
+    "fusion": {
+        "predicted_step_s",
+        "baseline_step_s",
+        "lower_bound_s",
+        "compressed_step_s",
+        "uncompressed_step_s",
+        "unsplit_step_s",
+        "predicted_memory_bytes",
+    },
+    # Rows that a batch needs in all, and the draws that both figures of rows are the means of.
+    "cache": {
+        "num_nodes",
+        "owner",
+        "fanouts",
+        "batch_size",
+        "batches",
+        "semantics",
+        "needed",
+        "nodes",
+        "budget",
+    },
+    "collective": {
+        "topology",
+        "bound_s",
+        "predicted_s",
+        "certificate",
+        "synthesis_s",
+        "candidates",
+        "notes",
+    },
+    "bitwidth": {"predicted_s", "noise", "weight_sigma", "epoch", "forward_covers_backward"},
+    # Names of hosts are not in links.
+    "placement": {"hosts", "predicted_s", "colocated_s", "lower_bound_s", "competitive_ratio"},
+}
+"""What planners found out, or planned for: other figures here are no other decision."""
+
+FUSION_CHANGES = {
+    "world_size": field(world_size=3),
+    "buckets": field(buckets=(Bucket(parameters=("b", "a"), size_bytes=2_000_000),)),
+    "parameters": bucket(parameters=("c",)),
+    "size_bytes": bucket(size_bytes=1_000_000),
+    "chunks": bucket(chunks=4),
+    "codec": bucket(codec="fp16"),
+    "scheme": bucket(codec="fp16", scheme="divisible"),
+    "decode": bucket(codec="efsign", scheme="all_gather", decode="queue"),
+    "splits": lambda plan: set_(
+        plan,
+        splits={"b": 155_648},
+        buckets=(
+            Bucket(parameters=("b[0]",), size_bytes=4 * 155_648),
+            Bucket(parameters=("b[1]",), size_bytes=4 * (300_000 - 155_648)),
+            plan.buckets[1],
+        ),
+    ),
+    "fused_ops": field(fused_ops=(("a", "b"),)),
+    "regions": field(regions=(("x",), ("y", "z"))),
+    "precision": field(precision="bfloat16"),
+    "recompute": field(recompute=("b",)),
+    "accumulation": field(accumulation=2),
+}
+"""Each with a change of the plan."""
+AGAINST = {
+    "scheme": bucket(codec="fp16"),
+    "decode": bucket(codec="efsign", scheme="all_gather"),
+}
+"""What a change is compared with, where it is not the plan as it is."""
+COUNTED = {
+    "modules": {
+        "buckets",
+        "chunks",
+        "codec",
+        "scheme",
+        "decode",
+        "splits",
+        "fused_ops",
+        "precision",
+        "recompute",
+        "accumulation",
+    },
+    "gradients": {"buckets", "chunks", "codec", "scheme", "decode", "splits"},
+    "operators": {"buckets", "chunks", "regions"},
+}
+"""By grain: what changes the prediction; all else is refused."""
+
+
+def test_every_field_of_a_fusion_plan_is_looked_at():
+    fields = {*FusionPlan.__struct_fields__, *Bucket.__struct_fields__}
+    assert fields == {*FUSION_CHANGES, *ABOUT, *OUTCOMES["fusion"]}
+
+
+@pytest.mark.parametrize("name", FUSION_CHANGES)
+@pytest.mark.parametrize(
+    ("grain", "ask"), [("modules", by_modules), ("gradients", by_gradients), ("operators", by_operators)]
+)
+def test_a_field_of_a_fusion_plan_counts_or_is_refused_by_name(grain, ask, name):
+    changed = FUSION_CHANGES[name](FUSION)
+    if name in COUNTED[grain]:
+        before = AGAINST.get(name, lambda plan: plan)(FUSION)
+        assert ask(changed).step_s != pytest.approx(ask(before).step_s, rel=1e-9)
+        return
+    place = {"parameters": "buckets", "codec": "buckets", "scheme": "buckets", "decode": "buckets"}.get(
+        name, name
+    )
+    with pytest.raises(PlanError, match=place if name != "world_size" else "world size 3"):
+        ask(changed)
+
+
+def test_a_codec_without_times_is_refused():
+    plan = bucket(codec="topk", scheme="all_gather")(FUSION)
+    for job in (MODULES, GRADIENTS):
+        with pytest.raises(PlanError, match="topk"):
+            predict(plan, job, LINKS, costs=V100)
+    with pytest.raises(PlanError, match=r"'fp16' are not known .none, as no costs are given.; give costs="):
+        predict(bucket(codec="fp16")(FUSION), MODULES, LINKS)
+
+
+def channel(**change: Any):
+    return lambda plan: set_(plan, channels=(set_(plan.channels[0], **change), *plan.channels[1:]))
+
+
+def task(number: int, **change: Any):
+    return lambda plan: set_(
+        plan, tasks=tuple(set_(one, **change) if i == number else one for i, one in enumerate(plan.tasks))
+    )
+
+
+OTHERS = {
+    "bitwidth": {
+        "world_size": lambda p: set_(p, world_size=3),
+        "channels": lambda p: set_(p, channels=p.channels[:2]),
+        "param_bytes": lambda p: set_(p, param_bytes=4),
+        "exchange": channel(exchange="forward2"),
+        "sender": channel(sender=1, receiver=0),
+        "receiver": channel(sender=1, receiver=0),
+        "width": lambda p: set_(p, channels=tuple(set_(c, width=64) for c in p.channels)),
+        "bits": channel(bits=bytes([32, 32, 32])),
+    },
+    "cache": {
+        "world_size": field(world_size=3),
+        "machines": lambda p: set_(p, machines=p.machines[:1]),
+        "fetched": lambda p: set_(p, machines=(set_(p.machines[0], fetched=(0.0, 90.0)), *p.machines[1:])),
+    },
+    "collective": {
+        "world_size": field(world_size=3),
+        "program": field(program=build("all_reduce", "reduce_broadcast", 2)),
+        "size_bytes": field(size_bytes=2_000_000),
+    },
+    "placement": {
+        "world_size": field(world_size=3, hosts=("host0", "host1", "host2")),
+        "tasks": lambda p: set_(p, tasks=p.tasks[:2]),
+        "name": task(0, name="other"),
+        "kind": task(2, kind="server"),
+        "host": task(1, host=0),
+        "demand": task(2, demand={"gpu": 2.0}),
+        "iterations": field(iterations=4),
+        "prefetch": field(prefetch=3),
+    },
+}
+RECORDS = {
+    "bitwidth": (plans.BitWidthPlan, plans.ChannelBits),
+    "cache": (plans.CachePlan, plans.MachineCache),
+    "collective": (plans.CollectivePlan,),
+    "placement": (plans.PlacementPlan, plans.PlacedTask),
+}
+PAIRS = {(0, 1): LinkCost(latency_s=1e-4, s_per_byte=1e-6), (1, 0): LinkCost(latency_s=1e-4, s_per_byte=3e-6)}
+RATES = dict.fromkeys(plans.BITS, 1e9)
+PLACED = TaskSet(
+    iterations=3,
+    tasks=(
+        Task(name="store", kind="store"),
+        Task(name="sampler", kind="sampler", worker="worker", demand={"cpu": 2.0}),
+        Task(name="worker", kind="worker", execution_s=0.1, demand={"gpu": 1.0}),
+    ),
+    flows=(
+        Flow(source="store", target="sampler", size_bytes=1e7),
+        Flow(source="sampler", target="worker", size_bytes=3e7),
+    ),
+)
+
+
+def ask(family, plan):
+    if family == "bitwidth":
+        return predict(plan, None, Links.of_pairs(PAIRS, 2), costs=CodecCost.of_rates(RATES, RATES))
+    if family == "placement":
+        return predict(plan, PLACED, Links.uniform(2, 1e8))
+    return examples.PREDICTIONS[family](plan)
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_every_field_of_a_plan_is_looked_at(family):
+    fields = {name for record in RECORDS[family] for name in record.__struct_fields__}
+    # How flows share a link where two meet: tests of the simulator's policies.
+    looked = {*OTHERS[family], *ABOUT, *OUTCOMES[family], *({"policy"} if family == "placement" else ())}
+    assert fields == looked
+
+
+@pytest.mark.parametrize(("family", "name"), [(f, n) for f, changes in OTHERS.items() for n in changes])
+def test_a_field_counts_or_is_refused(family, name):
+    plan = examples.EXAMPLES[family]()
+    before = ask(family, plan).step_s
+    try:
+        after = ask(family, OTHERS[family][name](plan)).step_s
+    except PlanError:
+        return
+    assert after != pytest.approx(before, rel=1e-9)
