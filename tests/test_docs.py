@@ -1,12 +1,13 @@
 """The pages hold what runs and name what exists."""
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from wirewise import graph, lab
+from wirewise import graph, lab, plans, topology
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -137,6 +138,20 @@ def train(*command: str) -> list[str]:
     return result.tails[0]
 
 
+def test_the_loop_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    topology.save(topology.lab_hosts(["1gbit"] * 4), "cluster.toml")
+    tensors = [{"name": f"layer{i}.weight", "elements": 300_000, "gap_us": 900.0} for i in range(6)]
+    (tmp_path / "gradients.json").write_text(json.dumps({"tensors": tensors}))
+    _, loop = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(compile(loop, "README.md", "exec"), {})
+    plan = plans.load("plan.json")
+    assert capsys.readouterr().out.startswith(
+        "simulated: step of 4 ranks under the fusion plan by 'cupcake' takes "
+    )
+    assert plan.predicted_step_s > 0
+
+
 @pytest.mark.dist
 def test_the_example_trains_on_two_ranks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -152,7 +167,7 @@ def test_the_example_trains_on_two_ranks(tmp_path, monkeypatch):
 def test_the_readme_trains_on_two_ranks(tmp_path, monkeypatch, wirewise_data):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(wirewise_data / "Planetoid" / "Cora" / "raw", tmp_path / "data" / "Cora" / "raw")
-    (code,) = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    code, _ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     training, end, rest = code.partition("dist.destroy_process_group()")
     (tmp_path / "train.py").write_text(training + SCORE + end + rest)
     # Seven classes; a model that has learnt nothing gets a third at most.

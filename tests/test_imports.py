@@ -76,6 +76,16 @@ def test_help_does_not_import_the_groups():
     assert "wirewise.cli.data" not in loaded
 
 
+def test_the_front_door_loads_what_is_used():
+    assert not {"numpy", "torch"} & loaded_by("import wirewise as ww\nassert 'sim' in dir(ww)")
+    used = "import wirewise as ww\nww.sim.predict, ww.planners.fusion.cupcake, ww.cost.Links.of, ww.topology.load"
+    assert "torch" not in loaded_by(used)
+    with pytest.raises(
+        AttributeError, match="'wirewise' has no attribute 'planner'; it has codec, collective"
+    ):
+        wirewise.planner  # noqa: B018
+
+
 def modules() -> list[str]:
     found = (m.name for m in pkgutil.walk_packages(wirewise.__path__, "wirewise."))
     return [name for name in found if name != "wirewise.__main__"]

@@ -10,6 +10,7 @@ from wirewise.cost.exchange import (
     exposed_s,
     speedup_bound,
 )
+from wirewise.cost.gradients import V100, GradientCosts, load_costs
 from wirewise.cost.interference import fit_interference
 from wirewise.cost.link import LinkCost, LinkEstimator, PairEstimator, fit_link
 from wirewise.cost.links import TCP_PAYLOAD, Links
@@ -21,11 +22,13 @@ from wirewise.cost.wire import ring_rounds
 __all__ = [
     "CLOSED_FORMS",
     "TCP_PAYLOAD",
+    "V100",
     "ClosedForm",
     "CodecCost",
     "Counts",
     "EpochModel",
     "ExchangeCosts",
+    "GradientCosts",
     "LinkCost",
     "LinkEstimator",
     "Links",
@@ -44,6 +47,7 @@ __all__ = [
     "fit_link",
     "fit_transfers",
     "interference_of",
+    "load_costs",
     "lower_bound",
     "ring_rounds",
     "speedup_bound",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,8 @@ __all__ = [
     "MemorySizes",
     "Module",
     "Scorer",
+    "cupcake",
+    "disco",
     "from_flows",
     "from_trace",
     "peak_bytes",
@@ -54,3 +57,10 @@ def plan(problem: FusionProblem, *, method: str = "dpro", **knobs: Any) -> Fusio
     if method not in PLANNERS:
         raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(PLANNERS)}")
     return PLANNERS[method](problem, **knobs)
+
+
+def __getattr__(name: str) -> Any:
+    # Two searches with problems of their own, which others than dPRO's users need not load.
+    if name in ("cupcake", "disco"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
