@@ -56,6 +56,27 @@ def compare(problem):
     assert found.groups[-1].last == len(problem.elements) - 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_plans_of_a_problem_have_one_bound(kind):
+    """A proved optimum leaves no gap, and no rule, slack or gain makes another bound or a step below it."""
+    for seed in range(3):
+        problem = random_compression(seed, kind)
+        found = solve(problem)
+        assert found.optimal and found.gap == 0.0
+        plans = [
+            plan_groups(problem, method=rule) for rule in ("layer-wise", "even:3", "mg-wfbp", "mergecomp")
+        ]
+        plans += [plan_groups(problem), cupcake(problem), cupcake(problem, slack=0.3, least_gain=0.9)]
+        assert {plan.lower_bound_s for plan in plans} == {found.lower_bound_s}
+        assert min(plan.predicted_step_s for plan in plans) >= found.lower_bound_s * (1 - LEAST)
+
+
+def test_a_plan_without_codecs_has_the_bound_of_all_options():
+    problem = paying(0.9)
+    plan = cupcake(problem, least_gain=0.5)
+    assert not plan.compresses and plan.predicted_step_s > plan.lower_bound_s == solve(problem).step_s
+
+
 def test_all_plans_are_tried():
     """There are o (o + 1)^(n - 1) of them."""
     for seed in range(20):

@@ -149,6 +149,7 @@ def test_rules_keep_tensors_whole_unless_a_size_is_given():
     problem = random_problem(1)
     assert not plan_groups(problem, method="layer-wise", split="auto").splits
     split = plan_groups(problem, method="layer-wise", split=8_192)
+    assert split.lower_bound_s == solve(with_splits(problem, split.splits)).lower_bound_s
     assert len(split.buckets) == sum(len(b.parameters) for b in split.buckets) > len(problem.elements)
 
 
