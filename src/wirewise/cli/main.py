@@ -251,17 +251,49 @@ def export(
 @app.command()
 def sim(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILES...", help="A run folder, or files of torch.profiler.")
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="[JOB...]",
+            help="A run folder, or files of torch.profiler; with --plan also a file of gradients, operators or tasks.",
+        ),
+    ] = None,
     what_if: Annotated[
         str, typer.Option("--what-if", help="Changes, such as bandwidth=*:x2,bucket_mb=5.")
     ] = "",
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="Predict the job under this plan, of any family.")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", help="Of --plan: the topology, a preset or a file.")
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            help="Of --plan and gradients or operators: of each host, such as 10gbit, instead of --on."
+        ),
+    ] = None,
+    ranks_per_host: Annotated[
+        int | None, typer.Option(min=1, help="Of --bandwidth: how many ranks share a host; 1.")
+    ] = None,
+    costs: Annotated[
+        str | None, typer.Option(help="Of --plan for gradients: v100, or a JSON file of measured times.")
+    ] = None,
+    row_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Of --plan for cached rows: a row on the wire.")
+    ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Replay a trace and predict the step with changes."""
+    """Replay a trace and predict the step with changes; or predict how long a job takes under a plan."""
+    from wirewise.cli import sim_plan
+
+    words = sim_plan.Words(on, bandwidth, ranks_per_host, costs, row_bytes)
+    if plan is not None:
+        sim_plan.predict_plan(plan, sources or [], what_if, words, json)
+        return
     from wirewise.cli.sim import simulate
 
-    simulate(sources, what_if, json)
+    words.refuse(words._fields, "belongs to --plan FILE, and none is given")
+    simulate(sim_plan.some(sources), what_if, json)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

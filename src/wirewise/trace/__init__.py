@@ -5,6 +5,7 @@ from wirewise.trace.clocks import ClockQuality, clock_quality
 from wirewise.trace.dataflow import Dataflow, build, coarsen
 from wirewise.trace.files import RankWriter, rank_file, read, read_rank, write_trace
 from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
+from wirewise.trace.jobs import JOB_FILES, Job, read_job
 from wirewise.trace.match import Match, match
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
 from wirewise.trace.operators import CATEGORIES, Layout, Operator, OperatorGraph, read_operator_graph
@@ -16,6 +17,7 @@ from wirewise.trace.whole import whole
 __all__ = [
     "CATEGORIES",
     "COLLECTIVES",
+    "JOB_FILES",
     "KINDS",
     "ROUTES",
     "BucketSpan",
@@ -26,6 +28,7 @@ __all__ = [
     "GradientTensor",
     "GradientTrace",
     "Header",
+    "Job",
     "Layout",
     "Match",
     "Module",
@@ -50,6 +53,7 @@ __all__ = [
     "rank_file",
     "read",
     "read_gradient_trace",
+    "read_job",
     "read_operator_graph",
     "read_rank",
     "read_tasks",

@@ -8,10 +8,11 @@ import numpy as np
 
 from wirewise.cost.gradients import GradientCosts
 from wirewise.cost.links import Links
-from wirewise.errors import PlanError
+from wirewise.cost.traces import hosts_of
+from wirewise.errors import InputError, PlanError
 from wirewise.plans.fusion import Bucket, FusionPlan
 from wirewise.sim.data_parallel import Transfer, data_parallel_step
-from wirewise.sim.lowering.kinds import expect, refuse, same_parameters, same_ranks
+from wirewise.sim.lowering.kinds import expect, links_or_none, refuse, same_parameters, same_ranks
 from wirewise.sim.lowering.payloads import payload_of
 from wirewise.sim.modules import Decision, groups_of, layers, one_op_a_launch
 from wirewise.sim.prediction import Prediction, prediction_of
@@ -27,6 +28,13 @@ def lower_trace(
     plan: FusionPlan, job: Trace, links: Any, *, costs: GradientCosts | None = None
 ) -> Prediction:
     """The step of a recorded run, medians over its steps; links None: those that the trace tells."""
+    if (between := links_or_none(plan, links)) is not None and list(hosts_of(job)) != list(
+        between.host_of_rank
+    ):
+        raise InputError(
+            f"the links have the ranks on hosts {between.host_of_rank.tolist()}, the trace on "
+            f"{hosts_of(job).tolist()}; expected links of ranks that are spread as recorded"
+        )
     modules, found = modules_of_trace(job, links)
     return lower_modules(plan, modules, found, costs=costs)
 

@@ -1,0 +1,184 @@
+"""`wirewise sim --plan`: how long a job takes under a plan of any family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import typer
+
+from wirewise import plans
+from wirewise.cli.output import write_json
+from wirewise.cli.topo import open_topology
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import PlacementPlan, Plan
+from wirewise.trace import JOB_FILES, GradientTrace, OperatorGraph, TaskSet, Trace, read_job
+
+if TYPE_CHECKING:
+    from wirewise.cost import Links
+    from wirewise.sim import Prediction
+    from wirewise.topology import Topology
+    from wirewise.trace import Job
+
+__all__ = ["Words", "predict_plan", "some"]
+
+_GRAINS: dict[str, tuple[type, ...]] = {
+    "fusion": (Trace, GradientTrace, OperatorGraph),
+    "placement": (TaskSet,),
+}
+"""By family: what its job may be; plans of other families are predicted without one."""
+
+_UNIFORM = ("on", "bandwidth", "ranks_per_host", "costs")
+_TAKEN: dict[str | type, tuple[str, ...]] = {
+    "bitwidth": ("on",),
+    "cache": ("on", "row_bytes"),
+    "collective": ("on",),
+    Trace: ("on", "costs"),
+    GradientTrace: _UNIFORM,
+    OperatorGraph: _UNIFORM,
+    TaskSet: ("on",),
+}
+"""Options by the job, or by the family where there is none."""
+
+
+class Words(NamedTuple):
+    """Options that only --plan has."""
+
+    on: str | None
+    bandwidth: str | None
+    ranks_per_host: int | None
+    costs: str | None
+    row_bytes: int | None
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise if one of these options is given.
+
+        Raises:
+            InputError: Names it and says why.
+        """
+        for name in names:
+            if getattr(self, name) is not None:
+                raise InputError(f"{_option(name)} {why}")
+
+
+def some(sources: Sequence[Path] | None) -> Sequence[Path]:
+    """The sources, of which there has to be one.
+
+    Raises:
+        InputError: There is none.
+    """
+    if not sources:
+        raise InputError("nothing to simulate; give a run folder, files of torch.profiler, or --plan FILE")
+    return sources
+
+
+def predict_plan(
+    source: Path, job_files: Sequence[Path], what_if: str, words: Words, json: str | None
+) -> None:
+    """Predict, write and tell.
+
+    Raises:
+        InputError: A file that cannot be used, an option that says nothing here, or one that is missing.
+        PlanError: The file holds no plan, or one that the job or the topology does not fit.
+    """
+    if what_if:
+        raise InputError(
+            "--what-if changes a replayed trace and says nothing about --plan FILE; give one of them"
+        )
+    plan = plans.load(source)
+    job = _job(plan, job_files)
+    what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {JOB_FILES[type(job)]}"
+    taken = _TAKEN.get(plan.family if job is None else type(job), ("on",))
+    words.refuse(
+        [name for name in words._fields if name not in taken],
+        f"says nothing about {what}; expected only {', '.join(_option(name) for name in taken)}",
+    )
+    found = _predicted(plan, job, words)
+    write_json(json, _record(found))
+    if json == "-":
+        return
+    typer.echo(found.summary())
+    for note in job.notes if isinstance(job, Trace) else ():
+        typer.echo(f"Note: {note}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _job(plan: Plan, files: Sequence[Path]) -> Job | None:
+    kinds = _GRAINS.get(plan.family, ())
+    expected = " or ".join(JOB_FILES[kind] for kind in kinds)
+    if not kinds and files:
+        raise InputError(f"got {files[0]} as the job of a {plan.family} plan, which needs none; leave it out")
+    if kinds and not files:
+        raise InputError(f"a {plan.family} plan is made for a job; expected {expected}")
+    if not kinds:
+        return None
+    job = read_job(files)
+    if not isinstance(job, kinds):
+        raise InputError(
+            f"{files[0]} is {JOB_FILES[type(job)]}, a job that a {plan.family} plan is not made for; expected "
+            f"{expected}"
+        )
+    return job
+
+
+def _predicted(plan: Plan, job: Job | None, words: Words) -> Prediction:
+    from wirewise.cost.gradients import load_costs
+    from wirewise.sim import BatchTimes, predict
+
+    described: Any = job
+    if plan.family == "cache":
+        if words.row_bytes is None:
+            raise InputError("a cache plan counts rows; expected --row-bytes N, 4 for each float32 feature")
+        described = BatchTimes(row_bytes=words.row_bytes)
+    conditions = {} if words.costs is None else {"costs": load_costs(words.costs)}
+    return predict(plan, described, _links(plan, job, words), **conditions)
+
+
+def _links(plan: Plan, job: Job | None, words: Words) -> Links | Topology | None:
+    """What the bytes travel over; None: what the trace or the costs tell."""
+    from wirewise.cost import Links
+
+    if words.on is not None:
+        words.refuse(["bandwidth", "ranks_per_host"], "takes the place of --on; give one of them")
+        topology = open_topology(words.on)
+        if isinstance(plan, PlacementPlan):
+            _check_hosts(plan, topology)
+        # A machine by itself has no links between hosts, which the table is about; a program needs only its graph.
+        return topology if plan.family == "collective" else Links.of(topology)
+    if isinstance(job, GradientTrace | OperatorGraph):
+        return _uniform(plan.world_size, words)
+    if isinstance(job, Trace):
+        return None
+    raise InputError(
+        f"nothing says what the bytes of a {plan.family} plan travel over; expected --on TOPOLOGY, a preset or a file"
+    )
+
+
+def _uniform(ranks: int, words: Words) -> Links | None:
+    from wirewise.cli.plan_gradients import Words as Between
+
+    return Between(None, ranks, words.bandwidth, None, None, words.ranks_per_host, None, None).links()
+
+
+def _check_hosts(plan: PlacementPlan, topology: Topology) -> None:
+    from wirewise.planners.placement import host_faults
+
+    for fault in host_faults(plan, tuple(host.name for host in topology.hosts)):
+        raise PlanError(fault)
+
+
+def _record(found: Prediction) -> dict[str, Any]:
+    return {
+        "family": found.family,
+        "planner": found.planner,
+        "unit": found.unit,
+        "step_s": found.step_s,
+        "breakdown": msgspec.to_builtins(found.breakdown),
+        "phases_s": found.phases_s,
+        "source": found.source,
+    }
