@@ -43,10 +43,10 @@ def test_a_folder_and_its_files_are_a_trace(tmp_path):
 
 def test_what_profilers_write_goes_to_their_readers(tmp_path):
     for text in ('{"traceEvents": []}', '{"schemaVersion": 1, "traceEvents": [', "[]"):
-        with pytest.raises(TraceError, match=r"profile\.json"):
+        with pytest.raises(TraceError):
             read_job([written(tmp_path / "profile.json", text)])
     (tmp_path / "profile.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}'))
-    with pytest.raises(TraceError, match=r"profile\.json\.gz"):
+    with pytest.raises(TraceError):
         read_job([tmp_path / "profile.json.gz"])
 
 

@@ -253,7 +253,7 @@ def sim(
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[JOB...]",
+            metavar="JOB",
             help="A run folder, or files of torch.profiler; with --plan also a file of gradients, operators or tasks.",
         ),
     ] = None,

@@ -34,6 +34,7 @@ _READERS: dict[str, Callable[[Path], Job]] = {
     "operators": read_operator_graph,
     "tasks": read_tasks,
 }
+_HEAD: Any = dict[str, msgspec.Raw] | list[msgspec.Raw]
 _TRACES = ("traceEvents", "schema")
 """Keys of what torch.profiler writes."""
 
@@ -71,7 +72,7 @@ def _key(path: Path) -> str | None:
     if is_gzip(text):
         return None
     try:
-        found: Any = decode_json(text, dict[str, msgspec.Raw] | list[msgspec.Raw])
+        found: Any = decode_json(text, _HEAD)
     except msgspec.DecodeError as cause:
         if b'"traceEvents"' in text:
             return None
