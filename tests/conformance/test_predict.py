@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec.structs import replace as changed
 from tests.conformance.instances import CASES
 from wirewise.collective.network import Network
 from wirewise.cost import Links
-from wirewise.cost.gradients import V100, GroupCost
+from wirewise.cost.gradients import V100, CodecTimes, GroupCost
 from wirewise.plans import FusionPlan
 from wirewise.sim import BatchTimes, predict
 from wirewise.trace import GradientTensor, GradientTrace
@@ -117,3 +118,56 @@ def test_twice_the_bandwidth_is_never_slower(case):
     assert predicted(case, links=_twice_as_fast(case.instance.links)).step_s <= predicted(case).step_s * (
         1 + 1e-9
     )
+
+
+def _in_no_time(codecs):
+    """Costs of codecs that take no time at all."""
+    nothing = CodecTimes(((1.0, 0.0), (1e9, 0.0)), ((1.0, 0.0), (1e9, 0.0)))
+    return changed(V100, codecs={codec: nothing for codec in codecs if codec != "none"})
+
+
+# Bytes fall from left to right, by the scheme that all of them can take.
+LIGHTER = {
+    "all_reduce": ("none", "fp16", "randomk"),
+    "divisible": ("qsgd", "int4", "terngrad", "efsign"),
+    "all_gather": ("qsgd", "int4", "efsign", "topk"),
+}
+
+
+DPRO_AND_CUPCAKE = [
+    case
+    for case in CASES
+    if (case.grain == "gradients" and case.name == "trace")
+    or (case.grain == "modules" and case.planner == "dpro")
+]
+
+
+@pytest.mark.parametrize("scheme", LIGHTER)
+@pytest.mark.parametrize("case", DPRO_AND_CUPCAKE, ids=lambda case: f"{case.grain}/{case.id}")
+def test_fewer_bytes_are_never_slower_where_codecs_take_no_time(case, scheme):
+    plan, one, seconds = case.plan(), case.instance, []
+    job, costs = one.problem if case.grain == "modules" else one.job, _in_no_time(LIGHTER[scheme])
+    for codec in LIGHTER[scheme]:
+        buckets = tuple(changed(b, codec=codec, scheme=scheme) for b in plan.buckets)
+        seconds.append(predict(changed(plan, buckets=buckets), job, one.links, costs=costs).step_s)
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in itertools.pairwise(seconds)), seconds
+
+
+def test_fewer_bits_are_never_slower_where_codecs_take_no_time():
+    for case in CASES:
+        if case.grain == "bitwidth" and case.planner == "uniform":
+            plan, seconds = case.plan(), []
+            for bits in (32, 16, 8, 4, 2, 1):
+                channels = tuple(changed(c, bits=bytes([bits]) * len(c.bits)) for c in plan.channels)
+                lighter = changed(plan, channels=channels, forward_covers_backward=False)
+                seconds.append(predict(lighter, None, case.instance.links).step_s)
+            assert seconds == sorted(seconds, reverse=True)
+
+
+def test_fewer_rows_are_never_slower():
+    for case in CASES:
+        if case.grain == "cache":
+            plan = case.plan()
+            half = tuple(changed(m, fetched=tuple(rows / 2 for rows in m.fetched)) for m in plan.machines)
+            both = (predicted(case).step_s, predicted(case, plan=changed(plan, machines=half)).step_s)
+            assert both[1] <= both[0]
