@@ -320,11 +320,6 @@ def advise(
     advised(command, out, codecs, ratio, warmup, steps, trials, json)
 
 
-@_list.callback()
-def _listing() -> None:
-    """Keeps `list` a group while it has one command."""
-
-
 @_list.command()
 def systems(json: JsonOption = None) -> None:
     """List the published systems: what each is for, where it lives, how far it is."""
@@ -340,3 +335,15 @@ def systems(json: JsonOption = None) -> None:
         places = ["-", "-"] if system["status"] == "planned" else [system["command"], system["front_door"]]
         rows.append([system["title"], system["question"], system["status"], *places])
     print_table(["system", "question", "status", "command", "front door"], rows)
+
+
+@_list.command()
+def planners(json: JsonOption = None) -> None:
+    """List all planners by the family of plans that they make."""
+    from wirewise.planners import PLANNERS
+
+    write_json(json, {"planners": {family: list(names) for family, names in PLANNERS.items()}})
+    if json != "-":
+        print_table(
+            ["family", "planners"], [[family, ", ".join(names)] for family, names in PLANNERS.items()]
+        )

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["bitwidth", "cache", "collective", "fusion", "placement"]
+if TYPE_CHECKING:
+    from wirewise.planners import bitwidth, cache, collective, fusion, placement
+    from wirewise.planners.faces import PLANNERS, Planner, planner
+
+__all__ = [
+    "PLANNERS",
+    "Planner",
+    "bitwidth",
+    "cache",
+    "collective",
+    "fusion",
+    "placement",
+    "planner",
+]
+_FACES = ("PLANNERS", "Planner", "planner")
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    # A planner of one family needs no other.
+    if name in _FACES:
+        return getattr(importlib.import_module(f"{__name__}.faces"), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return importlib.import_module(f"{__name__}.{name}")

@@ -80,7 +80,7 @@ class ModuleTrace:
     hosts: Sequence[int]
     """Host of each rank."""
     slowdown: Sequence[float] = ()
-    """Factor of each rank's compute, [ranks]; none: all alike."""
+    """Factor of each rank's compute, [ranks]; empty where all are alike."""
     optimizer_s: float = 0.0
     comm_slots: int = 1
     """Collectives that run at once."""

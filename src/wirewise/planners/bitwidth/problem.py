@@ -110,6 +110,8 @@ class BitWidthProblem:
     exchanges: Sequence[ExchangeProblem]
     world_size: int
     param_bytes: int = 6
+    costs: ExchangeCosts | None = None
+    """Where they are not given apart; `planners.PLANNERS` plans with these."""
 
     def validate(self) -> None:
         """Raise if the weights cannot be used.
