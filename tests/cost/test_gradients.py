@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from wirewise.cost.gradients import (
     WIRES,
     CodecTimes,
     GradientCosts,
+    _possible,
     group_costs,
     load_costs,
     payload,
@@ -250,3 +253,15 @@ def test_wrong_links_are_refused(wrong):
     right |= {"latency_s": np.zeros((2, 2)), "intra_bytes_per_s": np.full(2, np.inf)}
     with pytest.raises(InputError, match="expected"):
         group_costs(V100, "efsign", Links(**(right | wrong)))
+
+
+def test_the_guide_names_the_schemes_of_all_codecs():
+    guide = Path(__file__).parents[2] / "docs" / "howto" / "compress-gradients.md"
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in guide.read_text(encoding="utf-8").splitlines()
+        if " | " in line
+    ]
+    told = {codec: row[3].split(", ") for row in rows if len(row) == 4 for codec in row[0].split(", ")}
+    for codec in WIRES.keys() - {"none"}:
+        assert told[f"`{codec}`"] == [f"`{scheme}`" for scheme in _possible(codec)]
