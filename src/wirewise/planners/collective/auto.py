@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 import msgspec
+from numba.core import event
 
 from wirewise.collective import ROOTED, Collective, Program
 from wirewise.collective.bounds import bound
@@ -56,6 +58,27 @@ class Choice(NamedTuple):
     """The reason for the choice, and what had no program to offer."""
 
 
+class _Clock(event.Listener):  # type: ignore[misc,unused-ignore]
+    """Seconds that are left for a search; compiling, once on a machine, takes nothing of them."""
+
+    def __init__(self, time_limit_s: float) -> None:
+        self._ends, self._depth, self._began = time.monotonic() + time_limit_s, 0, 0.0
+
+    @property
+    def left_s(self) -> float:
+        return self._ends - time.monotonic()
+
+    def on_start(self, event: Any) -> None:
+        if not self._depth:
+            self._began = time.monotonic()
+        self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._ends += time.monotonic() - self._began
+
+
 class _Tried(NamedTuple):
     name: str
     program: Program
@@ -79,41 +102,62 @@ def choose(
         problem: What for.
         planners: By name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this order, the
             quick ones first. One that fails is left out, and a note says why.
-        time_limit_s: For all; a quick planner gets half of what is left, the others equal parts.
+        time_limit_s: For all, without compiling; a quick planner gets half of what is left, the others equal parts.
         seed: Of the planners.
         gain: Part by which a program must beat what process groups do by themselves, or "builtin" is chosen.
 
     Raises:
         PlanError: Nothing has a program.
     """
-    ends = time.monotonic() + time_limit_s
-    least = bound(
-        problem.network, problem.collective, problem.size_bytes, root=problem.root, members=problem.members
-    )
-    notes: list[str] = []
-    tried = list(_known(problem, notes, ends))
+    clock, notes = _Clock(time_limit_s), list[str]()
+    with event.install_listener("numba:compile", clock):
+        least_s = bound(
+            problem.network,
+            problem.collective,
+            problem.size_bytes,
+            root=problem.root,
+            members=problem.members,
+        ).seconds
+        tried = list(_known(problem, notes, clock))
+        tried += _asked(
+            problem, planners, seed, min((t.seconds for t in tried), default=inf), least_s, notes, clock
+        )
+    return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least_s, gain, notes)
+
+
+def _asked(
+    problem: CollectiveProblem,
+    planners: Mapping[str, Callable[..., Program | Proposal]],
+    seed: int,
+    best_s: float,
+    least_s: float,
+    notes: list[str],
+    clock: _Clock,
+) -> Iterator[_Tried]:
+    """What planners find, until time is up or the best is near the bound."""
     ordered = sorted(planners, key=lambda name: name not in _QUICK)
     asked = [name for name in ordered if len(problem.group) <= _MANY_RANKS or name in _QUICK]
     for number, name in enumerate(asked):
-        left = ends - time.monotonic()
+        left_s = clock.left_s
         # A quick one finds something, however late it is.
-        late = left <= 0 and (bool(tried) or name not in _QUICK)
-        if late or min((t.seconds for t in tried), default=float("inf")) <= _NEAR_BOUND * least.seconds:
+        late = left_s <= 0 and (best_s < inf or name not in _QUICK)
+        if late or best_s <= _NEAR_BOUND * least_s:
             why = (
                 "the time limit was reached"
                 if late
                 else f"the best is within {_NEAR_BOUND - 1:.0%} of the bound"
             )
             notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
-            break
-        share = max(left, 0.0) / (2 if name in _QUICK else len(asked) - number)
+            return
+        share = max(left_s, 0.0) / (2 if name in _QUICK else len(asked) - number)
         make = partial(planners[name], problem, time_limit_s=share, seed=seed)
-        found = _tried(name, problem, make, notes, ends)
-        tried += [found] if found else []
-    return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least.seconds, gain, notes)
+        found = _tried(name, problem, make, notes, clock)
+        if found:
+            best_s = min(best_s, found.seconds)
+            yield found
 
 
-def _known(problem: CollectiveProblem, notes: list[str], ends: float) -> Iterator[_Tried]:
+def _known(problem: CollectiveProblem, notes: list[str], clock: _Clock) -> Iterator[_Tried]:
     """What process groups do, then the algorithms of `collective.builders` in both orders of ranks."""
     builtin = BUILTIN[problem.collective]
     ascending = tuple(range(len(problem.group)))
@@ -129,9 +173,9 @@ def _known(problem: CollectiveProblem, notes: list[str], ends: float) -> Iterato
     ]
     some = False
     for label, name, order in wanted:
-        if some and time.monotonic() > ends:
+        if some and clock.left_s < 0:
             return
-        found = _tried(label, problem, partial(_built, problem, name, order, hosts), notes, ends)
+        found = _tried(label, problem, partial(_built, problem, name, order, hosts), notes, clock)
         if found:
             some = True
             yield found
@@ -158,11 +202,11 @@ def _tried(
     problem: CollectiveProblem,
     make: Callable[[], Program | Proposal],
     notes: list[str],
-    ends: float,
+    clock: _Clock,
 ) -> _Tried | None:
     try:
         made, own_notes = proposal(make())
-        left_s = max(ends - time.monotonic(), LEAST_TIME_S)
+        left_s = max(clock.left_s, LEAST_TIME_S)
         program, seconds = with_best_segments(made, problem.network, problem.size_bytes, time_limit_s=left_s)
     except WirewiseError as error:
         notes.append(f"{name}: {error}")
