@@ -105,7 +105,7 @@ def _twice_as_fast(links):
         return replace(links.scaled(2.0), intra_bytes_per_s=2 * links.intra_bytes_per_s)
     if isinstance(links, Network):
         edges = [e._replace(bandwidth_bytes_per_s=2 * e.bandwidth_bytes_per_s) for e in links.edges]
-        return replace(links, edges=tuple(edges))
+        return changed(links, edges=tuple(edges))
     return changed(links, s_per_byte=links.s_per_byte / 2)
 
 
