@@ -75,7 +75,9 @@ def random_compression(seed, kind):
     for i in range(count):
         place = "inline" if kind in ("linear", "flat", "inline") else str(random.choice(PLACES))
         decode = ZERO if kind == "linear" and random.random() < 0.5 else curve()
-        options.append(Option("none" if i else "codec", "all_reduce", place, curve(), line(), decode))
+        # Where nothing is compressed nothing is decoded apart.
+        codec = "codec" if i == 0 else "none" if place == "inline" else f"codec{i}"
+        options.append(Option(codec, "all_reduce", place, curve(), line(), decode))
     return CompressionProblem(
         elements=elements.tolist(),
         gaps_s=(busy * random.random(n)).tolist(),
