@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.base import Plan
+from wirewise.plans.fusion import FusionPlan
 
 __all__ = ["expect", "links_or_none", "refuse", "same_parameters", "same_ranks"]
 
@@ -67,15 +68,12 @@ def same_parameters(names: Iterable[str], known: Iterable[str]) -> None:
         )
 
 
-def refuse(plan: Plan, fields: Iterable[str], why: str) -> None:
-    """Raise if one of the fields has another value than its default.
+def refuse(plan: FusionPlan, decisions: Iterable[str], why: str) -> None:
+    """Raise if the plan takes one of these decisions (`FusionPlan.decisions`).
 
     Raises:
         PlanError: Names the field.
     """
-    defaults = dict(zip(plan.__struct_fields__[::-1], plan.__struct_defaults__[::-1], strict=False))
-    for name in fields:
-        value = getattr(plan, name)
-        default = defaults[name]
-        if value != (default() if callable(default) else getattr(default, "factory", lambda d=default: d)()):
-            raise PlanError(f"{name} is {value!r} - at `$.{name}`; {why}")
+    for name in decisions:
+        if name in plan.decisions:
+            raise PlanError(f"{name} is {getattr(plan, name)!r} - at `$.{name}`; {why}")

@@ -50,6 +50,8 @@ def lower_operators(
         raise InputError(
             f"got overlap_rate {overlap_rate} and other_s {other_s}; expected a share above 0 and up to 1, and seconds"
         )
+    if all_reduce is not None and links is not None:
+        raise InputError("got links and all_reduce; both say what a bucket takes, expected one of them")
     line = _line(plan, job, links, costs) if all_reduce is None else all_reduce
     seconds = regions or AnalyticCosts(job)
     found = replay(
