@@ -111,7 +111,8 @@ def random_plan(model: nn.Module, ranks: int, seed: int) -> FusionPlan:
     for bucket in plan.buckets:
         codec, scheme = draw.choice(ways)
         decode = draw.choice(["inline", "lazy", "queue"])
-        buckets.append(msgspec.structs.replace(bucket, codec=codec, scheme=scheme, decode=decode))
+        place = "inline" if codec == "none" else decode
+        buckets.append(msgspec.structs.replace(bucket, codec=codec, scheme=scheme, decode=place))
     return msgspec.structs.replace(plan, buckets=tuple(buckets))
 
 
