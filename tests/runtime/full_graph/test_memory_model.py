@@ -64,12 +64,13 @@ def held(trainer: fg.Trainer) -> dict[str, int]:
     gradients = [p.grad for p in parameters]
     # All but those of the last evaluation, which the formula leaves out.
     last = "-32" if exchange.evaluation_bits != 32 else None
+    travelling = [[bucket.flats, bucket.pieces] for bucket in trainer.reducer.buckets]
     lanes = [lane for name, lane in exchange.lanes.items() if last is None or not name.endswith(last)]
     return {
         "inputs": held_bytes([tensors._inputs, tensors.split_rows], part=part),
         "matrices": held_bytes(tensors._hoods, part=part),
         "messages": held_bytes([lanes, exchange.forward_route, exchange.backward_route], part=part),
-        "parameters": held_bytes([parameters, gradients, moments, trainer.reducer._wire], part=part),
+        "parameters": held_bytes([parameters, gradients, moments, travelling], part=part),
     }
 
 
