@@ -8,7 +8,7 @@ from numba.core.event import trigger_event
 from tests.planners.collective.networks import four_unequal, groups, ring, switch
 from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import algorithms, build
-from wirewise.errors import PlanError, ProgramError, WirewiseError
+from wirewise.errors import InputError, PlanError, ProgramError, WirewiseError
 from wirewise.planners.collective import PLANNERS as ALL
 from wirewise.planners.collective import CollectiveProblem, adapt, greedy, plan, sccl
 from wirewise.planners.collective.adapt import distances
@@ -34,24 +34,25 @@ def test_choice_is_right_and_no_slower_than_the_builtin(net, collective):
     seconds = simulate(choice.program, net, wanted.size_bytes).finish_s
     times = {c.name: c.predicted_s for c in choice.candidates}
     assert seconds == pytest.approx(times[choice.program.name])
-    assert seconds <= times["builtin"]
     assert list(times.values()) == sorted(times.values())
+    assert seconds <= min(times.values()) * (1 + 1e-9)
+    if times["builtin"] <= seconds:
+        assert choice.program.name == "builtin"
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
 @pytest.mark.parametrize("net", [four_unequal(), switch(3), groups([2, 2], 1e9, 1e8)], ids=lambda n: n.name)
 def test_no_planner_alone_is_better_within_the_same_time(net, collective):
-    """But for what is given up on purpose: 2 % to the bound for time to plan, 5 % for fewer messages."""
+    """Within 2 % of the bound no more are asked, so that the time is not spent on what can be no better."""
     wanted, alone = problem(net, collective, root=0), []
     for name in ALL:
         try:
             alone.append(plan(wanted, method=name, time_limit_s=1.0).predicted_s)
         except WirewiseError:
             continue
-    found = plan(wanted, time_limit_s=1.0, gain=0.0)
+    found = plan(wanted, time_limit_s=1.0)
     assert len(alone) >= 3
-    assert found.candidates[0].predicted_s <= max(min(alone) * (1 + 1e-9), 1.02 * found.bound_s)
-    assert found.predicted_s <= 1.05 * found.candidates[0].predicted_s
+    assert found.predicted_s <= max(min(alone) * (1 + 1e-9), 1.02 * found.bound_s)
 
 
 def test_compiling_takes_no_time_of_other_planners():
@@ -80,9 +81,22 @@ def test_small_and_large_messages_take_other_algorithms():
 
 
 def test_without_gain_the_builtin_is_taken():
-    choice = choose(problem(switch(4), "all_gather", 64e6), PLANNERS, time_limit_s=2.0)
+    choice = choose(problem(switch(4), "scatter", 64e6), PLANNERS, time_limit_s=2.0)
     assert choice.program.name == "builtin"
-    assert "no gain of 10%" in choice.notes[0]
+    assert "and nothing less" in choice.notes[0]
+
+
+def test_a_gain_that_is_asked_for_decides():
+    wanted = problem(four_unequal(), "all_gather", 16e6)
+    quickest = choose(wanted, {}).candidates
+    saved = 1 - quickest[0].predicted_s / next(c.predicted_s for c in quickest if c.name == "builtin")
+    assert 0 < saved < 0.9
+    assert choose(wanted, {}, gain=0.99 * saved).program.name != "builtin"
+    choice = choose(wanted, {}, gain=min(1.01 * saved, 0.99))
+    assert choice.program.name == "builtin"
+    assert "no gain of" in choice.notes[0]
+    with pytest.raises(InputError, match=r"gain is 1\.5; expected a share"):
+        choose(wanted, {}, gain=1.5)
 
 
 def test_choice_is_explained():

@@ -14,7 +14,7 @@ from numba.core import event
 from wirewise.collective import ROOTED, Collective, Program
 from wirewise.collective.bounds import bound
 from wirewise.collective.builders import algorithms, build
-from wirewise.errors import PlanError, WirewiseError
+from wirewise.errors import InputError, PlanError, WirewiseError
 from wirewise.planners.collective.adapt import distances, grouped
 from wirewise.planners.collective.combine import renumbered
 from wirewise.planners.collective.orders import near_order
@@ -37,9 +37,8 @@ BUILTIN: dict[Collective, str] = {
 """What process groups do by themselves (gloo's defaults), whatever the network; the candidate "builtin"."""
 _NEAR_BOUND = 1.02
 """Where the best program is so near the bound, further planners are not asked."""
-_ALIKE = 0.05
-"""Of programs that differ by less than this part, the one with the fewest messages is taken: handling a message takes
-processor time, which the simulation leaves out."""
+_ALIKE = 1e-9
+"""Relative difference of programs that are equally quick."""
 _MANY_RANKS = 64
 """Above it, only the quick planners are asked."""
 _QUICK = ("adapt", "greedy")
@@ -52,8 +51,7 @@ class Choice(NamedTuple):
 
     program: Program
     candidates: tuple[Candidate, ...]
-    """All that were simulated, the quickest first. `program` need not be the first: of those that are about as quick
-    the one with the fewest messages is taken, and see `gain`."""
+    """All that were simulated, the quickest first. `program` is as quick as the first, unless a gain was asked for."""
     notes: tuple[str, ...]
     """The reason for the choice, and what had no program to offer."""
 
@@ -91,10 +89,11 @@ def choose(
     *,
     time_limit_s: float = 60.0,
     seed: int = 0,
-    gain: float = 0.1,
+    gain: float = 0.0,
 ) -> Choice:
-    """The program of least simulated time among known algorithms and planners.
+    """Choose the program of least simulated time among known algorithms and planners.
 
+    Of equally quick programs it is what process groups do by themselves, "builtin", or else the one of fewest messages.
     Each known algorithm is tried with ranks in ascending order and in an order of near neighbours, and each program in
     the number of segments that suits it best.
 
@@ -104,11 +103,15 @@ def choose(
             quick ones first. One that fails is left out, and a note says why.
         time_limit_s: For all, without compiling; a quick planner gets half of what is left, the others equal parts.
         seed: Of the planners.
-        gain: Part by which a program must beat what process groups do by themselves, or "builtin" is chosen.
+        gain: Share of its time that a program has to save to be preferred to a simpler one: to one of fewer messages,
+            as handling a message takes processor time, which the simulation leaves out, and to "builtin".
 
     Raises:
+        InputError: A gain that is not from 0 to below 1.
         PlanError: Nothing has a program.
     """
+    if not 0 <= gain < 1:
+        raise InputError(f"gain is {gain}; expected a share of a program's time from 0 to below 1")
     clock, notes = _Clock(time_limit_s), list[str]()
     with event.install_listener("numba:compile", clock):
         least_s = bound(
@@ -231,17 +234,18 @@ def _chosen(
         raise PlanError(
             f"nothing has a program for {problem.collective} on {problem.network.name!r}: {'; '.join(notes)}"
         )
-    best = min((t for t in tried if t.seconds <= (1 + _ALIKE) * tried[0].seconds), key=_messages)
+    quickest_s = tried[0].seconds
+    alike = [t for t in tried if (1 - gain) * t.seconds <= (1 + _ALIKE) * quickest_s]
     builtin = next((t for t in tried if t.name == "builtin"), None)
-    if builtin is not None and best.seconds >= (1 - gain) * builtin.seconds:
-        why = (
-            f"builtin takes {builtin.seconds:.3g} s, {best.name} {best.seconds:.3g} s: no gain of {gain:.0%}"
-        )
-        best = builtin
-    elif builtin is not None:
-        why = f"{best.name} takes {best.seconds:.3g} s, {builtin.seconds / best.seconds:.2f} times as fast as builtin"
-    else:
+    best = builtin if builtin in alike and builtin is not None else min(alike, key=_messages)
+    if builtin is None:
         why = f"{best.name} takes {best.seconds:.3g} s; builtin has no routes here"
+    elif best is not builtin:
+        why = f"{best.name} takes {best.seconds:.3g} s, {builtin.seconds / best.seconds:.2f} times as fast as builtin"
+    elif gain:
+        why = f"builtin takes {best.seconds:.3g} s, {tried[0].name} {quickest_s:.3g} s: no gain of {gain:.0%}"
+    else:
+        why = f"builtin takes {best.seconds:.3g} s, and nothing less"
     if least_s > 0:
         why += f"; {best.seconds / least_s:.3f} of the bound"
     candidates = tuple(
