@@ -54,6 +54,25 @@ def test_tcp_gets_the_nominal_rate(rate: str, size_bytes: int) -> None:
     assert found == pytest.approx(1.0, rel=0.1)
 
 
+def test_both_ends_of_a_connection_use_cubic() -> None:
+    controls = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    if "cubic" not in controls:
+        pytest.skip(f"the kernel has {', '.join(controls)} and no cubic, which the lab then cannot name")
+    ends = {
+        "accept": "with socket.create_server((sys.argv[2], 5000)) as server: peer, _ = server.accept()",
+        "connect": "time.sleep(0.5); peer = socket.create_connection((sys.argv[2], 5000))",
+    }
+    tell = "print(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b'\\0').decode())"
+    with Lab(2, "1gbit") as lab:
+        commands = [
+            [sys.executable, "-S", "-c", f"import socket, sys, time\n{how}\n{tell}", name, lab.address(0)]
+            for name, how in ends.items()
+        ]
+        result = lab.run(commands, launcher="none", timeout_s=30)
+    assert result.ok, result
+    assert [tail[0] for tail in result.tails] == ["cubic", "cubic"]
+
+
 def test_links_differ_in_both_directions_and_change() -> None:
     with Lab(3, "100mbit", {1: "20mbit"}) as lab:
         assert lab.rates == [12.5e6, 2.5e6, 12.5e6]
