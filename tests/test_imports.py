@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import wirewise
+from wirewise import plans, trace
 
 TORCH_FREE = [
     "wirewise",
@@ -46,6 +47,14 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_planning_does_not_load_torch():
     assert "torch" not in loaded_by("import " + ", ".join(TORCH_FREE))
+
+
+def test_records_of_plans_do_not_load_readers_of_traces():
+    assert "wirewise.trace" not in loaded_by("import wirewise.plans")
+
+
+def test_kinds_of_tasks_are_the_same_in_traces_and_plans():
+    assert trace.tasks.TaskKind == plans.placement.TaskKind
 
 
 @pytest.mark.parametrize(

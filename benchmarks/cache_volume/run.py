@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import pymetis
 import torch
+from lookahead import fetched_rows, remote_rows
 from scipy.sparse import csr_matrix
 
 from common import Page, arguments, spread, verdict
@@ -30,11 +31,9 @@ from wirewise.graph.sampling import SEMANTICS, NeighborSampler
 from wirewise.planners.cache import (
     POLICIES,
     CacheProblem,
-    fetched_rows,
     inclusion,
     keep,
     missed,
-    remote_rows,
     seed_probability,
 )
 

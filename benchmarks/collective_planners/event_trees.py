@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from benchmarks.collective_planners.adapt_rules import Act, Broadcast, Post, Reduce, Rules, Send, Windows
 
-from wirewise.collective.adapt import Act, Broadcast, Post, Reduce, Rules, Send, Windows
 from wirewise.errors import InputError
 
 __all__ = ["Noise", "Tree", "WaitForAll", "binomial", "chain", "mean_s", "rules_of"]

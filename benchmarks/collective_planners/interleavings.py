@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from wirewise.collective.adapt import Act, Add, Post, Rules, Send
+from benchmarks.collective_planners.adapt_rules import Act, Add, Post, Rules, Send
 
 __all__ = ["Explored", "explore"]
 

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from common import Page, arguments, verdict
+from random_steps import DEVICE, random_step
 from wirewise.cost.link import LinkCost
 from wirewise.planners.fusion.disco import AnalyticCosts, Knobs, StepModel, search
-from wirewise.planners.fusion.disco.synthetic import DEVICE, random_step
 
 PRESETS = {
     # Layers and links of the random steps; seeds and layers of the knobs; models; passes over their operators.

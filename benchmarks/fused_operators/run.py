@@ -30,13 +30,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+from passes import least_of
 
 from common import Page, arguments, scratch, verdict
 from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.estimator import VECTORS, shipped, vectors_here
 from wirewise.recipes.fused_models import SOURCES
 from wirewise.recipes.fused_operators import accuracy, learn, seen, split, structure_of
-from wirewise.recipes.fused_samples import collect, key_of, least_of, read_samples
+from wirewise.recipes.fused_samples import collect, key_of, read_samples
 
 WITHIN, ORDER = 0.9, 0.95
 PRESETS = {

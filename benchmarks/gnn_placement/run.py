@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from common import Page, arguments, scratch, verdict
+from random_tasks import random_tasks
 from wirewise.cost import Links
 from wirewise.graph import BlockModel, block_model, load, partition
 from wirewise.graph.sampling import seed_batches
@@ -36,7 +37,7 @@ from wirewise.planners.placement import (
     search,
 )
 from wirewise.recipes.gnn_tasks import Job, lab_problem, run
-from wirewise.sim.flows import POLICIES, FlowSimulator, random_tasks
+from wirewise.sim.flows import POLICIES, FlowSimulator
 from wirewise.topology import lab_hosts
 
 PRESETS = {

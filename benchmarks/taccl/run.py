@@ -8,11 +8,13 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from machines import machine_network
+
 from common import Page, arguments, verdict
 from wirewise.collective import check, network
 from wirewise.collective.bounds import bound
 from wirewise.planners.collective import CollectiveProblem, with_best_segments
-from wirewise.planners.collective.taccl import PROFILES, SKETCHES, machine_network, results, synthesize
+from wirewise.planners.collective.taccl import PROFILES, SKETCHES, results, synthesize
 from wirewise.planners.collective.taccl.greedy import match
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.logical import logical

@@ -19,7 +19,7 @@ import msgspec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ArchiveError", "decode_json", "decode_text", "gunzip", "is_gzip", "read_npz"]
+__all__ = ["ArchiveError", "decode_json", "gunzip", "is_gzip", "read_npz"]
 
 T = TypeVar("T")
 _GZIP = b"\x1f\x8b"
@@ -68,18 +68,6 @@ def decode_json(text: bytes | str, kind: Any = Any, strict: bool = True) -> Any:
         raise msgspec.DecodeError(_no_utf8(error)) from error
     except (UnicodeEncodeError, OverflowError) as error:
         raise msgspec.DecodeError(f"a value cannot be read ({error})") from error
-
-
-def decode_text(raw: bytes) -> str:
-    """UTF-8 text, with or without a byte-order mark.
-
-    Raises:
-        msgspec.DecodeError: It is not UTF-8; names the line.
-    """
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(_no_utf8(error)) from error
 
 
 def _no_utf8(error: UnicodeDecodeError) -> str:

@@ -9,12 +9,13 @@ from itertools import product
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.fused_operators.passes import least_of
+from benchmarks.random_steps import random_graph
 from tests.benchmarks.test_benchmarks import load
 
-from wirewise.planners.fusion.disco.synthetic import random_graph
 from wirewise.recipes import fused_samples
 from wirewise.recipes.fused_operators import accuracy, split, structure_of
-from wirewise.recipes.fused_samples import Sample, least_of
+from wirewise.recipes.fused_samples import Sample
 
 
 def samples(seed: int) -> list[Sample]:

@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from benchmarks.random_tasks import random_tasks
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
 from wirewise.planners.placement import plan, problem_of
 from wirewise.plans import BitWidthPlan, ChannelBits, save
-from wirewise.sim.flows import random_tasks
 from wirewise.topology import lab_hosts
 from wirewise.topology import save as save_topology
 from wirewise.trace import write_tasks

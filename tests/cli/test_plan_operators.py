@@ -6,11 +6,11 @@ import json
 
 import msgspec
 import pytest
+from benchmarks.random_steps import DEVICE, random_step
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
 from wirewise.planners.fusion.disco import AnalyticCosts
-from wirewise.planners.fusion.disco.synthetic import DEVICE, random_step
 from wirewise.plans import load
 from wirewise.trace import read_operator_graph
 

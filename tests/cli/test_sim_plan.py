@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from benchmarks.random_steps import DEVICE, random_step
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from tests.trace.synthetic import make
 from wirewise.cli.main import app
 from wirewise.planners.fusion.disco import AnalyticCosts
-from wirewise.planners.fusion.disco.synthetic import DEVICE, random_step
 from wirewise.plans import BitWidthPlan, ChannelBits, load, save
 from wirewise.sim import predict
 from wirewise.topology import lab_hosts, preset

@@ -16,6 +16,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.random_steps import random_graph, random_step
+from benchmarks.random_tasks import random_tasks
 
 from tests.planners.bitwidth import problems as bitwidth_problems
 from tests.planners.cache.problems import block_problem
@@ -31,10 +33,8 @@ from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.fusion import cupcake, disco
-from wirewise.planners.fusion.disco.synthetic import random_graph, random_step
 from wirewise.planners.placement import PlacementProblem
 from wirewise.plans import Plan
-from wirewise.sim.flows import random_tasks
 from wirewise.trace import GradientTensor, GradientTrace
 
 __all__ = ["CASES", "GRAINS", "INSTANCES", "REFUSED", "REGISTRIES", "Case", "Instance"]

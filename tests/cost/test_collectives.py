@@ -7,7 +7,7 @@ import pytest
 from tests.sim.test_programs import ADD_S_PER_BYTE, LATENCY_S, S_PER_BYTE, crossbar
 from wirewise.collective import Program, Transfer
 from wirewise.collective.builders import BUILDERS, build
-from wirewise.cost.collectives import CLOSED_FORMS, best_segments, closed_form, count, lower_bound
+from wirewise.cost.collectives import CLOSED_FORMS, closed_form, count, lower_bound
 from wirewise.errors import ProgramError
 from wirewise.sim.programs import simulate
 
@@ -94,22 +94,6 @@ def test_pat_beyond_one_message_of_blocks(ranks):
         assert counts == form
 
 
-@pytest.mark.parametrize("algorithm", PIPELINES)
-@pytest.mark.parametrize(("ranks", "size_bytes"), [(2, 1e6), (8, 1e3), (8, 1e8), (30, 1e7)])
-def test_best_segments_beats_its_neighbours(algorithm, ranks, size_bytes):
-    best = best_segments(algorithm, ranks, size_bytes, LATENCY_S, S_PER_BYTE)
-
-    def seconds(segments):
-        form = closed_form("broadcast", algorithm, ranks, segments)
-        return form.seconds(size_bytes, LATENCY_S, S_PER_BYTE)
-
-    assert seconds(best) <= min(seconds(m) for m in {max(1, best - 1), best + 1, 1, 2 * best, 10 * best})
-
-
-def test_the_square_root():
-    assert best_segments("chain", 102, 9e6, 9e-6, 1e-9) == round((100 * 9e6 * 1e-9 / 9e-6) ** 0.5)
-
-
 def test_textbook_figures():
     """Spelled out once, so that a slip in the shared helpers shows."""
     eight = {
@@ -141,5 +125,3 @@ def test_what_has_no_closed_form():
         closed_form("all_reduce", "hierarchical", 8)
     with pytest.raises(ProgramError, match="at least 2 ranks"):
         closed_form("all_reduce", "ring", 1)
-    with pytest.raises(ProgramError, match="expected one of chain, double_tree"):
-        best_segments("ring", 8, 1e6, 1e-6, 1e-9)

@@ -15,7 +15,6 @@ from wirewise.cost import (
     Links,
     break_even_bytes_per_s,
     exposed_s,
-    ring_rounds,
     speedup_bound,
 )
 from wirewise.errors import InputError
@@ -65,7 +64,6 @@ def test_a_slow_host_slows_what_enters_and_leaves_it_only():
 
 
 def test_ring_is_the_sum_over_rounds_of_the_slowest_channel():
-    assert ring_rounds(3) == [[(0, 1), (1, 2), (2, 0)], [(0, 2), (1, 0), (2, 1)]]
     size = full(3, 100)
     size[0, 1] = 300
     assert Links.of_pairs(FAST, 3, ring=True).wire_s(size) == pytest.approx([4.0 + 2.0] * 3)

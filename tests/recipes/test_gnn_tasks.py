@@ -5,6 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.random_tasks import random_tasks
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
@@ -22,7 +23,6 @@ from wirewise.recipes.gnn_tasks import (
     run,
     summarise,
 )
-from wirewise.sim.flows import random_tasks
 from wirewise.trace import write_tasks
 
 LINKS = ("200mbit", "50mbit")

@@ -3,10 +3,10 @@
 import itertools
 
 import pytest
+from benchmarks.collective_planners.adapt_rules import Broadcast, Post, Reduce, Send, Windows
 from benchmarks.collective_planners.event_trees import Noise, Tree, binomial, chain, mean_s, rules_of
 from benchmarks.collective_planners.interleavings import explore
 
-from wirewise.collective.adapt import Broadcast, Post, Reduce, Send, Windows
 from wirewise.errors import InputError
 
 SEGMENT_S = 65536 / 1.25e9

@@ -4,7 +4,6 @@ import itertools
 import subprocess
 import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
@@ -64,15 +63,6 @@ def test_gpus_of_one_pcie_switch_are_nearer() -> None:
     near, far = path_between(made, "gpu0", "gpu1"), path_between(made, "gpu0", "gpu4")
     assert near is not None and far is not None
     assert (len(near.links), len(far.links)) == (2, 4)
-
-
-def test_a_lab_has_its_rates() -> None:
-    made = topology.from_lab(SimpleNamespace(rates=[25e6, 6.25e6, 125e6]), latency_s=1e-4)
-    assert made.ranks == ("host0", "host1", "host2")
-    assert _rate(made, "host0", "host2") == 25e6
-    assert _rate(made, "host2", "host1") == 6.25e6
-    path = path_between(made, "host0", "host1")
-    assert path is not None and path.latency_s == pytest.approx(1e-4)
 
 
 def test_sized_presets() -> None:

@@ -28,7 +28,7 @@ def test_a_key_tells_the_grain(value, kind, tmp_path):
 
 
 def test_operators_are_told(tmp_path):
-    from wirewise.planners.fusion.disco.synthetic import random_step
+    from benchmarks.random_steps import random_step
 
     random_step(1, 2).save(tmp_path / "graph.json")
     assert isinstance(read_job([tmp_path / "graph.json"]), OperatorGraph)

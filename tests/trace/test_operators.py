@@ -1,9 +1,9 @@
 """Files of operators."""
 
 import pytest
+from benchmarks.random_steps import random_step
 
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco.synthetic import random_step
 from wirewise.trace import read_operator_graph
 
 

@@ -2,7 +2,7 @@
 
 from wirewise.cost.closed_forms import CLOSED_FORMS, ClosedForm, Counts
 from wirewise.cost.codec import CodecCost, fit_codec
-from wirewise.cost.collectives import LowerBound, best_segments, closed_form, count, lower_bound
+from wirewise.cost.collectives import LowerBound, closed_form, count, lower_bound
 from wirewise.cost.exchange import (
     EpochModel,
     ExchangeCosts,
@@ -17,7 +17,6 @@ from wirewise.cost.links import TCP_PAYLOAD, Links
 from wirewise.cost.pairs import PairCosts
 from wirewise.cost.traces import interference_of
 from wirewise.cost.transfers import TransferCost, TransferSample, fit_transfers
-from wirewise.cost.wire import ring_rounds
 
 __all__ = [
     "CLOSED_FORMS",
@@ -37,7 +36,6 @@ __all__ = [
     "PairEstimator",
     "TransferCost",
     "TransferSample",
-    "best_segments",
     "break_even_bytes_per_s",
     "closed_form",
     "count",
@@ -49,6 +47,5 @@ __all__ = [
     "interference_of",
     "load_costs",
     "lower_bound",
-    "ring_rounds",
     "speedup_bound",
 ]

@@ -7,7 +7,6 @@ operations in MPICH", 2005). Sizes are parts of the larger buffer of a rank, in 
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ __all__ = [
     "ClosedForm",
     "Counts",
     "LowerBound",
-    "best_segments",
     "closed_form",
     "count",
     "lower_bound",
@@ -93,26 +91,3 @@ def lower_bound(collective: Collective, ranks: int) -> LowerBound:
     }
     added = part if collective in REDUCING else Fraction(0)
     return LowerBound((ranks - 1).bit_length(), moved.get(collective, part), added)
-
-
-def best_segments(
-    algorithm: str,
-    ranks: int,
-    size_bytes: float,
-    latency_s: float,
-    s_per_byte: float,
-    reduce_s_per_byte: float = 0.0,
-) -> int:
-    """Segments that make a chain or a double tree fastest: the square root of what they trade, rounded well.
-
-    Raises:
-        ProgramError: Another algorithm.
-    """
-    forms = {"chain": (ranks - 2, 1.0), "double_tree": (Ranks(ranks).log, 0.5)}
-    if algorithm not in forms:
-        raise ProgramError(f"got the algorithm {algorithm!r}; expected one of {', '.join(forms)}")
-    depth, part = forms[algorithm]
-    moving_s = part * size_bytes * (s_per_byte + reduce_s_per_byte)
-    best = math.sqrt(depth * moving_s / latency_s) if latency_s > 0 else float(max(1.0, size_bytes))
-    near = (max(1, math.floor(best)), max(1, math.ceil(best)))
-    return min(near, key=lambda m: (depth + m) * (latency_s + moving_s / m))

@@ -18,7 +18,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Channels", "competing_bytes", "exchange_s", "ring_rounds", "wire_kernel"]
+__all__ = ["Channels", "competing_bytes", "exchange_s", "wire_kernel"]
 
 Matrix = NDArray[np.float64]
 
@@ -105,8 +105,3 @@ def competing_bytes(size: Matrix | NDArray[np.int64], channels: Channels) -> Mat
     out_s, in_s = channels.out_s * egress[host], channels.in_s * ingress[host]
     pair = np.where(out_s[:, None] >= in_s[None, :], egress[host][:, None], ingress[host][None])
     return np.where(crosses & (size > 0), pair, size).astype(np.float64)
-
-
-def ring_rounds(world_size: int) -> list[list[tuple[int, int]]]:
-    """Channels (sender, receiver) of each round of a ring all-to-all."""
-    return [[(s, (s + k) % world_size) for s in range(world_size)] for k in range(1, world_size)]

@@ -26,7 +26,7 @@ from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Segment, module_of
 from wirewise.trace.operators import Operator, OperatorGraph
 
-__all__ = ["Sample", "collect", "collect_step", "key_of", "least_of", "read_samples", "samples_of"]
+__all__ = ["Sample", "collect", "collect_step", "key_of", "read_samples", "samples_of"]
 
 _SMALLEST, _LARGEST = 2**11, 2**22.5
 """Elements of the largest value of a region, at the least and the greatest batch."""
@@ -138,33 +138,9 @@ def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
         ) from cause
 
 
-def least_of(passes: Sequence[Sequence[Sequence[Sample]]]) -> list[list[Sample]]:
-    """The regions of the first of some passes over the same draws, with the least times that any of them measured.
-
-    A neighbour's load may last for minutes, longer than the measuring of one region.
-    """
-    found = [{key_of(one): one for region in regions for one in region} for regions in passes]
-    return [
-        [_least([own[key] for own in found if (key := key_of(one)) in own]) for one in r] for r in passes[0]
-    ]
-
-
 def key_of(one: Sample) -> tuple[Any, ...]:
     """The same in all passes over the same draws."""
     return one.source, one.draw, one.size, one.operators, one.outputs, one.details
-
-
-def _least(measured: Sequence[Sample]) -> Sample:
-    first, graph = measured[0], measured[0].graph
-    alone = zip(*(one.graph.operators for one in measured), strict=True)
-    operators = tuple(
-        msgspec.structs.replace(same[0], time_s=min(one.time_s for one in same)) for same in alone
-    )
-    return msgspec.structs.replace(
-        first,
-        graph=msgspec.structs.replace(graph, operators=operators),
-        seconds=min(one.seconds for one in measured),
-    )
 
 
 def _regions(random: Random, source: str, sizes: int, count: int) -> Iterator[list[Sample]]:

@@ -4,7 +4,7 @@ from wirewise.topology.files import dumps, load, loads, save
 from wirewise.topology.measured import from_pairs
 from wirewise.topology.model import Device, Host, Link, Switch, Topology
 from wirewise.topology.paths import Path, link_between, neighbours, path_between
-from wirewise.topology.presets import PRESETS, from_lab, lab_hosts, preset
+from wirewise.topology.presets import PRESETS, lab_hosts, preset
 from wirewise.topology.processor import processor
 from wirewise.topology.smi import from_smi
 
@@ -17,7 +17,6 @@ __all__ = [
     "Switch",
     "Topology",
     "dumps",
-    "from_lab",
     "from_pairs",
     "from_smi",
     "lab_hosts",

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from wirewise import units
 from wirewise.errors import TopologyError
 from wirewise.topology.machines import MACHINES, machine
 from wirewise.topology.model import Device, Host, Link, LinkKind, Switch, Topology
 
-__all__ = ["PRESETS", "dgx1p", "dgx1v", "from_lab", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
+__all__ = ["PRESETS", "dgx1p", "dgx1v", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
 
 _GB = 1e9
 _PCIE_LANES = 16
@@ -47,15 +46,6 @@ _CUBE_MESH = {
 }  # fmt: skip
 
 
-class LabLike(Protocol):
-    """The part of a lab that a topology is made from."""
-
-    @property
-    def rates(self) -> Sequence[float]:
-        """Bytes per second of each host's link."""
-        ...
-
-
 def lab_hosts(rates: Sequence[str | float], *, latency_s: float = _LAB_LATENCY_S) -> Topology:
     """Hosts around one network switch, as `wirewise lab` builds them; each host is one rank.
 
@@ -78,11 +68,6 @@ def lab_hosts(rates: Sequence[str | float], *, latency_s: float = _LAB_LATENCY_S
             for host, rate in zip(hosts, rates, strict=True)
         ),
     )
-
-
-def from_lab(lab: LabLike, *, latency_s: float = _LAB_LATENCY_S) -> Topology:
-    """The topology of a lab with the rates that its links have now."""
-    return lab_hosts(lab.rates, latency_s=latency_s)
 
 
 def pcie_machine(gpus: int, *, generation: int = 4) -> Topology:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -56,17 +54,6 @@ def test_duplicate_edges_both_count():
     csr = Csr([0, 2], [1, 1], np.array([1.0, 2.0]), num_columns=2)
     assert csr.num_entries == 2
     assert csr.transposed.num_entries == 2
-
-
-def test_from_sparse_rows_and_read_only_arrays():
-    rows = SimpleNamespace(
-        indptr=np.array([0, 1, 3]), indices=np.array([1, 0, 2], np.int32), data=None, num_columns=3
-    )
-    for array in (rows.indptr, rows.indices):
-        array.flags.writeable = False
-    csr = Csr.from_sparse_rows(rows, dtype=torch.float64)
-    assert csr.weight.dtype == torch.float64
-    np.testing.assert_array_equal(dense(csr), [[0, 1, 0], [1, 0, 1]])
 
 
 def test_from_scipy_takes_any_format():

@@ -10,7 +10,6 @@ from wirewise.planners.bitwidth import (
     BitWidthProblem,
     ChannelProblem,
     ExchangeProblem,
-    boundary_scores,
     noise_factor,
 )
 from wirewise.planners.bitwidth.problem import BFLOAT16_NOISE, make_plan
@@ -49,22 +48,6 @@ def test_channel_noise_uses_energies_for_bfloat16_only():
     assert plain.noise(bits) == pytest.approx(1 / 225 + 2 * noise_factor(16))
     known = channel([1.0, 2.0, 3.0], energies=np.array([9.0, 5.0, 9.0]))
     assert known.noise(bits) == pytest.approx(1 / 225 + 5 * BFLOAT16_NOISE)
-
-
-def test_scores_add_squares_by_default_and_do_not_overweight_hubs():
-    message, alpha = np.array([0, 0, 0, 1]), np.array([0.1, 0.1, 0.1, 0.3])
-    assert boundary_scores(message, alpha, 3) == pytest.approx([0.03, 0.09, 0.0])
-    assert boundary_scores(message, alpha, 3, combine="square_of_sum") == pytest.approx([0.09, 0.09, 0.0])
-    with pytest.raises(PlanError, match="combine"):
-        boundary_scores(message, alpha, 3, combine="sum")
-
-
-def test_score_is_the_output_error_of_independent_noise():
-    rng = np.random.default_rng(1)
-    message, alpha = rng.integers(0, 5, 40), rng.random(40)
-    error = rng.normal(size=(20_000, 5))
-    measured = ((error[:, message] * alpha) ** 2).sum(axis=1).mean()
-    assert boundary_scores(message, alpha, 5).sum() == pytest.approx(measured, rel=0.03)
 
 
 def test_weight_sigma():

@@ -1,8 +1,5 @@
 """Cache plans: budgets, predictions, and caches that look ahead."""
 
-from itertools import permutations
-
-import numpy as np
 import pytest
 
 from tests.planners.cache.problems import block_problem
@@ -10,14 +7,9 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.cache import (
     POLICIES,
-    best_split,
-    fetched_rows,
-    keep,
     missed,
     plan,
     plans,
-    remote_rows,
-    share_budget,
 )
 from wirewise.sim import BatchTimes, predict
 
@@ -58,17 +50,6 @@ def test_plans_of_all_policies(problem):
     assert found["vip"][2.0].remaining == pytest.approx(0.0, abs=1e-6)
 
 
-def test_budgets_go_where_rows_cost_most(problem):
-    scores = [POLICIES["vip"](problem, machine) for machine in range(3)]
-    even = share_budget(problem, scores, 900)
-    slow = share_budget(problem, scores, 900, row_s=[5e-6, 1e-6, 1e-6])
-    assert sum(even) == sum(slow) == 900
-    assert slow[0] > even[0]
-    together = [plan(problem, policy="vip", budgets=rooms) for rooms in (even, [300, 300, 300])]
-    fetched = [sum(sum(machine.fetched) for machine in one.machines) for one in together]
-    assert fetched[0] <= fetched[1]
-
-
 def test_links_decide_what_a_batch_takes(problem):
     found = plan(problem, alpha=0.2)
     links = Links.uniform(3, 1e7, 1e-3)
@@ -81,40 +62,6 @@ def test_links_decide_what_a_batch_takes(problem):
     assert whole.step_s == pytest.approx(2.5 + batch.step_s)
     with pytest.raises(PlanError, match="the links have 1 ranks"):
         predict(found, BatchTimes(row_bytes=100), Links.uniform(1, 1e7))
-
-
-def fewest(rows, room):
-    """By trying every choice of what to keep behind each batch."""
-    best = {frozenset(): 0}
-    for batch in map(frozenset, rows):
-        after = {}
-        for held, total in best.items():
-            for order in permutations(held | batch, min(room, len(held | batch))):
-                key, value = frozenset(order), total + len(batch - held)
-                after[key] = min(after.get(key, value), value)
-        best = after
-    return min(best.values())
-
-
-def test_knowing_all_batches_fetches_the_fewest_rows():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        rows = [rng.choice(6, rng.integers(1, 4), replace=False) for _ in range(6)]
-        for room in (0, 1, 2, 3):
-            assert fetched_rows(rows, 6, static=np.empty(0, int), room=room) == fewest(rows, room)
-
-
-def test_looking_further_ahead_fetches_fewer_rows(problem):
-    rows, nothing = remote_rows(problem, 0, [0, 1]), np.empty(0, np.int64)
-    whole = sum(map(len, rows))
-    found = [fetched_rows(rows, 6000, static=nothing, room=400, window=w) for w in (0, 1, 10, None)]
-    assert whole == found[0] > found[1] > found[2] >= found[3]
-    scores = POLICIES["vip"](problem, 0)
-    share, by_share = best_split(problem, 0, scores, 400)
-    own = problem.owner == 0
-    static = fetched_rows(remote_rows(problem, 0, [0]), 6000, static=keep(scores, own, 400))
-    assert by_share[1.0] == static
-    assert by_share[share] == min(by_share.values())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 
 from tests.planners.collective.networks import four_unequal, groups, of_pairs, ring, switch, torus
 from wirewise.collective import Network, check
-from wirewise.collective.builders import build
 from wirewise.errors import PlanError
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.adapt import (
@@ -17,7 +16,6 @@ from wirewise.planners.collective.adapt import (
     program_of,
     synthesize,
     tree,
-    windows,
 )
 from wirewise.planners.collective.segments import with_best_segments
 from wirewise.sim.programs import simulate
@@ -122,14 +120,6 @@ def test_segments_of_the_pipeline_model():
     assert count == min(range(1, 100), key=time_s)
     assert pipeline_segments(size, alpha, beta, 1) == 1
     assert pipeline_segments(100, alpha, beta, 5) == 1
-
-
-def test_windows_cover_the_latency():
-    network = of_pairs("far", 2, {(0, 1): 1e9, (1, 0): 1e9}, latency_s=1e-3)
-    program = build("broadcast", "binomial", 2, segments=10)
-    assert windows(network, program, 10 * MB).sends == 2
-    near, far = (windows(network, program, size) for size in (10 * MB, 2 * MB))
-    assert far.sends > near.sends and far.receives == far.sends + 1
 
 
 def test_what_is_no_tree_is_told():

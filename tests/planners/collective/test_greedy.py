@@ -1,12 +1,15 @@
 """Greedy programs: right for every collective, near the bound, on networks of all kinds."""
 
+import msgspec
 import pytest
 
 from tests.planners.collective.networks import four_unequal, groups, ring, switch, torus
 from wirewise.collective import COLLECTIVES, check
+from wirewise.collective.bounds import bound
 from wirewise.errors import PlanError
-from wirewise.planners.collective import CollectiveProblem
+from wirewise.planners.collective import CollectiveProblem, greedy
 from wirewise.planners.collective.greedy import synthesize
+from wirewise.sim.programs import simulate
 
 NETWORKS = {
     "torus": torus(3, 4),
@@ -73,3 +76,16 @@ def test_what_cannot_be_reached_is_told():
     net = type(cut)(name="cut", ranks=4, vertices=cut.vertices, edges=kept)
     with pytest.raises(PlanError, match="joined in both directions"):
         synthesize(problem(net, "all_gather"), runs=2)
+
+
+def test_a_new_plan_avoids_a_link_that_became_slow():
+    net = four_unequal()
+    edges = tuple(e._replace(bandwidth_bytes_per_s=5e6) if e[:2] == (0, 2) else e for e in net.edges)
+    slower = msgspec.structs.replace(net, edges=edges)
+    old, new = (
+        greedy.synthesize(CollectiveProblem(network=n, collective="all_gather", size_bytes=16e6), runs=30)
+        for n in (net, slower)
+    )
+    old_s, new_s = (simulate(program, slower, 16e6).finish_s for program in (old, new))
+    assert new_s < 0.8 * old_s
+    assert new_s <= 1.2 * bound(slower, "all_gather", 16e6).seconds

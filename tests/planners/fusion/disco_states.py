@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from benchmarks.random_steps import DEVICE
+
 from wirewise.cost.link import LinkCost
 from wirewise.planners.fusion.disco import AnalyticCosts, StepModel
 from wirewise.planners.fusion.disco.moves import METHODS
-from wirewise.planners.fusion.disco.synthetic import DEVICE
 
 
 def model_of(graph, share=0.6, latency=0.2, overlap_rate=1.0):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from benchmarks.random_steps import random_graph
 
 from wirewise.planners.fusion.disco.estimator import About, Estimator
 from wirewise.planners.fusion.disco.features import RegionGraph, region_graph
-from wirewise.planners.fusion.disco.synthetic import random_graph
 from wirewise.profile.estimator import Network
 
 

@@ -16,7 +16,12 @@ from wirewise.planners.fusion.cupcake import (
     solve,
     step_s,
 )
-from wirewise.planners.fusion.cupcake.easing import eased, work_s
+from wirewise.planners.fusion.cupcake.easing import _work, eased
+
+
+def work_s(problem, groups):
+    """Seconds to encode, send and decode all groups, one after the other."""
+    return float(sum(_work(problem, [group])[group.option, 0] for group in groups))
 
 
 def filling(encode_s):

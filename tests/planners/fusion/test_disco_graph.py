@@ -3,13 +3,13 @@
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.random_steps import DEVICE, random_graph, random_step
 
 from tests.planners.fusion.disco_reference import Reference
 from tests.planners.fusion.disco_states import as_reference, model_of, random_state, whole_s
 from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
 from wirewise.planners.fusion.disco import AnalyticCosts, Roofline, StepModel, disco, fit, plan_of
-from wirewise.planners.fusion.disco.synthetic import DEVICE, random_graph, random_step
 from wirewise.trace import Operator, OperatorGraph
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from benchmarks.random_steps import random_graph, random_step
 
 from tests.planners.fusion.disco_reference import Reference
 from tests.planners.fusion.disco_states import model_of
@@ -18,7 +19,6 @@ from wirewise.planners.fusion.disco import (
     search,
 )
 from wirewise.planners.fusion.disco.moves import duplicate, fuse, split
-from wirewise.planners.fusion.disco.synthetic import random_graph, random_step
 from wirewise.trace import Operator, OperatorGraph
 
 

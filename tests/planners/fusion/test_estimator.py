@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from benchmarks.random_steps import random_graph
 
 from tests.planners.fusion.estimators import estimator, network, region
 from wirewise.errors import InputError
@@ -20,7 +21,6 @@ from wirewise.planners.fusion.disco.estimator import (
 )
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
 from wirewise.planners.fusion.disco.passes import loops_of, stored_between
-from wirewise.planners.fusion.disco.synthetic import random_graph
 from wirewise.planners.fusion.disco.walks import beyond
 from wirewise.profile.estimator import batch_of, fit
 from wirewise.trace import Operator, OperatorGraph, read_operator_graph

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
+from benchmarks.random_tasks import random_tasks
 
 from tests.sim.flows.helpers import mixed_links
 from wirewise.errors import PlanError
 from wirewise.planners.placement import PlacementProblem, faults, host_faults, plan
-from wirewise.sim.flows import random_tasks
 
 HOSTS = tuple(f"host{h}" for h in range(4))
 

@@ -5,6 +5,7 @@ from itertools import product
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.random_tasks import random_tasks
 
 from tests.planners.cache.problems import block_problem
 from tests.sim.flows.helpers import links, mixed_links
@@ -25,7 +26,7 @@ from wirewise.planners.placement import (
     problem_of,
     search,
 )
-from wirewise.sim.flows import FlowSimulator, random_tasks
+from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Device, Host, Link, Switch, Topology, lab_hosts
 from wirewise.trace import Flow, Task, TaskSet
 

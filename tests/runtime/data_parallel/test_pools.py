@@ -36,9 +36,9 @@ def test_contents_move_along_by_name():
 def test_a_group_keeps_its_buffer():
     pools = Pools(SIZES)
     first = pools.group("residual", ("a", "b"))
-    pools.arrange(["a", "b"])
+    pools.group("residual", ("a", "b"))
     assert pools.group("residual", ("a", "b")).data_ptr() == first.data_ptr()
-    pools.arrange(["b", "a"])
+    pools.group("residual", ("b", "a"))
     assert pools.group("residual", ("a", "b")).data_ptr() != first.data_ptr()
 
 

@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from benchmarks.random_tasks import random_tasks
 
 from tests.sim.flows.helpers import links
 from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.planners.placement import PlacementProblem, plan
 from wirewise.runtime.flows import ORDERS, FlowEngine, Grants, TokenBucket, execute, meet
-from wirewise.sim.flows import expand, random_tasks
+from wirewise.sim.flows import expand
 from wirewise.trace import Flow, Task, TaskSet
 
 CHUNK = 1000

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from benchmarks.random_tasks import random_tasks
 
 from tests.sim.flows.helpers import colocated, links, mixed_links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacedTask, PlacementPlan
 from wirewise.sim import predict
-from wirewise.sim.flows import POLICIES, FlowSimulator, random_tasks
+from wirewise.sim.flows import POLICIES, FlowSimulator
 from wirewise.trace import Flow, Task, TaskSet
 
 SEEDS = range(6)

@@ -79,14 +79,6 @@ class Csr:
         matrix = matrix.tocsr()
         return cls(matrix.indptr, matrix.indices, matrix.data, num_columns=matrix.shape[1]).to(device)
 
-    @classmethod
-    def from_sparse_rows(cls, rows: SparseRowsLike, *, dtype: torch.dtype = torch.float32) -> Csr:
-        """From sparse features (`wirewise.graph.SparseRows`)."""
-        weight = None if rows.data is None else _tensor(rows.data).to(dtype)
-        made = cls(rows.indptr, rows.indices, weight, num_columns=rows.num_columns)
-        made.weight = made.weight.to(dtype)
-        return made
-
     @property
     def num_rows(self) -> int:
         """Number of rows."""

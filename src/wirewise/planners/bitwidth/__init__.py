@@ -17,7 +17,6 @@ from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ChannelProblem,
     ExchangeProblem,
-    boundary_scores,
     noise_factor,
 )
 from wirewise.planners.bitwidth.static import random, uniform
@@ -30,7 +29,6 @@ __all__ = [
     "BitWidthProblem",
     "ChannelProblem",
     "ExchangeProblem",
-    "boundary_scores",
     "noise_factor",
     "plan",
     "plan_channels",

@@ -11,10 +11,7 @@ from wirewise.planners.bitwidth.static import uniform
 from wirewise.planners.bitwidth.threshold import threshold
 from wirewise.plans import BitWidthPlan
 
-__all__ = ["PAPER_GROUP_SIZES", "paper"]
-
-PAPER_GROUP_SIZES = {"reddit": 100, "yelp": 1000, "ogbn-products": 2000, "amazon-products": 500}
-"""Group sizes of the released configurations."""
+__all__ = ["paper"]
 
 
 def paper(
@@ -30,9 +27,9 @@ def paper(
     """AdaQP's assignment (section 4 and released code), with its objective and its prices.
 
     T_u adds up each round's fastest channel, a short group is charged as a full one, and the parameters of
-    rows are not charged. Weights are the caller's; the released code squares the sum of the coefficients
-    (`boundary_scores(..., combine="square_of_sum")`). The exact solver finds what its integer solver looks
-    for.
+    rows are not charged. Weights are the caller's; the released code squares the sum of a message's
+    coefficients, which is right only where all errors point the same way and over-weights hubs. The exact
+    solver finds what its integer solver looks for.
 
     Args:
         problem: Messages and weights.

@@ -26,7 +26,6 @@ __all__ = [
     "ChannelProblem",
     "ExchangeProblem",
     "Key",
-    "boundary_scores",
     "make_plan",
     "noise_factor",
     "own_channels",
@@ -163,28 +162,6 @@ def _check_values(values: Vector | None, count: int, where: str) -> None:
             f"{where}: weight of message {bad[0]} is {values[bad[0]]}; expected a finite number >= 0, "
             "look for NaN or infinity in the traced rows"
         )
-
-
-def boundary_scores(
-    message: NDArray[np.int64], alpha: Vector, count: int, *, combine: str = "sum_of_squares"
-) -> Vector:
-    """How much a unit of noise in each message moves the receiver's outputs.
-
-    Args:
-        message: Message that each remote edge of the receiver reads, int64 [edges].
-        alpha: Aggregation coefficient of these edges, [edges].
-        count: Messages.
-        combine: "sum_of_squares" bounds the summed squared output errors; "square_of_sum" is right only
-            where all errors point the same way and over-weights hubs.
-
-    Returns:
-        Scores S, [count]; multiply by the traced variances.
-    """
-    if combine == "sum_of_squares":
-        return np.bincount(message, alpha * alpha, minlength=count).astype(np.float64)
-    if combine == "square_of_sum":
-        return np.bincount(message, alpha, minlength=count).astype(np.float64) ** 2
-    raise PlanError(f"combine is {combine!r}; expected 'sum_of_squares' or 'square_of_sum'")
 
 
 def make_plan(

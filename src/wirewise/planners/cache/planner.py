@@ -14,7 +14,7 @@ from wirewise.planners.cache.inclusion import Vector
 from wirewise.planners.cache.policies import POLICIES, CacheProblem, keep
 from wirewise.plans.cache import CachePlan, MachineCache, owner_digest, packed
 
-__all__ = ["Share", "budgets_of", "plan", "plans", "share_budget"]
+__all__ = ["Share", "budgets_of", "plan", "plans"]
 
 Share = Literal["equal", "balanced"]
 """Equal budgets, each machine's highest scores, for the fewest rows in sum; or what spares the busiest link."""
@@ -112,30 +112,6 @@ def plans(
                 made = _plan(problem, name, kept, None, problem.expected, 0)
             found[name][alpha] = made
     return found
-
-
-def share_budget(
-    problem: CacheProblem, scores: Sequence[Vector], total: int, *, row_s: Sequence[float] | None = None
-) -> list[int]:
-    """Divide a budget among machines so that the last row that each keeps is worth the same.
-
-    Args:
-        problem: What machines sample.
-        scores: Rows a batch that each node saves, such as VIP, [K][N].
-        total: Rows of all machines.
-        row_s: Seconds that a row takes to each machine; none: the same. [K]
-
-    Returns:
-        Rows of each machine, [K].
-    """
-    weight = np.ones(problem.machines) if row_s is None else np.asarray(row_s, dtype=np.float64)
-    worth, machine = [], []
-    for number, score in enumerate(scores):
-        found = score[(problem.owner != number) & (score > 0)] * weight[number]
-        worth.append(found)
-        machine.append(np.full(len(found), number))
-    order = np.argsort(-np.concatenate(worth), kind="stable")[:total]
-    return np.bincount(np.concatenate(machine)[order], minlength=problem.machines).tolist()
 
 
 def _check_share(share: str) -> None:

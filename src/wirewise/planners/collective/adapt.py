@@ -21,7 +21,6 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from wirewise.collective import Collective, Network, Program, Transfer
-from wirewise.collective.adapt import Windows
 from wirewise.errors import PlanError
 from wirewise.planners.collective.combine import backwards, summed_then_spread
 from wirewise.planners.collective.problem import CollectiveProblem
@@ -37,7 +36,6 @@ __all__ = [
     "program_of",
     "synthesize",
     "tree",
-    "windows",
 ]
 
 COLLECTIVES: tuple[Collective, ...] = ("broadcast", "reduce", "all_reduce", "scatter", "gather")
@@ -241,15 +239,6 @@ def pipeline_segments(size_bytes: float, latency_s: float, s_per_byte: float, de
         wanted = math.sqrt(size_bytes * (depth - 1) * s_per_byte / latency_s)
     most = min(_MOST_SEGMENTS, max(1, int(size_bytes // _LEAST_SEGMENT_BYTES)))
     return max(1, min(round(min(wanted, most)), most))
-
-
-def windows(network: Network, program: Program, size_bytes: float) -> Windows:
-    """Sends and receives under way at once that keep the links of a program busy: one more than fit into a latency."""
-    segment = max(program.chunk_bytes(size_bytes)) / program.segments
-    ends = {(t.source, t.target) for t in program.transfers}
-    ahead = max((network.latency(*pair) * network.rate(*pair) / segment for pair in ends), default=0.0)
-    sends = min(2 + math.ceil(ahead) - 1, 16) if ahead > 1 else 2
-    return Windows(sends, sends + 1)
 
 
 def distances(network: Network) -> NDArray[np.float64]:

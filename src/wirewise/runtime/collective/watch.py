@@ -1,8 +1,7 @@
 """Which links are slower than a plan takes them to be, seen while the programs run, so that it can be made again.
 
 The kernel counts for each connection the time in which bytes were under way. Bytes over that time is the rate of
-the edge, as long as there were many bytes; what was sent in a moment says nothing and is left out. When rates call
-for another plan, `planners.collective.drift` decides.
+the edge, as long as there were many bytes; what was sent in a moment says nothing and is left out.
 """
 
 from __future__ import annotations

@@ -137,12 +137,6 @@ class Pools:
         present = held.get(names[0])
         return present is not None and present.names == names and all(held.get(n) is present for n in names)
 
-    def arrange(self, names: Sequence[str]) -> None:
-        """Lay all that is remembered of these parameters in this order; buffers of groups are made of it."""
-        for kind in KINDS:
-            if any(name in self._held[kind] for name in names):
-                self.group(kind, tuple(names))
-
     def take(self, kind: str, names: Names) -> Tensor | None:
         """Remove what is remembered of a group and return it, [elements]; None: there is nothing."""
         held = self._held[kind]

@@ -1,7 +1,6 @@
 """Tasks of mini-batch training on hosts whose interfaces their flows share; every figure from here is simulated."""
 
 from wirewise.sim.flows.core import FlowRun
-from wirewise.sim.flows.generate import random_tasks
 from wirewise.sim.flows.graph import Graph, expand
 from wirewise.sim.flows.rates import POLICIES
 from wirewise.sim.flows.simulate import Bounds, FlowSimulator
@@ -13,5 +12,4 @@ __all__ = [
     "FlowSimulator",
     "Graph",
     "expand",
-    "random_tasks",
 ]

@@ -23,7 +23,6 @@ from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl.derive import derived
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.logical import Logical, logical
-from wirewise.planners.collective.taccl.machines import machine_network
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES, Measured
 from wirewise.planners.collective.taccl.sketch import Profile, Sketch, load_profile, load_sketch
 from wirewise.planners.collective.taccl.solver import Result, solve
@@ -38,7 +37,6 @@ __all__ = [
     "Sketch",
     "load_profile",
     "load_sketch",
-    "machine_network",
     "results",
     "synthesize",
 ]

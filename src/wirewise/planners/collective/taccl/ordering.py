@@ -13,10 +13,9 @@ from typing import NamedTuple
 from wirewise.errors import InputError
 from wirewise.planners.collective.taccl.clocks import Clocks
 from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
-from wirewise.planners.collective.taccl.logical import Logical
 from wirewise.planners.collective.taccl.routing import sends_of
 
-__all__ = ["HEURISTICS", "default_heuristic", "order"]
+__all__ = ["HEURISTICS", "order"]
 
 
 class _Facts(NamedTuple):
@@ -45,15 +44,6 @@ HEURISTICS: dict[int, _Rule] = {
 """Rules by number: the least key goes next. 5 places hops from the last to the first; 11 orders as 10, and stage 3
 keeps a rank's own chunks and those of others apart; 12 is for sums, which go up the trees."""
 _BY_GREEDY_TIME_ONLY = frozenset({14, 15})
-
-
-def default_heuristic(topology: Logical, reduces: bool) -> int:
-    """The rule that the published implementation takes."""
-    if reduces:
-        return 12
-    if any("switch" in port.name for port in topology.ports):
-        return 10
-    return 14 if topology.nodes > 1 else 5
 
 
 def order(

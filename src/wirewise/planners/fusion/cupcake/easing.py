@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
 from wirewise.planners.fusion.cupcake.timeline import step_s
 
-__all__ = ["eased", "work_s"]
+__all__ = ["eased"]
 
 _TRIED = 500
 """Changes of a plan that are tried at most for one that is short enough, a tenth of a millisecond each."""
@@ -36,11 +36,6 @@ def eased(problem: CompressionProblem, groups: Sequence[Group], slack: float) ->
     while (changed := _eased_once(problem, found, limit)) is not None:
         found = changed
     return found
-
-
-def work_s(problem: CompressionProblem, groups: Sequence[Group]) -> float:
-    """Seconds to encode, send and decode all groups, one after the other."""
-    return float(sum(_work(problem, [group])[group.option, 0] for group in groups))
 
 
 def _eased_once(problem: CompressionProblem, groups: list[Group], limit: float) -> list[Group] | None:

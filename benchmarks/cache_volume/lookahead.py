@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.graph.sampling import seed_batches
-from wirewise.planners.cache.inclusion import Vector
-from wirewise.planners.cache.policies import CacheProblem, keep
-
-__all__ = ["best_split", "fetched_rows", "remote_rows"]
+from wirewise.planners.cache.policies import CacheProblem
 
 Rows = Sequence[NDArray[np.int64]]
 _NEVER = np.iinfo(np.int64).max
@@ -61,31 +58,6 @@ def fetched_rows(
             soonest = np.argpartition(due, room)[:room] if room else np.empty(0, np.int64)
             held, due = held[soonest], due[soonest]
     return total
-
-
-def best_split(
-    problem: CacheProblem,
-    machine: int,
-    scores: Vector,
-    budget: int,
-    *,
-    window: int = 20,
-    epochs: Sequence[int] = (0,),
-    shares: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
-) -> tuple[float, dict[float, int]]:
-    """The share of a budget to keep always, by simulation; the rest looks ahead.
-
-    Returns:
-        The share, and the rows fetched by share.
-    """
-    rows, own = remote_rows(problem, machine, epochs), problem.owner == machine
-    found = {}
-    for share in shares:
-        static = keep(scores, own, int(share * budget))
-        found[share] = fetched_rows(
-            rows, problem.num_nodes, static=static, room=budget - len(static), window=window
-        )
-    return min(found, key=lambda share: (found[share], -share)), found
 
 
 def _next_use(rows: Rows, num_nodes: int) -> list[NDArray[np.int64]]:

@@ -2,7 +2,7 @@
 
 X. Luo et al., "ADAPT: An Event-Based Adaptive Collective Communication Framework", HPDC 2018, section 3, as Open MPI's
 coll/adapt carries them out. The rules are pure: from a state and an event come the next state and what to do, so a
-simulator, a model checker and a runtime follow the very same ones.
+simulator (`event_trees`) and a model checker (`interleavings`) follow the very same ones.
 
 Segments are matched by their number, so they may arrive in any order. Two things about the published rules:
 

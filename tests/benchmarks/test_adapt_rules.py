@@ -1,6 +1,6 @@
 """The rules of event-driven trees, one rank at a time; all ranks together: `tests/sim/test_adapt.py`."""
 
-from wirewise.collective.adapt import Add, Broadcast, Post, Reduce, Send, Windows
+from benchmarks.collective_planners.adapt_rules import Add, Broadcast, Post, Reduce, Send, Windows
 
 
 def test_root_fills_its_window_and_serves_each_child_at_its_own_pace():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from wirewise.collective import Edge, Network
-from wirewise.planners.collective.taccl.profiles import Measured
-from wirewise.planners.collective.taccl.sketch import Profile
-
-__all__ = ["machine_network"]
+from wirewise.planners.collective.taccl import Measured, Profile
 
 
 def machine_network(measured: Measured, nodes: int, *, switched: bool | None = None) -> Network:
