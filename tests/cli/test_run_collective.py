@@ -1,6 +1,10 @@
 """`wirewise run collective`, in a lab whose hosts are linked in pairs."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -55,6 +59,27 @@ def test_a_program_next_to_torch_in_a_lab(tmp_path):
     assert record["measured_s"] > 0.5 * record["bound_s"]
     assert {(edge["source"], edge["target"]) for edge in record["edges"]} == {(0, 1), (1, 0), (0, 2), (2, 0)}
     assert not result.tails[1][-1:] or "{" not in result.tails[1][-1]
+
+
+def test_a_rank_that_never_joins_ends_the_others_and_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    words = [sys.executable, "-m", "wirewise", "run", "collective", "all_reduce:ring:3", "--timeout", "3"]
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(words, env={**os.environ, **place, "RANK": rank}, stderr=subprocess.PIPE, text=True)
+        for rank in "02"
+    ]
+    try:
+        said = [rank.communicate(timeout=90)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert all(rank.returncode for rank in ranks)
+    for rank, words_of_rank in zip("02", said, strict=True):
+        assert f"rank {rank} waited 3 s for rank 1 of 3, which did not start" in " ".join(
+            words_of_rank.split()
+        )
 
 
 _EVERY = """

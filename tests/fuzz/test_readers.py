@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import pytest
 from benchmarks.random_steps import random_step
-from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 
 from tests.cli.bad_input import GOOD_GRAPH, GOOD_TOPOLOGY
 from tests.conformance.test_plan_laws import EXAMPLES
@@ -31,6 +30,7 @@ from wirewise.collective.exporters import msccl, mscclpp, mscclpp_plan
 from wirewise.cost.gradients import CodecTimes, GradientCosts, load_costs
 from wirewise.cost.instances import load_prices
 from wirewise.errors import WirewiseError
+from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl.sketch import load_profile, load_sketch
 from wirewise.planners.fusion import read_gradients
 from wirewise.planners.fusion.disco.estimator import Estimator

@@ -50,13 +50,15 @@ def collective(
     """
     import torch.distributed as dist  # takes seconds
 
+    from wirewise.runtime.startup import start_gloo
+
     if "RANK" not in os.environ:
         raise InputError(
             "there are no ranks; start it as `wirewise lab run --hosts 4 -- -m wirewise bench collective`, or by "
             "torchrun on each host"
         )
     kind, wanted = parse_collective(name), [parse_size(size) for size in sizes.split(",")]
-    dist.init_process_group("gloo")
+    start_gloo(timeout)
     try:
         chosen, left_out = _programs(kind, programs, dist.get_world_size())
         rows = _rows(chosen, wanted, repeats, timeout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,8 +94,9 @@ def _measure(
     import torch.distributed as dist  # takes seconds
 
     from wirewise.runtime.collective.measure import compare
+    from wirewise.runtime.startup import start_gloo
 
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    start_gloo(timeout_s)
     try:
         return compare(program, size_bytes, repeats=repeats, deterministic=deterministic, timeout_s=timeout_s)
     finally:

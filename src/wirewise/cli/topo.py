@@ -21,6 +21,9 @@ app = typer.Typer(
     no_args_is_help=True, help="Topologies: hosts, devices and links, from presets, files and measurements."
 )
 
+_TIMEOUT_S = 120.0
+"""Seconds that ranks may take to start, or to answer one another."""
+
 _Source = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A preset (`wirewise topo list`) or a file.")
 ]
@@ -110,12 +113,13 @@ def probe(
     import torch.distributed as dist  # takes seconds
 
     from wirewise.profile.pairs import probe_topology
+    from wirewise.runtime.startup import start_gloo
 
     if "RANK" not in os.environ:
         raise InputError(
             "no ranks to measure between; start it as `torchrun ... -m wirewise topo probe -o FILE` on each host"
         )
-    dist.init_process_group("gloo")
+    start_gloo(_TIMEOUT_S)
     try:
         found, first = probe_topology(name), dist.get_rank() == 0
     finally:

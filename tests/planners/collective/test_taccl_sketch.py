@@ -4,7 +4,6 @@ import json
 
 import msgspec
 import pytest
-from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 
 from wirewise.collective import check, network
 from wirewise.errors import InputError
@@ -12,6 +11,7 @@ from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl import synthesize
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.logical import Hop, logical
+from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl.sketch import (
     load_profile,
     load_sketch,

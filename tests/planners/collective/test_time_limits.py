@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from wirewise.planners.collective.taccl import SKETCHES
 from msgspec.structs import replace
 
 from tests.collective_networks import machine_network
@@ -22,6 +21,7 @@ from wirewise.planners.collective.forest.quickest import quickest_trees
 from wirewise.planners.collective.forest.rates import exact
 from wirewise.planners.collective.forest.splitting import direct_paths
 from wirewise.planners.collective.segments import with_best_segments
+from wirewise.planners.collective.taccl import SKETCHES
 from wirewise.planners.collective.taccl.derive import derived
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.solver import matchings, solve

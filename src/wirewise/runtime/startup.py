@@ -1,0 +1,81 @@
+"""The start of a job's default process group, which names the ranks that do not come."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from wirewise.errors import PeerError
+
+__all__ = ["meet", "start_gloo"]
+
+_POLL_S = 0.05
+_GRACE_S = 1.0
+"""Rank 0 holds the store: it leaves a little later, so that the others can still read who is missing."""
+
+
+def start_gloo(timeout_s: float) -> None:
+    """Start torch's default process group on gloo, with rank and world size from the environment.
+
+    Torch itself waits as long by default as half an hour, and then says how many ranks came, not which did not.
+
+    Args:
+        timeout_s: Seconds that the other ranks have to come, and that a call of the group may take.
+
+    Raises:
+        PeerError: Ranks did not come; the message names them.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = meet(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout_s=timeout_s)
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def meet(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Store:
+    """Wait until all ranks share a store.
+
+    Args:
+        rank: Of this process; rank 0 opens the store, unless torchrun has.
+        size: Number of ranks.
+        host: Address of the store.
+        port: Its port.
+        timeout_s: Seconds that the other ranks have to come.
+
+    Raises:
+        PeerError: Ranks did not come; the message names them.
+    """
+    deadline, timeout = time.monotonic() + timeout_s, timedelta(seconds=timeout_s)
+    opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        shared = TCPStore(host, port, size, opens, timeout, wait_for_workers=False, multi_tenant=True)
+        # A job that torchrun starts again finds the keys of its earlier runs.
+        store = PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", shared)
+        absent = _absent(store, rank, size, deadline)
+    except RuntimeError as error:
+        raise PeerError(
+            f"rank {rank} does not reach the store of rank 0 at {host}:{port} within {timeout_s:g} s; look at the "
+            f"log of rank 0, and whether MASTER_ADDR and MASTER_PORT are the same on all hosts. [{error}]"
+        ) from error
+    if absent:
+        names = ", ".join(map(str, absent))
+        raise PeerError(
+            f"rank {rank} waited {timeout_s:g} s for rank {names} of {size}, which did not start; look at the log of "
+            "that rank"
+        )
+    return store
+
+
+def _absent(store: Store, rank: int, size: int, deadline: float) -> list[int]:
+    """Ranks that have not come by the deadline of the first that gives up."""
+    store.set(f"here-{rank}", "")
+    while absent := [peer for peer in range(size) if not store.check([f"here-{peer}"])]:
+        if time.monotonic() > deadline or store.check(["late"]):
+            store.set("late", "")
+            time.sleep(_GRACE_S if rank == 0 else 0.0)
+            break
+        time.sleep(_POLL_S)
+    return absent

@@ -1,0 +1,52 @@
+"""Ranks that start: who does not come is named by all others, within the timeout."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from wirewise.errors import PeerError
+from wirewise.runtime.startup import meet
+
+
+def meeting(here, size, timeout_s):
+    """What the ranks that come hear, by rank, and the seconds until the last of them has heard it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found, start = {}, time.monotonic()
+
+    def come(rank):
+        try:
+            found[rank] = meet(rank, size, "127.0.0.1", port, timeout_s=timeout_s)
+        except PeerError as error:
+            found[rank] = str(error)
+
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in here]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found, time.monotonic() - start
+
+
+@pytest.mark.parametrize(("here", "missing"), [([0, 1], "2"), ([0, 2, 3], "1"), ([0, 3], "1, 2")])
+def test_who_does_not_come_is_named_by_all(here, missing):
+    found, took_s = meeting(here, here[-1] + 1 if here[-1] > 1 else 3, 2.0)
+    assert sorted(found) == here
+    for rank, said in found.items():
+        assert f"rank {rank} waited 2 s for rank {missing} of" in said
+    assert took_s < 20
+
+
+def test_a_missing_rank_0_is_named():
+    found, took_s = meeting([1, 2], 3, 2.0)
+    for rank in (1, 2):
+        assert f"rank {rank} does not reach the store of rank 0" in found[rank]
+    assert took_s < 30
+
+
+def test_a_late_rank_is_waited_for():
+    found, _ = meeting([0, 1, 2], 3, 30.0)
+    found[0].set("word", "given")
+    assert [store.get("word") for store in found.values()] == [b"given"] * 3
