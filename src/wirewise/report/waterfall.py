@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from html import escape
 from typing import NamedTuple
 
@@ -12,7 +12,16 @@ from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Op, Trace
 from wirewise.trace.segments import pieces
 
-__all__ = ["KIND_COLOURS", "shown_ranks", "waterfall", "waterfall_legend"]
+__all__ = [
+    "KIND_COLOURS",
+    "Box",
+    "lanes_chart",
+    "legend",
+    "shown_ranks",
+    "stacked",
+    "waterfall",
+    "waterfall_legend",
+]
 
 KIND_COLOURS = {
     "forward": "central",
@@ -34,7 +43,7 @@ _NARROW, _NEAR, _GROUP = 1.2, 0.5, 3.0
 """In pixels: narrower boxes that lie nearer to each other are drawn as one, until it has the last width."""
 
 
-class _Box(NamedTuple):
+class Box(NamedTuple):
     """An op, a piece of one, or several that are too short to be told apart."""
 
     start_s: float
@@ -44,11 +53,11 @@ class _Box(NamedTuple):
     name: str
     ops: int = 1
 
-    def tip(self, rank: int, zero: float) -> str:
+    def tip(self, row: str, zero: float) -> str:
         what = self.name if self.ops == 1 else f"{self.ops} short pieces from {self.name} on"
         path = ", on the critical path" if self.critical else ""
         at = f"{figures.seconds(self.end_s - self.start_s)} at {figures.seconds(self.start_s - zero)}"
-        return f"rank {rank}, {self.kind}: {what}, {at}{path}"
+        return f"{row}, {self.kind}: {what}, {at}{path}"
 
 
 def shown_ranks(trace: Trace, also: int | None) -> list[int]:
@@ -80,36 +89,58 @@ def waterfall(
         for op in one.ops
         if op.step == step
     }
-    rows = {rank: _boxes(trace.ranks[rank].ops, step, rank, critical, starts) for rank in ranks}
-    boxes = [box for lanes in rows.values() for lane in lanes.values() for box in lane]
+    rows = {f"rank {rank}": _boxes(trace.ranks[rank].ops, step, rank, critical, starts) for rank in ranks}
+    return lanes_chart(rows, _LANES, KIND_COLOURS, f"Step {step} of {len(ranks)} ranks as recorded", width)
+
+
+def lanes_chart(
+    rows: Mapping[str, Mapping[str, list[Box]]],
+    lanes: Mapping[str, float],
+    colours: Mapping[str, str],
+    label: str,
+    width: float = 1000,
+) -> str:
+    """What each row does when, one lane below the other, as SVG; empty without boxes.
+
+    Args:
+        rows: Boxes of each lane in order of their start, by the name of the row.
+        lanes: Height of each lane.
+        colours: Of the kinds of boxes, names of the colours of phases.
+        label: Read aloud.
+        width: Of the picture, in its own pixels.
+    """
+    boxes = [box for row in rows.values() for lane in row.values() for box in lane]
     if not boxes:
         return ""
     zero = min(box.start_s for box in boxes)
-    left = 20 + max(svg.text_width(f"rank {rank}", 12.5) for rank in ranks)
+    left = 20 + max(svg.text_width(name, 12.5) for name in rows)
     x = Scale(zero, max(box.end_s for box in boxes), left, width - 12)
-    high = sum(_LANES.values()) + 12
-    bottom = 6 + high * len(ranks)
-    parts = [_grid(x, zero, bottom)]
-    for row, (rank, lanes) in enumerate(rows.items()):
-        top = 6 + high * row
-        parts.append(svg.text(left - 10, top + 24, f"rank {rank}", "label", "end"))
-        for lane, size in _LANES.items():
+    high = sum(lanes.values()) + 12
+    bottom = 6 + high * len(rows)
+    parts = [_grid(x, bottom)]
+    for number, (name, row) in enumerate(rows.items()):
+        top = 6 + high * number
+        parts.append(svg.text(left - 10, top + high / 2 - 2, name, "label", "end"))
+        for lane, size in lanes.items():
             parts.append(svg.rect(left, top, x.end - left, size, "lane"))
-            parts += _lane(lanes[lane], x, top, size, rank, zero)
+            parts += _lane(row[lane], x, top, size, name, colours)
             top += size + 1
-    label = f"Step {step} of {len(ranks)} ranks as recorded"
     return svg.document(width, bottom + 28, label, "".join(parts))
 
 
 def waterfall_legend(trace: Trace, step: int) -> str:
     """Kinds of ops that occur, as HTML."""
     found = {op.kind for rank in trace.ranks for op in rank.ops if op.step == step}
+    colours = {kind: colour for kind, colour in KIND_COLOURS.items() if kind in found}
+    return legend(colours, "outlined: on the critical path")
+
+
+def legend(colours: Mapping[str, str], remark: str = "") -> str:
+    """Kinds of boxes with their colours, as HTML."""
     items = "".join(
-        f'<li><i class="chip p-{colour}"></i>{escape(kind)}</li>'
-        for kind, colour in KIND_COLOURS.items()
-        if kind in found
+        f'<li><i class="chip p-{colour}"></i>{escape(kind)}</li>' for kind, colour in colours.items()
     )
-    return f'<ul class="legend">{items}<li>outlined: on the critical path</li></ul>'
+    return f'<ul class="legend">{items}{f"<li>{escape(remark)}</li>" if remark else ""}</ul>'
 
 
 def _boxes(
@@ -118,14 +149,14 @@ def _boxes(
     rank: int,
     critical: Collection[tuple[int, int]],
     starts: dict[int, float],
-) -> dict[str, list[_Box]]:
+) -> dict[str, list[Box]]:
     """Boxes of each lane: ops without the ops inside them, communications from `starts` on."""
-    lanes: dict[str, list[_Box]] = {lane: [] for lane in _LANES}
+    lanes: dict[str, list[Box]] = {lane: [] for lane in _LANES}
     threads: dict[str, list[Op]] = {}
     outlined = {id(ops[place]) for own, place in critical if own == rank}
 
     def add(op: Op, start: float, end: float) -> None:
-        box = _Box(start, end, op.kind, id(op) in outlined, op.name)
+        box = Box(start, end, op.kind, id(op) in outlined, op.name)
         lanes[_LANE_OF.get(op.kind, "compute")].append(box)
 
     for op in ops:
@@ -142,28 +173,35 @@ def _boxes(
     return {lane: sorted(boxes) for lane, boxes in lanes.items()}
 
 
-def _lane(boxes: list[_Box], x: Scale, top: float, size: float, rank: int, zero: float) -> list[str]:
-    """Boxes that overlap are drawn below each other."""
-    rows: list[list[_Box]] = []
+def _lane(
+    boxes: list[Box], x: Scale, top: float, size: float, name: str, colours: Mapping[str, str]
+) -> list[str]:
+    rows = stacked(boxes)
+    high = size / max(len(rows), 1)
+    parts = []
+    # What is outlined comes last, so that no neighbour covers its outline.
+    drawn = [(box, number) for number, row in enumerate(rows) for box in _joined(row, x)]
+    for box, number in sorted(drawn, key=lambda one: one[0].critical):
+        parts.append(_drawn(box, x, top + high * number, high, box.tip(name, x.low), colours))
+    return parts
+
+
+def stacked(boxes: Iterable[Box]) -> list[list[Box]]:
+    """Boxes in order of their start, in rows: those that overlap are drawn below each other."""
+    rows: list[list[Box]] = []
     for box in boxes:
         row = next((row for row in rows if row[-1].end_s <= box.start_s), None)
         if row is None:
             rows.append([box])
         else:
             row.append(box)
-    high = size / max(len(rows), 1)
-    parts = []
-    # What is outlined comes last, so that no neighbour covers its outline.
-    drawn = [(box, number) for number, row in enumerate(rows) for box in _joined(row, x)]
-    for box, number in sorted(drawn, key=lambda one: one[0].critical):
-        parts.append(_drawn(box, x, top + high * number, high, rank, zero))
-    return parts
+    return rows
 
 
-def _joined(row: list[_Box], x: Scale) -> list[_Box]:
+def _joined(row: list[Box], x: Scale) -> list[Box]:
     """Boxes too narrow to be told apart as one, which has the kind that takes most of its time."""
-    found: list[_Box] = []
-    group: list[_Box] = []
+    found: list[Box] = []
+    group: list[Box] = []
     for box in row:
         narrow = x(box.end_s) - x(box.start_s) < _NARROW
         far = group and x(box.start_s) - x(group[-1].end_s) > _NEAR
@@ -175,30 +213,30 @@ def _joined(row: list[_Box], x: Scale) -> list[_Box]:
     return [*found, _one(group)] if group else found
 
 
-def _one(group: list[_Box]) -> _Box:
+def _one(group: list[Box]) -> Box:
     taken: dict[tuple[str, bool], float] = {}
     for box in group:
         key = (box.kind, box.critical)
         taken[key] = taken.get(key, 0.0) + box.end_s - box.start_s
     kind, critical = max(taken, key=taken.__getitem__)
-    return _Box(group[0].start_s, group[-1].end_s, kind, critical, group[0].name, len(group))
+    return Box(group[0].start_s, group[-1].end_s, kind, critical, group[0].name, len(group))
 
 
-def _drawn(box: _Box, x: Scale, top: float, high: float, rank: int, zero: float) -> str:
-    colour = KIND_COLOURS.get(box.kind, "other")
+def _drawn(box: Box, x: Scale, top: float, high: float, tip: str, colours: Mapping[str, str]) -> str:
+    colour = colours.get(box.kind, "other")
     left, wide = x(box.start_s), max(x(box.end_s) - x(box.start_s), 0.4)
     # The outline of a narrow box would be all that is seen of it.
     outline = " crit" if box.critical and wide > 2 * _NARROW else ""
-    shape = svg.rect(left, top, wide, high, f"p-{colour} seg{outline}", box.tip(rank, zero))
+    shape = svg.rect(left, top, wide, high, f"p-{colour} seg{outline}", tip)
     if box.ops == 1 and high > 12 and svg.text_width(box.name, 11.5) + 8 < wide:
         shape += svg.text(left + 5, top + high / 2 + 4, box.name, f"inside on-{colour}")
     return shape
 
 
-def _grid(x: Scale, zero: float, bottom: float) -> str:
+def _grid(x: Scale, bottom: float) -> str:
     parts = []
-    for value in svg.ticks(0.0, 1e3 * (x.high - zero), 8):
-        at = svg.number(x(zero + 1e-3 * value))
+    for value in svg.ticks(0.0, 1e3 * (x.high - x.low), 8):
+        at = svg.number(x(x.low + 1e-3 * value))
         parts.append(f'<path d="M{at} 4V{svg.number(bottom)}" class="grid"/>')
         parts.append(svg.text(float(at), bottom + 14, f"{value:g} ms", "tick", "middle"))
     return "".join(parts)

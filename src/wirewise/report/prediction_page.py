@@ -1,0 +1,135 @@
+"""One HTML file about a prediction: what every rank does when under a plan, and where the time goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from wirewise.files import atomic_file
+from wirewise.plans import Plan
+from wirewise.report import shell, svg
+from wirewise.report.figures import percent, seconds
+from wirewise.report.plan import plan_html
+from wirewise.report.waterfall import KIND_COLOURS, Box, lanes_chart, legend, stacked
+from wirewise.sim.prediction import COMMUNICATING, Prediction
+
+__all__ = ["prediction_html", "write_prediction_html"]
+
+_LANES = ("compute", "communication")
+_LANE, _THIN, _MOST_HIGH = 18.0, 7.0, 56.0
+"""Pixels of a lane; of each box in it that lies below another; of a lane at most."""
+_MOST_ROWS = 16
+_BUSY = ("central", "pack", "plan", "marginal", "unpack", "dense", "other")
+_MOVING = ("wire", "reduce")
+"""Colours in the order in which phases take them that have none of their own; neighbours are told apart."""
+
+
+def write_prediction_html(found: Prediction, plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write the page; an older file at `path` stays whole until the new one is complete.
+
+    Args:
+        found: What was predicted.
+        plan: For which.
+        path: The file to write.
+
+    Raises:
+        InputError: The folder or the disk does not take the file.
+    """
+    with atomic_file(path) as file:
+        file.write(prediction_html(found, plan).encode())
+
+
+def prediction_html(found: Prediction, plan: Plan) -> str:
+    """The page as text."""
+    sentence = (
+        f"{_unit(found)} on {found.timeline.world_size} ranks: {seconds(found.step_s)} {found.source} under the "
+        f"{found.family} plan by {found.planner}"
+    )
+    sections = [
+        shell.head(f"wirewise sim \N{MIDDLE DOT} {found.source}, not measured", sentence),
+        _cards(found),
+        _timeline(found),
+        _phases(found),
+        shell.section("Plan", "", plan_html(plan)),
+    ]
+    return shell.page(f"Prediction of a {found.family} plan", sections)
+
+
+def _unit(found: Prediction) -> str:
+    return found.unit.replace("_", " ").capitalize()
+
+
+def _cards(found: Prediction) -> str:
+    parts = found.breakdown
+    told = {
+        "Compute": (parts.compute_s, "mean of the ranks"),
+        "Exposed communication": (parts.exposed_communication_s, "that no compute hides"),
+        "Waiting": (parts.wait_s, "neither computing nor communicating"),
+        "Hidden communication": (parts.overlapped_communication_s, "beside compute"),
+    }
+    whole = found.step_s or 1.0
+    return shell.cards(
+        [
+            (_unit(found), seconds(found.step_s), f"{found.timeline.world_size} ranks"),
+            *(
+                (name, seconds(value), f"{percent(value / whole)} of the time, {what}")
+                for name, (value, what) in told.items()
+            ),
+        ]
+    )
+
+
+def _timeline(found: Prediction) -> str:
+    rows = _rows(found)
+    shown = dict(list(rows.items())[i] for i in svg.thin(len(rows), _MOST_ROWS))
+    deepest = {lane: max((len(stacked(row[lane])) for row in shown.values()), default=0) for lane in _LANES}
+    lanes = {lane: min(max(_LANE, _THIN * most), _MOST_HIGH) for lane, most in deepest.items() if most}
+    colours = _colours(found.phases_s)
+    chart = lanes_chart(shown, lanes, colours, f"{_unit(found)} on every rank, {found.source}")
+    left = len(rows) - len(shown)
+    lead = (
+        "A rank has a lane for what keeps it busy, and below it one for the bytes that it has on the way. What goes on "
+        "in a lane at the same time lies below each other. Ranks that do the same share a row."
+        + (f" {left} rows are not shown." if left else "")
+    )
+    return shell.section("Timeline", lead, f"{legend(colours)}<figure>{chart}</figure>" if chart else "")
+
+
+def _rows(found: Prediction) -> dict[str, dict[str, list[Box]]]:
+    """Boxes of each lane by the names of the ranks that do the same."""
+    alike: dict[tuple[tuple[Box, ...], ...], list[int]] = {}
+    for rank in range(found.timeline.world_size):
+        lanes: dict[bool, list[Box]] = {False: [], True: []}
+        for span in found.timeline.of(rank):
+            name = span.phase if span.exchange in ("", found.unit) else span.exchange
+            box = Box(span.start_s, span.end_s, span.phase, False, name)
+            lanes[span.phase in COMMUNICATING].append(box)
+        alike.setdefault((tuple(lanes[False]), tuple(lanes[True])), []).append(rank)
+    return {_ranks(ranks): dict(zip(_LANES, map(list, lanes), strict=True)) for lanes, ranks in alike.items()}
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    few = ", ".join(map(str, ranks[:3]))
+    return f"ranks {few}" if len(ranks) <= 3 else f"{len(ranks)} ranks: {few}, ..."
+
+
+def _colours(phases: Iterable[str]) -> dict[str, str]:
+    """Phases with colours: those of their own name or of recorded ops; the others what is left, in turns."""
+    known = {**KIND_COLOURS, **{colour: colour for colour in (*_BUSY, *_MOVING)}}
+    found = {phase: known.get(phase, "") for phase in phases}
+    for phase in found:
+        order = _MOVING if phase in COMMUNICATING else _BUSY
+        taken = list(found.values())
+        found[phase] = found[phase] or min(order, key=taken.count)
+    return found
+
+
+def _phases(found: Prediction) -> str:
+    whole = found.step_s or 1.0
+    rows = [[name, seconds(value), percent(value / whole)] for name, value in found.phases_s.items()]
+    lead = "Seconds of the mean rank. Phases may run beside each other, and several of one phase at the same time."
+    return shell.section("Phases", lead, shell.table(["phase", "mean rank", "of the time"], rows))
