@@ -24,8 +24,11 @@ from benchmarks.collective_planners.interleavings import explore
 from common import Page, arguments, verdict
 from wirewise.collective import Edge, Network, check, network
 from wirewise.collective.bounds import bound
-from wirewise.planners.collective import PLANNERS, CollectiveProblem, adapt, greedy, with_best_segments
+from wirewise.planners.collective import SYNTHESIZERS, CollectiveProblem, with_best_segments
+from wirewise.planners.collective.adapt import distances, program_of, tree
+from wirewise.planners.collective.adapt import synthesize as adapt
 from wirewise.planners.collective.auto import choose
+from wirewise.planners.collective.greedy import synthesize as greedy
 from wirewise.planners.collective.sccl import Point, solve
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
@@ -136,15 +139,13 @@ def many_row(page, preset_):
         "claimed",
         "seconds claimed",
     ) as row:
-        greedy.synthesize(
-            CollectiveProblem(network=torus(2, 2), collective="all_gather", size_bytes=MB), runs=1
-        )
+        greedy(CollectiveProblem(network=torus(2, 2), collective="all_gather", size_bytes=MB), runs=1)
         for (rows, columns), odd_rate in itertools.product(preset_["tori"], (1e9, 0.5e9)):
             net = torus(rows, columns, odd_rate)
             problem = CollectiveProblem(network=net, collective="all_gather", size_bytes=net.ranks * MB)
             least = bound(net, "all_gather", problem.size_bytes).seconds
-            quick, quick_s = timed(lambda p=problem: greedy.synthesize(p, chunks=1, runs=1))
-            best, best_s = timed(lambda p=problem: greedy.synthesize(p, time_limit_s=3.0, runs=16))
+            quick, quick_s = timed(lambda p=problem: greedy(p, chunks=1, runs=1))
+            best, best_s = timed(lambda p=problem: greedy(p, time_limit_s=3.0, runs=16))
             ratios = [simulate(p, net, problem.size_bytes).finish_s / least for p in (quick, best)]
             limit = {128: 5.0, 512: 120.0}.get(net.ranks)
             row(
@@ -245,9 +246,9 @@ def levels_row(page, preset_):
             own = [r % count if dealt else r // size for r in range(count * size)]
             net = groups(own, count)
             problem = CollectiveProblem(network=net, collective=collective, size_bytes=4 * MB)
-            order = adapt.tree(adapt.distances(net), tuple(range(net.ranks)), 0, ("binomial",))
-            _, plain_s = with_best_segments(adapt.program_of(problem, order), net, 4 * MB)
-            program, planned_s = with_best_segments(adapt.synthesize(problem), net, 4 * MB)
+            order = tree(distances(net), tuple(range(net.ranks)), 0, ("binomial",))
+            _, plain_s = with_best_segments(program_of(problem, order), net, 4 * MB)
+            program, planned_s = with_best_segments(adapt(problem), net, 4 * MB)
             least = bound(net, collective, 4 * MB).seconds
             between = sum(own[t.source] != own[t.target] for t in program.transfers)
             each_way = 2 if collective == "all_reduce" else 1
@@ -276,7 +277,7 @@ def choice_row(page, preset_):
         for name, collective, size in cases:
             net = NETWORKS[name]()
             problem = CollectiveProblem(network=net, collective=collective, size_bytes=size)
-            choice, took = timed(lambda p=problem: choose(p, PLANNERS, time_limit_s=preset_["search_s"]))
+            choice, took = timed(lambda p=problem: choose(p, SYNTHESIZERS, time_limit_s=preset_["search_s"]))
             check(choice.program)
             times = {c.name: c.predicted_s for c in choice.candidates}
             seconds, builtin = times[choice.program.name], times.get("builtin")
@@ -326,7 +327,7 @@ def slower(net, ends, part):
 
 def planned(net):
     problem = CollectiveProblem(network=net, collective="all_gather", size_bytes=16 * MB)
-    return greedy.synthesize(problem, time_limit_s=1.0, runs=32)
+    return greedy(problem, time_limit_s=1.0, runs=32)
 
 
 ROWS = {

@@ -8,7 +8,8 @@ from wirewise.collective import check, network
 from wirewise.collective.bounds import bound
 from wirewise.collective.builders import build
 from wirewise.lab import Lab
-from wirewise.planners.collective import CollectiveProblem, blink, with_best_segments
+from wirewise.planners.collective import CollectiveProblem, with_best_segments
+from wirewise.planners.collective.blink import synthesize as blink
 from wirewise.runtime.collective.defaults import default
 
 SERVERS = (range(4), range(4, 8))
@@ -29,7 +30,7 @@ def servers(page, preset_):
         made = network(lab.servers.topology(lab.rates))
         problem = CollectiveProblem(network=made, collective="all_reduce", size_bytes=size)
         programs = {
-            "three phases": blink.synthesize(problem, servers=SERVERS),
+            "three phases": blink(problem, servers=SERVERS),
             "ring": build("all_reduce", "ring", 8),
             "group's default": default("all_reduce", 8, size),
         }

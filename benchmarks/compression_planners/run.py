@@ -107,7 +107,9 @@ def time_row(page, preset):
     ) as row:
         for count in preset["tensors"]:
             for name, codecs in choices.items():
-                problem = compression_problem(of_tensors(count), V100, Links.uniform(RANKS, 10e9 / 8), codecs)
+                problem = compression_problem(
+                    of_tensors(count), Links.uniform(RANKS, 10e9 / 8), codec=codecs, costs=V100
+                )
                 found, seconds = planned(problem)
                 limit = LIMITS_S.get(count)
                 row(
@@ -143,7 +145,7 @@ def models_row(page, preset):
 def compare(name, codec, gbit):
     links = Links.uniform(RANKS, gbit * 1e9 / 8)
     problem, plain, free = (
-        compression_problem(trace_of(name), V100, links, codecs)
+        compression_problem(trace_of(name), links, codec=codecs, costs=V100)
         for codecs in ([codec], ["none"], [codec, "none"])
     )
     problem = flat(problem)
@@ -224,7 +226,9 @@ def pieces_row(page, preset):
 
 
 def in_pieces(name, gbit, codecs):
-    problem = compression_problem(trace_of(name), V100, Links.uniform(PIECE_RANKS, gbit * 1e9 / 8), codecs)
+    problem = compression_problem(
+        trace_of(name), Links.uniform(PIECE_RANKS, gbit * 1e9 / 8), codec=codecs, costs=V100
+    )
     plan, elements = plan_groups(problem, split="auto"), sum(problem.elements)
     whole_s, step = plan.unsplit_step_s, plan.predicted_step_s
     limits = [elements // share for share in (8, 32, 128)]
@@ -243,7 +247,11 @@ ROWS = {"time": time_row, "models": models_row, "random": random_row, "pieces": 
 def main():
     options = arguments(__doc__, list(ROWS))
     page = Page("Planners of compressed groups", options.preset, {"Threads": "1", "Steps": "simulated"})
-    solve(compression_problem(trace_of("lstm"), V100, Links.uniform(RANKS, 10e9 / 8), ["dgc", "none"]))
+    solve(
+        compression_problem(
+            trace_of("lstm"), Links.uniform(RANKS, 10e9 / 8), codec=["dgc", "none"], costs=V100
+        )
+    )
     solve(chain(0))
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])

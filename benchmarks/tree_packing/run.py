@@ -24,8 +24,20 @@ from common import Page, arguments, verdict
 from wirewise.collective import Edge, Network, check, network
 from wirewise.collective.bounds import all_gather_inverse_rate, bound, busiest_edge_s, two_phase_s
 from wirewise.collective.builders import build
-from wirewise.planners.collective import CollectiveProblem, blink, forest, with_best_segments
+from wirewise.planners.collective import CollectiveProblem, with_best_segments
+from wirewise.planners.collective.blink import (
+    Channel,
+    ChunkSize,
+    equal_finish,
+    packed_trees,
+    strength,
+    tree_rate,
+)
+from wirewise.planners.collective.blink import links as nvlinks
+from wirewise.planners.collective.blink import synthesize as blink
 from wirewise.planners.collective.blink.arborescence import pack
+from wirewise.planners.collective.forest import forest as packed_forest
+from wirewise.planners.collective.forest import synthesize as forest
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
 
@@ -86,7 +98,7 @@ def bounds_row(page, preset_):
 
 def kinds(name):
     """Joined parts of 3 to 8 GPUs, one of each kind, in NVLinks."""
-    capacity = blink.links(on(name))
+    capacity = nvlinks(on(name))
     counts = np.round(capacity / capacity[capacity > 0].min()).astype(np.int64)
     same, found = networkx.algorithms.isomorphism.numerical_edge_match("weight", 0), []
     for size in range(3, 9):
@@ -125,11 +137,11 @@ def parts_row(page, preset_):
 def packed(part, both):
     """Losses, trees over the optimum, and seconds."""
     unit = part[part > 0].min()
-    root = 0 if both else max(range(len(part)), key=lambda r: blink.tree_rate(part, r))
-    best = float(blink.strength(part.astype(np.int64))) if both else blink.tree_rate(part, root)
+    root = 0 if both else max(range(len(part)), key=lambda r: tree_rate(part, r))
+    best = float(strength(part.astype(np.int64))) if both else tree_rate(part, root)
     pack(part, root, both=both)
     (_, weights), packing_s = timed(lambda: pack(part, root, both=both))
-    trees, program_s = timed(lambda: blink.packed_trees(part, root, both=both))
+    trees, program_s = timed(lambda: packed_trees(part, root, both=both))
     rate = float(sum(tree.weight for tree in trees)) * unit
     return 1 - weights.sum() / best, 1 - rate / best, len(trees) - best, packing_s, program_s
 
@@ -140,7 +152,7 @@ def forests_row(page, preset_):
         "and as a program, whose transfers take the network's routes. In simulation: of 1 GB in the best number of "
         "segments."
     )
-    forest.synthesize(problem(on("ndv2x2"), "all_gather"))
+    forest(problem(on("ndv2x2"), "all_gather"))
     with page.table(
         "machine", "ranks", "trees", "height", "any paths / bound - 1", "program / bound - 1", "simulated / bound",
         "seconds", "claimed", "seconds, claimed",
@@ -149,10 +161,10 @@ def forests_row(page, preset_):
             net = on(name)
             ranks = tuple(range(net.ranks))
             found, seconds = timed(
-                lambda n=net, r=ranks: forest.forest(n, dict.fromkeys(r, 1), r, fixed_routes=False)
+                lambda n=net, r=ranks: packed_forest(n, dict.fromkeys(r, 1), r, fixed_routes=False)
             )
             over = found.seconds(net) / float(MACHINES[name] / 10**9) - 1
-            program = forest.synthesize(problem(net, "all_gather"))
+            program = forest(problem(net, "all_gather"))
             check(program)
             least = bound(net, "all_gather", 1e9).seconds
             simulated_s = with_best_segments(program, net, 1e9)[1]
@@ -173,7 +185,7 @@ def all_reduces_row(page, preset_):
         networks = {name: on(name) for name in preset_["machines"] if on(name).ranks <= 16}
         networks |= {f"directed {seed}": directed(seed, 6) for seed in range(preset_["directed"])}
         for name, net in networks.items():
-            program, seconds = timed(lambda n=net: forest.synthesize(problem(n, "all_reduce")))
+            program, seconds = timed(lambda n=net: forest(problem(n, "all_reduce")))
             check(program)
             least = bound(net, "all_reduce", 1e9).seconds
             row(
@@ -198,7 +210,7 @@ def hybrid_row(page, preset_):
     )
     topology = preset("dgx-1v")
     ways = [network(topology, {"nvlink"}), network(topology, {"pcie", "socket"})]
-    programs = [blink.synthesize(problem(ways[0], "broadcast")), build("broadcast", "chain", 8)]
+    programs = [blink(problem(ways[0], "broadcast")), build("broadcast", "chain", 8)]
     with page.table(
         "GB",
         "PCIe starts ms",
@@ -211,7 +223,7 @@ def hybrid_row(page, preset_):
     ) as row:
         for size, start_s in itertools.product((1e9, 4e9), (1e-3, 5e-3, 1.0)):
             near = zip(programs, ways, (0.9 * size, 0.1 * size), (0.0, start_s), strict=True)
-            sizes = blink.equal_finish(size, [measured(*way) for way in near])
+            sizes = equal_finish(size, [measured(*way) for way in near])
             alone = in_segments(programs[0], ways[0], size, 256)
             if not sizes[1]:
                 row(
@@ -237,7 +249,7 @@ def hybrid_row(page, preset_):
 def measured(program, way, size, wait_s):
     small, large = (in_segments(program, way, part * size, 256) for part in (0.8, 1.2))
     rate = 0.4 * size / (large - small)
-    return blink.Channel(rate, wait_s + small - 0.8 * size / rate)
+    return Channel(rate, wait_s + small - 0.8 * size / rate)
 
 
 def chunks_row(page, preset_):
@@ -250,14 +262,14 @@ def chunks_row(page, preset_):
         "collective", "MiB", "probes", "chunk kiB", "best chunk kiB", "of the best", "claimed"
     ) as row:
         for collective, size in itertools.product(("broadcast", "all_reduce"), preset_["sizes"]):
-            program = blink.synthesize(problem(net, collective))
+            program = blink(problem(net, collective))
 
             def rate(chunk, program=program, size=size):
                 segments = max(1, round(max(program.chunk_bytes(size)) / chunk))
                 return size / in_segments(program, net, size, min(segments, 4096))
 
             grid = {1 << power: rate(1 << power) for power in range(*preset_["probes"])}
-            control, probes = blink.ChunkSize(), 0
+            control, probes = ChunkSize(), 0
             while not control.done and probes < 12:
                 control.report(rate(control.size_bytes))
                 probes += 1
@@ -279,7 +291,7 @@ def servers_row(page, preset_):
         for hosts in preset_["hosts"]:
             net = on(f"dgx-a100x{hosts}")
             servers = [range(8 * n, 8 * n + 8) for n in range(hosts)]
-            program = blink.synthesize(problem(net, "all_reduce"), servers=servers)
+            program = blink(problem(net, "all_reduce"), servers=servers)
             check(program)
             each, sent = program.chunk_bytes(1e9), [0.0] * hosts
             for t in program.transfers:
@@ -301,7 +313,7 @@ def uneven_row(page, preset_):
     with page.table("network", "MiB", "bound ms", "two phases ms", "forest ms", "ring ms", "faster") as row:
         for name, size in (("h4", 16 << 20), ("h4", 64 << 20), ("h4-quarter", 8 << 20)):
             net = network(preset(name))
-            planned = with_best_segments(forest.synthesize(problem(net, "all_reduce", size)), net, size)[1]
+            planned = with_best_segments(forest(problem(net, "all_reduce", size)), net, size)[1]
             ring = with_best_segments(build("all_reduce", "ring", 4), net, size)[1]
             least = bound(net, "all_reduce", size).seconds
             times = (least, two_phase_s(net, size), planned, ring)

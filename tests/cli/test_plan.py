@@ -75,7 +75,12 @@ def test_sizes_that_do_not_fit_are_named(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--with", "best"], "unknown planner 'best'"),
+        (["--with", "best"], "unknown fusion planner 'best'"),
+        (["--with", "ddp", "--time-budget", "5"], "planner 'ddp' has no search that time could end"),
+        (
+            ["--with", "disco"],
+            "planner 'disco' takes StepModel alone, or OperatorGraph and its links; got FusionP",
+        ),
         (["--memory-budget", "8GiB"], "needs --memory-sizes"),
         (["--time-budget", "0"], "time budget is 0"),
     ],

@@ -64,7 +64,7 @@ def test_spellings(text):
     [
         (("--collective", "scan"), "unknown collective"),
         (("--bytes", "0"), "above zero"),
-        (("--with", "magic"), "unknown planner"),
+        (("--with", "magic"), "unknown collective planner 'magic'; expected one of: auto"),
         (("--members", "0,9"), "ascending ranks from 0 to 3"),
         (("--members", "a"), "ranks such as"),
         (("--sketch", "s.json", "--with", "forest"), "taccl"),

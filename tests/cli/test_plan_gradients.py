@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
+from wirewise.cost import Links
+from wirewise.planners.fusion import cupcake
 from wirewise.plans import load
+from wirewise.topology import from_pairs, save
+from wirewise.topology import load as load_topology
+from wirewise.trace import read_gradient_trace
 
 
 def call(*words):
@@ -93,7 +99,10 @@ def test_pieces_are_told_to_scripts(trace):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--with", "dpro"], "unknown planner 'dpro'; expected cupcake"),
+        (["--with", "dpro"], "planner 'dpro' takes FusionProblem alone, or ModuleTrace and its"),
+        (["--with", "best"], "unknown fusion planner 'best'; expected one of: dpro"),
+        (["--with", "cupcake:4"], "planner 'cupcake' has no use for number; it takes: seed"),
+        (["--with", "even"], "even:NUMBER"),
         (["--with", "even:0"], "even:0"),
         (["--codec", "zip"], "no times of codec 'zip' on V100"),
         (["--ranks", "1"], "expected at least 2"),
@@ -115,3 +124,43 @@ def test_words_of_a_trace_need_one(tmp_path):
     assert result.exit_code == 2 and "--codec belongs to --trace" in result.output
     result = call("plan", "fusion")
     assert result.exit_code == 2 and "nothing to plan for" in result.output
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """What `topo probe` writes, of four ranks."""
+    rate, wait = np.full((4, 4), 1e9), np.full((4, 4), 5e-5)
+    alone = [1e9, 1.2e9, 1e9, 0.4e9]
+    save(
+        from_pairs("four", "abcd", rate=rate, latency_s=wait, leaving=alone, arriving=alone),
+        tmp_path / "hosts.toml",
+    )
+    return tmp_path / "hosts.toml"
+
+
+def test_a_topology_takes_the_place_of_a_bandwidth(trace, hosts):
+    words = ("plan", "fusion", "--trace", trace, "--codec", "dgc", "--split", "none", "--json", "-")
+    found = json.loads(call(*words, "--on", hosts).stdout)
+    wanted = cupcake(read_gradient_trace(trace), Links.of(load_topology(hosts)), codec="dgc")
+    assert found["predicted_step_s"] == wanted.predicted_step_s
+    out = trace.with_name("plan.json")
+    call(*words, "--on", hosts, "-o", out)
+    simulated = json.loads(call("sim", trace, "--plan", out, "--on", hosts, "--json", "-").stdout)
+    assert simulated["step_s"] == pytest.approx(wanted.predicted_step_s, rel=1e-9)
+    assert found == {
+        **json.loads(call(*words, "--on", hosts, "--ranks", 4).stdout),
+        "planning_s": found["planning_s"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--bandwidth", "10gbit"], "--bandwidth says what --on"),
+        (["--ranks-per-host", "2"], "--ranks-per-host says what --on"),
+        (["--ranks", "8"], "has 4 ranks; leave --ranks out"),
+    ],
+)
+def test_what_contradicts_a_topology_is_refused(trace, hosts, words, message):
+    result = call("plan", "fusion", "--trace", trace, "--on", hosts, *words)
+    assert result.exit_code == 2 and message in result.output.replace("\n", " ")

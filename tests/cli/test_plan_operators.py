@@ -75,7 +75,7 @@ def test_a_learned_estimator_prices_regions(graph, tmp_path):
     ("words", "message"),
     [
         (["--estimator", "absent.npz"], "absent.npz"),
-        (["--with", "dpro"], "unknown planner 'dpro'; expected one of: disco"),
+        (["--with", "dpro"], "planner 'dpro' takes FusionProblem alone, or ModuleTrace and its"),
         (["--codec", "dgc"], "--codec does not go with --graph"),
         (["--ranks", "1"], "expected at least 2"),
         (["--trace", "t.json"], "give one of them"),

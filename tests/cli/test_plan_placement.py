@@ -86,7 +86,7 @@ def test_a_job_file_and_json_alone(hosts, tmp_path):
     [
         ([], "give --job FILE with tasks and flows, or --dataset"),
         (["--dataset", GRAPH, "--policy", "best"], "unknown flow policy 'best'"),
-        (["--dataset", GRAPH, "--with", "best"], "unknown placement method 'best'"),
+        (["--dataset", GRAPH, "--with", "best"], "unknown placement planner 'best'"),
         (["--dataset", GRAPH, "--fanouts", "x"], "--fanouts is 'x'"),
         (["--job", "missing.json"], "cannot read task file 'missing.json'"),
     ],

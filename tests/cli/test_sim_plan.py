@@ -116,6 +116,24 @@ def test_tasks_take_what_their_planner_predicted(at, tmp_path):
     assert result.exit_code == 2 and "is for 3 hosts, there are 4" in result.stderr
 
 
+def test_a_page_is_written(at, tmp_path):
+    words = (
+        "sim",
+        at / "gradients.json",
+        "--plan",
+        at / "fusion.json",
+        "--bandwidth",
+        "10gbit",
+        "--ranks-per-host",
+        4,
+    )
+    result = call(*words, "--html", tmp_path / "page.html")
+    assert result.stdout.splitlines()[-1] == f"Page: {tmp_path / 'page.html'}"
+    assert "Step on 8 ranks" in (tmp_path / "page.html").read_text("utf-8")
+    result = call(*words, "--html", tmp_path / "no" / "page.html")
+    assert result.exit_code == 2 and "Traceback" not in result.stderr
+
+
 def test_bit_widths_need_no_job(tmp_path):
     channel = ChannelBits(exchange="forward1", sender=0, receiver=1, width=1000, bits=bytes([4] * 1000))
     save(BitWidthPlan(world_size=2, planner="test", channels=(channel,)), tmp_path / "plan.json")
@@ -138,6 +156,7 @@ def test_cached_rows_have_bytes(tmp_path):
 REFUSED = {
     "what-if": ("gradients.json --plan fusion.json --what-if ranks=2", "--what-if changes a replayed trace"),
     "no plan": ("run --on lab-4", "--on belongs to --plan FILE, and none is given"),
+    "page": ("run --html page.html", "--html belongs to --plan FILE, and none is given"),
     "nothing": ("", "nothing to simulate; give a run folder"),
     "no job": ("--plan fusion.json", "a fusion plan is made for a job; expected a run folder"),
     "job of a collective": ("run --plan collective.json --on lab-4", "a collective plan, which needs none"),

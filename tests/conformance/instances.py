@@ -32,7 +32,8 @@ from wirewise.planners import bitwidth, collective, fusion, placement
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
-from wirewise.planners.fusion import cupcake, disco
+from wirewise.planners.fusion.cupcake import LEAST_GAIN, RULES, compression_problem, plan_groups
+from wirewise.planners.fusion.disco import METHODS, Knobs, plan_operators
 from wirewise.planners.placement import PlacementProblem
 from wirewise.plans import Plan
 from wirewise.trace import GradientTensor, GradientTrace
@@ -182,7 +183,7 @@ def groups_of_a_trace(
             for n, (size, gap) in enumerate(zip(sizes, gaps, strict=True))
         )
     )
-    problem = cupcake.compression_problem(trace, V100, links, codecs, **more)
+    problem = compression_problem(trace, links, codec=codecs, costs=V100, **more)
     return Instance(problem=problem, links=links, costs=V100, job=trace)
 
 
@@ -315,10 +316,10 @@ GRAINS = tuple(INSTANCES)
 
 REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "bitwidth": tuple(bitwidth.PLANNERS),
-    "modules": tuple(fusion.PLANNERS),
-    "gradients": ("cupcake", *cupcake.RULES),
-    "operators": disco.METHODS,
-    "collective": ("auto", *collective.PLANNERS),
+    "modules": ("dpro", "mcmc", "exhaustive", "rules", "ddp"),
+    "gradients": ("cupcake", *RULES),
+    "operators": METHODS,
+    "collective": tuple(collective.PLANNERS),
     "cache": tuple(cache_planners.POLICIES),
     "placement": placement.METHODS,
 }
@@ -353,7 +354,7 @@ def _module_variants(name: str) -> Iterator[Variant]:
     def planned(planner: str, memory: float | None = None, **knobs: Any) -> Callable[[Instance], Plan]:
         def plan(one: Instance) -> Plan:
             own = {} if memory is None else {"memory_budget_bytes": _budget(one.problem, memory)}
-            return fusion.plan(one.problem, method=planner, **own, **knobs)
+            return fusion.PLANNERS[planner](one.problem, **own, **knobs)
 
         return plan
 
@@ -378,10 +379,10 @@ _RULES = ("even:4", "bucket:25", "bucket:1", "mergecomp")
 
 def _gradient_variants(name: str) -> Iterator[Variant]:
     def planned(planner: str, **knobs: Any) -> Callable[[Instance], Plan]:
-        return lambda one: cupcake.plan_groups(one.problem, method=planner, **knobs)
+        return lambda one: plan_groups(one.problem, method=planner, **knobs)
 
     yield "cupcake", "", planned("cupcake")
-    yield "cupcake", "eased", planned("cupcake", slack=0.02, least_gain=cupcake.LEAST_GAIN, seed=2)
+    yield "cupcake", "eased", planned("cupcake", slack=0.02, least_gain=LEAST_GAIN, seed=2)
     # Bounds of problems with many options take long.
     few = name in ("beside", "trace-of-hosts")
     for rule in ("layer-wise", "mg-wfbp") if few else (*_RULES, "layer-wise", "mg-wfbp"):
@@ -395,10 +396,10 @@ def _gradient_variants(name: str) -> Iterator[Variant]:
 
 def _operator_variants(name: str) -> Iterator[Variant]:
     def planned(planner: str) -> Callable[[Instance], Plan]:
-        knobs = disco.Knobs(stop=60, evaluations=400, seed=1)
-        return lambda one: disco.plan_operators(one.problem, method=planner, other_s=1e-5, knobs=knobs).plan
+        knobs = Knobs(stop=60, evaluations=400, seed=1)
+        return lambda one: plan_operators(one.problem, method=planner, other_s=1e-5, knobs=knobs).plan
 
-    for planner in disco.METHODS:
+    for planner in METHODS:
         yield planner, "", planned(planner)
 
 

@@ -10,7 +10,8 @@ from tests.lab.test_network import measured, streamed
 from wirewise.collective import check, network, save
 from wirewise.errors import LabError
 from wirewise.lab import Lab, Servers
-from wirewise.planners.collective import CollectiveProblem, blink
+from wirewise.planners.collective import CollectiveProblem
+from wirewise.planners.collective.blink import synthesize as blink
 
 HALVES = (range(4), range(4, 8))
 
@@ -93,7 +94,7 @@ def test_b5_three_phases_over_two_servers_of_four_hosts(tmp_path: Path) -> None:
     with Lab(8, "400mbit", servers=HALVES, uplink="100mbit") as lab:
         assert lab.servers is not None
         made = network(lab.servers.topology(lab.rates))
-        program = blink.synthesize(
+        program = blink(
             CollectiveProblem(network=made, collective="all_reduce", size_bytes=size_bytes), servers=HALVES
         )
         check(program)

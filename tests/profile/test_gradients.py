@@ -50,7 +50,9 @@ def test_all_ranks_get_the_same_tables_and_the_planner_takes_them(tmp_path):
 
 def plan_for(costs: GradientCosts):
     tensors = tuple(GradientTensor(name=str(i), elements=10_000, gap_us=100) for i in range(8))
-    problem = compression_problem(GradientTrace(tensors=tensors), costs, None, ["efsign", "none"], ranks=2)
+    problem = compression_problem(
+        GradientTrace(tensors=tensors), codec=["efsign", "none"], costs=costs, ranks=2
+    )
     return plan_groups(problem)
 
 

@@ -274,7 +274,7 @@ def test_all_reduces_that_overlap_only_without_compression(tmp_path):
 
 def test_the_bandwidth_at_which_it_starts_to_pay():
     def problem_of(rate):
-        return compression_problem(trace(10), V100, Links.uniform(4, rate), ["efsign", "none"])
+        return compression_problem(trace(10), Links.uniform(4, rate), codec=["efsign", "none"], costs=V100)
 
     def best(problem):
         return solve(problem).step_s
@@ -286,7 +286,7 @@ def test_the_bandwidth_at_which_it_starts_to_pay():
     assert break_even(problem_of, best, within=(1e5, 1e6)) == 1e6
     assert break_even(problem_of, best, within=(1e10, 1e11)) is None
     with pytest.raises(InputError, match="expected one without a codec"):
-        uncompressed(compression_problem(trace(2), V100, Links.uniform(4, 1e9), ["efsign"]))
+        uncompressed(compression_problem(trace(2), Links.uniform(4, 1e9), codec=["efsign"], costs=V100))
 
 
 @pytest.mark.parametrize(

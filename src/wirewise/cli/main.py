@@ -281,12 +281,15 @@ def sim(
     row_bytes: Annotated[
         int | None, typer.Option(min=1, help="Of --plan for cached rows: a row on the wire.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Of --plan: write a page with the timeline of all ranks.")
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """Replay a trace and predict the step with changes; or predict how long a job takes under a plan."""
     from wirewise.cli import sim_plan
 
-    words = sim_plan.Words(on, bandwidth, ranks_per_host, costs, row_bytes)
+    words = sim_plan.Words(on, bandwidth, ranks_per_host, costs, row_bytes, html)
     if plan is not None:
         sim_plan.predict_plan(plan, sources or [], what_if, words, json)
         return

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators, plan_placement
 from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.plan_job import OutOption, family_command, make_plan
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
-from wirewise.planners.fusion import PLANNERS, FusionProblem, MemorySizes, from_trace, with_memory
-from wirewise.planners.fusion import plan as make
+from wirewise.planners import PLANNERS, planner
+from wirewise.planners.fusion import FusionProblem, MemorySizes, from_trace, with_memory
 from wirewise.plans import FusionPlan, save
 from wirewise.report.figures import seconds
 from wirewise.trace import load
@@ -21,16 +23,30 @@ from wirewise.units import format_size, parse_size
 
 __all__ = ["app"]
 
+_IN_TRAINING = ("bitwidth",)
+"""Families whose jobs no file describes: `wirewise run adaqp` plans them while it trains."""
+
+
+class _Families(TyperGroup):
+    """The commands below, and one for each further family of `PLANNERS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*own, *(family for family in PLANNERS if family not in (*own, *_IN_TRAINING))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        return family_command(cmd_name) if own is None and cmd_name in self.list_commands(ctx) else own
+
+
 app = typer.Typer(
+    cls=_Families,
     no_args_is_help=True,
     help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks.",
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
 app.command()(plan_placement.placement)
-
-_SEARCHES = ("dpro", "mcmc")
-"""Planners that keep to budgets."""
 
 
 @app.callback()
@@ -41,25 +57,26 @@ def _plans() -> None:
 @app.command()
 def fusion(
     run: Annotated[list[Path] | None, typer.Argument(help="Run folder, or all files of its trace.")] = None,
-    planner: Annotated[
+    method: Annotated[
         str,
         typer.Option(
             "--with",
-            help=f"Of a run: {', '.join(PLANNERS)}. Of --trace: {plan_gradients.METHODS}. "
-            f"Of --graph: {', '.join(plan_operators.METHODS)}.",
+            help=f"One of {', '.join(PLANNERS['fusion'])}, for the job that it is about; even:K and bucket:MIB have a "
+            "number. By default dpro, of --trace cupcake, of --graph disco.",
         ),
     ] = "",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
+    out: OutOption = None,
     memory_budget: Annotated[str | None, typer.Option(help="Of a rank, such as 8GiB.")] = None,
     memory_sizes: Annotated[
         Path | None, typer.Option(help="JSON of `wirewise.profile.memory_sizes(model, batch)`.")
     ] = None,
-    time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
+    time_budget: Annotated[float | None, typer.Option(help="Seconds for the search, by default 60.")] = None,
     trace: plan_gradients.TraceOption = None,
     graph: plan_operators.GraphOption = None,
     estimator: plan_operators.EstimatorOption = None,
     codec: plan_gradients.CodecOption = None,
     ranks: plan_gradients.RanksOption = None,
+    on: plan_gradients.OnOption = None,
     bandwidth: plan_gradients.BandwidthOption = None,
     costs: plan_gradients.CostsOption = None,
     decode: plan_gradients.DecodeOption = None,
@@ -73,38 +90,51 @@ def fusion(
     With --trace, a file of gradients instead of a run: the groups that are compressed together, and how. With --graph,
     a file of operators: which of them run as one kernel, and the buckets.
     """
-    words = plan_gradients.Words(codec, ranks, bandwidth, costs, decode, ranks_per_host, seed, split)
+    # A name that nobody knows is refused before files are read.
+    if method:
+        planner("fusion", method.partition(":")[0])
+    words = plan_gradients.Words(codec, ranks, on, bandwidth, costs, decode, ranks_per_host, seed, split)
     for option, file, other in (("--trace", trace, graph), ("--graph", graph, trace)):
         if file is not None and (run or other or memory_budget is not None or memory_sizes is not None):
             raise InputError(
                 f"{option} {file} takes the place of a run, of its memory and of other files; give one of them"
             )
     if graph is not None:
-        plan_operators.operators(graph, planner or "disco", words, estimator, out, json)
+        plan_operators.operators(graph, method or "disco", words, estimator, out, json)
         return
     if estimator is not None:
         raise InputError("--estimator belongs to --graph FILE, and none is given")
     if trace is not None:
-        plan_gradients.gradients(trace, planner or "cupcake", words, out, json)
+        plan_gradients.gradients(trace, method or "cupcake", words, out, json)
         return
     words.refuse()
     if not run:
         raise InputError(
             "nothing to plan for; give a run folder, --trace with a file of gradients, or --graph with one of operators"
         )
-    _recorded(
-        run, _knobs(planner or "dpro", memory_budget, memory_sizes, time_budget), memory_sizes, out, json
-    )
+    if memory_budget is not None and memory_sizes is None:
+        raise InputError(
+            "a memory budget needs --memory-sizes FILE, because a trace does not say what modules keep; write "
+            "json.dumps(wirewise.profile.memory_sizes(model, batch)) into it"
+        )
+    budget = None if memory_budget is None else parse_size(memory_budget)
+    knobs = {"time_budget_s": time_budget, "memory_budget_bytes": budget}
+    _recorded(run, method or "dpro", knobs, memory_sizes, out, json)
 
 
 def _recorded(
-    run: list[Path], knobs: dict[str, Any], memory_sizes: Path | None, out: Path | None, json: str | None
+    run: list[Path],
+    method: str,
+    knobs: dict[str, Any],
+    memory_sizes: Path | None,
+    out: Path | None,
+    json: str | None,
 ) -> None:
     trace = load(run)
     problem = from_trace(trace)
     if memory_sizes is not None:
         problem = with_memory(problem, _sizes(memory_sizes))
-    found = make(problem, **knobs)
+    found = make_plan(FusionPlan, method, problem, **knobs)
     if out is not None:
         save(found, out)
     write_json(
@@ -124,24 +154,6 @@ def _recorded(
     for note in [*trace.notes, *_notes(problem)]:
         typer.echo(f"Note: {note}.")
     typer.echo(_how_to_apply(out))
-
-
-def _knobs(
-    planner: str, memory_budget: str | None, memory_sizes: Path | None, time_budget: float
-) -> dict[str, Any]:
-    """What goes to the planner; refused before the trace is read."""
-    if planner not in PLANNERS:
-        raise InputError(f"unknown planner {planner!r}; expected one of: {', '.join(PLANNERS)}")
-    if memory_budget is not None and (planner not in _SEARCHES or memory_sizes is None):
-        raise InputError(
-            "a memory budget needs --memory-sizes FILE, because a trace does not say what modules keep (write "
-            "json.dumps(wirewise.profile.memory_sizes(model, batch)) into it), and one of "
-            f"the planners {', '.join(_SEARCHES)}; got --with {planner}"
-        )
-    if planner not in _SEARCHES:
-        return {"method": planner}
-    budget = parse_size(memory_budget) if memory_budget is not None else None
-    return {"method": planner, "time_budget_s": time_budget, "memory_budget_bytes": budget}
 
 
 def _sizes(path: Path) -> dict[str, MemorySizes]:

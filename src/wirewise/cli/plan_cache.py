@@ -9,9 +9,11 @@ import numpy as np
 import typer
 
 from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.plan_job import make_plan
 from wirewise.errors import InputError
 from wirewise.graph import GraphData, load, partition
 from wirewise.graph.sampling.sampler import check_used_hops
+from wirewise.planners import PLANNERS, planner
 from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
 from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
@@ -31,7 +33,7 @@ def cache(
     alpha: Annotated[
         str, typer.Option(help="Share of all nodes that the caches hold together; several by comma.")
     ] = "0.1",
-    policy: Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}, or all.")] = "vip",
+    policy: Annotated[str, typer.Option(help=f"{', '.join(PLANNERS['cache'])}, or all.")] = "vip",
     share: Annotated[
         str,
         typer.Option(
@@ -60,14 +62,16 @@ def cache(
     Rows are expected ones, from inclusion probabilities corrected by two sampled epochs.
     """
     alphas = numbers("--alpha", alpha, float)
-    names = list(POLICIES) if policy == "all" else [word.strip() for word in policy.split(",")]
+    names = list(PLANNERS["cache"]) if policy == "all" else [word.strip() for word in policy.split(",")]
+    for name in names:
+        planner("cache", name)
     graph = load(dataset, seed=seed)
     if graph.directed and not directed:
         graph = graph.undirected()
     problem = sampling_problem(
         graph, workers, parts, numbers("--fanouts", fanouts, int), batch_size, semantics, train_share, seed
     )
-    found = plans(problem, alphas, names, share=cast(Share, share))
+    found = {name: _planned(problem, name, alphas, cast(Share, share)) for name in names}
     first = found[names[0]][alphas[0]]
     bounds = {a: balanced(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas}
     if out is not None:
@@ -99,6 +103,13 @@ def cache(
     )
     if out is not None:
         typer.echo(f"Plan of {names[0]} at alpha {alphas[0]:g}: {out}")
+
+
+def _planned(problem: CacheProblem, name: str, alphas: list[float], share: Share) -> dict[float, CachePlan]:
+    """Plans by alpha; those of our own policies compute their scores once."""
+    if name in POLICIES:
+        return plans(problem, alphas, [name], share=share)[name]
+    return {alpha: make_plan(CachePlan, name, problem, alpha=alpha, share=share) for alpha in alphas}
 
 
 def numbers(option: str, text: str, kind: type) -> list[Any]:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.plan_job import OutOption, make_plan, planned_with
 from wirewise.cli.topo import open_topology
 from wirewise.collective import COLLECTIVES, Collective, network
 from wirewise.errors import InputError
-from wirewise.planners.collective import PLANNERS, CollectiveProblem
-from wirewise.planners.collective import plan as make
+from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.taccl import PROFILES, load_profile, load_sketch
 from wirewise.plans import Certificate, CollectivePlan, save
 from wirewise.report.figures import seconds
@@ -29,7 +29,7 @@ def collective(
     size: Annotated[
         str, typer.Option("--bytes", help="Of the larger buffer of a rank, in or out, such as 64MB.")
     ] = "64MB",
-    planner: Annotated[str, typer.Option("--with", help=f"auto, {', '.join(PLANNERS)}.")] = "auto",
+    planner: str = planned_with("collective"),
     sketch: Annotated[Path | None, typer.Option(help="Of taccl: a communication sketch, JSON.")] = None,
     profile: Annotated[
         str | None, typer.Option(help="Of the sketch: costs of links, JSON, or a name such as ndv2-1MB.")
@@ -44,7 +44,7 @@ def collective(
     root: Annotated[int, typer.Option(help="Rank of a rooted collective.")] = 0,
     time_limit: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
+    out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
     """Find a program for a collective, and say how close to the best possible it is."""
@@ -57,7 +57,7 @@ def collective(
         members=_members(members),
     )
     knobs = _sketched(planner, sketch, profile)
-    found = make(problem, method=planner, time_limit_s=time_limit, seed=seed, **knobs)
+    found = make_plan(CollectivePlan, planner, problem, time_budget_s=time_limit, seed=seed, **knobs)
     if out is not None:
         save(found, out)
     write_json(json, _record(found))

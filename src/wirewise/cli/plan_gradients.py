@@ -9,18 +9,18 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from wirewise.cli.output import print_table, write_json
+from wirewise.cli.plan_job import make_plan
+from wirewise.cli.topo import open_topology
 from wirewise.cost.gradients import load_costs
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.planners.fusion.cupcake import CompressionProblem, compression_problem, parse_split, plan_groups
+from wirewise.planners.fusion.cupcake import compression_problem, parse_split
 from wirewise.plans import DECODES, FusionPlan, save
 from wirewise.report.figures import seconds
 from wirewise.trace.gradients import read_gradient_trace
 from wirewise.units import parse_rate
 
-__all__ = ["METHODS", "Words", "gradients"]
-
-METHODS = "cupcake, layer-wise, even:K, bucket:MIB, mg-wfbp, mergecomp"
+__all__ = ["Words", "gradients", "uniform"]
 
 TraceOption = Annotated[
     Path | None, typer.Option(help="JSON with name, elements and gap_us of each gradient, as they get ready.")
@@ -32,6 +32,14 @@ CodecOption = Annotated[
     ),
 ]
 RanksOption = Annotated[int | None, typer.Option(help="Of --trace and --graph: how many ranks; 8.")]
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        help="Of --trace and --graph: the topology, a preset or a file of `wirewise topo probe`, instead of "
+        "--bandwidth.",
+    ),
+]
 BandwidthOption = Annotated[
     str | None,
     typer.Option(
@@ -62,6 +70,7 @@ class Words(NamedTuple):
 
     codec: str | None
     ranks: int | None
+    on: str | None
     bandwidth: str | None
     costs: str | None
     decode: str | None
@@ -69,30 +78,24 @@ class Words(NamedTuple):
     seed: int | None
     split: str | None
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return 8 if self.ranks is None else self.ranks
-
-    def links(self) -> Links | None:
-        """Links between the ranks; None: no bandwidth is given.
+    def between(self) -> tuple[Links | None, int]:
+        """Links between the ranks, None where the costs' own times take their place, and how many ranks there are.
 
         Raises:
-            InputError: A bandwidth that is no rate, hosts that are not full, or ranks a host without a bandwidth.
+            InputError: A topology beside what it says itself, or of other ranks; or as `uniform`.
         """
-        ranks, per_host = self.world_size, 1 if self.ranks_per_host is None else self.ranks_per_host
-        if per_host < 1 or ranks % per_host:
-            raise InputError(f"got {ranks} ranks, {per_host} a host; expected at least 2, and full hosts")
-        if self.bandwidth is None:
-            if per_host > 1:
-                raise InputError(
-                    "--ranks-per-host says how many ranks share a bandwidth; expected --bandwidth with it"
-                )
-            return None
-        hosts, rate = ranks // per_host, parse_rate(self.bandwidth)
-        # On one host no bytes pass an interface: the bandwidth is that of its ranks among each other.
-        intra = per_host * rate if hosts == 1 else float("inf")
-        return Links.uniform(hosts, rate, intra_bytes_per_s=intra, ranks_per_host=per_host)
+        if self.on is None:
+            ranks = 8 if self.ranks is None else self.ranks
+            return uniform(ranks, self.bandwidth, self.ranks_per_host), ranks
+        for option, value in (("--bandwidth", self.bandwidth), ("--ranks-per-host", self.ranks_per_host)):
+            if value is not None:
+                raise InputError(f"{option} says what --on {self.on} says; give one of them")
+        links = Links.of(open_topology(self.on))
+        if self.ranks not in (None, links.world_size):
+            raise InputError(
+                f"--ranks is {self.ranks}, and --on {self.on} has {links.world_size} ranks; leave --ranks out"
+            )
+        return links, links.world_size
 
     def refuse(self) -> None:
         """Raise if one is given, because there is no such file.
@@ -107,6 +110,27 @@ class Words(NamedTuple):
                 )
 
 
+def uniform(ranks: int, bandwidth: str | None, ranks_per_host: int | None) -> Links | None:
+    """Links of equal hosts; None: no bandwidth is given.
+
+    Raises:
+        InputError: A bandwidth that is no rate, hosts that are not full, or ranks a host without a bandwidth.
+    """
+    per_host = 1 if ranks_per_host is None else ranks_per_host
+    if per_host < 1 or ranks % per_host:
+        raise InputError(f"got {ranks} ranks, {per_host} a host; expected at least 2, and full hosts")
+    if bandwidth is None:
+        if per_host > 1:
+            raise InputError(
+                "--ranks-per-host says how many ranks share a bandwidth; expected --bandwidth with it"
+            )
+        return None
+    hosts, rate = ranks // per_host, parse_rate(bandwidth)
+    # On one host no bytes pass an interface: the bandwidth is that of its ranks among each other.
+    intra = per_host * rate if hosts == 1 else float("inf")
+    return Links.uniform(hosts, rate, intra_bytes_per_s=intra, ranks_per_host=per_host)
+
+
 def gradients(trace: Path, method: str, words: Words, out: Path | None, json: str | None) -> None:
     """Plan, write and tell.
 
@@ -114,10 +138,27 @@ def gradients(trace: Path, method: str, words: Words, out: Path | None, json: st
         InputError: A file or an option that cannot be used.
         PlanError: No planner has the name.
     """
-    problem = _problem(trace, words)
-    split = parse_split(words.split or "auto")
+    name, _, number = method.partition(":")
+    # Rules leave tensors whole by themselves.
+    split = words.split or ("auto" if name == "cupcake" else None)
+    links, ranks = words.between()
+    problem = compression_problem(
+        read_gradient_trace(trace),
+        links,
+        codec=words.codec or "auto",
+        costs=load_costs(words.costs or "v100"),
+        ranks=ranks,
+        decodes=(words.decode or "inline").split(","),
+    )
     begin = time.perf_counter()
-    found = plan_groups(problem, method=method, seed=words.seed or 0, split=split)
+    found = make_plan(
+        FusionPlan,
+        name,
+        problem,
+        number=number or None,
+        split=None if split is None else parse_split(split),
+        seed=words.seed,
+    )
     planning_s = time.perf_counter() - begin
     if out is not None:
         save(found, out)
@@ -130,21 +171,6 @@ def gradients(trace: Path, method: str, words: Words, out: Path | None, json: st
         f"{seconds(found.lower_bound_s)} (gap {_gap(found):.2%})." + _of_splits(found)
     )
     print_table(*found.table())
-
-
-def _problem(trace: Path, words: Words) -> CompressionProblem:
-    costs, codec = load_costs(words.costs or "v100"), words.codec or "auto"
-    decodes = (words.decode or "inline").split(",")
-    if wrong := [place for place in decodes if place not in DECODES]:
-        raise InputError(f"unknown place to decode {wrong[0]!r}; expected some of {','.join(DECODES)}")
-    return compression_problem(
-        read_gradient_trace(trace),
-        costs,
-        words.links(),
-        [*costs.codecs, "none"] if codec == "auto" else [codec, "none"],
-        ranks=words.world_size,
-        decodes=decodes,
-    )
 
 
 def _of_splits(found: FusionPlan) -> str:

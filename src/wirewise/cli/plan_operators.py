@@ -11,9 +11,10 @@ import typer
 
 from wirewise.cli.output import print_table, write_json
 from wirewise.cli.plan_gradients import Words
-from wirewise.cost.gradients import group_costs, load_costs
-from wirewise.cost.link import LinkCost
+from wirewise.cli.plan_job import make_plan, tell
+from wirewise.cost.gradients import load_costs
 from wirewise.errors import InputError
+from wirewise.planners.fusion import step_model
 from wirewise.planners.fusion.disco import (
     METHODS,
     AnalyticCosts,
@@ -23,14 +24,13 @@ from wirewise.planners.fusion.disco import (
     Planned,
     StepModel,
     costs_for,
-    line_of,
     plan_operators,
 )
-from wirewise.plans import save
+from wirewise.plans import FusionPlan, save
 from wirewise.report.figures import seconds
 from wirewise.trace.operators import OperatorGraph, read_operator_graph
 
-__all__ = ["METHODS", "EstimatorOption", "GraphOption", "operators"]
+__all__ = ["EstimatorOption", "GraphOption", "operators"]
 
 GraphOption = Annotated[
     Path | None,
@@ -60,11 +60,14 @@ def operators(
             raise InputError(
                 f"--{name} does not go with --graph: its all-reduces are whole and not compressed"
             )
-    captured = read_operator_graph(graph)
-    priced = _costs(captured, estimator)
-    model = StepModel(captured, priced.costs, _line(captured, words))
+    (links, ranks), captured = words.between(), read_operator_graph(graph)
+    priced, costs = _costs(captured, estimator), load_costs(words.costs or "v100")
+    model = step_model(captured, links, costs=costs, regions=priced.costs, ranks=ranks)
+    if method not in METHODS:
+        # Another search than DisCo's says of itself what its plan says.
+        return tell(make_plan(FusionPlan, method, model, seed=words.seed), out, json)
     begin = time.perf_counter()
-    found = plan_operators(model, method=method, ranks=words.world_size, knobs=Knobs(seed=words.seed or 0))
+    found = plan_operators(model, method=method, knobs=Knobs(seed=words.seed or 0))
     planning_s = time.perf_counter() - begin
     if out is not None:
         save(found.plan, out)
@@ -80,15 +83,6 @@ def _costs(graph: OperatorGraph, estimator: str | None) -> ChosenCosts:
     if estimator is None:
         return ChosenCosts(AnalyticCosts(graph), "regions cost what a formula says")
     return costs_for(graph, None if estimator == "shipped" else Estimator.load(Path(estimator)))
-
-
-def _line(graph: OperatorGraph, words: Words) -> LinkCost:
-    """Seconds of an all-reduce by its bytes."""
-    found = group_costs(load_costs(words.costs or "v100"), "none", words.links(), ranks=words.world_size)
-    curve = next(one.communicate_s for one in found if one.scheme == "all_reduce")
-    # The curve goes by elements of four bytes.
-    whole = sum(graph.operators[i].output_bytes for i in graph.gradients)
-    return line_of(curve.of_share(1 / 4), whole)
 
 
 def _sentence(found: Planned) -> str:

@@ -11,9 +11,10 @@ import typer
 
 from wirewise.cli import task_options as options
 from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.plan_job import OutOption, make_plan, planned_with
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.placement import METHODS, PlacementProblem, plan, problem_of
+from wirewise.planners.placement import STARTS, PlacementProblem, problem_of
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
 from wirewise.report.figures import seconds
@@ -30,7 +31,7 @@ def placement(
     topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
     job: options.JobOption = None,
     dataset: options.DatasetOption = None,
-    method: Annotated[str, typer.Option("--with", help=f"{', '.join(METHODS)}.")] = "gnn-tasks",
+    method: str = planned_with("placement"),
     policy: Annotated[str, typer.Option(help=f"Order of flows: {', '.join(get_args(FlowPolicy))}.")] = "iter",
     steps: Annotated[int, typer.Option(min=0, help="Placements that the search tries.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
@@ -46,7 +47,7 @@ def placement(
     worker_s: options.WorkerSecondsOption = 0.02,
     parts: options.PartsOption = "metis",
     volumes: options.VolumesOption = "drawn",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")] = None,
+    out: OutOption = None,
     job_out: Annotated[
         Path | None, typer.Option(help="File that takes the tasks and flows, for `wirewise check --job`.")
     ] = None,
@@ -64,7 +65,7 @@ def placement(
     hosts = open_topology(topology)
     tasks = options.chosen_tasks(ctx, [host.name for host in hosts.hosts])
     problem = problem_of(tasks, hosts)
-    found = plan(problem, method=method, policy=policy, steps=steps, seed=seed)  # type: ignore[arg-type]
+    found = make_plan(PlacementPlan, method, problem, policy=policy, steps=steps, seed=seed)
     if out is not None:
         save(found, out)
     if job_out is not None:
@@ -78,9 +79,9 @@ def placement(
 def _compare(problem: PlacementProblem, found: PlacementPlan, seed: int) -> dict[str, dict[str, float]]:
     """Simulated seconds of this plan and of the rules, by policy, and the bound of each placement."""
     plans = {found.planner: found}
-    for rule in METHODS[1:]:
+    for rule in STARTS:
         try:
-            plans.setdefault(rule, plan(problem, method=rule, policy=found.policy, seed=seed))
+            plans.setdefault(rule, make_plan(PlacementPlan, rule, problem, policy=found.policy, seed=seed))
         except PlanError:
             continue
     compared = {}

@@ -14,7 +14,7 @@ from wirewise.cli.output import write_json
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacementPlan, Plan
-from wirewise.trace import JOB_FILES, GradientTrace, OperatorGraph, TaskSet, Trace, read_job
+from wirewise.trace import GradientTrace, OperatorGraph, TaskSet, Trace, job_file, read_job
 
 if TYPE_CHECKING:
     from wirewise.cost import Links
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["Words", "predict_plan", "some"]
 
 _GRAINS: dict[str, tuple[type, ...]] = {
+    "bitwidth": (),
+    "cache": (),
+    "collective": (),
     "fusion": (Trace, GradientTrace, OperatorGraph),
     "placement": (TaskSet,),
 }
-"""By family: what its job may be; plans of other families are predicted without one."""
+"""By family: what its job may be, nothing where plans are predicted without one; other families' lowerings tell."""
 
 _UNIFORM = ("on", "bandwidth", "ranks_per_host", "costs")
 _TAKEN: dict[str | type, tuple[str, ...]] = {
@@ -51,6 +54,7 @@ class Words(NamedTuple):
     ranks_per_host: int | None
     costs: str | None
     row_bytes: int | None
+    html: Path | None
 
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Raise if one of these options is given.
@@ -89,17 +93,23 @@ def predict_plan(
         )
     plan = plans.load(source)
     job = _job(plan, job_files)
-    what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {JOB_FILES[type(job)]}"
-    taken = _TAKEN.get(plan.family if job is None else type(job), ("on",))
+    what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {job_file(type(job))}"
+    taken = (*_TAKEN.get(plan.family if job is None else type(job), ("on",)), "html")
     words.refuse(
         [name for name in words._fields if name not in taken],
         f"says nothing about {what}; expected only {', '.join(_option(name) for name in taken)}",
     )
     found = _predicted(plan, job, words)
+    if words.html is not None:
+        from wirewise.report.prediction_page import write_prediction_html
+
+        write_prediction_html(found, plan, words.html)
     write_json(json, _record(found))
     if json == "-":
         return
     typer.echo(found.summary())
+    if words.html is not None:
+        typer.echo(f"Page: {words.html}")
     for note in job.notes if isinstance(job, Trace) else ():
         typer.echo(f"Note: {note}")
 
@@ -108,9 +118,11 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _job(plan: Plan, files: Sequence[Path]) -> Job | None:
-    kinds = _GRAINS.get(plan.family, ())
-    expected = " or ".join(JOB_FILES[kind] for kind in kinds)
+def _job(plan: Plan, files: Sequence[Path]) -> Any:
+    if plan.family not in _GRAINS:
+        return read_job(files) if files else None
+    kinds = _GRAINS[plan.family]
+    expected = " or ".join(map(job_file, kinds))
     if not kinds and files:
         raise InputError(f"got {files[0]} as the job of a {plan.family} plan, which needs none; leave it out")
     if kinds and not files:
@@ -120,7 +132,7 @@ def _job(plan: Plan, files: Sequence[Path]) -> Job | None:
     job = read_job(files)
     if not isinstance(job, kinds):
         raise InputError(
-            f"{files[0]} is {JOB_FILES[type(job)]}, a job that a {plan.family} plan is not made for; expected "
+            f"{files[0]} is {job_file(type(job))}, a job that a {plan.family} plan is not made for; expected "
             f"{expected}"
         )
     return job
@@ -141,6 +153,7 @@ def _predicted(plan: Plan, job: Job | None, words: Words) -> Prediction:
 
 def _links(plan: Plan, job: Job | None, words: Words) -> Links | Topology | None:
     """What the bytes travel over; None: what the trace or the costs tell."""
+    from wirewise.cli.plan_gradients import uniform
     from wirewise.cost import Links
 
     if words.on is not None:
@@ -151,18 +164,12 @@ def _links(plan: Plan, job: Job | None, words: Words) -> Links | Topology | None
         # A machine by itself has no links between hosts, which the table is about; a program needs only its graph.
         return topology if plan.family == "collective" else Links.of(topology)
     if isinstance(job, GradientTrace | OperatorGraph):
-        return _uniform(plan.world_size, words)
+        return uniform(plan.world_size, words.bandwidth, words.ranks_per_host)
     if isinstance(job, Trace):
         return None
     raise InputError(
         f"nothing says what the bytes of a {plan.family} plan travel over; expected --on TOPOLOGY, a preset or a file"
     )
-
-
-def _uniform(ranks: int, words: Words) -> Links | None:
-    from wirewise.cli.plan_gradients import Words as Between
-
-    return Between(None, ranks, words.bandwidth, None, None, words.ranks_per_host, None, None).links()
 
 
 def _check_hosts(plan: PlacementPlan, topology: Topology) -> None:

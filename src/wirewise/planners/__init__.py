@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wirewise.planners import bitwidth, cache, collective, fusion, placement
-    from wirewise.planners.faces import PLANNERS, Planner, planner
+    from wirewise.planners.faces import Planner
+    from wirewise.planners.registry import PLANNERS, planner
 
 __all__ = [
     "PLANNERS",
@@ -19,13 +20,13 @@ __all__ = [
     "placement",
     "planner",
 ]
-_FACES = ("PLANNERS", "Planner", "planner")
+_MODULES = {"PLANNERS": "registry", "Planner": "faces", "planner": "registry"}
 
 
 def __getattr__(name: str) -> Any:
     # A planner of one family needs no other.
-    if name in _FACES:
-        return getattr(importlib.import_module(f"{__name__}.faces"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return importlib.import_module(f"{__name__}.{name}")

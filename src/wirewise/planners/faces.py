@@ -1,118 +1,126 @@
-"""All planners by family and name, with one face: `planner(problem, *, seed, time_budget_s, **knobs) -> Plan`.
+"""One face for planners: `planner(job, links, *, seed, time_budget_s, **knobs) -> Plan`.
 
-What a problem is, is each family's: it holds costs and links. Here only the ways to call them are made alike.
+Each family has its own kind of problem, which holds costs and links, and says from which jobs it is made. Here only the
+ways to call planners are made alike.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from wirewise.errors import PlanError
-from wirewise.planners import bitwidth, cache, collective, fusion, placement
-from wirewise.planners.bitwidth import BitWidthProblem
-from wirewise.planners.fusion import cupcake, disco
-from wirewise.plans import BitWidthPlan, FusionPlan, Plan
+from wirewise.cost.links import Links
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.base import Plan
 
-__all__ = ["PLANNERS", "Planner", "planner"]
+__all__ = ["Planner", "Problems", "expect_links", "face"]
 
 
 class Planner(Protocol):
-    """A function from a problem to a plan."""
+    """A function from a job and the links between its ranks to a plan."""
 
     def __call__(
-        self, problem: Any, *, seed: int = 0, time_budget_s: float | None = None, **knobs: Any
+        self, job: Any, links: Any = None, *, seed: int = 0, time_budget_s: float | None = None, **knobs: Any
     ) -> Plan:
         """Plan.
 
         Args:
-            problem: What is decided on, of the family's type, costs and links included.
+            job: A description of the job, of a grain that the planner decides on; or the family's problem, which holds
+                the rest.
+            links: Between the ranks; None: the job or the problem says what bytes travel over.
             seed: For what is drawn; recorded in the plan.
             time_budget_s: Seconds for the search; None: the planner's own.
-            knobs: The planner's own.
+            knobs: Conditions of the problem, such as `codec`, and the planner's own.
 
         Raises:
+            InputError: A job or links of another kind; the message says which are expected.
             PlanError: No plan, or a time budget for a planner without a search.
         """
         ...
 
 
-def planner(family: str, name: str) -> Planner:
-    """The planner of that name.
+class Problems(NamedTuple):
+    """What the planners of a family, or of one grain in it, decide on."""
 
-    Raises:
-        PlanError: No family or no planner is called so; the message lists those that are.
+    kind: type
+    """Problems that say all; planners take them by themselves."""
+    of: Mapping[type, Callable[..., Any]] = {}
+    """By kind of job: `(job, links, *, conditions)` to the problem."""
+
+    def problem(self, name: str, job: Any, links: Any, conditions: Mapping[str, Any]) -> Any:
+        """The problem of a job on its links; one that is given alone is taken as it is.
+
+        Raises:
+            InputError: Nothing that the planner decides on; the message has its `name`.
+        """
+        if isinstance(job, self.kind) and links is None and not conditions:
+            return job
+        for grain, make in self.of.items():
+            if isinstance(job, grain):
+                return make(job, links, **conditions)
+        known = f"{self.kind.__name__} alone" + "".join(
+            f", or {grain.__name__} and its links" for grain in self.of if grain is not self.kind
+        )
+        beside = [*(["links"] if links is not None else []), *conditions]
+        got = "None" if job is None else type(job).__name__
+        raise InputError(
+            f"planner {name!r} takes {known}; got {got}{' beside ' * bool(beside)}{', '.join(beside)}"
+        )
+
+    @property
+    def conditions(self) -> dict[str, inspect.Parameter]:
+        """What may be said of a job beside its links."""
+        return {
+            name: parameter
+            for make in self.of.values()
+            for name, parameter in inspect.signature(make).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+
+
+def face(make: Callable[..., Plan], name: str, problems: Problems, *, budget: str = "") -> Planner:
+    """The planner that a call `make(problem, *, seed, **knobs)` is, with the face of all.
+
+    Args:
+        make: The call.
+        name: Of the planner.
+        problems: What `make` takes first, and what it is made from.
+        budget: Name of the knob that holds the seconds for the search; nothing: there is none.
     """
-    if family not in PLANNERS:
-        raise PlanError(f"unknown family of plans {family!r}; expected one of: {', '.join(PLANNERS)}")
-    if name not in PLANNERS[family]:
-        raise PlanError(f"unknown {family} planner {name!r}; expected one of: {', '.join(PLANNERS[family])}")
-    return PLANNERS[family][name]
+    conditions = problems.conditions
 
-
-def _face(make: Callable[..., Plan], name: str, budget: str = "") -> Planner:
-    """The face of a call that takes the name of its method, and a time budget by the name `budget` if at all."""
-
-    def plan(problem: Any, *, seed: int = 0, time_budget_s: float | None = None, **knobs: Any) -> Plan:
+    def plan(
+        job: Any, links: Any = None, *, seed: int = 0, time_budget_s: float | None = None, **knobs: Any
+    ) -> Plan:
         if time_budget_s is not None and not budget:
             raise PlanError(f"planner {name!r} has no search that time could end; leave time_budget_s out")
         limit = {budget: time_budget_s} if time_budget_s is not None else {}
-        return make(problem, method=name, seed=seed, **limit, **knobs)
+        given = {condition: knobs.pop(condition) for condition in conditions if condition in knobs}
+        return make(problems.problem(name, job, links, given), seed=seed, **limit, **knobs)
 
+    own = {
+        knob: parameter
+        for knob, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)
+        and knob not in ("seed", budget, *getattr(make, "keywords", ()))
+    }
+    common = [one for one in inspect.signature(plan).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    parameters = sorted((*common, *(conditions | own).values()), key=lambda one: one.kind)
+    # What can be said to it, for `help` and for commands.
+    plan.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     plan.__name__ = plan.__qualname__ = name
+    plan.__doc__ = inspect.getdoc(getattr(make, "func", make))
     return plan
 
 
-def _bit_widths(problem: BitWidthProblem, *, method: str, **knobs: Any) -> BitWidthPlan:
-    if problem.costs is None:
-        raise PlanError(
-            "the problem has no costs; make it with BitWidthProblem(..., costs=ExchangeCosts(...))"
-        )
-    return bitwidth.plan(problem, problem.costs, method=method, **knobs)
+def expect_links(links: Any) -> Links:
+    """The links, which have to be a table of them.
 
-
-def _cached(problem: cache.CacheProblem, *, method: str, **knobs: Any) -> Plan:
-    return cache.plan(problem, policy=method, **knobs)
-
-
-def _by_rule(
-    problem: cupcake.CompressionProblem, *, method: str, number: float | None = None, **knobs: Any
-) -> FusionPlan:
-    """`number` is what "even" and "bucket" are followed by."""
-    return cupcake.plan_groups(problem, method=method if number is None else f"{method}:{number:g}", **knobs)
-
-
-def _cupcake(problem: cupcake.CompressionProblem, *, method: str, **knobs: Any) -> FusionPlan:
-    return cupcake.plan_groups(problem, method=method, **knobs)
-
-
-def _operators(
-    problem: disco.StepModel, *, method: str, seed: int, ranks: int = 2, other_s: float = 0.0, **knobs: Any
-) -> FusionPlan:
-    search = disco.Knobs(seed=seed, **knobs)
-    return disco.plan_operators(problem, method=method, ranks=ranks, other_s=other_s, knobs=search).plan
-
-
-def _named(make: Callable[..., Plan], names: Any, budgets: Mapping[str, str]) -> dict[str, Planner]:
-    return {name: _face(make, name, budgets.get(name, "")) for name in names}
-
-
-_SEARCHES = dict.fromkeys(("dpro", "mcmc", "exhaustive"), "time_budget_s")
-
-PLANNERS: dict[str, dict[str, Planner]] = {
-    "bitwidth": _named(_bit_widths, bitwidth.PLANNERS, {"milp": "time_limit_s"}),
-    "cache": _named(_cached, cache.POLICIES, {}),
-    "collective": _named(
-        collective.plan,
-        ("auto", *collective.PLANNERS),
-        dict.fromkeys(("auto", *collective.PLANNERS), "time_limit_s"),
-    ),
-    "fusion": {
-        **_named(fusion.plan, fusion.PLANNERS, _SEARCHES),
-        **_named(_cupcake, ("cupcake",), {}),
-        **_named(_by_rule, cupcake.RULES, {}),
-        **_named(_operators, disco.METHODS, {}),
-    },
-    "placement": _named(placement.plan, placement.METHODS, {}),
-}
-"""By family, then by name."""
+    Raises:
+        InputError: Says what was got.
+    """
+    if not isinstance(links, Links):
+        got = "none" if links is None else f"a {type(links).__name__}"
+        raise InputError(f"got {got} as the links of the job; expected Links, such as Links.of(topology)")
+    return links

@@ -279,7 +279,7 @@ def _problem(
     # Uncompressed groups cost more in a plan that compresses others, as they are not launched at once.
     own = found.costs.without_codecs() if tuple(codecs) == ("none",) else found.costs
     links = None if bandwidth_bytes_per_s is None else Links.uniform(found.ranks, bandwidth_bytes_per_s)
-    problem = compression_problem(found.trace, costs or own, links, codecs, ranks=found.ranks)
+    problem = compression_problem(found.trace, links, codec=codecs, costs=costs or own, ranks=found.ranks)
     return replace(problem, forward_s=found.forward_s)
 
 

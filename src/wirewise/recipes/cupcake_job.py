@@ -166,7 +166,7 @@ def _made(
     job: Job, found: Measured, codecs: tuple[str, ...], method: str, least_gain: float
 ) -> tuple[FusionPlan, CompressionProblem]:
     costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
-    problem = compression_problem(found.trace, costs, None, codecs, ranks=job.hosts)
+    problem = compression_problem(found.trace, codec=codecs, costs=costs, ranks=job.hosts)
     problem = replace(problem, forward_s=found.forward_s)
     split = parse_split(job.splits) if method == "cupcake" else "none"
     plan = plan_groups(problem, method=method, least_gain=least_gain, slack=job.slack, split=split)

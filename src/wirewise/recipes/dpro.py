@@ -17,8 +17,8 @@ from wirewise import plans
 from wirewise.errors import PeerError
 from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.lab import run_owned
+from wirewise.planners import planner
 from wirewise.planners.fusion import from_trace
-from wirewise.planners.fusion import plan as make_plan
 from wirewise.profile.launch import TraceWish, environment, find_program, last_words, tracing_environment
 from wirewise.sim.analysis import Analysis, analyse
 from wirewise.sim.traces import replay_trace
@@ -93,7 +93,8 @@ def run(
     analysis = analyse(trace)
     say(analysis.diagnosis.sentence)
     problem = from_trace(trace)
-    found: plans.FusionPlan = make_plan(problem, method=wish.planner, **_knobs(wish))
+    found = planner("fusion", wish.planner)(problem, time_budget_s=_budget(wish))
+    assert isinstance(found, plans.FusionPlan)
     path = folder / "plan.json"
     plans.save(found, path)
     predicted = 1.0 - found.predicted_step_s / found.baseline_step_s
@@ -112,8 +113,8 @@ def run(
     return result, analysis, trace
 
 
-def _knobs(wish: Wish) -> dict[str, float]:
-    return {"time_budget_s": wish.time_budget_s} if wish.planner in ("dpro", "mcmc") else {}
+def _budget(wish: Wish) -> float | None:
+    return wish.time_budget_s if wish.planner in ("dpro", "mcmc") else None
 
 
 def _record(command: Sequence[str], folder: Path, wish: Wish, base: Mapping[str, str] | None = None) -> Trace:

@@ -5,7 +5,7 @@ from wirewise.trace.clocks import ClockQuality, clock_quality
 from wirewise.trace.dataflow import Dataflow, build, coarsen
 from wirewise.trace.files import RankWriter, rank_file, read, read_rank, write_trace
 from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
-from wirewise.trace.jobs import JOB_FILES, Job, read_job
+from wirewise.trace.jobs import JOB_READERS, Job, JobReader, job_file, read_job
 from wirewise.trace.match import Match, match
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
 from wirewise.trace.operators import CATEGORIES, Layout, Operator, OperatorGraph, read_operator_graph
@@ -17,7 +17,7 @@ from wirewise.trace.whole import whole
 __all__ = [
     "CATEGORIES",
     "COLLECTIVES",
-    "JOB_FILES",
+    "JOB_READERS",
     "KINDS",
     "ROUTES",
     "BucketSpan",
@@ -29,6 +29,7 @@ __all__ = [
     "GradientTrace",
     "Header",
     "Job",
+    "JobReader",
     "Layout",
     "Match",
     "Module",
@@ -47,6 +48,7 @@ __all__ = [
     "build",
     "clock_quality",
     "coarsen",
+    "job_file",
     "load",
     "match",
     "open_trace",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,33 +17,44 @@ from wirewise.trace.records import Trace
 from wirewise.trace.sources import load
 from wirewise.trace.tasks import TaskSet, read_tasks
 
-__all__ = ["JOB_FILES", "Job", "read_job"]
+__all__ = ["JOB_READERS", "Job", "JobReader", "job_file", "read_job"]
 
 Job = Trace | GradientTrace | OperatorGraph | TaskSet
 
-JOB_FILES: dict[type, str] = {
-    Trace: "a run folder or files of a trace",
-    GradientTrace: 'JSON with "tensors"',
-    OperatorGraph: 'JSON with "operators"',
-    TaskSet: 'JSON with "tasks"',
-}
-"""The files that hold each grain."""
 
-_READERS: dict[str, Callable[[Path], Job]] = {
-    "tensors": read_gradient_trace,
-    "operators": read_operator_graph,
-    "tasks": read_tasks,
+class JobReader(NamedTuple):
+    """A grain of jobs that a file of its own describes."""
+
+    kind: type
+    read: Callable[[Path], Any]
+
+
+JOB_READERS: dict[str, JobReader] = {
+    "tensors": JobReader(GradientTrace, read_gradient_trace),
+    "operators": JobReader(OperatorGraph, read_operator_graph),
+    "tasks": JobReader(TaskSet, read_tasks),
 }
+"""By the key at the top of the JSON that tells them apart; traces are what has none of the keys."""
+
 _HEAD: Any = dict[str, msgspec.Raw] | list[msgspec.Raw]
 _TRACES = ("traceEvents", "schema")
 """Keys of what torch.profiler writes."""
 
 
-def read_job(sources: Iterable[str | os.PathLike[str]]) -> Job:
-    """Read a job of whichever grain: a trace (`load`), gradients, operators, or tasks of mini-batch training.
+def job_file(kind: type) -> str:
+    """What holds a job of that grain, in words."""
+    key = next((key for key, reader in JOB_READERS.items() if reader.kind is kind), None)
+    return "a run folder or files of a trace" if key is None else f'JSON with "{key}"'
+
+
+def read_job(sources: Iterable[str | os.PathLike[str]]) -> Any:
+    """Read a job of whichever grain: a trace (`load`), or what one of `JOB_READERS` reads.
 
     Args:
-        sources: A run folder or all files of a trace, or one file of another grain (`JOB_FILES`).
+        sources: A run folder or all files of a trace, or one file of another grain.
+
+    Returns:
+        A `Job`, or the kind of a reader that was added.
 
     Raises:
         InputError: A file that describes no job, that cannot be used, or that stands beside others.
@@ -57,7 +68,7 @@ def read_job(sources: Iterable[str | os.PathLike[str]]) -> Job:
             raise InputError(
                 f'{path} is JSON with "{key}" and one of {len(paths)} files; expected it alone, or files of one trace'
             )
-        return _READERS[key](path)
+        return JOB_READERS[key].read(path)
     return load(paths)
 
 
@@ -79,7 +90,7 @@ def _key(path: Path) -> str | None:
         raise InputError(f"cannot read a job from {path}: {cause}; expected {_expected()}") from cause
     if isinstance(found, list) or any(key in found for key in _TRACES):
         return None
-    known = [key for key in _READERS if key in found]
+    known = [key for key in JOB_READERS if key in found]
     if len(known) != 1:
         keys = ", ".join(f'"{key}"' for key in list(found)[:5]) or "no keys"
         raise InputError(f"{path} is JSON with {keys}, which describes no job; expected {_expected()}")
@@ -87,4 +98,4 @@ def _key(path: Path) -> str | None:
 
 
 def _expected() -> str:
-    return ", ".join(JOB_FILES.values())
+    return ", ".join(map(job_file, (Trace, *(reader.kind for reader in JOB_READERS.values()))))

@@ -9,8 +9,8 @@ from tests.planners.collective.networks import four_unequal, groups, ring, switc
 from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError, PlanError, ProgramError, WirewiseError
-from wirewise.planners.collective import PLANNERS as ALL
-from wirewise.planners.collective import CollectiveProblem, adapt, greedy, plan, sccl
+from wirewise.planners.collective import SYNTHESIZERS as ALL
+from wirewise.planners.collective import CollectiveProblem, plan
 from wirewise.planners.collective.adapt import distances
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.combine import renumbered
@@ -18,7 +18,7 @@ from wirewise.planners.collective.orders import near_order
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
 
-PLANNERS = {"adapt": adapt.synthesize, "greedy": greedy.synthesize}
+PLANNERS = {"adapt": ALL["adapt"], "greedy": ALL["greedy"]}
 
 
 def problem(net, collective, size_bytes=4e6, **kwargs):
@@ -63,8 +63,8 @@ def test_compiling_takes_no_time_of_other_planners():
 
     asked = {
         "compiling": compiling,
-        "greedy": greedy.synthesize,
-        "adapt": adapt.synthesize,
+        "greedy": ALL["greedy"],
+        "adapt": ALL["adapt"],
         "forest": ALL["forest"],
     }
     notes = choose(problem(four_unequal(), "all_reduce"), asked, time_limit_s=2.0).notes
@@ -168,7 +168,7 @@ def test_renumbered_programs_are_right(collective):
 
 
 def test_exact_search_takes_part_on_small_networks():
-    choice = choose(problem(ring(4), "all_to_all", 1e3), {"sccl": sccl.synthesize}, time_limit_s=5.0)
+    choice = choose(problem(ring(4), "all_to_all", 1e3), {"sccl": ALL["sccl"]}, time_limit_s=5.0)
     assert "sccl" in {c.name for c in choice.candidates}
 
 

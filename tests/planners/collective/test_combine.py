@@ -6,7 +6,7 @@ from tests.planners.collective.networks import of_pairs, ring
 from wirewise.collective import check
 from wirewise.collective.builders import build
 from wirewise.errors import PlanError, ProgramError
-from wirewise.planners.collective import CollectiveProblem, greedy
+from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.combine import (
     backwards,
     by_mirror,
@@ -15,6 +15,7 @@ from wirewise.planners.collective.combine import (
     summed_then_spread,
 )
 from wirewise.planners.collective.demands import demands, hops
+from wirewise.planners.collective.greedy import synthesize as greedy
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
@@ -63,7 +64,7 @@ def test_mirrored_plans_use_links_in_the_direction_they_have():
     rates = {(s, (s + 1) % 4): 1e9 for s in range(4)} | {((s + 1) % 4, s): 1e6 for s in range(4)}
     net = of_pairs("one quick way", 4, rates)
     problem = CollectiveProblem(network=net, collective="all_reduce", size_bytes=1e6)
-    program = by_mirror(problem, lambda half: greedy.synthesize(half, runs=8))
+    program = by_mirror(problem, lambda half: greedy(half, runs=8))
     check(program)
     quick = sum((t.source + 1) % 4 == t.target for t in program.transfers)
     assert quick > 0.9 * len(program.transfers)
@@ -72,7 +73,7 @@ def test_mirrored_plans_use_links_in_the_direction_they_have():
 def test_halves_of_different_chunks_are_brought_together():
     counts = iter([2, 3])
     problem = CollectiveProblem(network=ring(3), collective="all_reduce", size_bytes=1e6)
-    program = by_mirror(problem, lambda half: greedy.synthesize(half, chunks=next(counts), runs=2))
+    program = by_mirror(problem, lambda half: greedy(half, chunks=next(counts), runs=2))
     check(program)
     assert program.chunks == 18
 

@@ -7,7 +7,7 @@ from tests.planners.collective.networks import four_unequal, groups, ring, switc
 from wirewise.collective import COLLECTIVES, check
 from wirewise.collective.bounds import bound
 from wirewise.errors import PlanError
-from wirewise.planners.collective import CollectiveProblem, greedy
+from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.greedy import synthesize
 from wirewise.sim.programs import simulate
 
@@ -83,7 +83,7 @@ def test_a_new_plan_avoids_a_link_that_became_slow():
     edges = tuple(e._replace(bandwidth_bytes_per_s=5e6) if e[:2] == (0, 2) else e for e in net.edges)
     slower = msgspec.structs.replace(net, edges=edges)
     old, new = (
-        greedy.synthesize(CollectiveProblem(network=n, collective="all_gather", size_bytes=16e6), runs=30)
+        synthesize(CollectiveProblem(network=n, collective="all_gather", size_bytes=16e6), runs=30)
         for n in (net, slower)
     )
     old_s, new_s = (simulate(program, slower, 16e6).finish_s for program in (old, new))

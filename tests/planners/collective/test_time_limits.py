@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from benchmarks.taccl.machines import machine_network as sketched_network
 from msgspec.structs import replace
 
 from tests.collective_networks import machine_network
@@ -14,14 +16,17 @@ from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import build
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError
-from wirewise.planners.collective import PLANNERS, CollectiveProblem, auto, deadline, forest, plan, taccl
+from wirewise.planners.collective import PLANNERS, CollectiveProblem, deadline, plan
+from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.deadline import Deadline, Late
+from wirewise.planners.collective.forest import forest, synthesize
 from wirewise.planners.collective.forest.packing import grow
 from wirewise.planners.collective.forest.quickest import quickest_trees
 from wirewise.planners.collective.forest.rates import exact
 from wirewise.planners.collective.forest.splitting import direct_paths
 from wirewise.planners.collective.segments import with_best_segments
-from wirewise.planners.collective.taccl import SKETCHES
+from wirewise.planners.collective.taccl import PROFILES, SKETCHES
+from wirewise.planners.collective.taccl import synthesize as taccl
 from wirewise.planners.collective.taccl.derive import derived
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.solver import matchings, solve
@@ -46,7 +51,7 @@ class Clock:
 def hurried(monkeypatch):
     """Without the second that first answers may take."""
     for module in (forest, taccl):
-        monkeypatch.setattr(module, "_LEAST_S", 0.0)
+        monkeypatch.setattr(sys.modules[module.__module__], "_LEAST_S", 0.0)
 
 
 def problem(net, collective="all_gather", **rest):
@@ -62,7 +67,7 @@ def test_a_deadline_passes():
         late.check()
 
 
-@pytest.mark.parametrize("method", ["auto", *PLANNERS])
+@pytest.mark.parametrize("method", list(PLANNERS))
 @pytest.mark.parametrize("net", [groups([4, 4], 1e9, 1e8), torus(3, 3)], ids=lambda n: n.name)
 def test_without_time_every_planner_has_a_program(hurried, method, net):
     served = 0
@@ -82,7 +87,7 @@ def test_without_time_every_planner_has_a_program(hurried, method, net):
 @pytest.mark.parametrize("net", ["ndv2x2", "h4"])
 def test_a_forest_without_time_is_one_tree_a_root(hurried, net, collective):
     made = network(preset("h4")) if net == "h4" else machine_network(net)
-    program = forest.synthesize(problem(made, collective, root=2), time_limit_s=NO_TIME_S)
+    program = synthesize(problem(made, collective, root=2), time_limit_s=NO_TIME_S)
     check(program)
     # Whole blocks: no root divides its own.
     assert program.chunks == (1 if collective in ("broadcast", "reduce") else made.ranks)
@@ -92,11 +97,11 @@ def test_a_forest_stops_soon_after_its_deadline(hurried, monkeypatch):
     made, ranks = machine_network("dgx-1v"), tuple(range(8))
     whole = Clock(0.0)
     monkeypatch.setattr(deadline, "time", whole)
-    packed = forest.forest(made, dict.fromkeys(ranks, 1), ranks)
+    packed = forest(made, dict.fromkeys(ranks, 1), ranks)
     assert whole.looks > 100
     clock = Clock()
     monkeypatch.setattr(deadline, "time", clock)
-    found = forest.forest(made, dict.fromkeys(ranks, 1), ranks, time_limit_s=20.0)
+    found = forest(made, dict.fromkeys(ranks, 1), ranks, time_limit_s=20.0)
     assert 20 <= clock.looks <= 23
     # In time there are many trees, each from one root to all ranks; now one a root.
     assert len(found.trees) == 8 < len(packed.trees)
@@ -123,8 +128,8 @@ def test_quickest_trees_pass_over_others_and_name_what_is_out_of_reach():
 
 
 def test_taccl_with_a_sketch_takes_the_time_of_one_matching(hurried):
-    sketch, net = SKETCHES["ndv2-n1"], taccl.machine_network(taccl.PROFILES["ndv2-1MB"], 1)
-    program = taccl.synthesize(problem(net), sketch=sketch, time_limit_s=NO_TIME_S)
+    sketch, net = SKETCHES["ndv2-n1"], sketched_network(PROFILES["ndv2-1MB"], 1)
+    program = taccl(problem(net), sketch=sketch, time_limit_s=NO_TIME_S)
     check(program)
     assert program.name != "greedy"
 
@@ -155,10 +160,10 @@ def test_auto_shares_what_is_left_among_those_it_asks(monkeypatch):
         clock.now_s += time_limit_s / 2
         return build("all_gather", "ring", 5)
 
-    monkeypatch.setattr(auto, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(sys.modules[choose.__module__], "time", SimpleNamespace(monotonic=clock.monotonic))
     # Far from the bound, for latencies, so that all are asked.
     far = problem(switch(5, latency_s=1e-2))
-    auto.choose(far, dict.fromkeys("abc", uses_its_share), time_limit_s=12.0)
+    choose(far, dict.fromkeys("abc", uses_its_share), time_limit_s=12.0)
     # A third of 12 s; half of the 10 s that are left then; all of what is left after that.
     assert shares == pytest.approx([4.0, 5.0, 7.5])
     assert clock.now_s <= 12.0

@@ -9,7 +9,7 @@ from wirewise.planners.fusion.disco import AnalyticCosts, StepModel
 from wirewise.planners.fusion.disco.moves import METHODS
 
 
-def model_of(graph, share=0.6, latency=0.2, overlap_rate=1.0):
+def model_of(graph, share=0.6, latency=0.2, overlap_rate=1.0, ranks=2):
     """All-reduces of all gradients take that share of computing without latencies; each latency is a part of it."""
     costs = AnalyticCosts(graph, DEVICE)
     compute = sum(costs((i,), (i,)) for i in range(len(graph.operators)))
@@ -17,7 +17,7 @@ def model_of(graph, share=0.6, latency=0.2, overlap_rate=1.0):
     line = LinkCost(
         latency_s=latency * share * compute / len(graph.gradients), s_per_byte=share * compute / whole
     )
-    return StepModel(graph, costs, line, overlap_rate=overlap_rate)
+    return StepModel(graph, costs, line, overlap_rate=overlap_rate, ranks=ranks)
 
 
 def random_state(model, random):

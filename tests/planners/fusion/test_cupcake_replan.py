@@ -35,7 +35,7 @@ def test_one_all_reduce_takes_so_much_longer(slowdown):
 
 def test_the_present_plan_is_compared_at_the_new_speed():
     plan = replanner(TRACE, costs(), ["efsign"], probe_bytes=1_000_000)
-    problem = compression_problem(TRACE, costs(), None, ["efsign", "none"], ranks=4)
+    problem = compression_problem(TRACE, codec=["efsign", "none"], costs=costs(), ranks=4)
     present = cupcake(problem)
     assert any(bucket.codec == "efsign" for bucket in present.buckets)
     same = plan(1.0, present)
@@ -50,10 +50,10 @@ def test_the_present_plan_is_compared_at_the_new_speed():
 
 
 def test_groups_of_a_plan_are_read_back():
-    problem = compression_problem(TRACE, costs(), None, ["efsign", "none"], ranks=4)
+    problem = compression_problem(TRACE, codec=["efsign", "none"], costs=costs(), ranks=4)
     found = cupcake(problem)
     assert step_s(problem, groups_of(problem, found)) == pytest.approx(found.predicted_step_s)
-    without = compression_problem(TRACE, costs(), None, ["none"], ranks=4)
+    without = compression_problem(TRACE, codec=["none"], costs=costs(), ranks=4)
     with pytest.raises(PlanError, match="bucket 0 of the plan by 'cupcake' is efsign by"):
         groups_of(without, found)
 
@@ -61,7 +61,7 @@ def test_groups_of_a_plan_are_read_back():
 def test_a_plan_of_pieces_is_compared_as_it_is():
     giant = GradientTensor(name="giant", elements=20_000_000, gap_us=2_000.0)
     trace = GradientTrace(tensors=(*TRACE.tensors, giant))
-    problem = compression_problem(trace, costs(), None, ["efsign", "none"], ranks=4)
+    problem = compression_problem(trace, codec=["efsign", "none"], costs=costs(), ranks=4)
     present = plan_groups(problem, split=2_000_000)
     assert set(present.splits) == {"giant"} and len(present.parameters) == 31
     in_pieces = with_splits(problem, present.splits)

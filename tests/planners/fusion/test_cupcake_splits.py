@@ -136,7 +136,7 @@ def test_recorded_models_with_giants_gain_by_pieces(wirewise_data, model, codec,
     """4 ranks: where encoding and sending the giant take about as long, and nothing where one of them does all."""
     trace = read_gradient_trace(wirewise_data / "gradient-traces" / f"{model}.json")
     plan = plan_groups(
-        compression_problem(trace, V100, Links.uniform(4, gbit * 1e9 / 8), [codec]), split="auto"
+        compression_problem(trace, Links.uniform(4, gbit * 1e9 / 8), codec=[codec], costs=V100), split="auto"
     )
     if least is None:
         assert not plan.splits
@@ -158,7 +158,7 @@ def of_matrices() -> CompressionProblem:
     codecs = {**V100.codecs, "powersgd": type(V100.codecs["dgc"])(knots, knots)}
     trace = GradientTrace(tensors=(GradientTensor(name="a", elements=1_000_000, gap_us=10.0),))
     return compression_problem(
-        trace, type(V100)(device="d", codecs=codecs), Links.uniform(2, 1e8), ["powersgd"]
+        trace, Links.uniform(2, 1e8), codec=["powersgd"], costs=type(V100)(device="d", codecs=codecs)
     )
 
 

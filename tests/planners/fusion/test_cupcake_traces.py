@@ -17,7 +17,7 @@ FLAT = ("all_reduce", "all_gather")
 
 def problem_of(folder, model, codecs, gbit, ranks=8):
     trace = read_gradient_trace(folder / "gradient-traces" / f"{model}.json")
-    found = compression_problem(trace, V100, Links.uniform(ranks, gbit * 1e9 / 8), codecs)
+    found = compression_problem(trace, Links.uniform(ranks, gbit * 1e9 / 8), codec=codecs, costs=V100)
     return replace(found, options=tuple(option for option in found.options if option.scheme in FLAT))
 
 
@@ -82,7 +82,7 @@ def test_fast_links_need_no_codec(wirewise_data):
 
 def test_many_ranks_take_the_divisible_scheme(wirewise_data):
     trace = read_gradient_trace(wirewise_data / "gradient-traces" / "resnet101.json")
-    problem = compression_problem(trace, V100, Links.uniform(64, 25e9 / 8), ["efsign"])
+    problem = compression_problem(trace, Links.uniform(64, 25e9 / 8), codec=["efsign"], costs=V100)
     best, flat = solve(problem), problem_of(wirewise_data, "resnet101", ["efsign"], 25, ranks=64)
     sums = problem.element_sums
     divided = sum(

@@ -9,7 +9,8 @@ from tests.planners.fusion.disco_reference import Reference
 from tests.planners.fusion.disco_states import as_reference, model_of, random_state, whole_s
 from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
-from wirewise.planners.fusion.disco import AnalyticCosts, Roofline, StepModel, disco, fit, plan_of
+from wirewise.planners.fusion import disco
+from wirewise.planners.fusion.disco import AnalyticCosts, Roofline, StepModel, fit, plan_of
 from wirewise.trace import Operator, OperatorGraph
 
 
@@ -189,7 +190,7 @@ def test_computing_is_slower_while_a_bucket_travels():
     for rate, step_s in ((1.0, 3.0), (0.5, 4.0)):
         plan = disco(
             graph,
-            lambda operators, _: float(sum(1 + i for i in operators)),
+            regions=lambda operators, _: float(sum(1 + i for i in operators)),
             all_reduce=LinkCost(latency_s=2.0, s_per_byte=0.0),
             overlap_rate=rate,
         )

@@ -9,12 +9,11 @@ from tests.planners.fusion.disco_states import model_of
 from wirewise.cost.curve import Curve
 from wirewise.cost.link import LinkCost
 from wirewise.errors import PlanError
+from wirewise.planners.fusion import disco
 from wirewise.planners.fusion.disco import (
     METHODS,
     Knobs,
     StepModel,
-    disco,
-    line_of,
     plan_operators,
     search,
 )
@@ -89,17 +88,15 @@ def test_a_seed_gives_the_same_plan_again():
     plans = []
     for _ in range(2):
         model = model_of(random_step(7, 3))
-        plans.append(
-            disco(model.graph, model.costs, all_reduce=model.all_reduce, knobs=Knobs(seed=3, stop=200))
-        )
+        plans.append(disco(model.graph, regions=model.costs, all_reduce=model.all_reduce, seed=3, stop=200))
     assert plans[0] == plans[1]
     assert plans[0].seed == 3
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_planner_names_all_operators_and_parameters(method):
-    model = model_of(random_step(2, 3))
-    found = plan_operators(model, method=method, ranks=4, other_s=1.0, knobs=Knobs(stop=50))
+    model = model_of(random_step(2, 3), ranks=4)
+    found = plan_operators(model, method=method, other_s=1.0, knobs=Knobs(stop=50))
     assert (found.plan.planner, found.plan.world_size) == (method, 4)
     assert {name for region in found.plan.regions for name in region} == {
         one.name for one in model.graph.operators
@@ -191,8 +188,8 @@ def test_gradients_go_out_as_cupcake_says():
 
 
 def test_a_line_is_laid_through_measured_times():
-    found = line_of(Curve(((0.0, 1.0), (10.0, 3.0), (20.0, 5.0))), 20.0)
-    assert (found.latency_s, found.s_per_byte) == pytest.approx((1.0, 0.2))
+    curve = Curve(((0.0, 1.0), (10.0, 3.0), (20.0, 5.0)))
+    assert curve.nearest_line(20.0) == pytest.approx((1.0, 0.2))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.planners.fusion.problems import random_problem
 from wirewise.errors import PlanError
-from wirewise.planners.fusion import Decision, peak_bytes, plan
+from wirewise.planners.fusion import PLANNERS, Decision, dpro, peak_bytes
 from wirewise.planners.fusion.memory import fit_memory
 
 RECOMPUTE = ("recompute",)
@@ -92,10 +92,10 @@ def test_a_plan_keeps_to_the_budget(method):
     top = peak_bytes(one, Decision(()))
     always = 4 * sum(one.sizes)
     budget = always + 0.6 * (top - always)
-    made = plan(one, method=method, memory_budget_bytes=budget)
+    made = PLANNERS[method](one, memory_budget_bytes=budget)
     assert 0 < made.predicted_memory_bytes <= budget
     assert made.recompute or made.accumulation > 1
-    free = plan(one, method=method, memory_budget_bytes=2 * top)
+    free = PLANNERS[method](one, memory_budget_bytes=2 * top)
     assert not free.recompute and free.accumulation == 1
     assert free.predicted_step_s <= made.predicted_step_s
 
@@ -114,8 +114,8 @@ def test_the_least_peak_is_named_where_nothing_fits():
         peak_bytes(one, Decision((), accumulation=k, recompute=s)) for k in (1, 2, 4, 8) for s in subsets(7)
     )
     with pytest.raises(PlanError, match=r"least possible peak is .* \((\d+) bytes\)") as caught:
-        plan(one, method="dpro", memory_budget_bytes=0.5 * least)
+        dpro(one, memory_budget_bytes=0.5 * least)
     named = int(str(caught.value).partition("(")[2].partition(" bytes")[0])
     assert named == pytest.approx(least, rel=1e-6)
-    made = plan(one, method="dpro", memory_budget_bytes=named + 1)
+    made = dpro(one, memory_budget_bytes=named + 1)
     assert made.predicted_memory_bytes <= named + 1

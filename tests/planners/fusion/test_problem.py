@@ -8,7 +8,7 @@ import pytest
 from tests.planners.fusion.problems import random_problem
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.planners.fusion import BucketSpan, Decision, MemorySizes, Scorer, from_flows, plan, with_memory
+from wirewise.planners.fusion import BucketSpan, Decision, MemorySizes, Scorer, dpro, from_flows, with_memory
 from wirewise.planners.fusion.search import baseline
 from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, Transfer, data_parallel_step
@@ -78,7 +78,7 @@ def test_a_recorded_step_gives_a_problem_that_replays_alike(slots):
     np.testing.assert_allclose([m.forward_s for m in problem.modules], [mean * x.forward_s for x in LAYERS])
     step = replay(flow, LINKS).step_s
     assert Scorer(problem)(baseline(problem)) == pytest.approx(step, rel=1e-9)
-    made = plan(problem, passes=("tensor_fusion",))
+    made = dpro(problem, passes=("tensor_fusion",))
     assert made.baseline_step_s == pytest.approx(step, rel=1e-9)
     put_in = replay(with_plan(flow, LINKS, made), LINKS).step_s
     assert put_in == pytest.approx(made.predicted_step_s, rel=1e-6)
@@ -92,7 +92,7 @@ def test_names_of_parameters_go_to_their_modules():
     problem = from_flows([flow], LINKS, parameters=own)
     assert problem.recorded == spans
     assert problem.modules[2].parameters == ("block.2.weight", "block.2.bias")
-    assert plan(problem).parameters == [name for pair in names for name in pair]
+    assert dpro(problem).parameters == [name for pair in names for name in pair]
 
 
 def test_an_op_in_two_pieces_and_parameters_of_the_whole_model():
@@ -118,7 +118,7 @@ def test_without_matching_names_the_buckets_are_the_grain():
     assert len(problem.sizes) == count
     assert problem.recorded == tuple(BucketSpan(i, i) for i in range(count))
     assert sum(problem.sizes) == pytest.approx(sum(layer.gradient_bytes for layer in LAYERS))
-    assert plan(problem).parameters[:2] == ["x0", "y0"]
+    assert dpro(problem).parameters[:2] == ["x0", "y0"]
 
 
 def test_steps_with_other_ops_are_left_out():

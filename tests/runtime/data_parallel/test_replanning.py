@@ -178,7 +178,7 @@ def plain():
 
 trace = gradient_trace(net, plain, steps=5, transport=transport)
 costs = measure_costs(transport, ["efsign"], sizes=[256, 4096, 65536, 400000])
-problem = compression_problem(trace, costs, None, ["efsign", "none"], ranks=transport.world_size)
+problem = compression_problem(trace, codec=["efsign", "none"], costs=costs, ranks=transport.world_size)
 names = [None]
 if rank == 0:
     names = [cupcake(problem).to_json()]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.errors import PlanError
-from wirewise.planners.bitwidth.auto import AutoDecision, auto, plan_channels
-from wirewise.planners.bitwidth.distributed import distributed, plan_own_channels
-from wirewise.planners.bitwidth.milp import milp
-from wirewise.planners.bitwidth.paper import paper
+from wirewise.planners.bitwidth.auto import AutoDecision, plan_channels
+from wirewise.planners.bitwidth.distributed import plan_own_channels
+from wirewise.planners.bitwidth.faces import MAKERS, PLANNERS
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ChannelProblem,
     ExchangeProblem,
     noise_factor,
 )
-from wirewise.planners.bitwidth.static import random, uniform
-from wirewise.planners.bitwidth.threshold import threshold
 from wirewise.plans import BitWidthPlan
 
 __all__ = [
@@ -29,23 +25,19 @@ __all__ = [
     "BitWidthProblem",
     "ChannelProblem",
     "ExchangeProblem",
+    "auto",
+    "distributed",
+    "milp",
     "noise_factor",
+    "paper",
     "plan",
     "plan_channels",
     "plan_own_channels",
+    "random",
+    "threshold",
+    "uniform",
     "warm",
 ]
-
-PLANNERS: dict[str, Callable[..., BitWidthPlan]] = {
-    "auto": auto,
-    "threshold": threshold,
-    "distributed": distributed,
-    "milp": milp,
-    "paper": paper,
-    "uniform": uniform,
-    "random": random,
-}
-"""Planners by name: `(problem, costs, **knobs) -> BitWidthPlan`."""
 
 
 def plan(
@@ -56,9 +48,9 @@ def plan(
     Raises:
         PlanError: No planner has the name, or as that planner.
     """
-    if method not in PLANNERS:
-        raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(PLANNERS)}")
-    return PLANNERS[method](problem, costs, **knobs)
+    if method not in MAKERS:
+        raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(MAKERS)}")
+    return MAKERS[method](problem, costs, **knobs)
 
 
 def warm() -> None:
@@ -69,5 +61,10 @@ def warm() -> None:
         exchanges=[ExchangeProblem(name="forward1", width=8, channels=channels)], world_size=2
     )
     costs = ExchangeCosts(links=Links.of_pairs(link, 2))
-    auto(problem, costs)
-    threshold(problem, costs)
+    plan(problem, costs, method="auto")
+    plan(problem, costs, method="threshold")
+
+
+# The functions stand before the modules of the same names, which keep what else there is of each.
+auto, distributed, milp, paper = (PLANNERS[name] for name in ("auto", "distributed", "milp", "paper"))
+random, threshold, uniform = (PLANNERS[name] for name in ("random", "threshold", "uniform"))

@@ -1,13 +1,17 @@
 """Which features of other machines' nodes a machine keeps, so that mini-batches fetch few rows."""
 
+from functools import partial
+
 from wirewise.planners.cache.balance import BalancedCaches, balanced
 from wirewise.planners.cache.growth import CacheChange, GrowingCache
 from wirewise.planners.cache.inclusion import Drawers, inclusion, one_hop, seed_probability
 from wirewise.planners.cache.planner import Share, budgets_of, plan, plans
 from wirewise.planners.cache.policies import POLICIES, CacheProblem, keep
 from wirewise.planners.cache.volume import access_counts, missed
+from wirewise.planners.faces import Planner, Problems, face
 
 __all__ = [
+    "PLANNERS",
     "POLICIES",
     "BalancedCaches",
     "CacheChange",
@@ -25,4 +29,14 @@ __all__ = [
     "plan",
     "plans",
     "seed_probability",
+    "vip",
 ]
+
+PLANNERS: dict[str, Planner] = {
+    # Which rows batches need depends on no link; `row_s` says what a row takes where balanced links are asked for.
+    name: face(partial(plan, policy=name), name, Problems(CacheProblem))
+    for name in POLICIES
+}
+"""By name."""
+
+vip = PLANNERS["vip"]

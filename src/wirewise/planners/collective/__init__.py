@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from wirewise.collective import Program, check
+from wirewise.collective import Collective, Program, check
 from wirewise.collective.bounds import bound
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.collective import adapt, auto, blink, forest, greedy, sccl, taccl
+from wirewise.planners.collective.adapt import synthesize as _adapt
+from wirewise.planners.collective.auto import choose
+from wirewise.planners.collective.blink import synthesize as _blink
+from wirewise.planners.collective.forest import synthesize as _forest
+from wirewise.planners.collective.greedy import synthesize as _greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
+from wirewise.planners.collective.sccl import propose as _sccl
 from wirewise.planners.collective.segments import LEAST_TIME_S, with_best_segments
+from wirewise.planners.collective.taccl import synthesize as _taccl
+from wirewise.planners.faces import Planner, Problems, face
 from wirewise.plans import Candidate, Certificate, CollectivePlan
+from wirewise.sim.lowering.collective import network_of
 
-__all__ = ["PLANNERS", "CollectiveProblem", "Proposal", "plan", "with_best_segments"]
+__all__ = [
+    "PLANNERS",
+    "SYNTHESIZERS",
+    "CollectiveProblem",
+    "Proposal",
+    "adapt",
+    "auto",
+    "blink",
+    "forest",
+    "greedy",
+    "plan",
+    "sccl",
+    "taccl",
+    "with_best_segments",
+]
 
-PLANNERS: dict[str, Callable[..., Program | Proposal]] = {
-    "forest": forest.synthesize,
-    "blink": blink.synthesize,
-    "greedy": greedy.synthesize,
-    "adapt": adapt.synthesize,
-    "taccl": taccl.synthesize,
-    "sccl": sccl.propose,
+SYNTHESIZERS: dict[str, Callable[..., Program | Proposal]] = {
+    "forest": _forest,
+    "blink": _blink,
+    "greedy": _greedy,
+    "adapt": _adapt,
+    "taccl": _taccl,
+    "sccl": _sccl,
 }
-"""Planners by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes; "auto" asks them in
-this order, the quick ones first."""
+"""What finds programs, by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes; "auto" asks
+them in this order, the quick ones first."""
 
 
 def plan(
@@ -40,7 +63,7 @@ def plan(
 
     Args:
         problem: What for.
-        method: "auto" or a name in `PLANNERS`.
+        method: "auto" or a name in `SYNTHESIZERS`.
         time_limit_s: For the search; the best program found within it counts. Checks and the choice of segments can
             take a few seconds more.
         seed: Of random choices.
@@ -52,17 +75,17 @@ def plan(
     """
     if not time_limit_s > 0:
         raise InputError(f"got a time limit of {time_limit_s:g} s; expected a number above 0")
-    if method != "auto" and method not in PLANNERS:
-        raise PlanError(f"unknown planner {method!r}; expected one of: auto, {', '.join(PLANNERS)}")
+    if method != "auto" and method not in SYNTHESIZERS:
+        raise PlanError(f"unknown planner {method!r}; expected one of: auto, {', '.join(SYNTHESIZERS)}")
     start = time.monotonic()
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
     if method == "auto":
-        program, candidates, notes = auto.choose(
-            problem, PLANNERS, time_limit_s=time_limit_s, seed=seed, **knobs
+        program, candidates, notes = choose(
+            problem, SYNTHESIZERS, time_limit_s=time_limit_s, seed=seed, **knobs
         )
     else:
-        answer = PLANNERS[method](problem, time_limit_s=time_limit_s, seed=seed, **knobs)
+        answer = SYNTHESIZERS[method](problem, time_limit_s=time_limit_s, seed=seed, **knobs)
         program, notes = proposal(answer)
     check(program)
     network, size_bytes = problem.network, problem.size_bytes
@@ -89,3 +112,29 @@ def plan(
         candidates=candidates,
         notes=notes,
     )
+
+
+def _of_name(
+    job: str, links: Any, *, size_bytes: float, root: int = 0, members: tuple[int, ...] = ()
+) -> CollectiveProblem:
+    """The problem of a collective's name, on the graph that a topology or its links hold."""
+    return CollectiveProblem(
+        network=network_of(links),
+        collective=cast(Collective, job),
+        size_bytes=size_bytes,
+        root=root,
+        members=members,
+    )
+
+
+_PROBLEMS = Problems(CollectiveProblem, {str: _of_name})
+
+PLANNERS: dict[str, Planner] = {
+    name: face(partial(plan, method=name), name, _PROBLEMS, budget="time_limit_s")
+    for name in ("auto", *SYNTHESIZERS)
+}
+"""By name."""
+
+# The functions stand before the modules of the same names, which keep what else there is of each.
+auto, adapt, blink, forest = (PLANNERS[name] for name in ("auto", "adapt", "blink", "forest"))
+greedy, sccl, taccl = (PLANNERS[name] for name in ("greedy", "sccl", "taccl"))

@@ -1,14 +1,19 @@
 """Where the tasks of a distributed job run."""
 
+from functools import partial
+
+from wirewise.planners.faces import Planner, Problems, face
 from wirewise.planners.placement.chain import search
 from wirewise.planners.placement.checks import faults, host_faults
 from wirewise.planners.placement.gnn_tasks import METHODS, plan
 from wirewise.planners.placement.problem import PlacementProblem, problem_of
-from wirewise.planners.placement.starts import STARTS, colocated, first_fit, scattered, store_affine
+from wirewise.planners.placement.starts import STARTS, first_fit
 from wirewise.planners.placement.volumes import VOLUMES, drawn_rows, expected_rows, from_graph
+from wirewise.trace.tasks import TaskSet
 
 __all__ = [
     "METHODS",
+    "PLANNERS",
     "STARTS",
     "VOLUMES",
     "PlacementProblem",
@@ -18,10 +23,18 @@ __all__ = [
     "faults",
     "first_fit",
     "from_graph",
+    "gnn_tasks",
     "host_faults",
     "plan",
     "problem_of",
-    "scattered",
     "search",
     "store_affine",
 ]
+
+_PROBLEMS = Problems(PlacementProblem, {TaskSet: problem_of})
+
+PLANNERS: dict[str, Planner] = {name: face(partial(plan, method=name), name, _PROBLEMS) for name in METHODS}
+"""By name."""
+
+# The first stands before the module of the same name.
+gnn_tasks, colocated, store_affine = (PLANNERS[name] for name in ("gnn-tasks", "colocated", "store-affine"))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
+from wirewise.planners.faces import expect_links
 from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Topology
 from wirewise.trace.tasks import TaskSet
@@ -153,12 +154,18 @@ class PlacementProblem:
         return np.array(fixed, np.int64)
 
 
-def problem_of(tasks: TaskSet, topology: Topology) -> PlacementProblem:
+def problem_of(tasks: TaskSet, links: Topology | Links | None) -> PlacementProblem:
     """The problem on the hosts of a topology; its devices count as room, named by their kind, such as "gpu".
+
+    Links alone know neither names nor devices: their hosts are host0, host1 and so on, with the room that tasks say.
 
     Raises:
         InputError, PlanError: As `PlacementProblem` and `Links.of`.
     """
+    if not isinstance(links, Topology):
+        between = expect_links(links)
+        return PlacementProblem(tasks, tuple(f"host{number}" for number in range(between.hosts)), between)
+    topology = links
     room: dict[str, dict[str, float]] = {}
     for device in topology.devices:
         of_host = room.setdefault(device.host, {})

@@ -10,13 +10,12 @@ from wirewise.collective.network import Network, network
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.plans.collective import CollectivePlan
-from wirewise.sim.lowering.kinds import expect
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.programs import simulate
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.topology import Topology
 
-__all__ = ["lower_collective"]
+__all__ = ["lower_collective", "network_of"]
 
 
 def lower_collective(plan: CollectivePlan, job: Any, links: Any) -> Prediction:
@@ -25,7 +24,7 @@ def lower_collective(plan: CollectivePlan, job: Any, links: Any) -> Prediction:
         raise InputError(
             f"got a {type(job).__name__} as the job; a collective plan holds its size itself, expected none"
         )
-    graph = _network(plan, links)
+    graph = network_of(links)
     found = simulate(plan.program, graph, plan.size_bytes)
     spans = [
         Span(
@@ -43,7 +42,12 @@ def lower_collective(plan: CollectivePlan, job: Any, links: Any) -> Prediction:
     return prediction_of(plan, plan.collective, timeline, float(np.max(found.end_s, initial=0.0)))
 
 
-def _network(plan: CollectivePlan, links: Any) -> Network:
+def network_of(links: Any) -> Network:
+    """The graph between ranks that a topology, its links or a network say.
+
+    Raises:
+        InputError: Something else was given, or links that were not made from a topology.
+    """
     if isinstance(links, Topology):
         return network(links)
     if isinstance(links, Links):
@@ -52,4 +56,9 @@ def _network(plan: CollectivePlan, links: Any) -> Network:
                 "these links say nothing of the graph between ranks; make them with Links.of(topology)"
             )
         return links.network
-    return expect("links", links, Network, plan)
+    if isinstance(links, Network):
+        return links
+    got = "none" if links is None else f"a {type(links).__name__}"
+    raise InputError(
+        f"got {got} as the links of a collective; expected a Network, a Topology or Links.of(topology)"
+    )

@@ -21,7 +21,7 @@ from wirewise.sim.timeline import Timeline
 from wirewise.trace.operators import OperatorGraph
 from wirewise.trace.sketch import Sketch
 
-__all__ = ["lower_operators"]
+__all__ = ["all_reduce_line", "lower_operators"]
 
 _UNKNOWN = (
     "a graph of operators is captured as it computes, whole tensors; predict it with a ModuleTrace or a Trace"
@@ -52,7 +52,7 @@ def lower_operators(
         )
     if all_reduce is not None and links is not None:
         raise InputError("got links and all_reduce; both say what a bucket takes, expected one of them")
-    line = _line(plan, job, links, costs) if all_reduce is None else all_reduce
+    line = all_reduce or all_reduce_line(job, links_or_none(plan, links), costs, plan.world_size)
     seconds = regions or AnalyticCosts(job)
     found = replay(
         _sketch(plan, job, seconds, line, other_s).dataflow(),
@@ -64,12 +64,15 @@ def lower_operators(
     return prediction_of(plan, "step", Timeline(spans=spans, world_size=plan.world_size), found.step_s)
 
 
-def _line(plan: FusionPlan, job: OperatorGraph, links: Any, costs: GradientCosts) -> LinkCost:
-    """Seconds of an all-reduce: fixed, and a byte."""
-    ways = {
-        one.scheme: one.communicate_s
-        for one in group_costs(costs, "none", links_or_none(plan, links), ranks=plan.world_size)
-    }
+def all_reduce_line(
+    job: OperatorGraph, links: Links | None, costs: GradientCosts, ranks: int | None = None
+) -> LinkCost:
+    """Fixed seconds of an all-reduce, and seconds a byte: the line that is nearest up to all gradients at once.
+
+    Raises:
+        InputError: As `group_costs`.
+    """
+    ways = {one.scheme: one.communicate_s for one in group_costs(costs, "none", links, ranks=ranks)}
     whole = sum(job.operators[i].output_bytes for i in job.gradients)
     # Curves go by elements of four bytes.
     latency_s, s_per_byte = ways["all_reduce"].of_share(1 / 4).nearest_line(whole)

@@ -15,9 +15,9 @@ from typing import Any
 
 from wirewise.collective import Program
 from wirewise.errors import PlanError
-from wirewise.planners.collective import greedy
 from wirewise.planners.collective.combine import by_mirror
 from wirewise.planners.collective.demands import block_bytes
+from wirewise.planners.collective.greedy import synthesize as greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal
 from wirewise.planners.collective.sccl.point import Point, fewest_steps, least_rounds, least_s, point_of
 from wirewise.planners.collective.sccl.solve import solve
@@ -139,7 +139,7 @@ def _best(
     known = [(point.predicted_s(network, size), program) for point, program in found if program is not None]
     if known and found[-1][1] is not None:
         return min(known, key=lambda one: one[0])[1], []
-    other = greedy.synthesize(problem, time_limit_s=greedy_s, seed=seed)
+    other = greedy(problem, time_limit_s=greedy_s, seed=seed)
     known.append((point_of(other, problem).predicted_s(network, size), other))
     seconds, program = min(known, key=lambda one: one[0])
     why = f"{found[-1][0]} was not decided in time" if found else "no program is within the slack"

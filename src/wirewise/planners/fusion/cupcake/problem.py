@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost.curve import Curve
-from wirewise.cost.gradients import GradientCosts, count_ranks, group_costs
+from wirewise.cost.gradients import V100, GradientCosts, count_ranks, group_costs
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
+from wirewise.planners.faces import expect_links
 from wirewise.plans.fusion import DECODES
 from wirewise.trace.gradients import GradientTrace
 
@@ -98,11 +99,11 @@ class CompressionProblem:
 
 
 def compression_problem(
-    trace: GradientTrace,
-    costs: GradientCosts,
-    links: Links | None,
-    codecs: Iterable[str],
+    job: GradientTrace,
+    links: Links | None = None,
     *,
+    codec: str | Iterable[str] = "auto",
+    costs: GradientCosts | None = None,
     ranks: int | None = None,
     decodes: Sequence[str] = ("inline",),
     forward_share: float = 0.5,
@@ -111,34 +112,39 @@ def compression_problem(
     """The problem of a recorded model.
 
     Args:
-        trace: Its gradients.
-        costs: Of the codecs.
+        job: Its gradients.
         links: Between the ranks; None: collectives take what was measured into the costs.
-        codecs: That groups may choose from; "none" among them allows no compression.
+        codec: One that groups have to choose from beside none, "auto": all of the costs, or names, of which "none"
+            allows no compression.
+        costs: Of the codecs; None: `V100`.
         ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
         decodes: Places where decoding may run.
         forward_share: Time of the forward pass over that of back-propagation, which traces do not say.
         encode_contention: As in `CompressionProblem`.
 
     Raises:
-        InputError: As `group_costs`, or no codec.
+        InputError: As `group_costs`, no codec, an unknown place to decode, or links of another kind.
     """
-    found = [
-        cost for codec in dict.fromkeys(codecs) for cost in group_costs(costs, codec, links, ranks=ranks)
-    ]
+    costs, links = costs or V100, links if links is None else expect_links(links)
+    names = (
+        ([*costs.codecs, "none"] if codec == "auto" else [codec, "none"]) if isinstance(codec, str) else codec
+    )
+    if unknown := [place for place in decodes if place not in DECODES]:
+        raise InputError(f"unknown place to decode {unknown[0]!r}; expected some of {','.join(DECODES)}")
+    found = [cost for name in dict.fromkeys(names) for cost in group_costs(costs, name, links, ranks=ranks)]
     options = tuple(
         Option(cost.codec, cost.scheme, decode, *cost[2:])
         for cost in found
         # Where nothing is decoded its place does not matter.
         for decode in (decodes if max(cost.decode_s([0.0, 1e9])) > 0 else ("inline",))
     )
-    gaps = [1e-6 * one.gap_us for one in trace.tensors]
+    gaps = [1e-6 * one.gap_us for one in job.tensors]
     return CompressionProblem(
-        elements=[one.elements for one in trace.tensors],
+        elements=[one.elements for one in job.tensors],
         gaps_s=gaps,
         options=options,
         forward_s=forward_share * sum(gaps),
-        names=[one.name for one in trace.tensors],
+        names=[one.name for one in job.tensors],
         ranks=count_ranks(costs, links, ranks),
         encode_contention=encode_contention,
     )

@@ -106,7 +106,7 @@ def replanner(
 
     def plan(slowdown: float, present: FusionPlan) -> FusionPlan:
         now = slower(costs, slowdown, probe_bytes)
-        problem = compression_problem(trace, now, None, [*codecs, "none"])
+        problem = compression_problem(trace, codec=[*codecs, "none"], costs=now)
         if forward_s is not None:
             problem = replace(problem, forward_s=forward_s)
         found = choose(problem, cupcake, split)

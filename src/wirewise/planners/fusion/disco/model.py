@@ -85,13 +85,20 @@ class StepModel:
         costs: Of regions; they are asked once for each region.
         all_reduce: Seconds by bytes of a bucket.
         overlap_rate: How fast it computes while a bucket travels, of 1 alone.
+        ranks: That the line holds for.
 
     Raises:
         InputError: The graph is not sound, the line falls or is not finite, or the rate is none.
     """
 
     def __init__(
-        self, graph: OperatorGraph, costs: RegionCosts, all_reduce: LinkCost, *, overlap_rate: float = 1.0
+        self,
+        graph: OperatorGraph,
+        costs: RegionCosts,
+        all_reduce: LinkCost,
+        *,
+        overlap_rate: float = 1.0,
+        ranks: int = 2,
     ) -> None:
         graph.check_itself()
         if not all(isfinite(value) and value >= 0 for value in (all_reduce.latency_s, all_reduce.s_per_byte)):
@@ -99,7 +106,7 @@ class StepModel:
         if not 0 < overlap_rate <= 1:
             raise InputError(f"overlap_rate is {overlap_rate}; expected a share above 0 and up to 1")
         self.graph, self.arrays, self.all_reduce = graph, arrays(graph), all_reduce
-        self.overlap_rate = overlap_rate
+        self.overlap_rate, self.ranks = overlap_rate, ranks
         self.related = _related(graph)
         self.costs, self.evaluations = costs, 0
         self._known = {0: 0.0}

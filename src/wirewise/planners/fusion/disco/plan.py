@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wirewise.cost.curve import Curve
-from wirewise.cost.link import LinkCost
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.disco.baselines import BUCKETS, FUSIONS, baselines
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.search import Found, Knobs, search
 from wirewise.plans.fusion import Bucket, FusionPlan
-from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
-from wirewise.trace.operators import OperatorGraph
 
-__all__ = ["METHODS", "Planned", "disco", "line_of", "plan_of", "plan_operators"]
+__all__ = ["METHODS", "Planned", "plan_of", "plan_operators"]
 
 METHODS = ("disco", *(f"{fusion}+{rule}" for fusion in FUSIONS for rule in BUCKETS))
 """The search, and baselines as fusion+buckets."""
@@ -34,47 +30,23 @@ class Planned(NamedTuple):
     """None: there was no search."""
 
 
-def disco(
-    graph: OperatorGraph,
-    costs: RegionCosts | None = None,
-    *,
-    all_reduce: LinkCost,
-    ranks: int = 2,
-    other_s: float = 0.0,
-    overlap_rate: float = 1.0,
-    knobs: Knobs | None = None,
-) -> FusionPlan:
-    """Regions of operators and buckets of gradients that make the simulated step shortest (DisCo, TPDS 2022).
-
-    Args:
-        graph: The captured step.
-        costs: Of regions; none: the analytic ones, fitted to the operators' measured times.
-        all_reduce: Seconds by bytes of a bucket.
-        ranks: That the line holds for.
-        other_s: Of a step beside what is in the graph, such as the optimizer.
-        overlap_rate: As of `StepModel`.
-        knobs: Of the search.
-
-    Raises:
-        InputError: A graph, costs or a line that cannot be used.
-        PlanError: As `FusionPlan.check_itself`.
-    """
-    model = StepModel(graph, costs or AnalyticCosts(graph), all_reduce, overlap_rate=overlap_rate)
-    return plan_operators(model, ranks=ranks, other_s=other_s, knobs=knobs).plan
-
-
 def plan_operators(
     model: StepModel,
     *,
     method: str = "disco",
-    ranks: int = 2,
     other_s: float = 0.0,
     knobs: Knobs | None = None,
 ) -> Planned:
-    """As `disco`, by one of `METHODS`, with what it took.
+    """Regions of operators and buckets of gradients that make the simulated step shortest (DisCo, TPDS 2022).
+
+    Args:
+        model: The captured step, with what regions and all-reduces take.
+        method: One of `METHODS`.
+        other_s: Of a step beside what is in the graph, such as the optimizer.
+        knobs: Of the search.
 
     Raises:
-        PlanError: An unknown method, or as `disco`.
+        PlanError: An unknown method, or as `FusionPlan.check_itself`.
     """
     if method not in METHODS:
         raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(METHODS)}")
@@ -92,7 +64,6 @@ def plan_operators(
         model,
         state,
         planner=method,
-        ranks=ranks,
         other_s=other_s,
         seed=knobs.seed,
         baseline_s=known[EAGER].step_s,
@@ -110,7 +81,6 @@ def plan_of(
     state: State,
     *,
     planner: str,
-    ranks: int = 2,
     other_s: float = 0.0,
     seed: int = 0,
     baseline_s: float = 0.0,
@@ -126,7 +96,7 @@ def plan_of(
         names = tuple(one.gradient for one in own)
         buckets.append(Bucket(parameters=names, size_bytes=sum(one.output_bytes for one in own)))
     plan = FusionPlan(
-        world_size=ranks,
+        world_size=model.ranks,
         planner=planner,
         seed=seed,
         buckets=tuple(buckets),
@@ -137,9 +107,3 @@ def plan_of(
     )
     plan.check_itself()
     return plan
-
-
-def line_of(curve: Curve, largest: float) -> LinkCost:
-    """The straight line that is nearest to a measured curve up to the largest size."""
-    latency_s, s_per_byte = curve.nearest_line(largest)
-    return LinkCost(latency_s=latency_s, s_per_byte=s_per_byte)

@@ -1,0 +1,89 @@
+"""`wirewise plan FAMILY JOB`: what all commands that plan share, and the command of a family without one of its own."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.topo import open_topology
+from wirewise.cost.links import Links
+from wirewise.errors import InputError, PlanError
+from wirewise.planners import PLANNERS, planner
+from wirewise.plans import PLANS, Plan, save
+from wirewise.trace import read_job
+
+__all__ = ["OutOption", "family_command", "make_plan", "planned_with", "tell"]
+
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")]
+
+Kind = TypeVar("Kind", bound=Plan)
+
+
+def make_plan(kind: type[Kind], name: str, job: Any, links: Any = None, **given: Any) -> Kind:
+    """Plan with a planner of the family; what is None is left to the planner.
+
+    Raises:
+        InputError: The planner has no use for something that is given; the message names it.
+        PlanError: No planner of the family has the name, or as that planner.
+    """
+    make, knobs = (
+        planner(kind.family, name),
+        {knob: value for knob, value in given.items() if value is not None},
+    )
+    known = inspect.signature(make).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in known.values()) and (
+        unknown := set(knobs) - set(known)
+    ):
+        raise InputError(
+            f"planner {name!r} has no use for {', '.join(sorted(unknown))}; it takes: {', '.join(list(known)[2:])}"
+        )
+    found = make(job, links, **knobs)
+    if not isinstance(found, kind):
+        raise PlanError(f"planner {name!r} made a {type(found).__name__}; expected a {kind.__name__}")
+    return found
+
+
+def planned_with(family: str) -> Any:
+    """The option `--with` of a family's command; the family's first planner is its default."""
+    names = list(PLANNERS[family])
+    return typer.Option(names[0], "--with", help=f"One of {', '.join(names)}.")
+
+
+def family_command(family: str) -> Any:
+    """The command of a family that has a record, planners, and a job that `read_job` reads."""
+    app = typer.Typer()
+
+    @app.command(family, help=f"Choose a {family} plan for a job.")
+    def plan(
+        job: Annotated[
+            list[Path], typer.Argument(metavar="JOB", help="File that describes it, or a run folder.")
+        ],
+        on: Annotated[
+            str | None, typer.Option("--on", help="Topology of its ranks, a preset or a file.")
+        ] = None,
+        name: str = planned_with(family),
+        seed: Annotated[int | None, typer.Option(help="Of random choices.")] = None,
+        time_budget: Annotated[float | None, typer.Option(help="Seconds for the search.")] = None,
+        out: OutOption = None,
+        json: JsonOption = None,
+    ) -> None:
+        links = None if on is None else Links.of(open_topology(on))
+        found = make_plan(PLANS[family], name, read_job(job), links, seed=seed, time_budget_s=time_budget)
+        tell(found, out, json)
+
+    return typer.main.get_command(app)
+
+
+def tell(found: Plan, out: Path | None, json: str | None) -> None:
+    """Write a plan of any family, and print its table."""
+    if out is not None:
+        save(found, out)
+    write_json(json, {"plan": msgspec.to_builtins(found)})
+    if json != "-":
+        typer.echo(f"{found.headline}.")
+        print_table(*found.table())

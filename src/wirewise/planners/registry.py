@@ -1,0 +1,31 @@
+"""All planners by family and name."""
+
+from __future__ import annotations
+
+from wirewise.errors import PlanError
+from wirewise.planners import bitwidth, cache, collective, fusion, placement
+from wirewise.planners.faces import Planner
+
+__all__ = ["PLANNERS", "planner"]
+
+PLANNERS: dict[str, dict[str, Planner]] = {
+    "bitwidth": bitwidth.PLANNERS,
+    "cache": cache.PLANNERS,
+    "collective": collective.PLANNERS,
+    "fusion": fusion.PLANNERS,
+    "placement": placement.PLANNERS,
+}
+"""By family, then by name; the first of a family is what its commands plan with by themselves."""
+
+
+def planner(family: str, name: str) -> Planner:
+    """The planner of that name.
+
+    Raises:
+        PlanError: No family or no planner is called so; the message lists those that are.
+    """
+    if family not in PLANNERS:
+        raise PlanError(f"unknown family of plans {family!r}; expected one of: {', '.join(PLANNERS)}")
+    if name not in PLANNERS[family]:
+        raise PlanError(f"unknown {family} planner {name!r}; expected one of: {', '.join(PLANNERS[family])}")
+    return PLANNERS[family][name]
