@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import wirewise as ww
 from tests.conformance.instances import CASES, ENOUGH_S, REGISTRIES
+from tests.trace.synthetic import make
 from wirewise.cli.main import app
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS, bitwidth, cache, collective, fusion, placement, planner
@@ -97,6 +98,16 @@ def test_a_job_and_its_links_are_a_problem():
     bits = one("bitwidth", name="two", planner="auto")
     costs = bits.instance.costs
     assert bitwidth.auto(bits.instance.problem, costs.links, codec=costs.codec) == bits.plan()
+
+
+def test_a_recorded_run_tells_its_links():
+    trace = make(ranks=2, steps=3).seen
+    found = fusion.ddp(trace)
+    assert (found.planner, found.world_size) == ("ddp", 2)
+    fast = fusion.ddp(trace, ww.cost.Links.uniform(2, 1e12))
+    assert fast.predicted_step_s < found.predicted_step_s
+    with pytest.raises(InputError, match="got a str as the links of the job"):
+        fusion.ddp(trace, "cluster.toml")
 
 
 def test_a_graph_and_its_links_are_a_problem():

@@ -35,6 +35,10 @@ class _Families(TyperGroup):
         return [*own, *(family for family in PLANNERS if family not in (*own, *_IN_TRAINING))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in _IN_TRAINING:
+            raise InputError(
+                f"no file holds the job of a {cmd_name} plan, which is made in training; see wirewise run adaqp"
+            )
         own = super().get_command(ctx, cmd_name)
         return family_command(cmd_name) if own is None and cmd_name in self.list_commands(ctx) else own
 

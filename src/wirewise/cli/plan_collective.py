@@ -42,7 +42,7 @@ def collective(
     ] = "",
     members: Annotated[str, typer.Option(help="Ranks of the group, such as 0,1,4; the others relay.")] = "",
     root: Annotated[int, typer.Option(help="Rank of a rooted collective.")] = 0,
-    time_limit: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for the search, by default 60.")] = None,
     seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
     out: OutOption = None,
     json: JsonOption = None,

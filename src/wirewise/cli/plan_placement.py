@@ -33,7 +33,9 @@ def placement(
     dataset: options.DatasetOption = None,
     method: str = planned_with("placement"),
     policy: Annotated[str, typer.Option(help=f"Order of flows: {', '.join(get_args(FlowPolicy))}.")] = "iter",
-    steps: Annotated[int, typer.Option(min=0, help="Placements that the search tries.")] = 1000,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Placements that the search tries, by default 1000.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
     fanouts: options.FanoutsOption = "15,10,5",
     batch_size: options.BatchSizeOption = 64,

@@ -77,6 +77,10 @@ def _of_modules(job: ModuleTrace, links: Links | None = None) -> FusionProblem:
     return FusionProblem.of(job, expect_links(links))
 
 
+def _of_trace(job: Trace, links: Links | None = None) -> FusionProblem:
+    return from_trace(job, None if links is None else expect_links(links))
+
+
 def _by_rule(
     problem: CompressionProblem,
     *,
@@ -97,7 +101,7 @@ def _operators(
     return plan_operators(problem, method=method, other_s=other_s, knobs=Knobs(seed=seed, **knobs)).plan
 
 
-_MODULES = Problems(FusionProblem, {ModuleTrace: _of_modules, Trace: from_trace})
+_MODULES = Problems(FusionProblem, {ModuleTrace: _of_modules, Trace: _of_trace})
 _GRADIENTS = Problems(CompressionProblem, {GradientTrace: compression_problem})
 _OPERATORS = Problems(StepModel, {OperatorGraph: step_model})
 
