@@ -12,6 +12,7 @@ import typer
 from wirewise import units
 from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch, run_placement
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
+from wirewise.cli.run_options import settings, words
 from wirewise.errors import InputError, PeerError
 
 if TYPE_CHECKING:
@@ -75,29 +76,9 @@ def adaqp(
     from wirewise.recipes import adaqp as recipe
     from wirewise.recipes.job import Job
 
-    settings: dict[str, Any] = {
-        "dataset": dataset,
-        "workers": workers,
-        "hosts": workers if hosts is None else hosts,
-        "link": link,
-        "links": units.parse_links(links),
-        "network": network,
-        "epochs": epochs,
-        "modes": tuple(m.strip() for m in modes.split(",") if m.strip()),
-        "seed": seed,
-        "model": model,
-        "hidden": hidden,
-        "layers": layers,
-        "dropout": dropout,
-        "norm": norm,
-        "learning_rate": learning_rate,
-        "partition": partition,
-        "evaluate_every": evaluate_every,
-        "replan_every": replan_every,
-        "checkpoint_every": checkpoint_every,
-        "timeout_s": timeout,
-    }
-    job = Job(**settings) if resume is None else _stopped_job(ctx, settings, resume)
+    own = {"links": units.parse_links(links), "modes": words(modes)}
+    given = settings(ctx, Job, hosts=workers if hosts is None else hosts, **own)
+    job = Job(**given) if resume is None else _stopped_job(ctx, given, resume)
     quiet = json is not None and str(json) == "-"
     with run_folder(resume or out, "adaqp") as folder:
         result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
@@ -147,7 +128,7 @@ def dpro(
     typer.echo(f"Plan: {result.plan}, report: {page}")
 
 
-def _stopped_job(ctx: typer.Context, settings: dict[str, Any], folder: Path) -> Job:
+def _stopped_job(ctx: typer.Context, wanted: dict[str, Any], folder: Path) -> Job:
     """The job of a stopped run, checked against the options that were given beside its folder."""
     from wirewise.recipes import resuming
 
@@ -162,7 +143,7 @@ def _stopped_job(ctx: typer.Context, settings: dict[str, Any], folder: Path) -> 
         raise InputError(
             f"--out is {out} and --resume is {folder}; a run goes on in its own folder, leave --out away"
         )
-    return resuming.read_job(folder, {name: settings[name] for name in settings if name in given})
+    return resuming.read_job(folder, {name: wanted[name] for name in wanted if name in given})
 
 
 def _run(job: Job, folder: Path, progress: Progress, *, resume: bool) -> RunResult:

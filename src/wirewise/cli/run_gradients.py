@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
+from wirewise.cli.run_options import save_result, settings, words
 from wirewise.report.figures import seconds, size
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = ["cupcake"]
 
 
 def cupcake(
+    ctx: typer.Context,
     trace: Annotated[Path, typer.Option(help="JSON with name, elements and gap_us of each gradient.")],
     hosts: Annotated[int, typer.Option(help="Of the lab, a rank on each.")] = 4,
     link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "100mbit",
@@ -64,31 +66,14 @@ def cupcake(
     json: JsonOption = None,
 ) -> None:
     """Measure codecs and links, plan compressed groups of gradients, and time the plans in turns (Cupcake)."""
-    from wirewise.files import atomic_file
     from wirewise.recipes import cupcake as recipe
     from wirewise.report.gradients_page import write_gradients_html
 
-    job = recipe.make_job(
-        trace,
-        scale=scale,
-        hosts=hosts,
-        link=link,
-        plans=tuple(name.strip() for name in plans.split(",") if name.strip()),
-        codec=codec,
-        ratio=ratio,
-        least_gain=least_gain,
-        trials=trials,
-        splits=split,
-        steps=steps,
-        rounds=rounds,
-        forward_share=forward_share,
-        timeout_s=timeout,
-    )
+    job = recipe.make_job(**settings(ctx, recipe.Job, plans=words(plans), splits=split))
     quiet = json == "-"
     with run_folder(out, "cupcake") as folder:
         result = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-        with atomic_file(folder / "result.json") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(result)))
+        save_result(folder, result)
         page = folder / "report.html"
         write_gradients_html(result, page)
     write_json(json, msgspec.to_builtins(result))

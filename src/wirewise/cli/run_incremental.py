@@ -9,12 +9,14 @@ import msgspec
 import typer
 
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
+from wirewise.cli.run_options import save_result, settings, words
 from wirewise.report.figures import seconds
 
 __all__ = ["sea_er"]
 
 
 def sea_er(
+    ctx: typer.Context,
     dataset: Annotated[
         str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
     ] = "debian",
@@ -54,38 +56,17 @@ def sea_er(
     json: JsonOption = None,
 ) -> None:
     """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
-    from wirewise.files import atomic_file
     from wirewise.recipes import sea_er as recipe
     from wirewise.report.incremental_page import write_incremental_html
     from wirewise.runtime.incremental import Settings
 
-    job = recipe.Job(
-        dataset=dataset,
-        methods=tuple(word.strip() for word in methods.split(",") if word.strip()),
-        settings=Settings(
-            setting=setting,
-            budget=budget,
-            hidden=hidden,
-            epochs=epochs,
-            learning_rate=learning_rate,
-            decay=decay,
-            mixing=mixing,
-            kernel=kernel,
-            most=most_weight,
-            seed=seed,
-        ),
-        classes_per_task=classes_per_task,
-        fewest=smallest_class,
-        growth=growth,
-        most_tasks=tasks,
-        workers=workers,
-        timeout_s=timeout,
-    )
+    learning = Settings(**settings(ctx, Settings, most=most_weight))
+    own = settings(ctx, recipe.Job, methods=words(methods), fewest=smallest_class, most_tasks=tasks)
+    job = recipe.Job(**own, settings=learning)
     quiet = json == "-"
     with run_folder(out, "sea-er") as folder:
         found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-        with atomic_file(folder / "result.json") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(found)))
+        save_result(folder, found)
         page = folder / "report.html"
         write_incremental_html(found, page)
     write_json(json, msgspec.to_builtins(found))

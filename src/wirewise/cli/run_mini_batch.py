@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
+from wirewise.cli.run_options import save_result, settings, words
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds, size
 from wirewise.results import MiniBatchRun
@@ -17,6 +18,7 @@ __all__ = ["salientpp"]
 
 
 def salientpp(
+    ctx: typer.Context,
     dataset: Annotated[
         str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
     ] = "debian",
@@ -74,54 +76,23 @@ def salientpp(
     json: JsonOption = None,
 ) -> None:
     """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""
-    from wirewise.files import atomic_file
     from wirewise.recipes import salientpp as recipe
     from wirewise.report.mini_batch_page import write_mini_batch_html
 
-    policies = _words(policy)
-    job = recipe.Job(
-        dataset=dataset,
-        workers=workers,
-        hosts=hosts,
-        link=link,
-        network=network,
-        topology=topology,
-        device=device,
-        processors=processors,
-        prefix=prefix,
-        modes=_words(modes),
-        fanouts=_numbers(fanouts),
-        batch_size=batch_size,
-        alpha=alpha,
-        policy=policies[0] if policies else "",
-        share=share,
-        others=policies[1:],
-        codec=codec,
-        train_share=train_share,
-        epochs=epochs,
-        hidden=hidden,
-        dropout=dropout,
-        learning_rate=learning_rate,
-        threads=threads,
-        tested=tested,
-        seed=seed,
-        timeout_s=timeout,
-    )
+    policies = words(policy)
+    one = policies[0] if policies else ""
+    own = settings(ctx, recipe.Job, modes=words(modes), fanouts=_numbers(fanouts), policy=one)
+    job = recipe.Job(**own, others=policies[1:])
     quiet = json == "-"
     with run_folder(out, "salientpp") as folder:
         found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-        with atomic_file(folder / "result.json") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(found)))
+        save_result(folder, found)
         page = folder / "report.html"
         write_mini_batch_html(found, page)
     write_json(json, msgspec.to_builtins(found))
     if not quiet:
         _show(found)
         typer.echo(f"Report: {page}")
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _numbers(text: str) -> tuple[int, ...]:

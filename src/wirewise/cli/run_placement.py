@@ -11,6 +11,7 @@ import typer
 from wirewise import units
 from wirewise.cli import task_options as options
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
+from wirewise.cli.run_options import save_result, settings, words
 from wirewise.report.figures import seconds, size
 
 if TYPE_CHECKING:
@@ -59,38 +60,23 @@ def gnn_tasks(
 
     Links, TCP and bytes are real. Computing is emulated: a task sleeps its time.
     """
-    from wirewise.files import atomic_file
     from wirewise.recipes import gnn_tasks as recipe
     from wirewise.report.placement_page import write_placement_html
 
-    wish = recipe.Wish(
-        hosts=hosts,
-        link=link,
-        links=units.parse_links(links),
-        methods=_words(methods),
-        policies=_words(policies),
-        steps=steps,
-        turns=turns,
-        seed=seed,
-        timeout_s=timeout,
-    )
+    own = {"links": units.parse_links(links), "methods": words(methods), "policies": words(policies)}
+    wish = recipe.Wish(**settings(ctx, recipe.Wish, **own))
     quiet = json == "-"
     with run_folder(out, "gnn-tasks") as folder:
         placed = recipe.make_job(wish, options.chosen_tasks(ctx, wish.names))
         found = recipe.run(placed, folder, lambda text: typer.echo(text, err=quiet))
         result = recipe.summarise(placed, found)
-        with atomic_file(folder / "result.json") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(result)))
+        save_result(folder, result)
         page = folder / "report.html"
         write_placement_html(result, page, placed.plans)
     write_json(json, msgspec.to_builtins(result))
     if not quiet:
         _tell(result)
         typer.echo(f"Plan: {recipe.plan_file(folder, result.fastest)}, report: {page}")
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _tell(result: PlacementRun) -> None:

@@ -34,11 +34,7 @@ __all__ = [
 ]
 
 _FLOAT_BYTES = 4
-_EXPECTED = (
-    "fanouts",
-    "batch_size",
-    "hidden",
-    "parts",
+_OF_TASKS = (
     "workers_per_host",
     "samplers",
     "servers",
@@ -48,6 +44,7 @@ _EXPECTED = (
     "worker_s",
     "volumes",
 )
+_EXPECTED = ("fanouts", "batch_size", "hidden", "parts", *_OF_TASKS)
 """Options that only a dataset has a use for."""
 
 JobOption = Annotated[
@@ -110,21 +107,11 @@ def _expected(dataset: str, hosts: Sequence[str], given: dict[str, Any]) -> Task
         graph, len(hosts), given["parts"], fanouts, given["batch_size"], "cumulative", 1.0, seed
     )
     widths = [graph.num_features, *[given["hidden"]] * (len(fanouts) - 1), graph.num_classes]
-    names = (
-        "workers_per_host",
-        "samplers",
-        "servers",
-        "room",
-        "iterations",
-        "sampler_s",
-        "worker_s",
-        "volumes",
-    )
     return from_graph(
         sampled,
         hosts,
         row_bytes=_FLOAT_BYTES * (graph.num_features + 1),
         # Each layer of GraphSAGE has a matrix for a node and one for its neighbours.
         model_bytes=_FLOAT_BYTES * sum(2 * a * b for a, b in pairwise(widths)),
-        **{name: given[name] for name in names},
+        **{name: given[name] for name in _OF_TASKS},
     )
