@@ -1,4 +1,4 @@
-"""Writing files so that a fault is named, never leaves half a file, and never mixes with another run's."""
+"""Files, read and written so that a fault is named, never leaves half a file, and never mixes with another run's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
-from wirewise.errors import InputError
+from wirewise.errors import InputError, WirewiseError
 
-__all__ = ["LOCK", "atomic_file", "exclusive_folder", "make_folder", "owns_folder"]
+__all__ = ["LOCK", "atomic_file", "exclusive_folder", "make_folder", "owns_folder", "read_file"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,6 +78,29 @@ def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = Inp
     except OSError as cause:
         raise error(f"cannot create the folder {path}: {cause.strerror}; choose another one") from cause
     return path
+
+
+def read_file(path: str | os.PathLike[str], what: str, loads: Callable[[bytes], T]) -> T:
+    """Read a file; errors of `loads` are raised with the file named before what they say.
+
+    Args:
+        path: Of the file.
+        what: What the file is, such as "plan file".
+        loads: Reads its bytes.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read {what} {os.fspath(path)!r}: {error.strerror}; check the path"
+        ) from error
+    try:
+        return loads(text)
+    except WirewiseError as error:
+        raise type(error)(f"{os.fspath(path)}: {error}") from error
 
 
 @contextmanager

@@ -1,12 +1,20 @@
 """What commands of `wirewise run` make of their options."""
 
 import importlib
+import json
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli import run_options
 from wirewise.cli.run import app
+
+
+class Found(msgspec.Struct):
+    """A result."""
+
+    a: int
 
 
 class Begun(Exception):
@@ -83,6 +91,12 @@ def test_options_reach_the_settings_of_a_job(monkeypatch, tmp_path):
     options = ["--most-weight", "2", "--seed", "5", "--decay", "l2"]
     settings = begun(monkeypatch, tmp_path, "sea-er", "sea_er", options).settings
     assert (settings.most, settings.seed, settings.decay, settings.budget) == (2.0, 5, "l2", 5)
+
+
+def test_a_result_and_its_page_are_written(tmp_path):
+    page = run_options.save_result(tmp_path, Found(a=3), "<p>\N{DEGREE SIGN}</p>")
+    assert page == tmp_path / "report.html" and page.read_text(encoding="utf-8") == "<p>\N{DEGREE SIGN}</p>"
+    assert json.loads((tmp_path / "result.json").read_text()) == {"a": 3}
 
 
 def test_words_by_comma():

@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from wirewise.report.mini_batch_page import mini_batch_html, write_mini_batch_html
+from wirewise.report.mini_batch_page import mini_batch_html
 from wirewise.results import MiniBatchRecord, MiniBatchRun
 
 STAGES = {"sample": 0.001, "ids": 0.01, "slice": 0.002, "rows": 0.4, "assemble": 0.01, "train": 0.03}
@@ -66,9 +66,8 @@ def test_the_page_says_that_training_is_emulated_and_claims_no_accuracy():
     assert "emulated" not in both and "busiest link carries" not in both and "Test accuracy" in both
 
 
-def test_the_page_names_the_fastest_mode_and_what_the_model_allows(tmp_path):
-    write_mini_batch_html(BOTH, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
+def test_the_page_names_the_fastest_mode_and_what_the_model_allows():
+    page = mini_batch_html(BOTH)
     told = text_of(page)
     assert "An epoch takes 0.800 s with int8, 6.25" in told
     # (4.0 + 0.5) / max(0.7, 0.5)

@@ -67,15 +67,13 @@ def cupcake(
 ) -> None:
     """Measure codecs and links, plan compressed groups of gradients, and time the plans in turns (Cupcake)."""
     from wirewise.recipes import cupcake as recipe
-    from wirewise.report.gradients_page import write_gradients_html
+    from wirewise.report.gradients_page import gradients_html
 
     job = recipe.make_job(**settings(ctx, recipe.Job, plans=words(plans), splits=split))
     quiet = json == "-"
     with run_folder(out, "cupcake") as folder:
         result = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-        save_result(folder, result)
-        page = folder / "report.html"
-        write_gradients_html(result, page)
+        page = save_result(folder, result, gradients_html(result))
     write_json(json, msgspec.to_builtins(result))
     if not quiet:
         _tell(result)

@@ -57,7 +57,7 @@ def sea_er(
 ) -> None:
     """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
     from wirewise.recipes import sea_er as recipe
-    from wirewise.report.incremental_page import write_incremental_html
+    from wirewise.report.incremental_page import incremental_html
     from wirewise.runtime.incremental import Settings
 
     learning = Settings(**settings(ctx, Settings, most=most_weight))
@@ -66,9 +66,7 @@ def sea_er(
     quiet = json == "-"
     with run_folder(out, "sea-er") as folder:
         found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-        save_result(folder, found)
-        page = folder / "report.html"
-        write_incremental_html(found, page)
+        page = save_result(folder, found, incremental_html(found))
     write_json(json, msgspec.to_builtins(found))
     if quiet:
         return

@@ -77,7 +77,7 @@ def salientpp(
 ) -> None:
     """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""
     from wirewise.recipes import salientpp as recipe
-    from wirewise.report.mini_batch_page import write_mini_batch_html
+    from wirewise.report.mini_batch_page import mini_batch_html
 
     policies = words(policy)
     one = policies[0] if policies else ""
@@ -86,9 +86,7 @@ def salientpp(
     quiet = json == "-"
     with run_folder(out, "salientpp") as folder:
         found = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))
-        save_result(folder, found)
-        page = folder / "report.html"
-        write_mini_batch_html(found, page)
+        page = save_result(folder, found, mini_batch_html(found))
     write_json(json, msgspec.to_builtins(found))
     if not quiet:
         _show(found)

@@ -30,11 +30,14 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def save_result(folder: Path, found: msgspec.Struct) -> None:
-    """Write what a run found as result.json.
+def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
+    """Write what a run found as result.json, and its page as report.html; the path of the page.
 
     Raises:
         InputError: The folder takes no files.
     """
     with atomic_file(folder / "result.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(found)))
+    with atomic_file(folder / "report.html") as file:
+        file.write(page.encode())
+    return folder / "report.html"

@@ -61,7 +61,7 @@ def gnn_tasks(
     Links, TCP and bytes are real. Computing is emulated: a task sleeps its time.
     """
     from wirewise.recipes import gnn_tasks as recipe
-    from wirewise.report.placement_page import write_placement_html
+    from wirewise.report.placement_page import placement_html
 
     own = {"links": units.parse_links(links), "methods": words(methods), "policies": words(policies)}
     wish = recipe.Wish(**settings(ctx, recipe.Wish, **own))
@@ -70,9 +70,7 @@ def gnn_tasks(
         placed = recipe.make_job(wish, options.chosen_tasks(ctx, wish.names))
         found = recipe.run(placed, folder, lambda text: typer.echo(text, err=quiet))
         result = recipe.summarise(placed, found)
-        save_result(folder, result)
-        page = folder / "report.html"
-        write_placement_html(result, page, placed.plans)
+        page = save_result(folder, result, placement_html(result, placed.plans))
     write_json(json, msgspec.to_builtins(result))
     if not quiet:
         _tell(result)

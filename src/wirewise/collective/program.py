@@ -15,15 +15,14 @@ import math
 import os
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective, blocks, contributors, receivers
 from wirewise.decoding import decode_json
-from wirewise.errors import InputError, ProgramError
-from wirewise.files import atomic_file
+from wirewise.errors import ProgramError
+from wirewise.files import atomic_file, read_file
 
 __all__ = ["Message", "Program", "Transfer", "load", "loads", "save"]
 
@@ -167,16 +166,7 @@ def load(path: str | os.PathLike[str]) -> Program:
         InputError: The file cannot be read.
         ProgramError: As `loads`; the message names the file too.
     """
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read program file {os.fspath(path)!r}: {error.strerror}; check the path"
-        ) from error
-    try:
-        return loads(text)
-    except ProgramError as error:
-        raise ProgramError(f"{os.fspath(path)}: {error}") from error
+    return read_file(path, "program file", loads)
 
 
 def save(program: Program, path: str | os.PathLike[str]) -> None:

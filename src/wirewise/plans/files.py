@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from wirewise.decoding import decode_json
-from wirewise.errors import InputError, PlanError
-from wirewise.files import atomic_file
+from wirewise.errors import PlanError
+from wirewise.files import atomic_file, read_file
 from wirewise.plans.base import Plan, explain
 from wirewise.plans.bitwidth import BitWidthPlan
 from wirewise.plans.cache import CachePlan
@@ -57,16 +56,7 @@ def load(path: str | os.PathLike[str]) -> Plan:
         InputError: The file cannot be read.
         PlanError: As `loads`; the message names the file too.
     """
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read plan file {os.fspath(path)!r}: {error.strerror}; check the path"
-        ) from error
-    try:
-        return loads(text)
-    except PlanError as error:
-        raise PlanError(f"{os.fspath(path)}: {error}") from error
+    return read_file(path, "plan file", loads)
 
 
 def save(plan: Plan, path: str | os.PathLike[str]) -> None:

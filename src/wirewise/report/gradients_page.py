@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 
-from wirewise.files import atomic_file
 from wirewise.report import shell
 from wirewise.report.figures import MISSING, factor, seconds, size
 from wirewise.report.gradients_bars import MOST_GROUPS, groups_chart, groups_legend
@@ -13,21 +11,7 @@ from wirewise.report.replay_bars import Bar, bars_chart
 from wirewise.report.replay_rows import signed
 from wirewise.results import CompressionRun, PlanRecord
 
-__all__ = ["gradients_html", "write_gradients_html"]
-
-
-def write_gradients_html(run: CompressionRun, path: str | os.PathLike[str]) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Args:
-        run: The plans and what was measured.
-        path: The file to write.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(gradients_html(run).encode())
+__all__ = ["gradients_html"]
 
 
 def gradients_html(run: CompressionRun) -> str:

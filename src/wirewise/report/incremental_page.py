@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 from itertools import pairwise
 
-from wirewise.files import atomic_file
 from wirewise.report import shell, svg
 from wirewise.report.figures import seconds
 from wirewise.report.svg import Frame, Scale
 from wirewise.results import IncrementalRecord, IncrementalRun
 
-__all__ = ["incremental_html", "write_incremental_html"]
+__all__ = ["incremental_html"]
 
 _COLOURS = 7
 _APART = 14.0
 """Pixels between the names at the ends of lines."""
 _DASHES = ("", ' stroke-dasharray="7 4"', ' stroke-dasharray="2 4"')
 """For the second and third method of a colour."""
-
-
-def write_incremental_html(run: IncrementalRun, path: str | os.PathLike[str]) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(incremental_html(run).encode())
 
 
 def incremental_html(run: IncrementalRun) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-from wirewise.files import atomic_file
 from wirewise.report import shell
 from wirewise.report.figures import factor, seconds, size
 from wirewise.report.mini_batch_bars import stages_chart, stages_legend
@@ -12,24 +9,10 @@ from wirewise.report.replay_bars import Bar, bars_chart
 from wirewise.report.replay_rows import signed
 from wirewise.results import MiniBatchRecord, MiniBatchRun
 
-__all__ = ["mini_batch_html", "write_mini_batch_html"]
+__all__ = ["mini_batch_html"]
 
 
 _EMULATED = "training is emulated: its steps were timed while no other machine computed, and are slept."
-
-
-def write_mini_batch_html(run: MiniBatchRun, path: str | os.PathLike[str]) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Args:
-        run: What was measured.
-        path: The file to write.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(mini_batch_html(run).encode())
 
 
 def mini_batch_html(run: MiniBatchRun) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from html import escape
 
-from wirewise.files import atomic_file
 from wirewise.plans import PlacementPlan
 from wirewise.report import shell
 from wirewise.report.figures import factor, seconds, size
@@ -15,24 +13,7 @@ from wirewise.report.replay_bars import Bar, bars_chart
 from wirewise.report.replay_rows import signed
 from wirewise.results import PlacementRun
 
-__all__ = ["placement_html", "write_placement_html"]
-
-
-def write_placement_html(
-    run: PlacementRun, path: str | os.PathLike[str], plans: Mapping[str, PlacementPlan]
-) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Args:
-        run: What was simulated and measured.
-        path: The file to write.
-        plans: The plans of the run, by name.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(placement_html(run, plans).encode())
+__all__ = ["placement_html"]
 
 
 def placement_html(run: PlacementRun, plans: Mapping[str, PlacementPlan]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from wirewise.collective.named import collective_flows
 from wirewise.errors import InputError
 from wirewise.trace.dataflow import Dataflow
-from wirewise.trace.modules import NO_OVERHEAD, Overhead
+from wirewise.trace.modules import NO_OVERHEAD, ModuleTrace, Overhead
 from wirewise.trace.sketch import Node, Sketch
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Transfer",
     "buckets",
     "data_parallel_step",
+    "module_step",
 ]
 
 BUCKET_BYTES = 25 * 2**20
@@ -146,6 +147,29 @@ def data_parallel_step(
         end.resource, end.priority = f"rank {rank}", len(sketch.nodes)
         sketch.add(end)
     return sketch.dataflow()
+
+
+def module_step(
+    job: ModuleTrace,
+    ops: Sequence[Layer],
+    sent: Sequence[Transfer],
+    *,
+    simulated: Sequence[int] | None = None,
+    busy_s: float = 0.0,
+) -> Dataflow:
+    """`data_parallel_step` with all that a module trace says beside its modules."""
+    return data_parallel_step(
+        ops,
+        job.hosts,
+        transfers=sent,
+        algorithm=job.algorithm,
+        optimizer_s=job.optimizer_s,
+        comm_slots=job.comm_slots,
+        slowdown=job.slowdown or None,
+        overhead=job.overhead,
+        simulated=simulated,
+        busy_s=busy_s,
+    )
 
 
 class _Computed(NamedTuple):

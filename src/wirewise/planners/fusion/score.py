@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.planners.fusion.problem import FusionProblem
-from wirewise.sim.data_parallel import Layer, Transfer, data_parallel_step
+from wirewise.sim.data_parallel import Layer, Transfer, module_step
 from wirewise.sim.modules import Decision, Segments, layers, segments, transfers
 from wirewise.sim.replay import Replay, replay
 from wirewise.trace.dataflow import KINDS, Dataflow
@@ -33,7 +33,7 @@ class _Base:
 
 def step_of(problem: FusionProblem, decision: Decision, *, simulated: list[int] | None = None) -> Dataflow:
     """The whole graph of a step, op by op."""
-    return _graph(problem, layers(problem, decision), transfers(problem, decision), simulated)
+    return module_step(problem, layers(problem, decision), transfers(problem, decision), simulated=simulated)
 
 
 class Scorer:
@@ -118,33 +118,12 @@ class Scorer:
         ops = [Layer(f"part {i}", 0.0, p.compute_s, p.size_bytes) for i, p in enumerate(parts)]
         ops.append(Layer("rest", before_s, key.tail_s, 0.0))
         sent = [Transfer(i, p.size_bytes, p.chunks) for i, p in enumerate(parts)]
-        return _graph(self.problem, ops[::-1], sent, self._simulated, busy_s)
+        return module_step(self.problem, ops[::-1], sent, simulated=self._simulated, busy_s=busy_s)
 
     def _run(self, flow: Dataflow) -> Replay:
         self.events += len(flow.names)
         self.evaluations += 1
         return replay(flow, self.problem.links, interference=self.problem.interference)
-
-
-def _graph(
-    problem: FusionProblem,
-    ops: list[Layer],
-    sent: list[Transfer],
-    simulated: list[int] | None,
-    busy_s: float = 0.0,
-) -> Dataflow:
-    return data_parallel_step(
-        ops,
-        problem.hosts,
-        transfers=sent,
-        algorithm=problem.algorithm,
-        optimizer_s=problem.optimizer_s,
-        comm_slots=problem.comm_slots,
-        slowdown=problem.slowdown or None,
-        overhead=problem.overhead,
-        simulated=simulated,
-        busy_s=busy_s,
-    )
 
 
 def _base(problem: FusionProblem, key: Segments, result: Replay) -> _Base:

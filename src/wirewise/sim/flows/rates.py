@@ -137,6 +137,8 @@ def _before(op: int, other: int, ready: Ready) -> bool:
 @inner
 def _fill(first: int, end: int, ready: Ready, network: Network) -> None:
     """Raise the rates of some flows alike until each of them meets a full interface."""
+    # As `sim.sharing.fair_rates`, but with two interfaces a flow, all of weight 1: the general form costs searches of
+    # placements a sixth of their speed.
     growing = 0
     network.load[:] = 0.0
     for place in range(first, end):

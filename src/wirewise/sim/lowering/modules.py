@@ -11,7 +11,7 @@ from wirewise.cost.links import Links
 from wirewise.cost.traces import hosts_of
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.fusion import Bucket, FusionPlan
-from wirewise.sim.data_parallel import Transfer, data_parallel_step
+from wirewise.sim.data_parallel import Transfer, module_step
 from wirewise.sim.lowering.kinds import expect, links_or_none, refuse, same_parameters, same_ranks
 from wirewise.sim.lowering.payloads import payload_of
 from wirewise.sim.modules import Decision, groups_of, layers, one_op_a_launch
@@ -56,17 +56,7 @@ def lower_modules(
     ops, sent = layers(job, decision), _transfers(plan, job, decision, costs)
     if job.interference != 1.0:
         ops, sent = one_op_a_launch(ops, sent)
-    flow = data_parallel_step(
-        ops,
-        job.hosts,
-        transfers=sent,
-        algorithm=job.algorithm,
-        optimizer_s=job.optimizer_s,
-        comm_slots=job.comm_slots,
-        slowdown=job.slowdown or None,
-        overhead=job.overhead,
-    )
-    found = replay(flow, links, interference=job.interference)
+    found = replay(module_step(job, ops, sent), links, interference=job.interference)
     return prediction_of(plan, "step", found.timeline(), found.step_s)
 
 

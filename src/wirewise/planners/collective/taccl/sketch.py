@@ -6,14 +6,13 @@ Both read the JSON files of the published implementation (Shah et al., NSDI 2023
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
+from wirewise.files import read_file
 
 __all__ = [
     "Hyperparameters",
@@ -261,7 +260,7 @@ def load_sketch(path: str | os.PathLike[str]) -> Sketch:
     Raises:
         InputError: As `loads_sketch`, or the file cannot be read; the message names the file.
     """
-    return _named(path, loads_sketch)
+    return read_file(path, "sketch file", loads_sketch)
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
@@ -270,22 +269,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     Raises:
         InputError: As `load_sketch`.
     """
-    return _named(path, loads_profile)
-
-
-def _named(path: str | os.PathLike[str], loads: Callable[[bytes], _Record]) -> _Record:
-    text = _read(path)
-    try:
-        return loads(text)
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from error
-
-
-def _read(path: str | os.PathLike[str]) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror}; check the path") from error
+    return read_file(path, "profile file", loads_profile)
 
 
 def _decode(text: str | bytes, kind: type[_Record], what: str) -> _Record:
