@@ -224,6 +224,7 @@ OTHERS = {
     "cache": {
         "world_size": field(world_size=3),
         "machines": lambda p: set_(p, machines=p.machines[:1]),
+        "imbalance": field(imbalance=1.1),
         "fetched": lambda p: set_(p, machines=(set_(p.machines[0], fetched=(0.0, 90.0)), *p.machines[1:])),
     },
     "collective": {

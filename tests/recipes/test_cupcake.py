@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
-from wirewise.cost.gradients import CodecTimes, GradientCosts
+from wirewise.cost.gradients import CodecTimes, GradientCosts, load_costs
 from wirewise.errors import InputError, PlanError
-from wirewise.plans import Bucket
+from wirewise.plans import Bucket, load
 from wirewise.recipes import cupcake
 from wirewise.recipes.cupcake_job import (
     AUTO,
@@ -23,7 +23,8 @@ from wirewise.recipes.cupcake_job import (
     make_plans,
     payload_bytes,
 )
-from wirewise.trace.gradients import GradientTensor, GradientTrace
+from wirewise.sim import predict
+from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
 
 TENSORS = tuple(
     GradientTensor(name=f"layer{i}.weight", elements=20_000 + i, gap_us=4_000.0) for i in range(6)
@@ -234,6 +235,12 @@ def test_the_whole_way(trace, tmp_path):
         "all_gather",
         "divisible",
     }
+    job, costs = read_gradient_trace(out / "trace.json"), load_costs(out / "costs.json")
+    for name, plan in result["plans"].items():
+        share = result["forward_s"] / result["backward_s"]
+        saved = load(out / f"plan-{name.replace(':', '-')}.json")
+        found = predict(saved, job, costs=costs, forward_share=share)
+        assert found.step_s == pytest.approx(plan["predicted_step_s"], rel=1e-9)
     again = call(*words[:-4], "--plans", "none:even:2", "--steps", 1, "--rounds", 1, "--out", out)
     assert again.exit_code == 0, again.output
     assert "measuring codecs" not in again.output

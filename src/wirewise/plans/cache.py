@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, ClassVar
 
 import msgspec
@@ -60,6 +60,11 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
     batches: int
     """Of each machine in an epoch."""
     semantics: str = "cumulative"
+    imbalance: float = 1.0
+    """Rows over the busiest link of a batch, mean of batches, over those of the busiest link of the mean batch.
+
+    Batches differ, and an exchange ends with its slowest machine.
+    """
 
     @property
     def remaining(self) -> float:
@@ -100,6 +105,8 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
         for name in ("num_nodes", "batch_size"):
             if (value := getattr(self, name)) < 1:
                 yield f"{name} is {value} - at `$.{name}`; expected at least 1"
+        if not 1 <= self.imbalance < inf:
+            yield f"imbalance is {self.imbalance} - at `$.imbalance`; expected a finite factor of at least 1"
         if self.batches < 0 or not self.fanouts or min(self.fanouts) < -1:
             yield (
                 f"{self.batches} batches with fanouts {list(self.fanouts)} - at `$.fanouts`; expected 0 or more, and "

@@ -15,7 +15,7 @@ import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.files import atomic_file, make_folder, owns_folder
-from wirewise.recipes.cupcake_job import Job
+from wirewise.recipes.cupcake_job import COSTS_FILE, Job
 from wirewise.recipes.launch import in_lab
 from wirewise.results import CompressionRun
 from wirewise.trace.gradients import read_gradient_trace
@@ -49,8 +49,8 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
 
     Args:
         job: What.
-        folder: Takes the job, the measured costs, logs and the result; costs that lie there are used again if they
-            are of the same job but for its plans.
+        folder: Takes the job, the measured costs and gradients, the plans, logs and the result; costs that lie there
+            are used again if they are of the same job but for its plans.
         say: Hears what goes on.
 
     Raises:
@@ -75,4 +75,4 @@ def _keep_costs(job: Job, folder: Path) -> None:
         getattr(before, name) == getattr(job, name) for name in ("trace", "hosts", "link", "ratio")
     )
     if not same:
-        (folder / "costs.json").unlink(missing_ok=True)
+        (folder / COSTS_FILE).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +35,8 @@ from wirewise.trace.gradients import GradientTrace
 
 __all__ = [
     "AUTO",
+    "COSTS_FILE",
+    "TRACE_FILE",
     "Job",
     "Measured",
     "groups_of",
@@ -41,7 +44,11 @@ __all__ = [
     "make_plans",
     "options_of",
     "payload_bytes",
+    "plan_file",
 ]
+
+COSTS_FILE, TRACE_FILE = "costs.json", "trace.json"
+"""What was measured, in a run's folder: codecs and collectives, and the gradients as this model makes them."""
 
 AUTO = ("fp16", "topk", "efsign")
 """Codecs among which `auto` lets the planner choose."""
@@ -141,6 +148,11 @@ class Measured(NamedTuple):
 def options_of(codec: str, ratio: float) -> dict[str, float]:
     """Options of a codec in a job."""
     return {"ratio": ratio} if codec in WIRES and WIRES[codec].sparse else {}
+
+
+def plan_file(folder: Path, name: str) -> Path:
+    """The file of a run's folder that holds a plan."""
+    return folder / f"plan-{name.replace(':', '-')}.json"
 
 
 def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, CompressionProblem]]:

@@ -2,7 +2,8 @@
 
 It reads FOLDER/job.json, traces the model alone, measures codecs and collectives, by themselves and beside
 back-propagation, unless FOLDER/costs.json has them, takes the plans that rank 0 makes, tries those between which the
-measured step decides, and carries them out in turns; rank 0 writes FOLDER/outcome.json.
+measured step decides, and carries them out in turns; rank 0 writes FOLDER/outcome.json, the measured gradients and the
+plans, from which `wirewise sim` predicts the same steps.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
 from wirewise.lab.replayed import ReplayedModel
 from wirewise.planners.fusion.cupcake import fastest
-from wirewise.plans import Bucket, FusionPlan
+from wirewise.plans import Bucket, FusionPlan, save
 from wirewise.profile.ending import end_process
 from wirewise.profile.gradients import gradient_trace, measure_costs
 from wirewise.recipes.cupcake_contention import measure_delays
 from wirewise.recipes.cupcake_job import (
+    COSTS_FILE,
+    TRACE_FILE,
     Job,
     Measured,
     groups_of,
     make_finalists,
     make_plans,
     options_of,
+    plan_file,
 )
 from wirewise.recipes.launch import SAYS
 from wirewise.results import CompressionRun, PlanRecord
@@ -96,8 +100,11 @@ class _Rank:
         steps, sent, accounts = self._carry_out(wrapped, plans, self.job.rounds)
         if self.transport.rank:
             return
+        with atomic_file(self.folder / TRACE_FILE) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(found.trace)))
         records = {}
         for name, (plan, problem) in made.items():
+            save(plan, plan_file(self.folder, name))
             groups = groups_of(plan, problem, self.job.ratio, accounts[name])
             records[name] = _record(plan, groups, steps[name], sent[name])
         with atomic_file(self.folder / "outcome.json") as file:
@@ -122,7 +129,7 @@ class _Rank:
         return Measured(trace, max(float(whole) - backward_s, 0.0), self._costs(wrapped))
 
     def _costs(self, wrapped: DataParallel) -> GradientCosts:
-        kept = self.folder / "costs.json"
+        kept = self.folder / COSTS_FILE
         found = self._from_first(
             msgspec.json.decode(kept.read_bytes(), type=GradientCosts)
             if self.transport.rank == 0 and kept.exists()

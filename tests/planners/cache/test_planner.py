@@ -5,6 +5,7 @@ import pytest
 from tests.planners.cache.problems import block_problem
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
+from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache import (
     POLICIES,
     missed,
@@ -41,6 +42,23 @@ def test_predicted_rows_are_those_that_batches_fetch(problem):
         assert sum(machine.fetched) == pytest.approx(missed(counts, own, machine.ids) / batches, rel=0.07)
 
 
+def test_imbalance_is_that_of_batches_that_were_not_planned_with(problem):
+    found = plan(problem, alpha=0.2)
+    sampler, fetched = problem.sampler(), []
+    for epoch in (40, 41, 42):
+        cuts = [seed_batches(own, problem.batch_size, epoch=epoch, seed=0) for own in problem.train]
+        for number, seeds in enumerate(zip(*cuts, strict=False)):
+            rows = np.zeros((3, 3))
+            for machine, own in enumerate(seeds):
+                ids = sampler.sample(own, epoch=epoch, batch=3 * number + machine).n_id
+                lacking = np.setdiff1d(ids[problem.owner[ids] != machine], found.machines[machine].ids)
+                rows[machine] = np.bincount(problem.owner[lacking], minlength=3)
+            fetched.append(np.concatenate([rows.sum(axis=0), rows.sum(axis=1)]))
+    links = np.array(fetched)
+    assert 1.0 < found.imbalance < 1.5
+    assert found.imbalance == pytest.approx(links.max(axis=1).mean() / links.mean(axis=0).max(), rel=0.05)
+
+
 def test_plans_of_all_policies(problem):
     found = plans(problem, [0.0, 0.2, 2.0], list(POLICIES))
     for by_alpha in found.values():
@@ -56,7 +74,7 @@ def test_links_decide_what_a_batch_takes(problem):
     rows = found.fetched
     busiest = max(rows.sum(axis=1).max(), rows.sum(axis=0).max())
     batch = predict(found, BatchTimes(row_bytes=100), links)
-    assert batch.step_s == pytest.approx(2e-3 + busiest * 104 / 1e7)
+    assert batch.step_s == pytest.approx(2e-3 + found.imbalance * busiest * 104 / 1e7)
     assert set(batch.phases_s) == {"ids", "rows"}
     whole = predict(found, BatchTimes(row_bytes=100, sample_s=0.5, train_s=2.0), links)
     assert whole.step_s == pytest.approx(2.5 + batch.step_s)

@@ -156,7 +156,20 @@ def _plan(
         batch_size=problem.batch_size,
         batches=max(-(-len(train) // problem.batch_size) for train in problem.train),
         semantics=problem.semantics,
+        imbalance=_imbalance(problem, kept),
     )
+
+
+def _imbalance(problem: CacheProblem, kept: Sequence[NDArray[np.int64]]) -> float:
+    """See `CachePlan.imbalance`; of sampled batches."""
+    fetched = np.zeros((len(problem.sampled), problem.machines, problem.machines))
+    for number, batch in enumerate(problem.sampled):
+        for machine, ids in enumerate(batch):
+            owner = problem.owner[ids[~np.isin(ids, kept[machine])]]
+            fetched[number, machine] = np.bincount(owner, minlength=problem.machines)
+    links = np.concatenate([fetched.sum(axis=1), fetched.sum(axis=2)], axis=1)
+    usual = links.mean(axis=0).max(initial=0.0)
+    return max(float(links.max(axis=1).mean() / usual), 1.0) if usual else 1.0
 
 
 def _machine(

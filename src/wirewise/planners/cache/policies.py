@@ -18,6 +18,9 @@ from wirewise.planners.cache.volume import access_counts
 
 __all__ = ["POLICIES", "CacheProblem", "keep"]
 
+_SAMPLED = 16
+"""Batches that tell how much they differ."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheProblem:
@@ -75,6 +78,22 @@ class CacheProblem:
     def expected(self) -> tuple[Vector, ...]:
         """Rows a batch that each node is expected to be, by `bayesian`, for each machine, [K][N]."""
         return tuple(bayesian(self, machine) for machine in range(self.machines))
+
+    @cached_property
+    def sampled(self) -> list[list[NDArray[np.int64]]]:
+        """Nodes of other machines in the first batches of an epoch that is sampled for this, [batches][K][rows]."""
+        sampler, found = self.sampler(self.seed + 1), list[list[NDArray[np.int64]]]()
+        seeds = [seed_batches(train, self.batch_size, seed=sampler.seed) for train in self.train]
+        for number in range(min(_SAMPLED, max(map(len, seeds)))):
+            rows = []
+            for machine, own in enumerate(seeds):
+                ids = np.zeros(0, np.int64)
+                if number < len(own):
+                    # The draws are those of `counts`.
+                    ids = sampler.sample(own[number], batch=machine * len(own) + number).n_id
+                rows.append(ids[self.owner[ids] != machine])
+            found.append(rows)
+        return found
 
     def sampler(self, seed: int | None = None) -> NeighborSampler:
         """Of these batches; another seed draws others."""

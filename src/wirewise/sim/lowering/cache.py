@@ -45,11 +45,12 @@ class BatchTimes:
 def lower_cache(plan: CachePlan, job: Any, links: Any) -> Prediction:
     """Simulate one batch of every rank: sample, ask for rows, get them, train; see `predict`.
 
-    Both exchanges end for all ranks at once, as collectives do, and the busiest interface decides when.
+    Both exchanges end for all ranks at once, as collectives do, and the busiest interface decides when: that of the
+    mean batch, times the plan's imbalance.
     """
     times, links = expect("job", job, BatchTimes, plan), expect("links", links, Links, plan)
     same_ranks(plan, links.world_size, "the links have")
-    rows = plan.fetched
+    rows = plan.imbalance * plan.fetched
     lengths = {
         "sample": times.sample_s,
         "ids": _exchange_s(rows.T, ID_BYTES, links),

@@ -1,0 +1,66 @@
+"""One machine that fetches the rows of mini-batches: `batches_worker.py FOLDER TRAIN_S`.
+
+FOLDER is what `recipes.salientpp.prepare` wrote; rank 0 writes FOLDER/batches.json. Training is slept.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rank import joined
+from wirewise.recipes.salientpp import Job, Mode
+from wirewise.recipes.salientpp_part import Part
+from wirewise.runtime.transport import Transport
+
+
+class Batches(msgspec.Struct, kw_only=True):
+    """Of the slowest machine."""
+
+    batch_s: list[float]
+    """Mean of each epoch."""
+    prepare_s: float
+    """Sampling, slicing and assembling of a batch, median."""
+    row_bytes: int
+
+
+def work(job: Job, folder: Path, transport: Transport, train_s: float) -> Batches:
+    store = dist.distributed_c10d._get_default_store()
+    rows, ids, sampling = (Transport(dist.new_group(), store=store) for _ in range(3))
+    part = Part(job, folder, transport.rank, ids, sampling)
+    mode = Mode(depth=0, cached=job.alpha > 0, bits=32)
+    loader = part.loader(rows, job.fanouts, mode, part.train)
+    seconds, stages = [], []
+    for epoch in range(job.epochs + 1):
+        transport.all_reduce(torch.zeros(1), "the start of an epoch")
+        start_s = time.perf_counter()
+        for batch in loader.epoch(epoch):
+            time.sleep(train_s)
+            stages.append([batch.stage_s[name] for name in ("sample", "slice", "assemble")])
+        if epoch:
+            seconds.append((time.perf_counter() - start_s) / len(loader))
+    own = [*seconds, float(np.median(np.sum(stages, axis=1)))]
+    every = torch.stack(transport.all_gather(torch.tensor(own, dtype=torch.float64), "seconds"))
+    *slowest, prepare_s = every.max(dim=0).values.tolist()
+    return Batches(batch_s=slowest, prepare_s=prepare_s, row_bytes=4 * part.num_features)
+
+
+def main(path: str, train_s: str) -> None:
+    folder = Path(path)
+    job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+    with joined() as transport:
+        found = work(job, folder, transport, float(train_s))
+        if transport.rank == 0:
+            (folder / "batches.json").write_bytes(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

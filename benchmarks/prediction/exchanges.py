@@ -1,0 +1,44 @@
+"""Epochs of full-graph training: halo rows in planned bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from exchanges_worker import Case, Epochs
+from setting import Setting
+
+from common import scratch
+from wirewise import graph, lab
+
+WORKER = str(Path(__file__).parent / "exchanges_worker.py")
+PARTS = 4
+TOLD = (
+    "The graph `debian` in 4 random parts, two layers of width 64. An epoch is the exchanges of both layers, forward "
+    "and back, with packing, the wire and unpacking; computing of central and marginal rows is slept (emulated). Links "
+    "and codec are measured by the ranks before, as training does; plans are made from these. `auto`: no more noise "
+    "than 4 bits everywhere."
+)
+
+
+def settings(networks: dict[str, dict[int, str]], epochs: int) -> Iterator[Setting]:
+    """Every plan on each network: a link, and hosts whose link differs."""
+    data = graph.load("debian")
+    with scratch() as folder:
+        graph.save_parts(data, graph.partition(data, PARTS, method="random", seed=0), folder / "parts")
+        (folder / "case.json").write_bytes(msgspec.json.encode(Case(epochs=epochs)))
+        for link, others in networks.items():
+            with lab.Lab(PARTS, link, others) as network:
+                done = network.run([WORKER, str(folder / "case.json")], launcher="direct", timeout_s=300)
+            if not done.ok:
+                raise SystemExit(
+                    "\n".join(["a rank failed:", *(line for tail in done.tails for line in tail)])
+                )
+            found = msgspec.json.decode((folder / "epochs.json").read_bytes(), type=Epochs)
+            where = ", ".join([link, *(f"host {host} {rate}" for host, rate in others.items())])
+            for plan, seconds in found.seconds.items():
+                yield Setting(
+                    "full-graph bits", where, plan, found.predicted_s[plan], list(np.array(seconds))
+                )

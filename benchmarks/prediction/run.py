@@ -1,0 +1,108 @@
+"""The claim about predictions: `wirewise.sim.predict` against what plans of every family take on shaped links.
+
+    python benchmarks/prediction/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+
+Rows: `gradients` (families fusion and compression), `collectives`, `exchanges` (bits of full-graph training), `batches`
+(caches), `placements`. All need a lab; where none can be built the script says so. $WIREWISE_DATA holds the recorded
+gradients.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import batches
+import exchanges
+import gradients
+import numpy as np
+import placements
+from setting import Setting
+
+import collectives
+from common import Page, arguments, spread, verdict
+from wirewise import lab
+
+ROWS: dict[str, tuple[str, Callable[..., Iterator[Setting]]]] = {
+    "gradients": (gradients.TOLD, gradients.settings),
+    "collectives": (collectives.TOLD, collectives.settings),
+    "exchanges": (exchanges.TOLD, exchanges.settings),
+    "batches": (batches.TOLD, batches.settings),
+    "placements": (placements.TOLD, placements.settings),
+}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "smoke": {
+        "gradients": {"networks": [(2, "200mbit")], "rounds": 1},
+        "collectives": {
+            "names": ["4 hosts, 100mbit"], "collectives": {"all_reduce": 1}, "repeats": 3
+        },
+        "exchanges": {"networks": {"200mbit": {}}, "epochs": 2},
+        "batches": {"links": ["200mbit"], "policies": {"vip": 0.1}, "epochs": 1},
+        "placements": {"seeds": range(1), "policies": ("iter",), "turns": 1},
+    },
+    "paper": {
+        "gradients": {
+            "networks": [(2, "50mbit"), (2, "200mbit"), (4, "50mbit"), (4, "200mbit")],
+            "rounds": 4,
+        },
+        "collectives": {
+            "names": list(collectives.NETWORKS),
+            "collectives": {"all_reduce": 4, "all_gather": 4, "broadcast": 4},
+            "repeats": 9,
+        },
+        "exchanges": {"networks": {"50mbit": {}, "200mbit": {}, "100mbit": {1: "25mbit"}}, "epochs": 8},
+        "batches": {
+            "links": ["50mbit", "200mbit"],
+            "policies": {"none": 0.0, "vip": 0.1, "degree": 0.5},
+            "epochs": 3,
+        },
+        "placements": {"seeds": range(3), "policies": ("iter", "oes"), "turns": 3},
+    },
+}  # fmt: skip
+MEAN, WORST = 0.05, 0.08
+
+
+def main() -> None:
+    options = arguments(__doc__, list(ROWS))
+    possible, reason = lab.available()
+    if not possible:
+        raise SystemExit(f"no lab can be built here: {reason}")
+    page = Page("Predictions of plans of all families", options.preset, {"Ranks": "one a host of the lab"})
+    found = [one for name in options.only for one in judged(page, name, PRESETS[options.preset][name])]
+    claim(page, found)
+    page.finish(options.out)
+
+
+def judged(page: Page, row_name: str, sizes: dict[str, Any]) -> list[Setting]:
+    told, settings = ROWS[row_name]
+    page.add(f"## {row_name.capitalize()}\n\n{told}")
+    found = []
+    with page.table("family", "where", "plan", "predicted ms", "measured ms", "error %", "within") as row:
+        for one in settings(**sizes):
+            found.append(one)
+            row(
+                one.family, one.where, one.plan, f"{1e3 * one.predicted_s:.1f}", spread(one.seconds, 1e3),
+                f"{100 * one.error:+.1f}", verdict(abs(one.error), most=WORST),
+            )  # fmt: skip
+    return found
+
+
+def claim(page: Page, found: list[Setting]) -> None:
+    page.add("## All families")
+    with page.table("family", "settings", "mean error %", "worst error %") as row:
+        for family in dict.fromkeys(one.family for one in found):
+            errors = np.abs([one.error for one in found if one.family == family])
+            row(family, len(errors), f"{100 * errors.mean():.1f}", f"{100 * errors.max():.1f}")
+    errors = np.abs([one.error for one in found])
+    with page.table("claim", "figure", "threshold") as row:
+        row("settings", len(errors), verdict(len(errors), least=40))
+        row("mean error", f"{100 * errors.mean():.1f} %", verdict(errors.mean(), most=MEAN))
+        row("worst error", f"{100 * errors.max():.1f} %", verdict(errors.max(), most=WORST))
+
+
+if __name__ == "__main__":
+    main()
