@@ -18,9 +18,11 @@ from wirewise.topology import lab_hosts
 
 WORKER = str(Path(__file__).parent / "batches_worker.py")
 MACHINES = 4
+BATCH_SIZE = 62
+"""Divides the training nodes evenly into batches."""
 TRAIN_S = 0.01
 TOLD = (
-    "The graph `debian` in 4 parts, batches of 64 seeds a machine, fanouts 15, 10, 5, each made when it is asked for. "
+    f"The graph `debian` in {MACHINES} parts, batches of {BATCH_SIZE} seeds a machine, fanouts 15, 10, 5, each made when it is asked for. "
     "Rows, links and sampling are real, training is slept (emulated). Predicted from the rows that the plan expects of "
     "a batch, the links' rates, and the seconds that sampling, slicing and assembling took in an epoch without caches "
     "on a link of 10 Gbit/s. Seconds of a batch, mean of an epoch."
@@ -31,7 +33,7 @@ def settings(links: list[str], policies: dict[str, float], epochs: int) -> Itera
     """Every plan on each link: a policy, and the share of all nodes that caches hold together."""
     for policy, alpha in policies.items():
         with scratch() as folder:
-            job = Job(workers=MACHINES, policy=policy, alpha=alpha, epochs=epochs)
+            job = Job(workers=MACHINES, policy=policy, alpha=alpha, epochs=epochs, batch_size=BATCH_SIZE)
             prepare(job, folder)
             plan = plans.load(folder / "plan.json")
             alone = carried_out(folder, "10gbit")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from setting import Setting
 
 from common import scratch
+from random_tasks import random_tasks
 from wirewise.planners.placement import plan
 from wirewise.recipes.gnn_tasks import Job, lab_links, lab_problem, run
 from wirewise.sim import predict
-from wirewise.sim.flows import random_tasks
 
 LINKS = ("400mbit", "400mbit", "400mbit", "50mbit")
 TOLD = (

@@ -57,7 +57,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "exchanges": {"networks": {"50mbit": {}, "200mbit": {}, "100mbit": {1: "25mbit"}}, "epochs": 8},
         "batches": {
             "links": ["50mbit", "200mbit"],
-            "policies": {"none": 0.0, "vip": 0.1, "degree": 0.5},
+            "policies": {"vip": 0.1, "degree": 0.5, "halo": 0.2},
             "epochs": 3,
         },
         "placements": {"seeds": range(3), "policies": ("iter", "oes"), "turns": 3},

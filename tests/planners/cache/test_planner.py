@@ -1,5 +1,6 @@
 """Cache plans: budgets, predictions, and caches that look ahead."""
 
+import numpy as np
 import pytest
 
 from tests.planners.cache.problems import block_problem
