@@ -27,7 +27,7 @@ def problem(net, collective, size_bytes=4e6, **kwargs):
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("net", [four_unequal(), switch(5), groups([2, 3], 1e9, 1e8)], ids=lambda n: n.name)
-def test_choice_is_right_and_the_quickest(net, collective):
+def test_choice_is_right_and_nearly_the_quickest(net, collective):
     wanted = problem(net, collective, root=1)
     choice = choose(wanted, PLANNERS, time_limit_s=2.0)
     check(choice.program)
@@ -35,8 +35,8 @@ def test_choice_is_right_and_the_quickest(net, collective):
     times = {c.name: c.predicted_s for c in choice.candidates}
     assert seconds == pytest.approx(times[choice.program.name])
     assert list(times.values()) == sorted(times.values())
-    assert seconds <= min(times.values()) * (1 + 1e-9)
-    if times["builtin"] <= seconds:
+    assert 0.95 * seconds <= min(times.values()) * (1 + 1e-9)
+    if 0.95 * times["builtin"] <= min(times.values()):
         assert choice.program.name == "builtin"
 
 
@@ -50,7 +50,7 @@ def test_no_planner_alone_is_better_within_the_same_time(net, collective):
             alone.append(plan(wanted, method=name, time_limit_s=1.0).predicted_s)
         except WirewiseError:
             continue
-    found = plan(wanted, time_limit_s=1.0)
+    found = plan(wanted, time_limit_s=1.0, gain=0.0)
     assert len(alone) >= 3
     assert found.predicted_s <= max(min(alone) * (1 + 1e-9), 1.02 * found.bound_s)
 
@@ -81,9 +81,11 @@ def test_small_and_large_messages_take_other_algorithms():
 
 
 def test_without_gain_the_builtin_is_taken():
-    choice = choose(problem(switch(4), "scatter", 64e6), PLANNERS, time_limit_s=2.0)
-    assert choice.program.name == "builtin"
-    assert "and nothing less" in choice.notes[0]
+    wanted = problem(switch(4), "scatter", 64e6)
+    for gain, why in ((0.05, "no gain of 5%"), (0.0, "and nothing less")):
+        choice = choose(wanted, PLANNERS, time_limit_s=2.0, gain=gain)
+        assert choice.program.name == "builtin"
+        assert why in choice.notes[0]
 
 
 def test_a_gain_that_is_asked_for_decides():

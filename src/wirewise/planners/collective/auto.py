@@ -89,11 +89,10 @@ def choose(
     *,
     time_limit_s: float = 60.0,
     seed: int = 0,
-    gain: float = 0.0,
+    gain: float = 0.05,
 ) -> Choice:
-    """Choose the program of least simulated time among known algorithms and planners.
+    """Choose the program of least simulated time among known algorithms and planners, or a simpler one nearly as quick.
 
-    Of equally quick programs it is what process groups do by themselves, "builtin", or else the one of fewest messages.
     Each known algorithm is tried with ranks in ascending order and in an order of near neighbours, and each program in
     the number of segments that suits it best.
 
@@ -104,7 +103,9 @@ def choose(
         time_limit_s: For all, without compiling; a quick planner gets half of what is left, the others equal parts.
         seed: Of the planners.
         gain: Share of its time that a program has to save to be preferred to a simpler one: to one of fewer messages,
-            as handling a message takes processor time, which the simulation leaves out, and to "builtin".
+            as handling a message takes processor time, which the simulation leaves out, and to what process groups do
+            by themselves, "builtin". 4 MB on h4-quarter: what was simulated to take 204 ms in 768 messages took 232 ms,
+            and what was to take 212 ms in 176 messages took 223 ms.
 
     Raises:
         InputError: A gain that is not from 0 to below 1.
