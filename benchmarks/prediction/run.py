@@ -58,9 +58,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "batches": {
             "links": ["50mbit", "200mbit"],
             "policies": {"vip": 0.1, "degree": 0.5, "halo": 0.2},
-            "epochs": 3,
+            "epochs": 2,
         },
-        "placements": {"seeds": range(3), "policies": ("iter", "oes"), "turns": 3},
+        "placements": {"seeds": range(3), "policies": ("iter", "oes"), "turns": 2},
     },
 }  # fmt: skip
 MEAN, WORST = 0.05, 0.08
