@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "collectives"))
 
 from jobs import MB, run, saved
-from setting import Setting
+from setting import Setting, quartiles_of
 
 from common import scratch
 from wirewise import topology
@@ -57,5 +57,5 @@ def settings(names: list[str], collectives: dict[str, int], repeats: int) -> Ite
                 seconds = predict(made, None, links).step_s
                 yield Setting(
                     "collective", name, f"{collective}, {size} MB, {made.program.name}", seconds,
-                    found["seconds"]["own"],
+                    quartiles_of(found["seconds"]["own"]),
                 )  # fmt: skip

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 from exchanges_worker import Case, Epochs
-from setting import Setting
+from setting import Setting, quartiles_of
 
 from common import scratch
 from wirewise import graph, lab
@@ -39,6 +38,4 @@ def settings(networks: dict[str, dict[int, str]], epochs: int) -> Iterator[Setti
             found = msgspec.json.decode((folder / "epochs.json").read_bytes(), type=Epochs)
             where = ", ".join([link, *(f"host {host} {rate}" for host, rate in others.items())])
             for plan, seconds in found.seconds.items():
-                yield Setting(
-                    "full-graph bits", where, plan, found.predicted_s[plan], list(np.array(seconds))
-                )
+                yield Setting("full-graph bits", where, plan, found.predicted_s[plan], quartiles_of(seconds))

@@ -62,5 +62,5 @@ def settings(networks: list[tuple[int, str]], rounds: int) -> Iterator[Setting]:
                     f"{hosts} ranks, {link}",
                     plan,
                     predicted.step_s,
-                    [*record.quartiles_s, record.step_s],
+                    (record.quartiles_s[0], record.step_s, record.quartiles_s[1]),
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from setting import Setting
+from setting import Setting, quartiles_of
 
 from common import scratch
 from random_tasks import random_tasks
@@ -34,4 +34,6 @@ def settings(seeds: range, policies: tuple[str, ...], turns: int) -> Iterator[Se
         for name, one in found.items():
             predicted = predict(made[name], tasks, lab_links(LINKS))
             seconds = [tasks.iterations * turn for turn in one.all_s]
-            yield Setting("placement", f"random tasks, seed {seed}", name, predicted.step_s, seconds)
+            yield Setting(
+                "placement", f"random tasks, seed {seed}", name, predicted.step_s, quartiles_of(seconds)
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +17,21 @@ class Setting(NamedTuple):
     plan: str
     predicted_s: float
     """By `wirewise.sim.predict`."""
-    seconds: list[float]
-    """Measured, of each repeat on the slowest rank."""
+    quartiles_s: tuple[float, float, float]
+    """Measured on the slowest rank: the median between the quartiles of repeats."""
 
     @property
     def measured_s(self) -> float:
         """The median."""
-        return float(np.median(self.seconds))
+        return self.quartiles_s[1]
 
     @property
     def error(self) -> float:
         """Above 0: predicted to take longer than it does."""
         return self.predicted_s / self.measured_s - 1.0
+
+
+def quartiles_of(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Of repeats."""
+    low, median, high = np.percentile(seconds, [25, 50, 75]).tolist()
+    return low, median, high
