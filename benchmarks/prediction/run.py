@@ -24,7 +24,7 @@ import placements
 from setting import Setting
 
 import collectives
-from common import Page, arguments, spread, verdict
+from common import Page, arguments, verdict
 from wirewise import lab
 
 ROWS: dict[str, tuple[str, Callable[..., Iterator[Setting]]]] = {
@@ -85,10 +85,15 @@ def judged(page: Page, row_name: str, sizes: dict[str, Any]) -> list[Setting]:
         for one in settings(**sizes):
             found.append(one)
             row(
-                one.family, one.where, one.plan, f"{1e3 * one.predicted_s:.1f}", spread(one.seconds, 1e3),
+                one.family, one.where, one.plan, f"{1e3 * one.predicted_s:.1f}", measured(one),
                 f"{100 * one.error:+.1f}", verdict(abs(one.error), most=WORST),
             )  # fmt: skip
     return found
+
+
+def measured(one: Setting) -> str:
+    low, median, high = (1e3 * seconds for seconds in one.quartiles_s)
+    return f"{median:.1f} ({low:.1f} to {high:.1f})"
 
 
 def claim(page: Page, found: list[Setting]) -> None:

@@ -15,7 +15,7 @@ def script(monkeypatch):
 
 def test_errors_are_judged_by_mean_and_worst(script, capsys):
     common = sys.modules["common"]
-    one = script.Setting("fusion", "2 ranks", "even", 0.99, [1.2, 1.0, 0.9])
+    one = script.Setting("fusion", "2 ranks", "even", 0.99, (0.9, 1.0, 1.2))
     assert one.measured_s == 1.0
     assert one.error == pytest.approx(-0.01)
     page = common.Page("Title", "smoke", {})

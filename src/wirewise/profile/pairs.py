@@ -24,8 +24,8 @@ _ROUND_TRIPS = 30
 _FIRST_BYTES = 64 * 1024
 _MOST_BYTES = 64 * 1024 * 1024
 _LONG_S = 0.2
-"""A block that takes so long is one whose rate counts: it outlasts what a shaped link lets pass at once, and the packets
-in which it passes bytes. At 25 Mbit/s blocks of 0.1 s found rates from 0.94 to 1.13 of the true one."""
+"""A block that takes so long is one whose rate counts: it outlasts what a shaped link lets pass at once, and the
+packets in which it passes bytes. At 25 Mbit/s blocks of 0.1 s found rates from 0.94 to 1.13 of the true one."""
 _REPEATS = 3
 
 
