@@ -5,10 +5,12 @@ import json
 
 import msgspec
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from wirewise.cli import run_options
+from wirewise.cli import run_options, task_options
 from wirewise.cli.run import app
+from wirewise.runtime.incremental import Settings
 
 
 class Found(msgspec.Struct):
@@ -102,3 +104,23 @@ def test_a_result_and_its_page_are_written(tmp_path):
 def test_words_by_comma():
     assert run_options.words(" a, b ,,c") == ("a", "b", "c")
     assert run_options.words("") == ()
+
+
+ELSEWHERE = {"out", "json", "timeout"}
+"""Options that every command reads by itself, or as another field."""
+READ = {
+    "adaqp": ("job", "Job", {"resume"}),
+    "salientpp": ("salientpp", "Job", set()),
+    "cupcake": ("cupcake_job", "Job", {"split", "trace"}),
+    "sea-er": ("sea_er", "Job", {"most_weight", "smallest_class", "tasks", *Settings.__struct_fields__}),
+    "gnn-tasks": ("gnn_tasks", "Wish", {"job", "dataset", *task_options._EXPECTED}),
+}
+"""By command: the record that takes options of its fields' names, and options that are read otherwise."""
+
+
+@pytest.mark.parametrize("command", READ)
+def test_no_option_is_without_use(command):
+    module, record, others = READ[command]
+    fields = getattr(importlib.import_module(f"wirewise.recipes.{module}"), record).__struct_fields__
+    options = {option.name for option in typer.main.get_command(app).commands[command].params}
+    assert options <= {*fields, *ELSEWHERE, *others}
