@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 from batches_worker import Batches
-from setting import Setting
+from setting import Setting, quartiles_of
 
 from common import scratch
 from wirewise import lab, plans

@@ -4,7 +4,8 @@
 
 Rows: `gradients` (families fusion and compression), `collectives`, `exchanges` (bits of full-graph training), `batches`
 (caches), `placements`. All need a lab; where none can be built the script says so. $WIREWISE_DATA holds the recorded
-gradients.
+gradients. With --out the settings of a measured row are kept beside the page in FILE.json and not measured again, so
+that a long run can be made in pieces; remove that file to start anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import batches
 import exchanges
 import gradients
+import msgspec
 import numpy as np
 import placements
 from setting import Setting
@@ -26,6 +28,7 @@ from setting import Setting
 import collectives
 from common import Page, arguments, verdict
 from wirewise import lab
+from wirewise.files import atomic_file
 
 ROWS: dict[str, tuple[str, Callable[..., Iterator[Setting]]]] = {
     "gradients": (gradients.TOLD, gradients.settings),
@@ -72,17 +75,40 @@ def main() -> None:
     if not possible:
         raise SystemExit(f"no lab can be built here: {reason}")
     page = Page("Predictions of plans of all families", options.preset, {"Ranks": "one a host of the lab"})
-    found = [one for name in options.only for one in judged(page, name, PRESETS[options.preset][name])]
+    kept = Kept(options.out and options.out.with_suffix(".json"))
+    found = [one for name in options.only for one in judged(page, name, PRESETS[options.preset][name], kept)]
     claim(page, found)
     page.finish(options.out)
 
 
-def judged(page: Page, row_name: str, sizes: dict[str, Any]) -> list[Setting]:
-    told, settings = ROWS[row_name]
-    page.add(f"## {row_name.capitalize()}\n\n{told}")
+class Kept:
+    """Settings of measured rows, also in a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        exists = path is not None and path.exists()
+        self._found = msgspec.json.decode(path.read_bytes(), type=dict[str, list[Setting]]) if exists else {}
+
+    def settings(self, row: str, sizes: dict[str, Any]) -> Iterator[Setting]:
+        """Those of a row, measured unless they are there."""
+        if row in self._found:
+            yield from self._found[row]
+            return
+        measured = []
+        for one in ROWS[row][1](**sizes):
+            measured.append(one)
+            yield one
+        self._found[row] = measured
+        if self._path is not None:
+            with atomic_file(self._path) as file:
+                file.write(msgspec.json.encode(self._found))
+
+
+def judged(page: Page, row_name: str, sizes: dict[str, Any], kept: Kept) -> list[Setting]:
+    page.add(f"## {row_name.capitalize()}\n\n{ROWS[row_name][0]}")
     found = []
     with page.table("family", "where", "plan", "predicted ms", "measured ms", "error %", "within") as row:
-        for one in settings(**sizes):
+        for one in kept.settings(row_name, sizes):
             found.append(one)
             row(
                 one.family, one.where, one.plan, f"{1e3 * one.predicted_s:.1f}", measured(one),
