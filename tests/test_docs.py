@@ -19,7 +19,7 @@ COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="
 GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-8")
 MINI_BATCH = (ROOT / "docs" / "acceptance-mini-batch.md").read_text(encoding="utf-8")
 TRACING_IDS = [
-    *(f"R{i}" for i in range(1, 8)),
+    *(f"R{i}" for i in range(1, 9)),
     *(f"W{i}" for i in range(1, 7)),
     *(f"C{i}" for i in range(1, 5)),
     *(f"P{i}" for i in range(1, 5)),

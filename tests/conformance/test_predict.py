@@ -78,7 +78,7 @@ def test_it_is_what_the_planner_predicted(case):
                 longest[span.exchange] = max(longest.get(span.exchange, 0.0), span.seconds)
         assert not plan.predicted_s or longest == pytest.approx(plan.predicted_s, rel=1e-9, abs=1e-15)
     elif case.grain == "cache":
-        rows, links = plan.fetched, case.instance.links
+        rows, links = plan.imbalance * plan.fetched, case.instance.links
         seconds = sum(
             max(
                 (matrix.sum(axis=1) * size / links.bandwidth_in_bytes_per_s).max(),
