@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2] / "benchmarks"
 def load(monkeypatch, name, folder=""):
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.syspath_prepend(str(ROOT / folder))
-    monkeypatch.delitem(sys.modules, name, raising=False)
+    # Scripts of two benchmarks may have modules of one name.
+    for other, loaded in list(sys.modules.items()):
+        if Path(getattr(loaded, "__file__", None) or "/").is_relative_to(ROOT):
+            monkeypatch.delitem(sys.modules, other)
     module = importlib.import_module(name)
     assert Path(module.__file__).is_relative_to(ROOT)
     return module

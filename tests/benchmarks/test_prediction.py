@@ -8,8 +8,6 @@ from tests.benchmarks.test_benchmarks import load
 
 @pytest.fixture
 def script(monkeypatch):
-    for name in ("setting", "exchanges", "exchanges_worker", "batches", "batches_worker"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
     return load(monkeypatch, "run", "prediction")
 
 
