@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from benchmarks.random_steps import random_graph, random_step
 from benchmarks.random_tasks import random_tasks
+from msgspec import structs
 
 from tests.planners.bitwidth import problems as bitwidth_problems
 from tests.planners.cache.problems import block_problem
@@ -27,7 +28,7 @@ from tests.planners.fusion.problems import random_compression, random_problem
 from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
 from wirewise.cost import CodecCost, Links
-from wirewise.cost.gradients import V100
+from wirewise.cost.gradients import V100, GradientCosts, Knots
 from wirewise.planners import bitwidth, collective, fusion, placement
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
@@ -170,7 +171,12 @@ def _groups(problem: Any) -> Instance:
 
 
 def groups_of_a_trace(
-    seed: int, codecs: tuple[str, ...], links: Links, tensors: int = 8, **more: Any
+    seed: int,
+    codecs: tuple[str, ...],
+    links: Links | None,
+    tensors: int = 8,
+    costs: GradientCosts = V100,
+    **more: Any,
 ) -> Instance:
     """A model with a giant tensor, by the costs of Espresso."""
     random = np.random.default_rng(seed)
@@ -183,8 +189,25 @@ def groups_of_a_trace(
             for n, (size, gap) in enumerate(zip(sizes, gaps, strict=True))
         )
     )
-    problem = compression_problem(trace, links, codec=codecs, costs=V100, **more)
-    return Instance(problem=problem, links=links, costs=V100, job=trace)
+    problem = compression_problem(trace, links, codec=codecs, costs=costs, **more)
+    return Instance(problem=problem, links=links, costs=costs, job=trace)
+
+
+def groups_of_measured_collectives(concurrent_share: float, codecs: tuple[str, ...]) -> Instance:
+    """Costs with collectives that were measured, and with all-reduces in flight at once that take a share of that."""
+    sizes, seconds = np.array([4e3, 4e5, 4e7]), np.array([5e-4, 1.2e-3, 6e-2])
+
+    def knots(share: float) -> Knots:
+        return tuple(zip(sizes.tolist(), (share * seconds).tolist(), strict=True))
+
+    costs = structs.replace(
+        V100,
+        ranks=4,
+        schemes={"all_reduce": knots(1.0), "all_gather": knots(1.8), "divisible": knots(1.1)},
+        concurrent=knots(concurrent_share),
+        delays={"all_reduce": knots(0.1), "all_gather": knots(0.05), "divisible": knots(0.1)},
+    )
+    return groups_of_a_trace(3, codecs, None, costs=costs)
 
 
 # Operators, and the buckets of their gradients
@@ -282,6 +305,9 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
             decodes=("inline", "lazy"),
             encode_contention=0.4,
         ),
+        "measured": lambda: groups_of_measured_collectives(0.8, ("efsign", "none")),
+        "measured-fast": lambda: groups_of_measured_collectives(0.05, ("efsign", "none")),
+        "measured-plain": lambda: groups_of_measured_collectives(0.8, ("none",)),
     },
     "operators": {
         "any-order": lambda: operators(random_graph(1)),

@@ -45,7 +45,7 @@ def _gradients(one, plan, links):
         )
     )
     more = {} if problem.encode_contention is None else {"encode_contention": problem.encode_contention}
-    costs = ways if one.job is None else V100
+    costs = ways if one.job is None else one.costs
     share = problem.forward_s / sum(problem.gaps_s)
     return predict(plan, job, links, costs=costs, forward_share=share, **more)
 

@@ -19,7 +19,7 @@ from wirewise.cost.gradients import V100, GradientCosts
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
-from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain, uncompressed
+from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain
 from wirewise.recipes.advise import _tried, advise, advise_on
 from wirewise.recipes.advise_trial import TrialWish, Tried
 from wirewise.recipes.advise_worker import AdviceWish, Advised, _Script
@@ -282,11 +282,11 @@ def test_the_bandwidth_at_which_it_starts_to_pay():
     even = break_even(problem_of, best)
     for rate, pays in ((0.9 * even, True), (1.1 * even, False)):
         problem = problem_of(rate)
-        assert (gain(best(problem), best(uncompressed(problem))) >= LEAST_GAIN) is pays
+        assert (gain(best(problem), best(problem.uncompressed())) >= LEAST_GAIN) is pays
     assert break_even(problem_of, best, within=(1e5, 1e6)) == 1e6
     assert break_even(problem_of, best, within=(1e10, 1e11)) is None
     with pytest.raises(InputError, match="expected one without a codec"):
-        uncompressed(compression_problem(trace(2), Links.uniform(4, 1e9), codec=["efsign"], costs=V100))
+        compression_problem(trace(2), Links.uniform(4, 1e9), codec=["efsign"], costs=V100).uncompressed()
 
 
 @pytest.mark.parametrize(

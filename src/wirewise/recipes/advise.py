@@ -276,10 +276,10 @@ def _problem(
     costs: GradientCosts | None = None,
     bandwidth_bytes_per_s: float | None = None,
 ) -> CompressionProblem:
-    # Uncompressed groups cost more in a plan that compresses others, as they are not launched at once.
-    own = found.costs.without_codecs() if tuple(codecs) == ("none",) else found.costs
     links = None if bandwidth_bytes_per_s is None else Links.uniform(found.ranks, bandwidth_bytes_per_s)
-    problem = compression_problem(found.trace, links, codec=codecs, costs=costs or own, ranks=found.ranks)
+    problem = compression_problem(
+        found.trace, links, codec=codecs, costs=costs or found.costs, ranks=found.ranks
+    )
     return replace(problem, forward_s=found.forward_s)
 
 

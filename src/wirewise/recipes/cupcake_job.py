@@ -177,8 +177,7 @@ def make_finalists(job: Job, found: Measured) -> dict[str, dict[str, tuple[Fusio
 def _made(
     job: Job, found: Measured, codecs: tuple[str, ...], method: str, least_gain: float
 ) -> tuple[FusionPlan, CompressionProblem]:
-    costs = found.costs.without_codecs() if codecs == ("none",) else found.costs
-    problem = compression_problem(found.trace, codec=codecs, costs=costs, ranks=job.hosts)
+    problem = compression_problem(found.trace, codec=codecs, costs=found.costs, ranks=job.hosts)
     problem = replace(problem, forward_s=found.forward_s)
     split = parse_split(job.splits) if method == "cupcake" else "none"
     plan = plan_groups(problem, method=method, least_gain=least_gain, slack=job.slack, split=split)
@@ -192,6 +191,7 @@ def groups_of(
 
     What is predicted for encoding holds the delay of back-propagation by the group's collective.
     """
+    problem = problem if plan.compresses else problem.plain
     options = {(o.codec, o.scheme, o.decode): number for number, o in enumerate(problem.options)}
     sizes = dict(zip(problem.names, problem.elements, strict=True))
     found = []

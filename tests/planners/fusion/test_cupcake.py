@@ -78,6 +78,38 @@ def test_a_plan_without_codecs_has_the_bound_of_all_options():
     assert not plan.compresses and plan.predicted_step_s > plan.lower_bound_s == solve(problem).step_s
 
 
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.5])
+def test_plans_that_compress_nothing_have_seconds_of_their_own(share):
+    """Collectives in flight at once are priced as such, and only in plans whose groups all go without a codec."""
+    kinds = set()
+    for seed in range(40):
+        problem = random_compression(seed, "codecs")
+        plain = [option for option in problem.options if option.codec == "none"]
+        if not plain or len(plain) == len(problem.options):
+            continue
+        alone = tuple(replace(o, communicate_s=o.communicate_s.times(share)) for o in plain)
+        both = replace(problem, alone=alone)
+        found, without = solve(both), best_of_all(both.uncompressed())[0]
+        best = min(best_of_all(problem)[0], without)
+        assert found.lower_bound_s <= best * (1 + 1e-12)
+        assert lower_bound_s(both) <= best * (1 + 1e-12)
+        if share < 1:
+            assert found.optimal and found.step_s == pytest.approx(best, rel=LEAST)
+        compresses = any(problem.options[group.option].codec != "none" for group in found.groups)
+        kinds.add(compresses)
+        if not compresses:
+            assert found.step_s == pytest.approx(without, rel=LEAST)
+        plan = cupcake(both, least_gain=1.0, slack=0.0)
+        assert not plan.compresses and plan.predicted_step_s == pytest.approx(without, rel=LEAST)
+    assert kinds == {True, False}
+
+
+def test_ways_of_plans_that_compress_nothing_are_those_without_a_codec():
+    problem = random_compression(0, "codecs")
+    with pytest.raises(InputError, match="are other ways than those without a codec"):
+        replace(problem, alone=(Option("none", "hierarchical", "inline", ZERO, ZERO, ZERO),))
+
+
 def test_all_plans_are_tried():
     """There are o (o + 1)^(n - 1) of them."""
     for seed in range(20):

@@ -54,6 +54,8 @@ def lower_gradients(
 ) -> Prediction:
     """The step of a rank, which stands for all; arguments as of `lower_fusion`."""
     between = links_or_none(plan, links)
+    if isinstance(costs, GradientCosts) and not plan.compresses:
+        costs = costs.without_codecs()
     refuse(plan, ["fused_ops", "regions", "precision", "recompute", "accumulation"], _UNKNOWN)
     parts = _parts(plan, job, between, costs)
     whole_s = 1e-6 * sum(one.gap_us for one in job.tensors)

@@ -8,13 +8,14 @@ a bound that says how far from the best any plan is.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, gain, uncompressed
+from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, gain
 from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
 from wirewise.planners.fusion.cupcake.easing import eased
 from wirewise.planners.fusion.cupcake.labels import search
@@ -152,12 +153,11 @@ def cupcake(
             raise InputError(f"{name} is {share}; expected a share of the step from 0 to 1")
     found = _solved(problem, room, slack)
     plan = _plan(problem, found.groups, "cupcake", seed, found.lower_bound_s)
-    plain = [number for number, option in enumerate(problem.options) if option.codec == "none"]
-    if not plain or not plan.compresses:
+    if not problem.plain_numbers or not plan.compresses:
         return plan
-    without = _solved(uncompressed(problem), room, slack)
+    without = _solved(problem.uncompressed(), room, slack)
     if gain(found.step_s, without.step_s) < least_gain:
-        groups = [group._replace(option=plain[group.option]) for group in without.groups]
+        groups = _renumbered(problem, without.groups)
         plan = _plan(problem, groups, "cupcake", seed, found.lower_bound_s)
     return replace(plan, compressed_step_s=found.step_s, uncompressed_step_s=without.step_s)
 
@@ -166,6 +166,11 @@ def _solved(problem: CompressionProblem, room: int | None, slack: float) -> Solu
     found = solve(problem, room=room)
     groups = eased(problem, found.groups, slack) if slack else found.groups
     return found._replace(groups=groups, step_s=step_s(problem, groups))
+
+
+def _renumbered(problem: CompressionProblem, plain: list[Group]) -> list[Group]:
+    """Groups of the problem without codecs, with the options as the problem numbers them."""
+    return [group._replace(option=problem.plain_numbers[group.option]) for group in plain]
 
 
 def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
@@ -179,6 +184,15 @@ def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
         room: Labels a tensor; if a problem needs more, the result may not be the best, and says so. None: as many as
             take a few seconds.
     """
+    if problem.alone:
+        # Two problems: a step is that of the one as soon as a group compresses.
+        mixed = solve(dataclasses.replace(problem, alone=()), room=room)
+        plain = solve(problem.uncompressed(), room=room)
+        kinds = [mixed.groups, _renumbered(problem, plain.groups)]
+        best = min(kinds, key=lambda groups: step_s(problem, groups))
+        bound = min(mixed.lower_bound_s, plain.lower_bound_s)
+        proved = mixed.optimal and plain.optimal and bound >= step_s(problem, best) * (1 - 2 * _CLOSE)
+        return _solution(problem, best, bound, proved, mixed.labels + plain.labels)
     straight = lines(problem)
     if straight is not None:
         starts = _starts(problem)

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem
 
-__all__ = ["LEAST_GAIN", "break_even", "gain", "uncompressed"]
+__all__ = ["LEAST_GAIN", "break_even", "gain"]
 
 LEAST_GAIN = 0.03
 """Share of a step that compressing has to save: measured steps are rarely predicted better, and codecs have risks."""
 _LOWEST, _HIGHEST = 1e5, 1e11
 _CLOSE = 0.02
 """Relative width of the interval at which the search ends."""
-
-
-def uncompressed(problem: CompressionProblem) -> CompressionProblem:
-    """The same without the options that compress.
-
-    Raises:
-        InputError: None is left.
-    """
-    kept = tuple(option for option in problem.options if option.codec == "none")
-    if not kept:
-        raise InputError("all ways of the problem compress; expected one without a codec to compare with")
-    return replace(problem, options=kept)
 
 
 def gain(step_s: float, plain_s: float) -> float:
@@ -57,7 +43,7 @@ def break_even(
 
     def pays(bandwidth_bytes_per_s: float) -> bool:
         problem = problem_of(bandwidth_bytes_per_s)
-        return gain(solve(problem), solve(uncompressed(problem))) >= least_gain
+        return gain(solve(problem), solve(problem.uncompressed())) >= least_gain
 
     low, high = within
     if pays(high):

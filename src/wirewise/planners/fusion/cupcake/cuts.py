@@ -12,7 +12,7 @@ trade).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -58,6 +58,8 @@ class _Bound:
 
 def lower_bound_s(problem: CompressionProblem, mixtures: int = 63) -> float:
     """Seconds that no plan beats: the best of the threads' bounds and of so many mixtures of each two."""
+    if problem.alone:
+        return min(lower_bound_s(one, mixtures) for one in (replace(problem, alone=()), problem.plain))
     return problem.forward_s + float(cuts(problem, mixtures).rest_s[:, 0].max())
 
 

@@ -57,6 +57,9 @@ class CompressionProblem:
     gaps_s: Sequence[float]
     """Back-propagation since the tensor before was ready, [tensors]."""
     options: tuple[Option, ...]
+    alone: tuple[Option, ...] = ()
+    """Options of plans that compress nothing, whose collectives need not wait for each other; the ways are those of
+    `options` without a codec, in their order. None: the same options."""
     forward_s: float = 0.0
     """Forward pass and optimizer."""
     names: Sequence[str] = ()
@@ -79,6 +82,11 @@ class CompressionProblem:
             raise InputError("a tensor has no elements, or a time is below 0 or not finite; mend the trace")
         if not self.options or any(option.decode not in DECODES for option in self.options):
             raise InputError(f"expected an option or more, each with decode one of {', '.join(DECODES)}")
+        plain = [(o.scheme, o.decode) for o in self.options if o.codec == "none"]
+        if self.alone and [(o.scheme, o.decode) for o in self.alone if o.codec == "none"] != plain:
+            raise InputError(
+                "the options of plans that compress nothing are other ways than those without a codec"
+            )
         if self.encode_contention is not None and not 0 <= self.encode_contention <= 1:
             raise InputError(f"encode_contention is {self.encode_contention}; expected a share from 0 to 1")
 
@@ -95,7 +103,28 @@ class CompressionProblem:
     def compressing(self) -> CompressionProblem:
         """With the options that compress only; the same where there are none."""
         kept = tuple(option for option in self.options if option.codec != "none")
-        return replace(self, options=kept) if kept else self
+        return replace(self, options=kept, alone=()) if kept else self
+
+    def uncompressed(self) -> CompressionProblem:
+        """The problem of plans that compress nothing.
+
+        Raises:
+            InputError: All options compress.
+        """
+        kept = self.alone or tuple(option for option in self.options if option.codec == "none")
+        if not kept:
+            raise InputError("all ways of the problem compress; expected one without a codec to compare with")
+        return replace(self, options=kept, alone=())
+
+    @cached_property
+    def plain_numbers(self) -> list[int]:
+        """Numbers of the options without a codec."""
+        return [number for number, option in enumerate(self.options) if option.codec == "none"]
+
+    @cached_property
+    def plain(self) -> CompressionProblem:
+        """What times a plan that compresses nothing."""
+        return self.uncompressed() if self.alone else self
 
 
 def compression_problem(
@@ -131,18 +160,26 @@ def compression_problem(
     )
     if unknown := [place for place in decodes if place not in DECODES]:
         raise InputError(f"unknown place to decode {unknown[0]!r}; expected some of {','.join(DECODES)}")
-    found = [cost for name in dict.fromkeys(names) for cost in group_costs(costs, name, links, ranks=ranks)]
-    options = tuple(
-        Option(cost.codec, cost.scheme, decode, *cost[2:])
-        for cost in found
-        # Where nothing is decoded its place does not matter.
-        for decode in (decodes if max(cost.decode_s([0.0, 1e9])) > 0 else ("inline",))
-    )
+
+    def options(costs: GradientCosts, names: Iterable[str]) -> tuple[Option, ...]:
+        return tuple(
+            Option(cost.codec, cost.scheme, decode, *cost[2:])
+            for name in dict.fromkeys(names)
+            for cost in group_costs(costs, name, links, ranks=ranks)
+            # Where nothing is decoded its place does not matter.
+            for decode in (decodes if max(cost.decode_s([0.0, 1e9])) > 0 else ("inline",))
+        )
+
+    names = tuple(names)
+    concurrent = links is None and "none" in names and bool(costs.concurrent)
+    alone = options(costs.without_codecs(), ["none"]) if concurrent else ()
+    only_plain = alone and set(names) == {"none"}
     gaps = [1e-6 * one.gap_us for one in job.tensors]
     return CompressionProblem(
         elements=[one.elements for one in job.tensors],
         gaps_s=gaps,
-        options=options,
+        options=alone if only_plain else options(costs, names),
+        alone=() if only_plain else alone,
         forward_s=forward_share * sum(gaps),
         names=[one.name for one in job.tensors],
         ranks=count_ranks(costs, links, ranks),

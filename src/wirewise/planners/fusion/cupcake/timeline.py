@@ -41,6 +41,8 @@ def step_s(problem: CompressionProblem, groups: Sequence[Group]) -> float:
 
 def times(problem: CompressionProblem, groups: Sequence[Group]) -> GroupTimes:
     """Ends of every group's parts."""
+    if problem.alone and (plain := _without_codecs(problem, groups)):
+        problem, groups = problem.plain, plain
     costs = _costs(problem, groups)
     share = problem.encode_contention
     computed = sent = queue = encoder = ready = 0.0
@@ -62,6 +64,14 @@ def times(problem: CompressionProblem, groups: Sequence[Group]) -> GroupTimes:
     for number in lazy:
         ends[2, number] = end = max(end, ends[1, number]) + costs[number][2]
     return GroupTimes(*ends)
+
+
+def _without_codecs(problem: CompressionProblem, groups: Sequence[Group]) -> list[Group]:
+    """The groups as `problem.plain` numbers them; none if one compresses."""
+    numbers = problem.plain_numbers
+    if any(group.option not in numbers for group in groups):
+        return []
+    return [group._replace(option=numbers.index(group.option)) for group in groups]
 
 
 def _costs(problem: CompressionProblem, groups: Sequence[Group]) -> list[tuple[float, float, float]]:
