@@ -21,11 +21,20 @@ from wirewise.results import EpochRecord
 from wirewise.topology import processor
 
 
-def arguments(description: str, rows: Sequence[str], **others: Sequence[str]) -> argparse.Namespace:
-    """--preset, --out and --only; --only and options for other lists of names are checked against the names."""
+def basic_parser(description: str) -> argparse.ArgumentParser:
+    """The options of every benchmark: --preset, --out and --report-only."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--preset", choices=("smoke", "paper"), default="smoke")
     parser.add_argument("--out", type=Path, help="write the page to this Markdown file")
+    parser.add_argument(
+        "--report-only", action="store_true", help="exit with 0 even where a threshold was not met"
+    )
+    return parser
+
+
+def arguments(description: str, rows: Sequence[str], **others: Sequence[str]) -> argparse.Namespace:
+    """Basic options and --only; --only and options for other lists of names are checked against the names."""
+    parser = basic_parser(description)
     parser.add_argument("--only", type=lambda text: chosen(text, rows), default=list(rows), metavar="ROW,...")
     for name, known in others.items():
         parser.add_argument(
@@ -75,7 +84,7 @@ class Page:
 
     def __init__(self, title: str, preset: str, facts: Mapping[str, str]) -> None:
         self._started, self._parts, self._out = time.perf_counter(), [], None
-        self._failed = 0
+        self._failed, self._preset = 0, preset
         self.add(f"# {title}, {date.today().isoformat()}")
         lines = {"Hardware": hardware(), "Versions": versions(), "Command": f"`{command()}`"}
         self.add("\n".join(f"- {k}: {v}" for k, v in {**lines, "Preset": preset, **facts}.items()))
@@ -100,12 +109,21 @@ class Page:
         print(flush=True)
         self._parts.append("\n".join(lines))
 
-    def finish(self, out: Path | None) -> None:
+    def finish(self, options: argparse.Namespace) -> None:
+        """Write the page and judge it: sizes of the smoke preset are too small for the thresholds.
+
+        Raises:
+            SystemExit: A threshold was not met, and neither --report-only nor the smoke preset was chosen.
+        """
         seconds = time.perf_counter() - self._started
-        self.add(f"Whole script: {seconds:.0f} s. Thresholds that were not met: {self._failed}.")
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text("\n\n".join(self._parts) + "\n")
+        smoke = self._preset == "smoke"
+        judged = " Smoke: not judged." if smoke else ""
+        self.add(f"Whole script: {seconds:.0f} s. Thresholds that were not met: {self._failed}.{judged}")
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text("\n\n".join(self._parts) + "\n")
+        if self._failed and not smoke and not options.report_only:
+            raise SystemExit(f"thresholds that were not met: {self._failed} (marked FAILS above)")
 
 
 class Quiet:

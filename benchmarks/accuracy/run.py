@@ -168,7 +168,7 @@ def main() -> None:
     for name in ROWS:
         if name in given.only:
             section(page, name, preset)
-    page.finish(given.out)
+    page.finish(given)
 
 
 if __name__ == "__main__":

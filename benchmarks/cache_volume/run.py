@@ -385,7 +385,7 @@ def main():
     page = Page("Sampling and cached rows", options.preset, {"Rows": "counted", "Seconds": "measured"})
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ def main():
     page = Page("Collective programs over the own transport", options.preset, facts)
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

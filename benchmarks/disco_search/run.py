@@ -210,7 +210,7 @@ def main():
     search(random_model(0, 2), Knobs(stop=20))
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

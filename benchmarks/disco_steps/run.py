@@ -354,7 +354,7 @@ def main() -> None:
         models = [model for model in preset["models"] if f"{section}-{model}" in options.only]
         if models:
             rows(page, {**preset, "models": models}, kept)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

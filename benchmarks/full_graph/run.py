@@ -64,7 +64,7 @@ def main() -> None:
         trainings.s4_and_s5(page, preset, given.only)
     if "s6" in given.only:
         trainings.s6(page, preset)
-    page.finish(given.out)
+    page.finish(given)
 
 
 if __name__ == "__main__":

@@ -279,7 +279,7 @@ def report(options, preset, file):
         models_rows(page, preset, file, options.only)
     if {"shipped", "sources", "refit"} & set(options.only):
         structures_rows(page, preset, file, options.only)
-    page.finish(options.out)
+    page.finish(options)
 
 
 def structures_rows(page, preset, file, rows):

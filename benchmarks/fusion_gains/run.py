@@ -219,7 +219,7 @@ def main() -> None:
         gains_rows(page, preset, cases, kept)
     if "passes" in options.only:
         passes_rows(page, preset, kept)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

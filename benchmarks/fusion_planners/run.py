@@ -278,7 +278,7 @@ def main():
     search(chain(0, "latency", 4))
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

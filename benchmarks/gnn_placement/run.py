@@ -355,7 +355,7 @@ def main():
     for name in options.only:
         also = {"schedulers": options.scheduler} if name == "lab" else {}
         ROWS[name](page, PRESETS[options.preset], **also)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

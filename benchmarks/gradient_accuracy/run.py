@@ -173,7 +173,7 @@ def main():
     for model in options.only:
         if model in preset["seeds"]:
             model_row(page, preset, kept, model)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -357,7 +357,7 @@ def main():
                 if f"torch_{operation.partition('_')[0]}" in job.operations:
                     report(row, name, operation, times[name])
     page.add(f"Undisturbed: {calm.calm / calm.all:.0%} of the operations.")
-    page.finish(args.out)
+    page.finish(args)
 
 
 if __name__ == "__main__":

@@ -353,7 +353,7 @@ def main() -> None:
     if "bytes" in options.only:
         bytes_rows(page, kept)
     page.add(f"Settings were measured one by one, in {kept.seconds:.0f} s.")
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

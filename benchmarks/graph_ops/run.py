@@ -9,22 +9,22 @@ of the output: what the memory allows.
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import platform
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common import Page, basic_parser
 from wirewise.graph import ops
 
 warnings.filterwarnings("ignore", message=".*parse CSR tensor support.*")
@@ -174,52 +174,34 @@ def measure(contenders: Contenders, rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def table(title: str, seconds: dict[str, list[float]]) -> str:
-    """One Markdown table."""
-    lines = [f"### {title}", "", "| | ms | time / ours, median (quartiles) |", "|---|---|---|"]
-    for name, samples in seconds.items():
-        ratios = [a / b for a, b in zip(samples, seconds["wirewise"], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        lines.append(
-            f"| {name} | {statistics.median(samples) * 1e3:.2f} | {middle:.2f} ({low:.2f} to {high:.2f}) |"
-        )
-    return "\n".join([*lines, ""])
-
-
-def report(preset_name: str) -> str:
-    """All tables and what they were measured on."""
-    preset = PRESETS[preset_name]
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    ops.warm()
-    warm_s = time.perf_counter() - start
-    parts = [
-        f"# graph.ops, preset {preset_name}, {datetime.date.today():%Y-%m-%d}",
-        "",
-        f"{platform.processor() or platform.machine()}, one thread; "
-        f"torch {torch.__version__}, numba {numba.__version__}; "
-        f"{preset.nodes} nodes, {preset.edges} edges, {preset.features} features of which "
-        f"{preset.features_a_node} a node; {preset.rounds} interleaved rounds; float32; "
-        f"kernels compiled or loaded in {warm_s:.1f} s.",
-        "",
-    ]
-    for name, make in CLAIMS.items():
-        for width in (preset.width, preset.width // 4):
-            parts.append(table(f"{name}, width {width}", measure(make(preset, width), preset.rounds)))
-    return "\n".join(parts)
+def add_table(page: Page, title: str, seconds: dict[str, list[float]]) -> None:
+    """One table: milliseconds, and the time against ours round by round."""
+    page.add(f"## {title}")
+    with page.table("", "ms", "time / ours, median (quartiles)") as row:
+        for name, samples in seconds.items():
+            ratios = [a / b for a, b in zip(samples, seconds["wirewise"], strict=True)]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            told = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+            row(name, f"{statistics.median(samples) * 1e3:.2f}", told)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="smoke")
-    parser.add_argument("--out", type=Path, help="write the Markdown here as well")
-    args = parser.parse_args()
-    text = report(args.preset)
-    print(text)
-    if args.out:
-        args.out.write_text(text)
+    options = basic_parser(__doc__).parse_args()
+    preset = PRESETS[options.preset]
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    ops.warm()
+    facts = {
+        "Graph": f"{preset.nodes} nodes, {preset.edges} edges, {preset.features} features of which "
+        f"{preset.features_a_node} a node, float32",
+        "Repeats": f"{preset.rounds} interleaved rounds, one thread; "
+        f"kernels compiled or loaded in {time.perf_counter() - start:.1f} s",
+    }
+    page = Page("Operators of graphs", options.preset, facts)
+    for name, make in CLAIMS.items():
+        for width in (preset.width, preset.width // 4):
+            add_table(page, f"{name}, width {width}", measure(make(preset, width), preset.rounds))
+    page.finish(options)
 
 
 if __name__ == "__main__":

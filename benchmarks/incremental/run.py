@@ -209,7 +209,7 @@ def main():
             row_of_caches(page, preset)
         else:
             row_of(page, preset, kept, name)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def main() -> None:
     page = Page("Memory", given.preset, {"Repeats": "one run a line; a peak, not a time"})
     for name in given.only:
         SECTIONS[name](page, PRESETS[given.preset])
-    page.finish(given.out)
+    page.finish(given)
 
 
 if __name__ == "__main__":

@@ -368,7 +368,7 @@ def main():
     page = Page("Mini-batches over partitioned features", options.preset, facts)
     for name in options.only:
         ROWS[name](page, preset, kept)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def main() -> None:
     kept = Kept(options.out and options.out.with_suffix(".json"))
     found = [one for name in options.only for one in judged(page, name, PRESETS[options.preset][name], kept)]
     claim(page, found)
-    page.finish(options.out)
+    page.finish(options)
 
 
 class Kept:

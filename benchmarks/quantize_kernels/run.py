@@ -8,20 +8,18 @@ over rounds of (time of that copy) / (time of the operation). Rows are encoded w
 
 from __future__ import annotations
 
-import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common import Page, basic_parser
 from wirewise import codec
-from wirewise.topology import processor
 
 PRESETS = {
     "smoke": {"messages": 2_000, "widths": [256], "bits": [8, 4, 2], "repeats": 3},
@@ -169,42 +167,31 @@ def _row(job: Job, name: str, bits: int, values: np.ndarray, *rest: str) -> list
     return [name, str(bits), best, f"{median:.2f}", f"{low:.2f} to {high:.2f}", f"{rate:.2f}", *rest]
 
 
-def markdown(titles: list[str], rows: list[list[str]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def page(preset: str, device: torch.device) -> str:
-    chosen = PRESETS[preset]
-    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{processor()[0]}, one thread"
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
-    parts = [
-        f"# Quantizer kernels, {date.today().isoformat()}",
-        f"- Hardware: {hardware}\n- Versions: Python {platform.python_version()}, {packages}\n"
-        f"- Command: `python benchmarks/quantize_kernels/run.py {' '.join(sys.argv[1:])}`\n"
-        f"- Repeats: {chosen['repeats']} interleaved rounds after one to warm up; GB/s counts the float32 "
-        f"bytes of {chosen['messages']} messages at the median; measured, not emulated",
-        "`pack` reads all rows of a matrix through an index; `half of the rows` picks every second one on "
-        "average, sorted, where fetching rows binds: compare torch's own gather in the second line.",
-    ]
-    for width in chosen["widths"]:
-        job = Job(width, chosen, device)
-        parts += [f"## {width} columns, {job.size_bytes / 1e6:.0f} MB", markdown(*table(job, chosen, device))]
-    return "\n\n".join(parts) + "\n"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="smoke")
+    parser = basic_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--out", type=Path, help="write the page to this Markdown file")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    text = page(arguments.preset, torch.device(arguments.device))
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text)
+    preset, device = PRESETS[options.preset], torch.device(options.device)
+    facts = {
+        "Device": torch.cuda.get_device_name() if device.type == "cuda" else "processor, one thread",
+        "Repeats": f"{preset['repeats']} interleaved rounds after one to warm up; GB/s counts the float32 bytes "
+        f"of {preset['messages']} messages at the median; measured, not emulated",
+    }
+    page = Page("Quantizer kernels", options.preset, facts)
+    page.add(
+        "`pack` reads all rows of a matrix through an index; `half of the rows` picks every second one on "
+        "average, sorted, where fetching rows binds: compare torch's own gather in the second line."
+    )
+    for width in preset["widths"]:
+        job = Job(width, preset, device)
+        page.add(f"## {width} columns, {job.size_bytes / 1e6:.0f} MB")
+        titles, rows = table(job, preset, device)
+        with page.table(*titles) as row:
+            for cells in rows:
+                row(*cells)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def main():
     replay(flow, Links.uniform(4, RATE, LATENCY))
     for name in options.only:
         ROWS[name](page, preset)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

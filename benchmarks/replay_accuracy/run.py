@@ -79,7 +79,7 @@ def main() -> None:
     page = Page("Tracing and replay", options.preset, {"Ranks": "one a host of the lab, one thread each"})
     for name in options.only:
         ROWS[name](page, preset)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

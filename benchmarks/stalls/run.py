@@ -286,7 +286,7 @@ def main():
     page = Page("Stalls of training steps", options.preset, facts)
     for name in options.only:
         globals()[name.replace("-", "_")](page, preset)
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def main():
     page = Page("TACCL's stages", options.preset, {"Threads": "1", "Times of programs": "simulated"})
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -337,7 +337,7 @@ def main():
     page = Page("Bounds and packed trees", options.preset, {"Threads": "1", "Programs": "simulated"})
     for name in options.only:
         ROWS[name](page, PRESETS[options.preset])
-    page.finish(options.out)
+    page.finish(options)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -50,6 +51,40 @@ def test_verdicts_come_from_the_data(common):
     assert common.verdict(float("nan"), most=1.0).endswith("FAILS")
 
 
+def page_of(common, tmp_path, preset, *cells):
+    """A page with one row and the command line that asks for it, with the file it is written to."""
+    page, file = common.Page("T", preset, {}), tmp_path / "page.md"
+    with page.table("figure", "claim") as row:
+        row(*cells)
+    return page, common.basic_parser("T").parse_args(["--preset", preset, "--out", str(file)]), file
+
+
+def test_a_missed_threshold_ends_a_benchmark_with_an_error(common, tmp_path, capsys):
+    page, options, file = page_of(common, tmp_path, "paper", "1", common.verdict(1.0, least=2.0))
+    with pytest.raises(SystemExit, match="thresholds that were not met: 1"):
+        page.finish(options)
+    assert "not met: 1." in file.read_text()
+
+    options.report_only = True
+    page.finish(options)
+
+    page, options, file = page_of(common, tmp_path, "paper", "3", common.verdict(3.0, least=2.0))
+    page.finish(options)
+    assert "not met: 0." in file.read_text()
+
+
+def test_smoke_presets_are_not_judged(common, tmp_path, capsys):
+    page, options, file = page_of(common, tmp_path, "smoke", "1", common.verdict(1.0, least=2.0))
+    page.finish(options)
+    assert "not met: 1. Smoke: not judged." in file.read_text()
+
+
+@pytest.mark.parametrize("script", sorted(ROOT.glob("*/run.py")), ids=lambda script: script.parent.name)
+def test_all_scripts_judge_with_the_shared_page(script):
+    text = script.read_text()
+    assert re.search(r"page\.finish\((options|args|given)\)", text) and "argparse" not in text
+
+
 def test_rows_are_checked(common):
     assert common.chosen("s1, s3", ["s1", "s2", "s3"]) == ["s1", "s3"]
     for wrong in ("s9", "", "s1,s9"):
@@ -67,7 +102,7 @@ def test_a_page_counts_what_failed_and_names_the_command(common, tmp_path, capsy
     with page.table("a", "threshold") as row:
         row(1, common.verdict(1.0, least=2.0))
         row(2, common.verdict(3.0, least=2.0))
-    page.finish(tmp_path / "results" / "page.md")
+    page.finish(common.basic_parser("T").parse_args(["--out", str(tmp_path / "results" / "page.md")]))
     text = (tmp_path / "results" / "page.md").read_text()
     assert "not met: 1" in text and "- Command: `python " in text and "| 2 | >= 2: holds |" in text
     assert "| 2 | >= 2: holds |" in capsys.readouterr().out
