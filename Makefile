@@ -9,21 +9,27 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PRESET ?= smoke
 
-.PHONY: help run test check bench docs clean
+.PHONY: help run test test-all check bench docs clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
 run: $(VENV)/.stamp-run ## Train with AdaQP on four ranks and report what it gained
 	@$(BIN)/wirewise run adaqp
 
 # Tests that stay in one process share the processors; the others start ranks, which need them all. With one hash seed all
-# workers list the cases of a test in the same order.
-TOGETHER := dist or lab or browser
+# workers list the cases of a test in the same order. $(1): which of them are left out besides those that need a GPU.
+PROCESSES := dist or lab or browser
+define run_tests
+PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not ($(1) or $(PROCESSES))"; alone=$$?; \
+$(BIN)/python -m pytest -m "($(PROCESSES)) and not ($(1))" && exit $$alone
+endef
 
-test: $(VENV)/.stamp-dev ## Run all tests but those that need a GPU
-	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (gpu or $(TOGETHER))"; alone=$$?; \
-	$(BIN)/python -m pytest -m "($(TOGETHER)) and not gpu" && exit $$alone
+test: $(VENV)/.stamp-dev ## Run the tests of every part, in minutes
+	@$(call run_tests,gpu or slow)
+
+test-all: $(VENV)/.stamp-dev ## Run all tests but those that need a GPU: whole recipes, benchmark scripts, browsers too
+	@$(call run_tests,gpu)
 
 check: $(VENV)/.stamp-dev ## Lint, format, types, import contracts, docs
 	@$(BIN)/ruff check --quiet .

@@ -2,9 +2,11 @@
 
 import sys
 
+import pytest
 from tests.benchmarks.test_benchmarks import load
 
 
+@pytest.mark.slow
 def test_the_page_compares_policies(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "cache_volume")
     out = tmp_path / "page.md"

@@ -11,6 +11,7 @@ def run(monkeypatch):
     return load(monkeypatch, "run", "collective_planners")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exact", "many", "orders", "noise", "levels", "choice", "drift"])
 def test_rows(run, name, capsys):
     page = run.Page("Planners", "smoke", {})

@@ -2,9 +2,11 @@
 
 import sys
 
+import pytest
 from tests.benchmarks.test_benchmarks import load
 
 
+@pytest.mark.slow
 def test_the_page_compares_rules_with_the_best(monkeypatch, tmp_path, wirewise_data):
     monkeypatch.setenv("WIREWISE_DATA", str(wirewise_data))
     run = load(monkeypatch, "run", "compression_planners")

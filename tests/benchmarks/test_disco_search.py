@@ -2,9 +2,11 @@
 
 import sys
 
+import pytest
 from tests.benchmarks.test_benchmarks import load
 
 
+@pytest.mark.slow
 def test_the_page_compares_the_search_with_baselines(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "disco_search")
     out = tmp_path / "page.md"

@@ -112,6 +112,7 @@ def test_what_is_held_out_is_not_learned(monkeypatch):
     assert sorted(len(known) for known in learned) == [9, 15, 15, 15]
 
 
+@pytest.mark.slow
 def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "fused_operators")
     out = tmp_path / "page.md"

@@ -14,6 +14,7 @@ def page_of(monkeypatch, tmp_path, rows, *more):
     return out.read_text()
 
 
+@pytest.mark.slow
 def test_the_page_compares_orders_placements_and_flows(monkeypatch, tmp_path):
     page = page_of(monkeypatch, tmp_path, "policies,search,events,graph")
     assert "| mixed | iter | " in page and "| uniform | oes | store-affine |" in page

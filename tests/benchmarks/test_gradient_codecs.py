@@ -25,8 +25,9 @@ def test_torch_operations_send_what_the_codec_sends(run, name):
         torch.testing.assert_close(job.out, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "off"), [("int8", 0.02), ("int4", 0.3), ("dgc", 0.5)])
+@pytest.mark.parametrize(("name", "off"), [("int8", 0.01), ("int4", 0.05)])
 def test_torch_operations_send_about_what_the_codec_sends(run, name, off):
+    """Steps of the codec's own blocks are rounded; the error of the code itself is 0.007 and 0.13."""
     job = run.Job(name, 1 << 16)
     job.torch_encode()
     job.torch_decode()
@@ -34,6 +35,23 @@ def test_torch_operations_send_about_what_the_codec_sends(run, name, off):
     job.encode()
     job.decode()
     assert (job.out - expected).norm() <= off * expected.norm()
+
+
+def test_sampled_thresholds_send_the_largest_values_as_they_are(run):
+    job = run.Job("dgc", 1 << 16)
+    job.torch_encode()
+    job.torch_decode()
+    expected = job.out.clone()
+    job.encode()
+    job.decode()
+    wanted, both = run.RATIO * len(expected), (expected != 0) & (job.out != 0)
+    for sent in (expected, job.out):
+        count = int((sent != 0).sum())
+        assert 0.7 * wanted <= count <= 1.3 * wanted
+        # One threshold contains the other.
+        assert sent[sent != 0].abs().min() >= 0.8 * expected[both].abs().min()
+    assert int(both.sum()) == min(int((sent != 0).sum()) for sent in (expected, job.out))
+    assert torch.equal(job.out[both], expected[both])
 
 
 def test_low_rank_operations_send_as_much(run):
@@ -58,6 +76,7 @@ def test_random_torch_operations_send_the_same_levels(run, name):
     torch.testing.assert_close(job.out.abs().mean(), job.gradient.abs().mean(), rtol=0.2, atol=0.0)
 
 
+@pytest.mark.slow
 def test_the_page_has_a_row_for_each_way(monkeypatch, run, tmp_path):
     out = tmp_path / "page.md"
     monkeypatch.setattr(sys, "argv", ["run.py", "--only", "copy,efsign,topk,int8", "--out", str(out)])

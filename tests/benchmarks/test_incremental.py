@@ -2,9 +2,11 @@
 
 import sys
 
+import pytest
 from tests.benchmarks.test_benchmarks import load
 
 
+@pytest.mark.slow
 def test_the_page_compares_methods(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "incremental")
     out = tmp_path / "page.md"
@@ -28,6 +30,7 @@ def test_a_failed_gate_is_told(monkeypatch, capsys):
     assert printed.count("FAILS") == 2 and "| may not be the default | coverage |" in printed
 
 
+@pytest.mark.slow
 def test_caches_grow_as_if_planned_anew(monkeypatch, capsys):
     run = load(monkeypatch, "run", "incremental")
     monkeypatch.setattr(sys, "argv", ["run.py", "--preset", "smoke", "--only", "caches"])

@@ -24,6 +24,7 @@ def test_errors_are_judged_by_mean_and_worst(script, capsys):
     assert "| worst error | 9.0 % | <= 0.08: FAILS |" in said
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 @pytest.mark.dist
 def test_predicted_epochs_and_batches_are_carried_out(script, monkeypatch, tmp_path):

@@ -2,9 +2,11 @@
 
 import sys
 
+import pytest
 from tests.benchmarks.test_benchmarks import load
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_proved(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "taccl")
     out = tmp_path / "page.md"

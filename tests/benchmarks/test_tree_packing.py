@@ -11,6 +11,7 @@ def run(monkeypatch):
     return load(monkeypatch, "run", "tree_packing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["bounds", "parts", "forests", "all_reduces", "hybrid", "chunks", "servers", "uneven"]
 )

@@ -62,8 +62,16 @@ def whole_graph(directed: bool = False) -> Data:
     )
 
 
-def train(model: nn.Module, data: Data, steps: int) -> list[float]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+def descent(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.005)
+
+
+def train(model: nn.Module, data: Data, steps: int, optimizer_of: Callable = descent) -> list[float]:
+    optimizer = optimizer_of(model)
     losses = []
     for _ in range(steps):
         model.train()
@@ -77,20 +85,26 @@ def train(model: nn.Module, data: Data, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("make", [SAGEConv, GCNConv, gin, gat])
-def test_equals_one_process(make: Callable[[int, int], nn.Module], directed: bool) -> None:
+@pytest.mark.parametrize(
+    ("make", "optimizer_of", "off"),
+    [(SAGEConv, descent, 2e-5), (GCNConv, descent, 2e-5), (gin, adam, 1e-3), (gat, adam, 1e-3)],
+)
+def test_equals_one_process(
+    make: Callable[[int, int], nn.Module], optimizer_of: Callable, off: float, directed: bool
+) -> None:
+    """After five steps, which amplify the rounding of sums of a hundred and of softmax; one step is within 1e-5."""
     data = whole_graph(directed)
     torch.manual_seed(1)
     model = Net(make)
     alone = copy.deepcopy(model)
-    train(alone, data, 5)
+    train(alone, data, 5, optimizer_of)
     with torch.no_grad():
         expected = alone.eval()(data.x, data.edge_index)
 
     def body(rank: int, group: Any, store: Any) -> tuple[Tensor, Tensor, list[Tensor], float]:
         job = pyg.Job(data if rank == 0 else None, mode="adaqp-p", group=group, store=store)
         mine = job.distribute(copy.deepcopy(model))
-        train(mine, job.data, 5)
+        train(mine, job.data, 5, optimizer_of)
         with torch.no_grad():
             logits = mine.eval()(job.data.x, job.data.edge_index)
         return (
@@ -101,9 +115,9 @@ def test_equals_one_process(make: Callable[[int, int], nn.Module], directed: boo
         )
 
     for n_id, logits, parameters, accuracy in run_ranks_as_threads(3, body):
-        assert torch.allclose(logits, expected[n_id], rtol=1e-3, atol=1e-3)
+        assert torch.allclose(logits, expected[n_id], rtol=off, atol=off)
         for ours, theirs in zip(parameters, alone.parameters(), strict=True):
-            assert torch.allclose(ours, theirs.detach(), atol=5e-4)
+            assert torch.allclose(ours, theirs.detach(), atol=off / 2)
         right = (expected.argmax(1) == data.y)[data.test_mask].double().mean()
         assert accuracy == pytest.approx(float(right), abs=0.03)
 
@@ -121,7 +135,7 @@ def test_quantized_messages_train_it_too() -> None:
         return losses, job.exchange.lanes["forward1"].bytes_sent
 
     for losses, sent in run_ranks_as_threads(2, body):
-        assert losses[-1] < 0.9 * losses[0]
+        assert losses[-1] < 0.7 * losses[0]
         assert sent > 0
 
 

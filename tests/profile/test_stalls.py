@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from wirewise import lab
 from wirewise.cli.main import app
 from wirewise.cost.stalls import COMPONENTS, Amount
 from wirewise.errors import InputError, PeerError
@@ -102,7 +101,6 @@ def load_report_of(found, folder):
 @pytest.mark.dist
 @pytest.mark.lab
 @pytest.mark.slow
-@pytest.mark.skipif(not lab.available()[0], reason="no lab here")
 def test_a_run_over_two_hosts(script):
     found = run_once(
         job("torchrun", "--nproc-per-node=2", script, "0", launcher="direct", hosts=2), "network"
@@ -133,6 +131,8 @@ def test_one_rank_by_the_command(script, tmp_path):
         low, high = record[f"{name}_s"]["ci95_s"]
         assert low <= record[f"{name}_s"]["mean_s"] <= high
     assert record["interconnect_s"]["mean_s"] == record["network_s"]["mean_s"] == 0.0
+    parts = [record[f"{name}_s"]["mean_s"] for name in COMPONENTS]
+    assert sum(parts) == pytest.approx(record["total_s"]["mean_s"])
     (guess,) = record["what_if"]
     assert guess["cached"] == 0.5 and guess["step_s"] > guess["published_step_s"] > 0
     assert record["compat"]["as_coded"]["fetch_stall_s"] > record["compat"]["as_published"]["fetch_stall_s"]

@@ -21,7 +21,7 @@ from wirewise.report.collective_view import collective_html, recorded_html
 from wirewise.trace import align
 
 # A browser is many processes, and the machine may be busy.
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 STEPS = 6
 DONE = "Done: every rank holds what it should."

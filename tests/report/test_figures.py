@@ -51,4 +51,7 @@ def test_significant_is_near_the_value(value: float) -> None:
 @given(st.one_of(st.none(), st.floats()), st.one_of(st.none(), st.floats()))
 def test_ratio_is_positive_or_none(top: float | None, bottom: float | None) -> None:
     found = figures.ratio(top, bottom)
-    assert found is None or found >= 0
+    if all(value is not None and 0 < value < math.inf for value in (top, bottom)):
+        assert found == top / bottom
+    else:
+        assert found is None

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from wirewise.report.figures import MISSING
 from wirewise.report.gradients_bars import MOST_GROUPS, groups_chart
 from wirewise.report.gradients_page import gradients_html
 from wirewise.results import CompressionRun, GroupRecord, PlanRecord
@@ -75,6 +76,10 @@ def test_without_an_uncompressed_plan_nothing_is_compared():
 def test_where_the_kernel_did_not_count_the_page_says_so():
     page = gradients_html(record(cupcake=plan(0.25, [group(0)], bytes_sent=None)))
     assert "+5.0 %" not in page
+    (row,) = re.findall(
+        r"<tr>(?:(?!<tr>).)*efsign(?:(?!<tr>).)*</tr>", page.partition("<h2>Bytes")[2], re.DOTALL
+    )
+    assert row.count(f">{MISSING}<") == 2
 
 
 def test_bars_are_as_long_as_their_times():

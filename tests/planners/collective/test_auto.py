@@ -12,7 +12,7 @@ from wirewise.errors import InputError, PlanError, ProgramError, WirewiseError
 from wirewise.planners.collective import SYNTHESIZERS as ALL
 from wirewise.planners.collective import CollectiveProblem, plan
 from wirewise.planners.collective.adapt import distances
-from wirewise.planners.collective.auto import choose
+from wirewise.planners.collective.auto import BUILTIN, choose
 from wirewise.planners.collective.combine import renumbered
 from wirewise.planners.collective.orders import near_order
 from wirewise.sim.programs import simulate
@@ -36,6 +36,8 @@ def test_choice_is_right_and_nearly_the_quickest(net, collective):
     assert seconds == pytest.approx(times[choice.program.name])
     assert list(times.values()) == sorted(times.values())
     assert 0.95 * seconds <= min(times.values()) * (1 + 1e-9)
+    usual = build(collective, BUILTIN[collective], net.ranks, root=1)
+    assert seconds <= simulate(usual, net, wanted.size_bytes).finish_s * (1 + 1e-9)
     if 0.95 * times["builtin"] <= min(times.values()):
         assert choice.program.name == "builtin"
 

@@ -254,7 +254,7 @@ def test_all_collectives_without_a_sketch(collective, members):
     check(made)
     assert made.collective == collective and made.group == problem.group
     least = bound(four, collective, 4e6, root=3, members=members).seconds
-    assert simulate(made, four, 4e6).finish_s <= 4 * least
+    assert simulate(made, four, 4e6).finish_s <= 3 * least
 
 
 def test_a_network_alone_gives_hosts_relays_and_rotations():

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.incremental.grown import small, train_by_threads
 from wirewise.errors import InputError, PeerError
 from wirewise.graph.rehearsal import average_performance
 from wirewise.runtime.incremental import METHODS, CurrentGraph, Peers, Settings, learner_of, train
+from wirewise.runtime.transport import Transport
 
 SETTINGS = Settings(epochs=6, budget=4, hidden=8, learning_rate=0.02)
 
@@ -57,9 +59,6 @@ def test_budgets_of_ranks_add_up():
 
 def test_weights_of_ranks_are_those_of_one_process(growing, monkeypatch):
     """Kernel sums add up: with the same vertices kept, every rank finds its part of the same weights."""
-    from tests.harness.threads import run_ranks_as_threads
-    from wirewise.runtime.transport import Transport
-
     owner = lots(growing, 2)
     everyone = [task.train[::9] for task in growing.tasks]
     monkeypatch.setattr(
@@ -101,5 +100,14 @@ def test_a_rank_that_fails_ends_the_others(growing, monkeypatch):
 
     Replay_keep = Replay.keep
     monkeypatch.setattr(Replay, "keep", keep)
-    with pytest.raises((ValueError, PeerError)):
-        train_by_threads(lots(growing, 2), growing, ["er-random"], SETTINGS, 2)
+    owner = lots(growing, 3)
+
+    def work(rank, group, store):
+        peers = Peers(owner, Transport(group, timeout_s=2, store=store))
+        with pytest.raises(ValueError if rank == 1 else PeerError) as caught:
+            train(growing, ["er-random"], SETTINGS, peers=peers)
+        return str(caught.value)
+
+    first, broken, third = run_ranks_as_threads(3, work)
+    assert broken == "broken"
+    assert "rank 1" in first and "rank 1" in third

@@ -312,12 +312,13 @@ class Union:
 def test_d2_many_machines_train_as_one_does(machines, skew):
     # Gradients travel in the group of the rows, so that nothing may be made ahead.
     job = Job(machines, depth=0, skew=skew, alpha=0.2, shared_draws=True)
-    many = job.run(trained, 5)
+    epochs = 13
+    many = job.run(trained, epochs)
     alone = Job(1, depth=0)
     union = alone.run(
-        lambda rank, loader: trained(rank, Union(job, _Length(loader, len(many[0][0]) // 5)), 5)
+        lambda rank, loader: trained(rank, Union(job, _Length(loader, len(many[0][0]) // epochs)), epochs)
     )[0]
-    assert len(many[0][0]) >= 50 or skew or machines == 2
+    assert len(many[0][0]) >= 50
     assert many[0][0] == pytest.approx(union[0], rel=1e-4)
     assert many[0][0][0] == pytest.approx(union[0][0], rel=1e-6)
     for losses, parameters in many:
@@ -354,7 +355,8 @@ def test_d5_a_machine_that_is_gone_is_named_with_the_stage(depth):
     assert found[1] == "gone"
     for told in (found[0], found[2]):
         assert "the exchange of" in told or "the numbers of" in told
-        assert "rank" in told
+        # Numbers of rows travel in a collective, which cannot tell who of the peers is silent.
+        assert ("rank 1" if depth == 0 else "a peer") in told
 
 
 def test_stages_are_timed():

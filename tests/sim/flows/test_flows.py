@@ -195,7 +195,7 @@ def test_max_min_is_never_slower_than_the_degree_split_by_much():
         tasks = random_tasks(seed=seed)
         simulator, places = FlowSimulator(tasks, mixed_links(seed)), colocated(tasks)
         ratios.append(simulator.seconds(places, "maxmin") / simulator.seconds(places, "oes"))
-    assert np.mean(ratios) < 1.0
+    assert np.mean(ratios) < 1.0 and max(ratios) < 1.01
 
 
 def test_a_plan_is_drawn_over_its_hosts():
