@@ -30,9 +30,15 @@ def same_everywhere(name, sizes, device, implementation, **options):
     half = len(results) // 2
     for expected, found in zip(results[:half], results[half:], strict=True):
         for a, b in zip(expected, found, strict=True):
-            if name == "powersgd":
-                continue
-            assert torch.equal(a, b), (name, sizes, options)
+            # Products of matrices are added up in another order.
+            same = close(a, b) if name == "powersgd" else torch.equal(a, b)
+            assert same, (name, sizes, options)
+
+
+def close(a, b):
+    """Payloads hold factors of float32."""
+    a, b = (x.view(torch.float32) if x.dtype == torch.uint8 else x for x in (a, b))
+    return torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def all_the_same(device, implementation, shapes):
@@ -46,7 +52,7 @@ def all_the_same(device, implementation, shapes):
 
 
 _INTERPRETED = """
-from tests.codec.gradients.test_gpu import all_the_same
+from tests.codec.gradients.kernels.test_gpu import all_the_same
 all_the_same("cpu", "triton", ([1], [7, 1, 9], [300, 4099]))
 """
 
