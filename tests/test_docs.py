@@ -68,7 +68,14 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT / "docs"))
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+LONG = ("howto/fuse-operators.md",)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (name_of(page) in LONG)) for page in WITH_CODE],
+    ids=name_of,
+)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))

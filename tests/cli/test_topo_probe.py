@@ -10,6 +10,7 @@ from wirewise.cli.main import app
 from wirewise.topology import load, path_between
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 @pytest.mark.dist
 def test_shaped_links_are_found(tmp_path):

@@ -42,10 +42,10 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     [
         # The first would be passed at once by a bucket of 50 ms.
         ("10mbit", 60_000),
-        ("10mbit", 500_000),
+        pytest.param("10mbit", 500_000, marks=pytest.mark.slow),
         ("50mbit", 2_000_000),
-        ("200mbit", 6_000_000),
-        ("1gbit", 25_000_000),
+        pytest.param("200mbit", 6_000_000, marks=pytest.mark.slow),
+        pytest.param("1gbit", 25_000_000, marks=pytest.mark.slow),
     ],
 )
 def test_tcp_gets_the_nominal_rate(rate: str, size_bytes: int) -> None:

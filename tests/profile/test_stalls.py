@@ -117,7 +117,6 @@ def test_a_command_of_the_users_own_is_the_network(script):
     assert len(found.step_s) == 6 and found.lanes.items >= 8 * 8 * 2
 
 
-@pytest.mark.slow
 def test_one_rank_by_the_command(script, tmp_path):
     out = tmp_path / "stalls.json"
     words = ["profile", "stalls", "--steps", "5", "--warmup", "1", "--repeats", "1", "--json", str(out)]

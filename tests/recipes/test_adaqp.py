@@ -60,7 +60,6 @@ def small_job(**changes: object) -> Job:
 
 
 @pytest.mark.lab
-@pytest.mark.slow
 def test_the_command_on_a_lab(tmp_path: Path) -> None:
     out, record = tmp_path / "run", tmp_path / "result.json"
     command = ["run", "adaqp", "--dataset", GRAPH, "--workers", "2", "--epochs", "6", "--hidden", "16"]

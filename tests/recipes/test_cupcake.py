@@ -208,7 +208,6 @@ def test_bad_words_end_with_what_to_do(trace, tmp_path):
 
 
 @pytest.mark.lab
-@pytest.mark.slow
 def test_the_whole_way(trace, tmp_path):
     out = tmp_path / "run"
     plans = "cupcake,efsign:layer-wise,none:bucket:25"

@@ -47,7 +47,6 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.dist
-@pytest.mark.slow
 def test_the_whole_way(script, tmp_path):
     out, told = tmp_path / "run", tmp_path / "told.json"
     done = call("-o", out, "--warmup", 3, "--steps", 4, "--pairs", 2, "--json", told, "--", *TORCHRUN, script)

@@ -137,7 +137,6 @@ def test_tasks_of_other_hosts_are_refused(tmp_path):
 
 
 @pytest.mark.lab
-@pytest.mark.slow
 def test_the_command_from_end_to_end(job, tmp_path):
     write_tasks(job.tasks, tmp_path / "job.json")
     words = ["--job", tmp_path / "job.json", "--hosts", 2, "--link", LINKS[0], "--links", f"1={LINKS[1]}"]

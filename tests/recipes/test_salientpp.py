@@ -208,7 +208,6 @@ def test_d5_a_machine_that_dies_ends_the_run_with_its_name(tmp_path):
 
 
 @pytest.mark.lab
-@pytest.mark.slow
 def test_the_whole_way(tmp_path):
     words = ["run", "salientpp", "--dataset", GRAPH, "--workers", 2, "--link", "200mbit", "--fanouts", "6,4"]
     words += ["--batch-size", 32, "--train-share", 1, "--epochs", 2, "-o", tmp_path / "run", "--json", "-"]

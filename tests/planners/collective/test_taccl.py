@@ -246,7 +246,7 @@ def test_programs_are_symmetric(sketch, profile, collective):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("members", [(), (0, 1, 3)])
+@pytest.mark.parametrize("members", [(), pytest.param((0, 1, 3), marks=pytest.mark.slow)])
 def test_all_collectives_without_a_sketch(collective, members):
     four = network(preset("h4"))
     problem = CollectiveProblem(network=four, collective=collective, size_bytes=4e6, root=3, members=members)

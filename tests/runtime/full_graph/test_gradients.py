@@ -16,6 +16,22 @@ from wirewise.runtime import full_graph as fg
 DRAWS = 60
 
 
+def trained_weights(parts: list[graph.Part], epochs: int) -> dict[str, Tensor]:
+    """Weights after some epochs of fp32 training."""
+
+    def body(rank: int, group: object, store: object) -> dict[str, Tensor]:
+        transport = fg.Transport(group, timeout_s=30, store=store)  # type: ignore[arg-type]
+        trainer = build_trainer(parts[rank], transport, "fp32", hidden=64)
+        for _ in range(epochs):
+            trainer.train_epoch()
+        weights = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+        trainer.close()
+        transport.close()
+        return weights
+
+    return run_ranks_as_threads(len(parts), body)[0]
+
+
 def flat_gradients(
     parts: list[graph.Part],
     mode: fg.Mode | str,
@@ -23,21 +39,17 @@ def flat_gradients(
     *,
     dropout: float = 0.5,
     exact_forward: bool = False,
-    warm: int = 0,
+    weights: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """Gradients of `epochs` epochs at fixed weights, [epochs, parameters], after `warm` epochs of fp32 training.
+    """Gradients of `epochs` epochs at fixed weights, [epochs, parameters]; None: the first weights.
 
     Dropout masks depend on the epoch only, so gradients of two modes can be compared epoch by epoch.
     """
 
     def body(rank: int, group: object, store: object) -> Tensor:
         transport = fg.Transport(group, timeout_s=30, store=store)  # type: ignore[arg-type]
-        trainer = build_trainer(parts[rank], transport, "fp32" if warm else mode, hidden=64, dropout=dropout)
-        for _ in range(warm):
-            trainer.train_epoch()
-        weights = trainer.model.state_dict()
-        if warm:
-            trainer = build_trainer(parts[rank], transport, mode, hidden=64, dropout=dropout)
+        trainer = build_trainer(parts[rank], transport, mode, hidden=64, dropout=dropout)
+        if weights is not None:
             trainer.model.load_state_dict(weights)
         if exact_forward:
             trainer.exchange.new_lane = _exact_forward
@@ -70,6 +82,15 @@ def parts() -> list[graph.Part]:
     return list(graph.split_graph(data, graph.partition(data, 4, seed=1), num_parts=4))
 
 
+@pytest.fixture(scope="module")
+def points(parts: list[graph.Part]) -> list[tuple[dict[str, Tensor] | None, Tensor]]:
+    """First weights and those of 60 epochs, each with its exact gradients of five epochs."""
+    return [
+        (weights, flat_gradients(parts, "fp32", 5, weights=weights))
+        for weights in (None, trained_weights(parts, 60))
+    ]
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: int) -> None:
     exact = flat_gradients(parts, "fp32", 1, dropout=0.0)[0]
@@ -84,10 +105,15 @@ def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: i
 @pytest.mark.parametrize(
     ("bits", "at_start", "after_training"), [(8, 0.9999, 0.999), (4, 0.999, 0.985), (2, 0.99, 0.80)]
 )
-def test_gradient_cosine(parts: list[graph.Part], bits: int, at_start: float, after_training: float) -> None:
-    for warm, threshold in ((0, at_start), (60, after_training)):
-        exact = flat_gradients(parts, "fp32", 5, warm=warm)
-        drawn = flat_gradients(parts, f"uniform-{bits}", 5, warm=warm)
+def test_gradient_cosine(
+    parts: list[graph.Part],
+    points: list[tuple[dict[str, Tensor] | None, Tensor]],
+    bits: int,
+    at_start: float,
+    after_training: float,
+) -> None:
+    for (weights, exact), threshold in zip(points, (at_start, after_training), strict=True):
+        drawn = flat_gradients(parts, f"uniform-{bits}", 5, weights=weights)
         cosines = torch.nn.functional.cosine_similarity(drawn, exact, dim=1)
         assert float(cosines.mean()) >= threshold
 
