@@ -1,15 +1,12 @@
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.report.examples import EDGES, USUAL, long_result
 from tests.report.test_plan import PLAN
-from wirewise.errors import InputError
-from wirewise.report import summary_sentence, write_html
-from wirewise.report.page import page_html
+from wirewise.report import page_html, summary_sentence
 
 VOID = {"meta", "br", "img", "link", "input"}
 
@@ -144,12 +141,3 @@ def test_text_is_escaped() -> None:
 def test_a_plan_is_drawn_too() -> None:
     assert "bitwidth plan by" not in page_html(USUAL)
     assert "bitwidth plan by" in page_html(USUAL, PLAN)
-
-
-def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "report.html"
-    write_html(USUAL, target)
-    assert target.read_text("utf-8") == page_html(USUAL)
-    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
-    with pytest.raises(InputError, match="cannot write"):
-        write_html(USUAL, tmp_path / "missing" / "report.html")

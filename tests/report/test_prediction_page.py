@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.instances import CASES, GRAINS
 from tests.conformance.test_predict import predicted
 from wirewise.plans import FusionPlan
-from wirewise.report.prediction_page import prediction_html, write_prediction_html
+from wirewise.report.prediction_page import prediction_html
 from wirewise.sim import Span, Timeline
 from wirewise.sim.prediction import prediction_of
 
@@ -15,10 +15,9 @@ FIRST = [next(case for case in CASES if case.grain == grain) for grain in GRAINS
 
 
 @pytest.mark.parametrize("case", FIRST, ids=lambda case: case.grain)
-def test_a_plan_of_every_family_is_drawn(case, tmp_path):
+def test_a_plan_of_every_family_is_drawn(case):
     found, plan = predicted(case), case.plan()
-    write_prediction_html(found, plan, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text("utf-8")
+    page = prediction_html(found, plan)
     assert f"under the {plan.family} plan by {plan.planner}" in page and "simulated, not measured" in page
     assert all(f"</i>{phase}</li>" in page and f"<td>{phase}</td>" in page for phase in found.phases_s)
     assert page.count('class="p-') > 0 and page.count("<svg") == 1

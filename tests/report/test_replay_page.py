@@ -10,7 +10,7 @@ import pytest
 from tests.report.test_page import read, svgs
 from tests.trace.synthetic import make
 from wirewise.report.replay_json import analysis_object
-from wirewise.report.replay_page import replay_html, write_replay_html
+from wirewise.report.replay_page import replay_html
 from wirewise.report.waterfall import shown_ranks, waterfall
 from wirewise.sim.analysis import analyse
 from wirewise.trace import Op, Trace, align
@@ -65,7 +65,7 @@ def test_every_rank_has_its_lanes_and_the_critical_path_is_outlined(usual):
     assert waterfall(trace, 999, set(), [0]) == ""
 
 
-def test_names_are_escaped(tmp_path):
+def test_names_are_escaped():
     run = make(ranks=2, steps=4)
     for rank in run.true.ranks:
         rank.ops = [
@@ -76,8 +76,7 @@ def test_names_are_escaped(tmp_path):
         )
     trace = align(run.true)
     trace.notes.append(EVIL)
-    write_replay_html(trace, analyse(trace), tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    page = replay_html(trace, analyse(trace))
     read(page)
     assert "alert" in page
     assert EVIL not in page

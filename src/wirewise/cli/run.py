@@ -83,7 +83,7 @@ def adaqp(
     with run_folder(resume or out, "adaqp") as folder:
         result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
         page = folder / "report.html"
-        report.write_html(result, page, plan=recipe.saved_plan(folder, job))
+        report.write_page(report.page_html(result, recipe.saved_plan(folder, job)), page)
     if not quiet:
         report.print_result(result)
         typer.echo(f"Report: {page}")
@@ -107,14 +107,15 @@ def dpro(
 ) -> None:
     """Record a training command, replay it, plan its gradient buckets, and measure the plan (dPRO)."""
     from wirewise.recipes import dpro as recipe
-    from wirewise.report.replay_page import write_replay_html
+    from wirewise.report.replay_page import replay_html
+    from wirewise.report.shell import write_page
 
     wish = recipe.Wish(warmup=warmup, steps=steps, pairs=pairs, planner=planner, time_budget_s=time_budget)
     quiet = json == "-"
     with run_folder(out, "dpro") as folder:
         result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))
         page = folder / "report.html"
-        write_replay_html(trace, analysis, page)
+        write_page(replay_html(trace, analysis), page)
     write_json(json, msgspec.to_builtins(result))
     if quiet:
         return

@@ -90,10 +90,11 @@ def _kind(source: str) -> str:
 def _show_plan(plan: Plan, asked: Request) -> None:
     if asked.html is not None:
         from wirewise.report import plan_html, shell
-        from wirewise.report.collective_view import write_page
 
         headline = plan.summary().splitlines()[0]
-        write_page(shell.page(headline, [shell.head("wirewise show", headline), plan_html(plan)]), asked.html)
+        shell.write_page(
+            shell.page(headline, [shell.head("wirewise show", headline), plan_html(plan)]), asked.html
+        )
     if asked.json is not None:
         write_json(asked.json, decode_json(plan.to_json()))
     if asked.json != "-":
@@ -113,7 +114,8 @@ def _show_msccl(source: str, asked: Request) -> None:
 
 
 def _show_trace(source: str, asked: Request) -> None:
-    from wirewise.report.collective_view import recorded_html, recorded_rows, write_page
+    from wirewise.report.collective_view import recorded_html, recorded_rows
+    from wirewise.report.shell import write_page
     from wirewise.trace import load
 
     trace = load([source])
@@ -134,7 +136,8 @@ def _show_trace(source: str, asked: Request) -> None:
 
 def _show_programs(asked: Request) -> None:
     from wirewise.report.collective_analysis import analyse, analysis_object
-    from wirewise.report.collective_view import collective_html, cost_rows, sentence, titles, write_page
+    from wirewise.report.collective_view import collective_html, cost_rows, sentence, titles
+    from wirewise.report.shell import write_page
 
     found = [program for source in asked.sources for program in _programs(source, asked)]
     network, size_bytes = _network(found, asked), _size_bytes(asked)

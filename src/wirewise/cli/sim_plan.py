@@ -101,9 +101,10 @@ def predict_plan(
     )
     found = _predicted(plan, job, words)
     if words.html is not None:
-        from wirewise.report.prediction_page import write_prediction_html
+        from wirewise.report.prediction_page import prediction_html
+        from wirewise.report.shell import write_page
 
-        write_prediction_html(found, plan, words.html)
+        write_page(prediction_html(found, plan), words.html)
     write_json(json, _record(found))
     if json == "-":
         return

@@ -87,10 +87,11 @@ def stalls(
     write_json(json, record)
     said = [difference.sentence for difference in agreement]
     if html is not None:
-        from wirewise.report.stalls_page import write_stalls_html
+        from wirewise.report.shell import write_page
+        from wirewise.report.stalls_page import stalls_html
 
         kind = f"{report.ranks} ranks, {report.hosts} hosts, {report.steps} steps a run"
-        write_stalls_html(html, kind, report.sentence(), report.rows(), [*said, *report.notes])
+        write_page(stalls_html(kind, report.sentence(), report.rows(), [*said, *report.notes]), html)
     if json != "-":
         _print(report, predicted, compat)
         for sentence in said:

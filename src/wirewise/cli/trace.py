@@ -113,12 +113,13 @@ def show(
 
 def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
     from wirewise.report.replay_json import analysis_object
-    from wirewise.report.replay_page import write_replay_html
+    from wirewise.report.replay_page import replay_html
+    from wirewise.report.shell import write_page
     from wirewise.sim.analysis import analyse
 
     found = analyse(trace)
     if html is not None:
-        write_replay_html(trace, found, html)
+        write_page(replay_html(trace, found), html)
     write_json(json, analysis_object(trace, found))
     if json == "-":
         return
@@ -133,7 +134,8 @@ def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
 
 def _show_recorded(trace: Trace, html: Path | None, json: str | None) -> None:
     from wirewise.report import usage_rows as tables
-    from wirewise.report.usage_page import write_usage_html
+    from wirewise.report.shell import write_page
+    from wirewise.report.usage_page import usage_html
     from wirewise.sim.bounds import verdict_of
     from wirewise.sim.usage import rank_uses
 
@@ -144,7 +146,7 @@ def _show_recorded(trace: Trace, html: Path | None, json: str | None) -> None:
     else:
         trace.notes.insert(0, "kernels do not tell what they wait for, so no changes were simulated")
     if html is not None:
-        write_usage_html(trace, uses, verdict, html)
+        write_page(usage_html(trace, uses, verdict), html)
     write_json(json, tables.usage_object(trace, uses, verdict))
     if json == "-":
         return

@@ -1,9 +1,10 @@
 """What a run found, for people and programs: progress, tables, one sentence, JSON, a page and a picture."""
 
-from wirewise.report.page import write_html
-from wirewise.report.picture import write_picture
+from wirewise.report.page import page_html
+from wirewise.report.picture import picture_svg
 from wirewise.report.plan import draw_plan, plan_html
 from wirewise.report.progress import TrainingProgress
+from wirewise.report.shell import write_page
 from wirewise.report.summary import summary_sentence, to_json_object
 from wirewise.report.tables import modes_table, print_result
 
@@ -11,10 +12,11 @@ __all__ = [
     "TrainingProgress",
     "draw_plan",
     "modes_table",
+    "page_html",
+    "picture_svg",
     "plan_html",
     "print_result",
     "summary_sentence",
     "to_json_object",
-    "write_html",
-    "write_picture",
+    "write_page",
 ]

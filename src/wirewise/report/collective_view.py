@@ -6,7 +6,6 @@ Plays step by step or in simulated time; two programs beside each other; loads n
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -14,7 +13,6 @@ from typing import Any
 
 from wirewise.cost.collectives import ClosedForm, LowerBound, lower_bound
 from wirewise.errors import InputError
-from wirewise.files import atomic_file
 from wirewise.report import collective_chart, collective_data, shell
 from wirewise.report.collective_analysis import Analysis, edge_name
 from wirewise.report.collective_html import CONTROLS, panes
@@ -30,7 +28,6 @@ __all__ = [
     "recorded_rows",
     "sentence",
     "titles",
-    "write_page",
 ]
 
 MOST_BYTES = 2_000_000
@@ -109,16 +106,6 @@ def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
         shell.section("Moments", "When messages begin. Choose one to go there.", '<div id="strip"></div>'),
     ]
     return _page(title, sections)
-
-
-def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page; an older file at `path` stays whole until the new one is complete.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(page.encode())
 
 
 def recorded_rows(trace: Trace, step: int | None = None) -> Rows:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 
 from wirewise import units
-from wirewise.files import atomic_file
 from wirewise.plans import Plan
 from wirewise.report import bars, figures, lines, series, shell
 from wirewise.report.figures import Comparison
@@ -15,7 +13,7 @@ from wirewise.report.plan import plan_html
 from wirewise.report.summary import network_words, summary_sentence
 from wirewise.results import ModeResult, RunResult
 
-__all__ = ["page_html", "write_html"]
+__all__ = ["page_html"]
 
 
 _ROOMY = 3
@@ -28,21 +26,6 @@ _TERMS = {
     "message": "One row of activations or gradients of one node, sent from one rank to another.",
     "reference": "The mode that the others are compared with.",
 }
-
-
-def write_html(result: RunResult, path: str | os.PathLike[str], plan: Plan | None = None) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Args:
-        result: The run.
-        path: The file to write.
-        plan: A plan of the run to draw as well.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(page_html(result, plan).encode())
 
 
 def page_html(result: RunResult, plan: Plan | None = None) -> str:

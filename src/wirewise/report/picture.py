@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 from importlib import resources
 
-from wirewise.files import atomic_file
 from wirewise.report import figures, lines, svg
 from wirewise.report.figures import Comparison
 from wirewise.report.summary import network_words, summary_sentence
 from wirewise.results import RunResult
 
-__all__ = ["picture_svg", "write_picture"]
+__all__ = ["picture_svg"]
 
 _WIDTH, _HEIGHT = 900.0, 380.0
 _MODES = 6
 """Most modes that the bars have room for; the first ones are drawn."""
-
-
-def write_picture(result: RunResult, path: str | os.PathLike[str]) -> None:
-    """Write the picture; an older file at `path` stays whole until the new one is complete.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(picture_svg(result).encode())
 
 
 def picture_svg(result: RunResult) -> str:

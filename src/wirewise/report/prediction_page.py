@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
-from wirewise.files import atomic_file
 from wirewise.plans import Plan
 from wirewise.report import shell, svg
 from wirewise.report.figures import percent, seconds
@@ -13,7 +11,7 @@ from wirewise.report.plan import plan_html
 from wirewise.report.waterfall import KIND_COLOURS, Box, lanes_chart, legend, stacked
 from wirewise.sim.prediction import COMMUNICATING, Prediction
 
-__all__ = ["prediction_html", "write_prediction_html"]
+__all__ = ["prediction_html"]
 
 _LANES = ("compute", "communication")
 _LANE, _THIN, _MOST_HIGH = 18.0, 7.0, 56.0
@@ -22,21 +20,6 @@ _MOST_ROWS = 16
 _BUSY = ("central", "pack", "plan", "marginal", "unpack", "dense", "other")
 _MOVING = ("wire", "reduce")
 """Colours in the order in which phases take them that have none of their own; neighbours are told apart."""
-
-
-def write_prediction_html(found: Prediction, plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Args:
-        found: What was predicted.
-        plan: For which.
-        path: The file to write.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(prediction_html(found, plan).encode())
 
 
 def prediction_html(found: Prediction, plan: Plan) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 
-from wirewise.files import atomic_file
 from wirewise.report import replay_rows, shell
 from wirewise.report.figures import MISSING, percent, seconds
 from wirewise.report.replay_bars import Bar, bars_chart, parts_chart, parts_legend
@@ -15,22 +13,7 @@ from wirewise.sim.analysis import Analysis
 from wirewise.sim.diagnose import words
 from wirewise.trace.records import Trace
 
-__all__ = ["replay_html", "write_replay_html"]
-
-
-def write_replay_html(trace: Trace, analysis: Analysis, path: str | os.PathLike[str]) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Args:
-        trace: On aligned clocks.
-        analysis: Of this trace.
-        path: The file to write.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(replay_html(trace, analysis).encode())
+__all__ = ["replay_html"]
 
 
 def replay_html(trace: Trace, analysis: Analysis) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 
-__all__ = ["cards", "head", "page", "section", "table", "unbroken"]
+from wirewise.files import atomic_file
+
+__all__ = ["cards", "head", "page", "section", "table", "unbroken", "write_page"]
 
 _NUMBER = re.compile(r"[-+\N{MINUS SIGN}\N{EN DASH}\d]")
 
@@ -31,6 +34,20 @@ def page(title: str, sections: Iterable[str], *, style: str = "", script: str = 
         f'{"".join(sections)}</main><div id="tip" role="status"></div>'
         f"<script>{script}</script></body></html>\n"
     )
+
+
+def write_page(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a page or a picture; an older file at `path` stays whole until the new one is complete.
+
+    Args:
+        text: HTML or SVG of a whole file.
+        path: File to write.
+
+    Raises:
+        InputError: The folder or the disk does not take the file.
+    """
+    with atomic_file(path) as file:
+        file.write(text.encode())
 
 
 def head(kind: str, sentence: str) -> str:

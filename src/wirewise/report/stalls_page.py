@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from wirewise.cost.stalls import Amount
-from wirewise.files import atomic_file
 from wirewise.report import shell
 from wirewise.report.figures import seconds
 from wirewise.report.replay_bars import Bar, bars_chart
 
-__all__ = ["stalls_html", "write_stalls_html"]
+__all__ = ["stalls_html"]
 
 _COLOURS = {
     "compute": "p-central",
@@ -21,22 +19,6 @@ _COLOURS = {
     "fetch": "p-pack",
     "total": "p-plan",
 }
-
-
-def write_stalls_html(
-    path: str | os.PathLike[str],
-    kind: str,
-    sentence: str,
-    rows: Sequence[tuple[str, Amount]],
-    notes: Sequence[str],
-) -> None:
-    """Write the page; arguments as of `stalls_html`.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
-    with atomic_file(path) as file:
-        file.write(stalls_html(kind, sentence, rows, notes).encode())
 
 
 def stalls_html(kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], notes: Sequence[str]) -> str:

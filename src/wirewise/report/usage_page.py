@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from html import escape
 
-from wirewise.files import atomic_file
 from wirewise.report import shell
 from wirewise.report.usage_rows import idle_rows, use_rows
 from wirewise.sim.bounds import Verdict
 from wirewise.sim.usage import RankUse
 from wirewise.trace.records import Trace
 
-__all__ = ["write_usage_html"]
+__all__ = ["usage_html"]
 
 
-def write_usage_html(
-    trace: Trace, uses: Sequence[RankUse], verdict: Verdict, path: str | os.PathLike[str]
-) -> None:
-    """Write the page; an older file at `path` stays whole until the new one is complete.
-
-    Raises:
-        InputError: The folder or the disk does not take the file.
-    """
+def usage_html(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> str:
+    """Page of a trace that is not replayed, as text."""
     idle = idle_rows(uses)
     notes = "".join(f"<li>{escape(text)}</li>" for text in trace.notes)
     sections = [
@@ -34,5 +26,4 @@ def write_usage_html(
         shell.section("Why devices are idle", "Of their time.", shell.table(*idle)) if idle.rows else "",
         shell.section("Notes", "", f'<ul class="how">{notes}</ul>') if notes else "",
     ]
-    with atomic_file(path) as file:
-        file.write(shell.page(f"Trace of {len(uses)} ranks", sections).encode())
+    return shell.page(f"Trace of {len(uses)} ranks", sections)
