@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 __all__ = [
+    "Comparison",
     "CompressionRun",
     "EpochRecord",
     "GroupRecord",
@@ -20,6 +21,7 @@ __all__ = [
     "PlacementRun",
     "PlanRecord",
     "RunResult",
+    "Variant",
 ]
 
 
@@ -104,9 +106,9 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str
     decode: str
     payload_bytes: int
-    """That a rank sends in a step, without headers."""
+    """Bytes that a rank sends in a step, without headers."""
     predicted_s: tuple[float, float, float]
-    """To encode, to communicate and to decode; what a scheme decodes on the way is part of communicating."""
+    """Seconds to encode, to communicate and to decode; what a scheme decodes on the way is part of communicating."""
     measured_s: tuple[float, float, float] | None = None
 
 
@@ -120,11 +122,11 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: float
     """predicted / measured - 1."""
     lower_bound_s: float
-    """That no step of the planner's model beats with these codecs."""
+    """Seconds that no step of the planner's model beats with these codecs."""
     payload_bytes: int
-    """That a rank sends in a step, without headers."""
+    """Bytes that a rank sends in a step, without headers."""
     bytes_sent: int | None
-    """The same by the kernel's counters, with headers; None where there is no lab."""
+    """Bytes of a step by the kernel's counters, with headers; None where there is no lab."""
     groups: list[GroupRecord]
 
 
@@ -144,7 +146,7 @@ class CompressionRun(msgspec.Struct, frozen=True, kw_only=True):
     backward_s: float
     """Back-propagation, likewise."""
     steps: int
-    """Measured of each plan."""
+    """Number of measured steps of each plan."""
     plans: dict[str, PlanRecord]
     fastest: str
     """Name of the plan with the shortest measured step."""
@@ -154,35 +156,35 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A mode of mini-batch training, measured."""
 
     epoch_s: float
-    """Median."""
+    """Median seconds of an epoch."""
     epochs_s: tuple[float, ...]
     remote_rows: int
-    """Fetched by all machines in an epoch."""
+    """Rows that all machines fetch in an epoch."""
     bytes_sent: int
-    """Ids and rows of all machines in an epoch, without headers."""
+    """Bytes of ids and rows of all machines in an epoch, without headers."""
     bytes_predicted: int
-    """The same from the cache plan, before training."""
+    """Bytes of ids and rows that the cache plan expects, before training."""
     gradient_bytes: int
-    """Of all machines in an epoch; without a codec those of a ring."""
+    """Gradient bytes of all machines in an epoch; without a codec those of a ring."""
     hit_rate: float
-    """Of the rows of other machines that batches needed, the share that was cached."""
+    """Cached share of the rows of other machines that batches needed."""
     accuracy: float | None
-    """Of test nodes, drawn evenly; none: computing was emulated."""
+    """Accuracy on test nodes, drawn evenly; None: computing was emulated."""
     loss: float | None
-    """Of training, in the last epoch; none likewise."""
+    """Training loss of the last epoch; None: computing was emulated."""
     stage_s: dict[str, float]
-    """Median of a batch on rank 0, by stage."""
+    """Median seconds of a batch on rank 0, by stage."""
     link_s: float
-    """In which the busiest link carries an epoch's ids, rows and gradients with the headers of TCP over Ethernet."""
+    """Seconds in which the busiest link carries an epoch's ids, rows and gradients, headers of TCP and Ethernet too."""
     cpu_s: float
-    """Of all processors that the machines have here, computing an epoch."""
+    """Seconds that the processors which the machines share here need to compute an epoch."""
     pipelined: bool = False
     speedup: float = 1.0
-    """Over the first mode."""
+    """Epoch of the first mode over that of this one."""
     slept_s: float = 0.0
-    """Of an epoch, as an accelerator would compute: emulated."""
+    """Seconds of an epoch that are slept, as an accelerator would compute: emulated."""
     sampling_bytes: int = 0
-    """Of all machines in an epoch: nodes and neighbours, where the topology is partitioned."""
+    """Bytes of nodes and neighbours of all machines in an epoch, where the topology is partitioned."""
 
     @property
     def predicted_s(self) -> float:
@@ -206,21 +208,21 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     policy: str
     batches: int
-    """Of an epoch."""
+    """Batches of an epoch on each machine."""
     predicted_remaining: float
     """Share of the remote rows that the cache plan expects to be fetched."""
     sampler_edges_per_s: float
-    """On one thread."""
+    """Rate of the sampler on one thread."""
     modes: dict[str, MiniBatchRecord]
     hosts: int = 0
     policies: dict[str, dict[str, float]] = {}
     """Share of the remote rows that each policy leaves to fetch, by alpha."""
     codec: str = ""
-    """Of gradients, in modes that compress them."""
+    """Codec of gradients, in modes that compress them."""
     topology: str = "replicated"
     device: str = "cpu"
     share: str = "equal"
-    """How machines divide the cached rows, as of `planners.cache.plan`."""
+    """How machines divide the cached rows, "equal" or "balanced" (`planners.cache.plan`)."""
     processors: str = "shared"
     """"shared": machines compute on the processors of one computer; "own": as if on their own ones, emulated."""
 
@@ -236,7 +238,7 @@ class IncrementalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """AP after each task, over the tasks so far."""
     af_by_task: tuple[float, ...]
     accuracy: tuple[tuple[float, ...], ...]
-    """Of tasks 0 to t after task t is learnt."""
+    """Accuracies of tasks 0 to t after task t is learnt."""
     seconds: float
     """Learning and evaluation."""
 
@@ -250,7 +252,7 @@ class IncrementalRun(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     classes_per_task: int
     budget: int
-    """Vertices of each class that methods of rehearsal keep."""
+    """Nodes of each class that methods of rehearsal keep."""
     workers: int
     seed: int
     methods: dict[str, IncrementalRecord]
@@ -263,7 +265,7 @@ class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     simulated_s: float
     measured_s: float
-    """Median over turns."""
+    """Median seconds over turns."""
     turns_s: tuple[float, ...]
     error: float
     """simulated / measured - 1."""
@@ -293,3 +295,59 @@ class PlacementRun(msgspec.Struct, frozen=True, kw_only=True):
     """The first one is what the others are compared with."""
     fastest: str
     """Name of the plan with the shortest measured iteration."""
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the variants of a comparison: its row of the table and its bar, ready to be shown."""
+
+    cells: dict[str, str]
+    """Figures of its row of the table by the titles of the columns, the same for all variants."""
+    length: float | None = None
+    """Value that its bar shows, in one unit for all variants; None: no bar."""
+    words: str = ""
+    """Text at the end of the bar."""
+    colour: str = "c1"
+    """CSS class of its colour on pages: "c0" for a reference, "c2" for the best of several."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Variants of a job that were measured next to each other, in the words of terminals and pages.
+
+    Everything that systems have in common is here; a page adds sections of its own.
+    """
+
+    kind: str
+    """Command, and on what it ran."""
+    sentence: str
+    """Result with its conditions."""
+    cards: tuple[tuple[str, str, str], ...] = ()
+    """Title, value and detail of each main figure."""
+    title: str
+    """Heading of bars and table."""
+    lead: str = ""
+    """Explanation of bars and table: what was measured, how, and what the dashed line is."""
+    what: str
+    """Name of a variant in the singular: "plan", "mode", "method"."""
+    variants: dict[str, Variant]
+    goal: float = 0.0
+    """Value that a dashed line marks among the bars; 0: no line."""
+    meanings: dict[str, str] = {}
+    """Meanings of the figures by their titles; if given, the table has a row a figure and a column a variant."""
+    notes: tuple[str, ...] = ()
+    """Sentences that a reader of the figures must know: what is emulated, simulated, left out."""
+    facts: dict[str, str] = {}
+    """Versions, settings and the like by name."""
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Titles above `rows`."""
+        if self.meanings:
+            return ("", *self.variants)
+        return (self.what, *next((one.cells for one in self.variants.values()), {}))
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Rows of the table: one a variant, or where meanings are given one a figure."""
+        if self.meanings:
+            return [(title, *(one.cells[title] for one in self.variants.values())) for title in self.meanings]
+        return [(name, *one.cells.values()) for name, one in self.variants.items()]

@@ -5,8 +5,7 @@ import re
 import msgspec
 
 from wirewise.report.figures import MISSING
-from wirewise.report.gradients_bars import MOST_GROUPS, groups_chart
-from wirewise.report.gradients_page import gradients_html
+from wirewise.report.gradients_page import MOST_GROUPS, gradients_html, groups_chart
 from wirewise.results import CompressionRun, GroupRecord, PlanRecord
 
 
@@ -70,6 +69,7 @@ def test_the_page_names_the_fastest_plan_and_its_gain():
 def test_without_an_uncompressed_plan_nothing_is_compared():
     page = gradients_html(record(cupcake=plan(0.25, [group(0)])))
     assert "as fast as" not in page and "no such plan was measured" in page
+    assert "cupcake takes 0.250 s a step." in page.replace("\N{NO-BREAK SPACE}", " ")
     assert "it compresses nothing" in gradients_html(record(plain=plan(0.25, [group(0, "none")])))
 
 
@@ -77,7 +77,7 @@ def test_where_the_kernel_did_not_count_the_page_says_so():
     page = gradients_html(record(cupcake=plan(0.25, [group(0)], bytes_sent=None)))
     assert "+5.0 %" not in page
     (row,) = re.findall(
-        r"<tr>(?:(?!<tr>).)*efsign(?:(?!<tr>).)*</tr>", page.partition("<h2>Bytes")[2], re.DOTALL
+        r"<tr>(?:(?!<tr>).)*efsign(?:(?!<tr>).)*</tr>", page.partition("<h2>Steps")[2], re.DOTALL
     )
     assert row.count(f">{MISSING}<") == 2
 
@@ -88,7 +88,7 @@ def test_bars_are_as_long_as_their_times():
     assert len(widths) == 6
     assert widths[4] / widths[1] == 1.5 or abs(widths[4] / widths[1] - 1.5) < 1e-3
     many = groups_chart([group(i) for i in range(100)], "label")
-    assert many.count(">predicted<") == MOST_GROUPS
+    assert many.count(">measured<") == MOST_GROUPS
     assert groups_chart([group(0, measured=None)], "label") == ""
 
 

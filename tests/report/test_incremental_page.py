@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirewise.report.incremental_page import _chart, _spread, incremental_html
-from wirewise.report.svg import ticks
+from wirewise.report.incremental_page import _chart, incremental_html
+from wirewise.report.svg import apart, ticks
 from wirewise.results import IncrementalRecord, IncrementalRun
 
 
@@ -70,7 +70,7 @@ def test_whole_ticks_are_whole_and_not_many(low, width, count):
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=15))
 def test_names_keep_apart(heights):
-    placed = _spread(heights, 300.0)
+    placed = apart(heights, 300.0)
     order = sorted(placed)
     assert all(below - above >= 14 - 1e-9 for above, below in pairwise(order))
     assert order[-1] <= 300 + 1e-9

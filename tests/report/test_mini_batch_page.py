@@ -79,7 +79,10 @@ def test_the_page_names_the_fastest_mode_and_what_the_model_allows():
 def test_bytes_binding_and_policies_are_in_tables():
     page = mini_batch_html(BOTH)
     assert "<td>processors</td>" not in page and page.count("<td>link</td>") == 2
-    assert re.search(r"<tr><td>base</td><td class=\"num\">37,655</td>.*?\+25", page)
+    assert re.search(r"<tr><td>base</td><td class=\"num\">5.00 s</td>.*?37,655.*?150 MB", page)
+    assert re.search(
+        r"<tr><td>base</td><td class=\"num\">120 MB</td><td class=\"num\">150 MB</td>.*?\+25", page
+    )
     assert '<td>degree</td><td class="num">75.0 %</td>' in page
     assert "base, rows: 0.400 s" in page
 
@@ -96,4 +99,4 @@ def test_a_single_mode_without_bytes_is_a_page_too():
     alone = record(
         1.0, bytes_sent=0, bytes_predicted=0, link_s=0.0, cpu_s=0.0, stage_s={"train": 0.0}, speedup=1.0
     )
-    assert "base is the fastest of 1 modes" in text_of(mini_batch_html(run_of(base=alone)))
+    assert "base takes 1.00 s an epoch." in text_of(mini_batch_html(run_of(base=alone)))

@@ -5,7 +5,7 @@ import pytest
 
 from wirewise.plans import PlacementPlan
 from wirewise.plans.placement import PlacedTask
-from wirewise.report.placement_page import placement_html, sentence
+from wirewise.report.placement_page import placement_comparison, placement_html
 from wirewise.results import PlacementRecord, PlacementRun
 
 PLAN = PlacementPlan(
@@ -58,7 +58,7 @@ def made(**plans):
 
 def test_the_fastest_plan_is_told_next_to_the_first():
     found = made(colocated=record(0.25, 0.2), placed=record(0.2, 0.19))
-    assert sentence(found) == (
+    assert placement_comparison(found).sentence == (
         "placed is the fastest of 2 plans: 0.200 s an iteration, measured, 20.0 % less than colocated; 5.0 % was "
         "simulated."
     )
@@ -66,7 +66,14 @@ def test_the_fastest_plan_is_told_next_to_the_first():
 
 def test_a_rule_that_stays_the_fastest_is_no_gain():
     found = made(colocated=record(0.25, 0.2), placed=record(0.3, 0.19))
-    assert sentence(found).endswith("no other plan is faster than this one, which all are compared with.")
+    assert placement_comparison(found).sentence.endswith(
+        "no other plan is faster than this one, which all are compared with."
+    )
+
+
+def test_a_plan_alone_is_not_compared():
+    told = placement_comparison(made(placed=record(0.2, 0.19))).sentence
+    assert told == "placed takes 0.200 s an iteration, measured; 0.190 s were simulated."
 
 
 @pytest.mark.parametrize("bound", [0.1, 0.0])
@@ -76,4 +83,4 @@ def test_names_are_escaped_and_what_was_not_real_is_said(bound):
     assert "g&lt;0" in page and "g<0" not in page
     assert "Emulated: executions of tasks are slept." in page
     assert "hosts at 100mbit, 50mbit" in page
-    assert "What runs where: colocated" in page and "-20.0 ms" in page
+    assert "What runs where: colocated" in page and "\N{MINUS SIGN}20.0 ms" in page

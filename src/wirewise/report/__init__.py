@@ -2,16 +2,14 @@
 
 from wirewise.report.page import page_html
 from wirewise.report.picture import picture_svg
-from wirewise.report.plan import draw_plan, plan_html
+from wirewise.report.plan import plan_html
 from wirewise.report.progress import TrainingProgress
 from wirewise.report.shell import write_page
 from wirewise.report.summary import summary_sentence, to_json_object
-from wirewise.report.tables import modes_table, print_result
+from wirewise.report.tables import print_result
 
 __all__ = [
     "TrainingProgress",
-    "draw_plan",
-    "modes_table",
     "page_html",
     "picture_svg",
     "plan_html",

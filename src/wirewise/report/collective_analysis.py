@@ -127,7 +127,7 @@ def analyse(
 
     Args:
         program: Checked or not; its messages must have a route.
-        network: With as many ranks.
+        network: Network with as many ranks.
         size_bytes: The larger buffer of a rank, in or out.
         reduce_s_per_byte: Time to add a received byte.
 
@@ -161,26 +161,24 @@ def edge_name(network: Network, number: int) -> str:
 
 
 def analysis_object(found: Analysis) -> dict[str, Any]:
-    """What `wirewise show --json` writes about a program."""
-    return dict(_measures(found))
-
-
-def _measures(found: Analysis) -> Iterator[tuple[str, Any]]:
+    """Figures of a program as `wirewise show --json` writes them."""
     busiest = found.busiest_edge
-    yield "name", found.program.name
-    yield "collective", found.program.collective
-    yield "ranks", found.program.ranks
-    yield "size_bytes", found.size_bytes
-    yield "network", found.network.name
-    yield "rounds", found.rounds
-    yield "messages", found.messages
-    yield "sent_bytes", found.sent_bytes
-    yield "received_bytes", found.received_bytes
-    yield "busiest_edge", None if busiest is None else edge_name(found.network, busiest)
-    yield "busiest_edge_bytes", None if busiest is None else found.edge_bytes[busiest]
-    yield "textbook_s", found.textbook_s
-    yield "in_rounds_s", found.in_rounds_s
-    yield "simulated_s", found.timeline.finish_s
-    yield "bound_s", found.bound.seconds
-    yield "over_bound", found.over_bound
-    yield "cut", list(found.bound.cut)
+    return {
+        "name": found.program.name,
+        "collective": found.program.collective,
+        "ranks": found.program.ranks,
+        "size_bytes": found.size_bytes,
+        "network": found.network.name,
+        "rounds": found.rounds,
+        "messages": found.messages,
+        "sent_bytes": found.sent_bytes,
+        "received_bytes": found.received_bytes,
+        "busiest_edge": None if busiest is None else edge_name(found.network, busiest),
+        "busiest_edge_bytes": None if busiest is None else found.edge_bytes[busiest],
+        "textbook_s": found.textbook_s,
+        "in_rounds_s": found.in_rounds_s,
+        "simulated_s": found.timeline.finish_s,
+        "bound_s": found.bound.seconds,
+        "over_bound": found.over_bound,
+        "cut": list(found.bound.cut),
+    }

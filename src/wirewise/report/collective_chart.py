@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from wirewise.collective.bounds import bound
@@ -45,34 +44,23 @@ def curves(found: Sequence[Analysis], titles: Sequence[str]) -> list[Curve]:
     events = max(one.messages for one in found) or 1
     sizes = tuple(SIZES[i] for i in svg.thin(len(SIZES), max(_MOST_EVENTS // events, 3)))
     drawn = [
-        Curve(
-            title,
-            sizes,
-            tuple(
-                float(
-                    simulate(
-                        one.program, one.network, size_bytes, reduce_s_per_byte=one.reduce_s_per_byte
-                    ).finish_s
-                )
-                for size_bytes in sizes
-            ),
-        )
+        Curve(title, sizes, tuple(_finish_s(one, size_bytes) for size_bytes in sizes))
         for one, title in zip(found, titles, strict=True)
     ]
     return [*drawn, Curve("lower bound", sizes, tuple(_bound_s(found, size_bytes) for size_bytes in sizes))]
 
 
+def _finish_s(one: Analysis, size_bytes: float) -> float:
+    found = simulate(one.program, one.network, size_bytes, reduce_s_per_byte=one.reduce_s_per_byte)
+    return float(found.finish_s)
+
+
 def _bound_s(found: Sequence[Analysis], size_bytes: float) -> float:
     """Smallest bound of the programs, which may be for different collectives."""
+    programs = [(one.network, one.program) for one in found]
     return min(
-        bound(
-            one.network,
-            one.program.collective,
-            size_bytes,
-            root=one.program.root,
-            members=one.program.members,
-        ).seconds
-        for one in found
+        bound(network, own.collective, size_bytes, root=own.root, members=own.members).seconds
+        for network, own in programs
     )
 
 
@@ -128,7 +116,7 @@ def crossover_chart(drawn: Sequence[Curve], width: float = 900, height: float = 
     x = Scale(math.log10(sizes[0]), math.log10(sizes[-1]), frame.left, frame.right)
     y = Scale(math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1, frame.bottom, frame.top)
     parts = [_axes(frame, x, y)]
-    labels = _label_heights([y(math.log10(max(curve.seconds[-1], 1e-12))) for curve in drawn], frame)
+    labels = svg.apart([y(math.log10(max(curve.seconds[-1], 1e-12))) for curve in drawn], frame.bottom, 15.0)
     for number, (curve, at) in enumerate(zip(drawn, labels, strict=True)):
         last = number == len(drawn) - 1
         dots = [
@@ -146,29 +134,15 @@ def crossover_chart(drawn: Sequence[Curve], width: float = 900, height: float = 
 
 def _marks(curve: Curve, dots: Sequence[tuple[float, float]], kind: str) -> list[str]:
     return [
-        f'<circle cx="{svg.number(at)}" cy="{svg.number(up)}" r="3" class="{kind}" '
-        f'data-tip="{escape(f"{curve.title}, {size(size_bytes)}: {seconds(value)}")}"/>'
+        svg.circle(at, up, 3, kind, f"{curve.title}, {size(size_bytes)}: {seconds(value)}")
         for (at, up), size_bytes, value in zip(dots, curve.sizes, curve.seconds, strict=True)
     ]
 
 
 def _axes(frame: Frame, x: Scale, y: Scale) -> str:
-    parts = []
-    for power in range(math.ceil(y.low), math.floor(y.high) + 1):
-        at = y(power)
-        parts.append(
-            f'<path d="M{svg.number(frame.left)} {svg.number(at)}H{svg.number(frame.right)}" class="grid"/>'
-        )
-        parts.append(svg.text(frame.left - 8, at + 4, _decade_s(power), "tick", "end"))
-    for power in range(math.ceil(x.low), math.floor(x.high) + 1):
-        parts.append(svg.text(x(power), frame.bottom + 18, _round_size(10.0**power), "tick", "middle"))
-    parts.append(
-        f'<path d="M{svg.number(frame.left)} {svg.number(frame.bottom)}H{svg.number(frame.right)}" class="axis"/>'
-    )
-    parts.append(
-        svg.text(frame.right, frame.bottom + 36, "larger buffer of a rank, in or out", "tick", "end")
-    )
-    return "".join(parts)
+    up = {y(power): _decade_s(power) for power in range(math.ceil(y.low), math.floor(y.high) + 1)}
+    along = {x(power): _round_size(10.0**power) for power in range(math.ceil(x.low), math.floor(x.high) + 1)}
+    return svg.grid(frame, along, up, "larger buffer of a rank, in or out")
 
 
 def _round_size(size_bytes: float) -> str:
@@ -179,14 +153,3 @@ def _round_size(size_bytes: float) -> str:
 def _decade_s(power: int) -> str:
     unit, scale = ("us", 6) if power < -3 else ("ms", 3) if power < 0 else ("s", 0)
     return f"{10.0 ** (power + scale):g} {unit}"
-
-
-def _label_heights(wanted: Sequence[float], frame: Frame, apart: float = 15.0) -> list[float]:
-    """Heights near those wanted, in their order, at least `apart` from each other."""
-    order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    found = [0.0] * len(wanted)
-    above = frame.top - apart
-    for place in order:
-        above = found[place] = max(wanted[place], above + apart)
-    over = max(above - frame.bottom, 0.0)
-    return [at - over for at in found]

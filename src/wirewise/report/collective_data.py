@@ -104,9 +104,7 @@ def places(network: Network) -> list[tuple[float, float]]:
 
     Those that fall on one place are moved apart.
     """
-    turns = [2 * math.pi * rank / network.ranks - math.pi / 2 for rank in range(network.ranks)]
-    found = [(math.cos(turn), math.sin(turn)) for turn in turns]
-    found += [(0.0, 0.0)] * (len(network.vertices) - network.ranks)
+    found = [*_circle(network.ranks), *[(0.0, 0.0)] * (len(network.vertices) - network.ranks)]
     near: list[set[int]] = [set() for _ in network.vertices]
     for edge in network.edges:
         near[edge.source].add(edge.target)
@@ -117,6 +115,11 @@ def places(network: Network) -> list[tuple[float, float]]:
                 xs, ys = zip(*(found[other] for other in sorted(near[vertex])), strict=True)
                 found[vertex] = (math.fsum(xs) / len(xs), math.fsum(ys) / len(ys))
     return _apart(found, network.ranks)
+
+
+def _circle(ranks: int) -> list[tuple[float, float]]:
+    turns = [2 * math.pi * rank / ranks - math.pi / 2 for rank in range(ranks)]
+    return [(math.cos(turn), math.sin(turn)) for turn in turns]
 
 
 def _apart(found: list[tuple[float, float]], fixed: int, least: float = 0.2) -> list[tuple[float, float]]:
@@ -140,8 +143,8 @@ def trace_objects(
     What travels inside a collective of a library is not recorded; it is drawn as the time that each rank is in it.
 
     Args:
-        trace: On aligned clocks.
-        title: Of the run.
+        trace: Trace on aligned clocks.
+        title: Name of the run.
         network: Number that the network gets in the page.
         step: Which step of the run; None: all of it.
 
@@ -219,13 +222,11 @@ def _doing(found: Iterable[Match], origin: float, ranks: int) -> list[list[list[
 
 def _pairs(trace: Trace, sent: Sequence[Match]) -> dict[str, Any]:
     """Ranks on a circle, and an edge for each pair that a message went between."""
-    ranks = trace.world_size
-    turns = [2 * math.pi * rank / ranks - math.pi / 2 for rank in range(ranks)]
     return {
         "name": "pairs of ranks",
-        "ranks": ranks,
+        "ranks": trace.world_size,
         "names": [f"rank {r.header.rank} on {r.header.host}" for r in trace.ranks],
-        "places": [[round(math.cos(turn), 3), round(math.sin(turn), 3)] for turn in turns],
+        "places": [[round(x, 3), round(y, 3)] for x, y in _circle(trace.world_size)],
         "edges": [[s, t, 0] for s, t in sorted({(one.ranks[0], one.ranks[1]) for one in sent})],
     }
 

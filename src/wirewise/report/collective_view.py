@@ -16,7 +16,7 @@ from wirewise.errors import InputError
 from wirewise.report import collective_chart, collective_data, shell
 from wirewise.report.collective_analysis import Analysis, edge_name
 from wirewise.report.collective_html import CONTROLS, panes
-from wirewise.report.figures import MISSING, factor, seconds, size
+from wirewise.report.figures import MISSING, count, factor, seconds, size
 from wirewise.report.replay_rows import Rows
 from wirewise.trace import Trace
 
@@ -47,9 +47,7 @@ _COLUMNS = {
     "bound": "No program can be faster on this network: bytes over the tightest cut.",
     "over bound": "Simulated time over the bound.",
 }
-_TERMS = {
-    "tight cut": "Ranks whose links to the others limit every program most; red in the network.",
-}
+_TERMS = {"tight cut": "Ranks whose links to the others limit every program most; red in the network."}
 
 
 def collective_html(found: Sequence[Analysis]) -> str:
@@ -97,8 +95,8 @@ def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
     view, network = collective_data.trace_objects(trace, title, 0, step)
     part = "the whole run" if step is None else f"step {step}"
     told = (
-        f"{trace.world_size} ranks, {part}: {_counted(len(view['messages']), 'message')} and "
-        f"{_counted(view['collectives'], 'collective')} in {seconds(view['finish_s'])}."
+        f"{trace.world_size} ranks, {part}: {count(len(view['messages']), 'message')} and "
+        f"{count(view['collectives'], 'collective')} in {seconds(view['finish_s'])}."
     )
     sections = [
         shell.head("wirewise show \N{MIDDLE DOT} recorded run", told),
@@ -183,10 +181,7 @@ def _textbook(form: ClosedForm | LowerBound | None, between: str = " + ") -> str
     if form is None:
         return MISSING
     parts = [(form.moved, f"n{_BETA}"), (form.added, f"n{_GAMMA}")]
-    terms = [
-        f"{form.latencies} {_ALPHA}",
-        *(f"{float(f):.3g} {unit}" for f, unit in parts if f),
-    ]
+    terms = [f"{form.latencies} {_ALPHA}", *(f"{float(f):.3g} {unit}" for f, unit in parts if f)]
     return between.join(terms)
 
 
@@ -210,11 +205,7 @@ def _crossover(found: Sequence[Analysis], named: Sequence[str]) -> str:
         for one in collective_chart.fastest(drawn)
     )
     lead = "Simulated time over the size of the buffer." + (f" Fastest: {ranges}." if len(found) > 1 else "")
-    return shell.section("Which size suits which program", lead, f"<figure>{chart}</figure>")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return shell.section("Which size suits which program", lead, shell.figure(chart))
 
 
 def _viewer(
@@ -242,11 +233,7 @@ def _strip() -> str:
 
 
 def _definitions() -> str:
-    terms = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(meaning)}</dd></div>"
-        for name, meaning in (_COLUMNS | _TERMS).items()
-    )
-    return shell.section("Definitions", "", f"<dl>{terms}</dl>")
+    return shell.section("Definitions", "", shell.terms(_COLUMNS | _TERMS))
 
 
 def _page(title: str, sections: Sequence[str]) -> str:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from wirewise.results import ModeResult, RunResult
 
 __all__ = [
+    "MINUS",
     "MISSING",
     "TIMES",
-    "Comparison",
+    "ModePair",
     "accuracy_of",
     "bits",
+    "count",
     "factor",
     "finite",
     "focus_name",
@@ -22,6 +24,7 @@ __all__ = [
     "ratio",
     "reference_name",
     "seconds",
+    "signed",
     "significant",
     "size",
 ]
@@ -51,7 +54,7 @@ def accuracy_of(mode: ModeResult) -> float | None:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ModePair:
     """One mode next to the reference mode; every figure is None where it is undefined."""
 
     reference: ModeResult
@@ -79,7 +82,7 @@ class Comparison:
         return None if mine is None or other is None else 100 * (mine - other)
 
     @classmethod
-    def of(cls, result: RunResult, name: str) -> Comparison:
+    def of(cls, result: RunResult, name: str) -> ModePair:
         """The mode `name` next to the reference."""
         return cls(reference=result.modes[reference_name(result)], mode=result.modes[name])
 
@@ -141,6 +144,17 @@ def points(value: float | None) -> str:
     text = f"{abs(value):.2f}"
     sign = "" if text == "0.00" else "+" if value > 0 else MINUS
     return sign + text
+
+
+def signed(share: float) -> str:
+    """A share as a percentage with its sign and one decimal."""
+    text = f"{abs(100 * share):.1f}"
+    return f"{'' if text == '0.0' else '+' if share > 0 else MINUS}{text} %"
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: "1 host", "2 hosts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def significant(value: float) -> str:

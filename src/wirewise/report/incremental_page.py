@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from html import escape
-from itertools import pairwise
-
 from wirewise.report import shell, svg
+from wirewise.report.comparison_page import comparison_html
 from wirewise.report.figures import seconds
 from wirewise.report.svg import Frame, Scale
-from wirewise.results import IncrementalRecord, IncrementalRun
+from wirewise.results import Comparison, IncrementalRecord, IncrementalRun, Variant
 
-__all__ = ["incremental_html"]
+__all__ = ["incremental_comparison", "incremental_html"]
 
 _COLOURS = 7
-_APART = 14.0
-"""Pixels between the names at the ends of lines."""
 _DASHES = ("", ' stroke-dasharray="7 4"', ' stroke-dasharray="2 4"')
 """For the second and third method of a colour."""
 
 
 def incremental_html(run: IncrementalRun) -> str:
     """The page as text."""
-    kind = (
-        f"wirewise run sea-er \N{MIDDLE DOT} {run.dataset}, {run.tasks} tasks of {run.classes_per_task} classes, "
-        f"{run.setting}-incremental"
-    )
     ap = {name: one.ap_by_task for name, one in run.methods.items()}
     af = {name: one.af_by_task for name, one in run.methods.items()}
     charts = (
@@ -35,14 +27,47 @@ def incremental_html(run: IncrementalRun) -> str:
         "AP after a task: mean accuracy over the tasks so far. AF: how far they have moved on average since each "
         "was learnt; below zero is forgotten."
     )
-    sections = [
-        shell.head(kind, _sentence(run)),
-        _cards(run),
-        shell.section("While the graph grows", lead, f'<div class="pair">{charts}</div>'),
-        shell.section("Figures", "", _table(run)),
-        shell.section("How this was measured", "", shell.table(("", ""), _method(run))),
-    ]
-    return shell.page(f"{run.dataset}: rehearsal while the graph grows", sections)
+    grown = shell.section("While the graph grows", lead, f'<div class="pair">{charts}</div>')
+    title = f"{run.dataset}: rehearsal while the graph grows"
+    return comparison_html(incremental_comparison(run), title, first=[grown])
+
+
+def incremental_comparison(run: IncrementalRun) -> Comparison:
+    """The methods, that with the best AP first."""
+    grows = {
+        "inductive": "later nodes bring edges to earlier ones",
+        "separate": "no edges between tasks",
+        "transductive": "the whole graph from the start",
+    }
+    competing = "the classes of its own task" if run.setting == "task" else "all classes so far"
+    return Comparison(
+        kind=f"wirewise run sea-er \N{MIDDLE DOT} {run.dataset}, {run.tasks} tasks of {run.classes_per_task} classes, "
+        f"{run.setting}-incremental",
+        sentence=_sentence(run),
+        cards=_cards(run),
+        title="Figures",
+        what="method",
+        variants={
+            name: _variant(one) for name, one in sorted(run.methods.items(), key=lambda item: -item[1].ap)
+        },
+        facts={
+            "graph": f"{run.dataset}; {grows[run.growth]}",
+            "test nodes": f"those of every task so far, on the current graph, among {competing}",
+            "accuracy": "mean over the classes of a task",
+            "run": f"workers: {run.workers}, seed: {run.seed}",
+        },
+    )
+
+
+def _variant(one: IncrementalRecord) -> Variant:
+    return Variant(
+        cells={
+            "AP %": _percent(one.ap),
+            "AF %": _percent(one.af, sign=True),
+            "worst task at the end %": _percent(min(one.accuracy[-1])),
+            "time": seconds(one.seconds),
+        }
+    )
 
 
 def _kept(run: IncrementalRun) -> dict[str, IncrementalRecord]:
@@ -67,15 +92,13 @@ def _sentence(run: IncrementalRun) -> str:
     return f"{said}; {', '.join(others)}." if others else f"{said}."
 
 
-def _cards(run: IncrementalRun) -> str:
+def _cards(run: IncrementalRun) -> tuple[tuple[str, str, str], ...]:
     best = _best(run)
     least = max(_kept(run), key=lambda name: run.methods[name].af)
-    return shell.cards(
-        [
-            ("Best AP", f"{_percent(run.methods[best].ap)} %", f"{best}, joint training left aside"),
-            ("Least forgotten, AF", f"{_percent(run.methods[least].af, sign=True)} %", least),
-            ("Kept of each class", str(run.budget), "vertices, by methods that rehearse"),
-        ]
+    return (
+        ("Best AP", f"{_percent(run.methods[best].ap)} %", f"{best}, joint training left aside"),
+        ("Least forgotten, AF", f"{_percent(run.methods[least].af, sign=True)} %", least),
+        ("Kept of each class", str(run.budget), "nodes, by methods that rehearse"),
     )
 
 
@@ -90,64 +113,22 @@ def _chart(lines: dict[str, tuple[float, ...]], label: str, width: float = 560, 
     x = Scale(1, max(tasks, 2), frame.left, frame.right)
     y = Scale(low - margin, high + margin, frame.bottom, frame.top)
     parts = [svg.axes(frame, x, y, "tasks learnt", "{:g} %", whole=True)]
-    ends = _spread([y(100 * line[-1]) for line in lines.values()], frame.bottom)
+    ends = svg.apart([y(100 * line[-1]) for line in lines.values()], frame.bottom)
     for number, (name, line) in enumerate(lines.items()):
         colour = _colour(number)
         dots = [(x(task + 1), y(100 * value)) for task, value in enumerate(line)]
         dash = _DASHES[number // _COLOURS % len(_DASHES)]
         parts.append(f"<g{dash}>{svg.polyline(dots, f'line {colour}')}</g>")
         parts += [
-            f'<circle cx="{svg.number(a)}" cy="{svg.number(b)}" r="2.6" class="dot {colour}" '
-            f'data-tip="{escape(name)}, {task + 1} tasks: {100 * value:.1f} %"/>'
+            svg.circle(a, b, 2.6, f"dot {colour}", f"{name}, {task + 1} tasks: {100 * value:.1f} %")
             for task, ((a, b), value) in enumerate(zip(dots, line, strict=True))
         ]
         parts.append(svg.text(frame.right + 8, ends[number] + 4, name, f"label {colour}"))
     return svg.document(width, height, label, "".join(parts))
 
 
-def _spread(heights: list[float], bottom: float) -> list[float]:
-    """The heights in their order, moved so far that names do not lie on each other."""
-    order = sorted(range(len(heights)), key=lambda i: heights[i])
-    placed = list(heights)
-    for above, below in pairwise(order):
-        placed[below] = max(placed[below], placed[above] + _APART)
-    placed[order[-1]] = min(placed[order[-1]], bottom)
-    for below, above in pairwise(reversed(order)):
-        placed[above] = min(placed[above], placed[below] - _APART)
-    return placed
-
-
 def _colour(number: int) -> str:
     return f"c{number % _COLOURS + 1}"
-
-
-def _table(run: IncrementalRun) -> str:
-    rows = [
-        (
-            name,
-            _percent(one.ap),
-            _percent(one.af, sign=True),
-            _percent(min(one.accuracy[-1])),
-            seconds(one.seconds),
-        )
-        for name, one in sorted(run.methods.items(), key=lambda item: -item[1].ap)
-    ]
-    return shell.table(("method", "AP %", "AF %", "worst task at the end %", "time"), rows)
-
-
-def _method(run: IncrementalRun) -> list[tuple[str, str]]:
-    grows = {
-        "inductive": "later vertices bring edges to earlier ones",
-        "separate": "no edges between tasks",
-        "transductive": "the whole graph from the start",
-    }
-    competing = "the classes of its own task" if run.setting == "task" else "all classes so far"
-    return [
-        ("graph", f"{run.dataset}; {grows[run.growth]}"),
-        ("test vertices", f"of every task so far, on the current graph, among {competing}"),
-        ("accuracy", "mean over the classes of a task"),
-        ("run", f"workers: {run.workers}, seed: {run.seed}"),
-    ]
 
 
 def _percent(value: float, *, sign: bool = False) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from html import escape
 
-from wirewise.report import figures, series, svg
+from wirewise.report import figures, series, shell, svg
 from wirewise.report.series import Dot
 from wirewise.report.svg import Frame, Scale
 from wirewise.results import ModeResult, RunResult
@@ -38,8 +38,7 @@ def loss_chart(result: RunResult, width: float = 540, height: float = 310) -> st
     parts = [svg.axes(frame, x, y, "wall-clock time of the mode, s")]
     goal = figures.finite(result.modes[figures.reference_name(result)].final_loss)
     if goal is not None and y.low <= goal <= y.high:
-        at = svg.number(y(goal))
-        parts.append(f'<path d="M{svg.number(frame.left)} {at}H{svg.number(frame.right)}" class="goal"/>')
+        parts.append(svg.across(frame, y(goal), "goal"))
         label = f"final loss of {figures.reference_name(result)}: {figures.plain(goal)}"
         parts.append(svg.text(frame.left + 6, y(goal) + 15, label, "note"))
     parts += _curves(result, lines, x, y, "loss")
@@ -91,7 +90,7 @@ def _curves(
         parts.append(svg.polyline([(x(d.elapsed_s), y(d.value)) for d in kept], f"line {kind}"))
         shown = [d for d in kept if math.isfinite(d.value)]
         if marks and len(shown) <= 60:
-            parts += [_circle(x(d.elapsed_s), y(d.value), 2.6, kind) for d in shown]
+            parts += [svg.circle(x(d.elapsed_s), y(d.value), 2.6, f"dot {kind}") for d in shown]
         data = ";".join(
             f"{svg.number(x(d.elapsed_s))},{svg.number(y(d.value))},{d.epoch},{d.elapsed_s:.4g},{d.value:.5g}"
             for d in shown
@@ -118,7 +117,7 @@ def _crossings(
         at, kind = x(near.elapsed_s), colour(result, name)
         path = f"M{svg.number(at)} {svg.number(y(near.value))}V{svg.number(frame.bottom)}"
         parts.append(f'<path d="{path}" class="drop {kind}"/>')
-        parts.append(_circle(at, y(near.value), 5, f"{kind} ring"))
+        parts.append(svg.circle(at, y(near.value), 5, f"dot {kind} ring"))
         parts.append(_label(at, figures.seconds(time), kind, frame, placed))
     return parts
 
@@ -148,13 +147,6 @@ def _label(at: float, words: str, kind: str, frame: Frame, placed: list[tuple[fl
     return svg.text(left + 4, row, words, f"label {kind}")
 
 
-def _circle(x: float, y: float, radius: float, kind: str) -> str:
-    return f'<circle cx="{svg.number(x)}" cy="{svg.number(y)}" r="{radius:g}" class="dot {kind}"/>'
-
-
 def legend(result: RunResult) -> str:
     """The modes with their colours, as HTML."""
-    items = "".join(
-        f'<li><i class="chip {colour(result, name)}"></i>{escape(name)}</li>' for name in result.modes
-    )
-    return f'<ul class="legend">{items}</ul>'
+    return shell.legend({name: colour(result, name) for name in result.modes})

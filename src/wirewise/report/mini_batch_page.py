@@ -3,152 +3,156 @@
 from __future__ import annotations
 
 from wirewise.report import shell
-from wirewise.report.figures import factor, seconds, size
-from wirewise.report.mini_batch_bars import stages_chart, stages_legend
-from wirewise.report.replay_bars import Bar, bars_chart
-from wirewise.report.replay_rows import signed
-from wirewise.results import MiniBatchRecord, MiniBatchRun
+from wirewise.report.bars import Stack, stacks_chart
+from wirewise.report.comparison_page import best_of, comparison_html, fastest
+from wirewise.report.figures import factor, seconds, signed, size
+from wirewise.results import Comparison, MiniBatchRecord, MiniBatchRun, Variant
 
-__all__ = ["mini_batch_html"]
+__all__ = ["mini_batch_comparison", "mini_batch_html"]
 
-
+_STAGES = {
+    "sample": ("central", "draw the neighbourhood of the seeds"),
+    "ids": ("reduce", "tell owners which rows are needed"),
+    "slice": ("pack", "encode the rows that others asked for"),
+    "rows": ("wire", "wait until the rows of all machines have travelled"),
+    "assemble": ("unpack", "decode, and copy own and cached rows"),
+    "train": ("dense", "forward, backward, gradients over all machines, optimizer"),
+}
+"""Colour and meaning of each stage, in the order of a batch."""
 _EMULATED = "training is emulated: its steps were timed while no other machine computed, and are slept."
 
 
 def mini_batch_html(run: MiniBatchRun) -> str:
     """The page as text."""
-    kind = f"wirewise run salientpp \N{MIDDLE DOT} {run.dataset}, {run.workers} machines at {run.link}"
-    sections = [
-        shell.head(kind, _sentence(run)),
-        _cards(run),
-        _epochs(run),
-        _stages(run),
-        _binding(run),
-        _bytes(run),
-        _policies(run),
-        _notes(run),
-    ]
-    return shell.page(f"{run.dataset}: mini-batches", sections)
+    sections = [_stages(run), _binding(run), _bytes(run), _policies(run)]
+    return comparison_html(mini_batch_comparison(run), f"{run.dataset}: mini-batches", sections)
+
+
+def mini_batch_comparison(run: MiniBatchRun) -> Comparison:
+    """The modes, with rows and bytes of all machines in an epoch."""
+    best = _fastest(run)
+    return Comparison(
+        kind=f"wirewise run salientpp \N{MIDDLE DOT} {run.dataset}, {run.workers} machines at {run.link}",
+        sentence=_sentence(run),
+        cards=_cards(run),
+        title="Epochs",
+        lead=f"Medians; the dashed line is what the model says of {best}. Model: the longer of link and processors in "
+        "a pipeline, otherwise their sum. Sent: ids, rows and neighbours of all machines in an epoch.",
+        goal=run.modes[best].predicted_s,
+        what="mode",
+        variants={name: _variant(name, one, best) for name, one in run.modes.items()},
+        notes=_notes(run),
+    )
 
 
 def _fastest(run: MiniBatchRun) -> str:
     return min(run.modes, key=lambda name: run.modes[name].epoch_s)
 
 
-def _first(run: MiniBatchRun) -> str:
-    return next(iter(run.modes))
-
-
-def _allowed(run: MiniBatchRun, one: MiniBatchRecord) -> float | None:
-    """Speed over the first mode by the model."""
-    return run.modes[_first(run)].predicted_s / one.predicted_s if one.predicted_s > 0 else None
-
-
 def _sentence(run: MiniBatchRun) -> str:
-    best, first = _fastest(run), _first(run)
+    best, first = _fastest(run), next(iter(run.modes))
     took = seconds(run.modes[best].epoch_s)
     how = ", with computing emulated" if run.processors == "own" else ""
     if best == first:
-        return f"{best} is the fastest of {len(run.modes)} modes: {took} an epoch{how}."
+        return f"{fastest(best, len(run.modes), 'mode', f'{took} an epoch')}{how}."
     return f"An epoch takes {took} with {best}, {factor(run.modes[best].speedup)} as fast as {first}{how}."
 
 
-def _cards(run: MiniBatchRun) -> str:
-    name = _fastest(run)
-    best, first = run.modes[name], run.modes[_first(run)]
+def _cards(run: MiniBatchRun) -> tuple[tuple[str, str, str], ...]:
+    name, reference = _fastest(run), next(iter(run.modes))
+    best, first = run.modes[name], run.modes[reference]
+    allowed = first.predicted_s / best.predicted_s if best.predicted_s > 0 else None
     less = first.bytes_sent / best.bytes_sent if best.bytes_sent else None
-    return shell.cards(
-        [
-            ("Fastest epoch", seconds(best.epoch_s), f"{name}, {run.batches} batches on each machine"),
-            (f"Faster than {_first(run)}", factor(best.speedup), f"the model allows {factor(_allowed(run, best))}"),
-            ("Rows from the cache", f"{100 * best.hit_rate:.0f} %", f"of other machines' rows, alpha {run.alpha:g}"),
-            ("Fewer bytes of rows", factor(less), f"{size(best.bytes_sent)} an epoch, all machines"),
-            *_trained(best, _first(run), first),
-        ]
+    cards = (
+        ("Fastest epoch", seconds(best.epoch_s), f"{name}, {run.batches} batches on each machine"),
+        (f"Faster than {reference}", factor(best.speedup), f"the model allows {factor(allowed)}"),
+        ("Rows from the cache", f"{100 * best.hit_rate:.0f} %", f"of other machines' rows, alpha {run.alpha:g}"),
+        ("Fewer bytes of rows", factor(less), f"{size(best.bytes_sent)} an epoch, all machines"),
     )  # fmt: skip
-
-
-def _trained(best: MiniBatchRecord, name: str, first: MiniBatchRecord) -> list[tuple[str, str, str]]:
     if best.accuracy is None:
-        return []
-    return [("Test accuracy", _accuracy(best), f"{name}: {_accuracy(first)}")]
+        return cards
+    return (*cards, ("Test accuracy", _accuracy(best), f"{reference}: {_accuracy(first)}"))
 
 
 def _accuracy(one: MiniBatchRecord) -> str:
     return "not trained" if one.accuracy is None else f"{100 * one.accuracy:.1f} %"
 
 
-def _epochs(run: MiniBatchRun) -> str:
-    name = _fastest(run)
-    bars = [
-        Bar(mode, one.epoch_s, f"{factor(one.speedup)}, model {seconds(one.predicted_s)}", colour)
-        for mode, one in run.modes.items()
-        for colour in ["c2" if mode == name else "c1"]
-    ]
-    chart = bars_chart(bars, "Epoch of each mode", run.modes[name].predicted_s)
-    lead = f"Medians; the dashed line is what the model says of {name}."
-    return shell.section("Epochs", lead, f"<figure>{chart}</figure>" if chart else "")
+def _variant(name: str, one: MiniBatchRecord, best: str) -> Variant:
+    epoch, model, speed = seconds(one.epoch_s), seconds(one.predicted_s), factor(one.speedup)
+    return Variant(
+        length=one.epoch_s,
+        words=f"{epoch} ({speed}, model {model})",
+        colour=best_of(name, best),
+        cells={
+            "epoch": epoch,
+            "speed": speed,
+            "model": model,
+            "over the model": signed(one.epoch_s / one.predicted_s - 1) if one.predicted_s > 0 else "",
+            "binds": one.binding,
+            "rows fetched": f"{one.remote_rows:,}",
+            "cache hits": f"{100 * one.hit_rate:.1f} %",
+            "sent": size(one.bytes_sent + one.sampling_bytes),
+            "test accuracy": _accuracy(one),
+        },
+    )
 
 
 def _stages(run: MiniBatchRun) -> str:
-    chart = stages_chart(run.modes, run.batches)
+    each = {name: one.epoch_s / max(run.batches, 1) for name, one in run.modes.items()}
+    rows = [
+        Stack(name, one.stage_s, f"{seconds(each[name])} a batch", each[name])
+        for name, one in run.modes.items()
+    ]
+    colours = {stage: colour for stage, (colour, _) in _STAGES.items()}
+    chart = stacks_chart(rows, colours, "Time of each stage of a batch by mode")
     lead = (
         "Medians of a batch on machine 0. In a pipeline stages of different batches go on at the same time: the mark "
         "says after what time the next batch came. "
     ) + (
         f"Here {_EMULATED}" if run.processors == "own" else "Machines share the processors of this computer."
     )
-    return shell.section(
-        "Stages of a batch", lead, f"{stages_legend()}<figure>{chart}</figure>" if chart else ""
-    )
+    legend = shell.legend({f"{stage}: {what}": f"p-{colour}" for stage, (colour, what) in _STAGES.items()})
+    return shell.section("Stages of a batch", lead, shell.figure(chart, legend))
 
 
 def _binding(run: MiniBatchRun) -> str:
     rows = [
-        [
+        (
             name,
-            one.binding,
             max(one.stage_s, key=lambda stage: one.stage_s[stage]),
-            seconds(one.epoch_s),
             seconds(one.link_s),
             seconds(one.cpu_s),
-            seconds(one.predicted_s),
-            signed(one.epoch_s / one.predicted_s - 1) if one.predicted_s > 0 else "",
-        ]
+            seconds(one.slept_s),
+        )
         for name, one in run.modes.items()
     ]
-    titles = ["mode", "binds", "longest stage", "epoch", "link", "processors", "model", "over the model"]
     lead = (
         "Link: what the busiest machine's ids, rows and gradients take at the link's rate, with headers. Processors: "
-        "computing of all machines over the processors that they share here. Model: the longer of both in a pipeline, "
-        "otherwise their sum."
+        "computing of all machines over the processors that they share here. Accelerator: what is slept in its place."
     )
+    titles = ("mode", "longest stage", "link", "processors", "accelerator")
     return shell.section("What binds an epoch", lead, shell.table(titles, rows))
 
 
 def _bytes(run: MiniBatchRun) -> str:
     rows = [
-        [
+        (
             name,
-            f"{one.remote_rows:,}",
-            f"{100 * one.hit_rate:.1f} %",
             size(one.bytes_predicted),
             size(one.bytes_sent),
             signed(one.bytes_sent / one.bytes_predicted - 1) if one.bytes_predicted else "",
             size(one.sampling_bytes),
             size(one.gradient_bytes),
-            _accuracy(one),
-        ]
+        )
         for name, one in run.modes.items()
     ]
-    titles = [
-        "mode", "rows fetched", "cache hits", "predicted", "sent", "over prediction", "neighbours", "gradients",
-        "test accuracy",
-    ]  # fmt: skip
     lead = (
-        "Of all machines in an epoch. Predicted: ids and rows that the cache plan expects, before training. "
-        "Neighbours: what machines tell each other to sample, where each has the edges of its own nodes only."
+        "All machines in an epoch. Predicted: ids and rows that the cache plan expects, before training. "
+        "Neighbours: what machines tell each other to sample, where each has the edges of its own nodes only. "
+        f"The plan expects the cache to leave {100 * run.predicted_remaining:.1f} % of the remote rows."
     )
+    titles = ("mode", "predicted", "ids and rows", "over prediction", "neighbours", "gradients")
     return shell.section("Bytes", lead, shell.table(titles, rows))
 
 
@@ -159,17 +163,16 @@ def _policies(run: MiniBatchRun) -> str:
         for name, left in run.policies.items()
     ]
     lead = "Share of the remote rows that each policy leaves to fetch, by alpha: what share of all nodes caches hold."
-    return shell.section(
-        "Cache policies", lead, shell.table(["policy", *(f"alpha {a}" for a in alphas)], rows)
-    )
+    titles = ["policy", *(f"alpha {alpha}" for alpha in alphas)]
+    return shell.section("Cache policies", lead, shell.table(titles, rows))
 
 
-def _notes(run: MiniBatchRun) -> str:
+def _notes(run: MiniBatchRun) -> tuple[str, ...]:
     where = "on every machine" if run.topology == "replicated" else "partitioned"
     hosts = f"on {run.hosts or run.workers} hosts of a lab with links of {run.link}"
     if run.link == "loopback":
         hosts = "that talk over loopback, which no link shapes"
-    told = [
+    told = (
         f"The graph is {where}, features are partitioned; all modes take the same batches.",
         f"Machines are processes {hosts}; "
         + (_EMULATED if run.processors == "own" else f"all compute on this computer ({run.device})."),
@@ -178,6 +181,5 @@ def _notes(run: MiniBatchRun) -> str:
         else "",
         f"The sampler draws {run.sampler_edges_per_s / 1e6:.1f} million edges a second on one thread.",
         f"Compressed gradients travel by {run.codec}." if run.codec else "",
-    ]
-    items = "".join(f"<li>{text}</li>" for text in told if text)
-    return shell.section("Notes", "", f'<ul class="how">{items}</ul>')
+    )
+    return tuple(text for text in told if text)

@@ -6,7 +6,7 @@ from html import escape
 from importlib import resources
 
 from wirewise.report import figures, lines, svg
-from wirewise.report.figures import Comparison
+from wirewise.report.figures import ModePair
 from wirewise.report.summary import network_words, summary_sentence
 from wirewise.results import RunResult
 
@@ -62,7 +62,7 @@ def _bars(result: RunResult) -> str:
         top, kind = 78 + step * row, lines.colour(result, name)
         high = min(30.0, step - 22)
         wide = 0.72 * (right - left) * mode.epoch_s / longest
-        speedup = Comparison.of(result, name).speedup_epoch
+        speedup = ModePair.of(result, name).speedup_epoch
         parts.append(svg.text(left, top + 12, f"{name}, {figures.seconds(mode.epoch_s)}", f"label {kind}"))
         parts.append(svg.rect(left, top + 19, wide, high, f"bar {kind}"))
         if name != reference and speedup is not None:
@@ -79,7 +79,7 @@ def _facts(result: RunResult) -> list[str]:
     name = figures.focus_name(result)
     if name is None:
         return []
-    both, reference = Comparison.of(result, name), figures.reference_name(result)
+    both, reference = ModePair.of(result, name), figures.reference_name(result)
     facts = []
     if both.bytes_ratio is not None:
         sent, instead = figures.size(both.mode.bytes_sent), figures.size(both.reference.bytes_sent)

@@ -8,7 +8,7 @@ from wirewise.plans import Plan
 from wirewise.report import shell, svg
 from wirewise.report.figures import percent, seconds
 from wirewise.report.plan import plan_html
-from wirewise.report.waterfall import KIND_COLOURS, Box, lanes_chart, legend, stacked
+from wirewise.report.waterfall import KIND_COLOURS, Box, lanes_chart, stacked
 from wirewise.sim.prediction import COMMUNICATING, Prediction
 
 __all__ = ["prediction_html"]
@@ -75,7 +75,8 @@ def _timeline(found: Prediction) -> str:
         "in a lane at the same time lies below each other. Ranks that do the same share a row."
         + (f" {left} rows are not shown." if left else "")
     )
-    return shell.section("Timeline", lead, f"{legend(colours)}<figure>{chart}</figure>" if chart else "")
+    legend = shell.legend({phase: f"p-{colour}" for phase, colour in colours.items()})
+    return shell.section("Timeline", lead, shell.figure(chart, legend))
 
 
 def _rows(found: Prediction) -> dict[str, dict[str, list[Box]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -79,16 +80,10 @@ def analysis_object(trace: Trace, analysis: Analysis) -> dict[str, Any]:
             for row in analysis.what_ifs
         ],
         "link_sensitivity": [
-            {
-                "host": one.host,
-                "s_per_byte_per_s": one.s_per_byte_per_s,
-                "s_for_twice_the_rate": one.s_for_twice_the_rate,
-                "kink_factor": finite(one.kink_factor),
-            }
-            for one in analysis.link_sensitivity
+            {**asdict(one), "kink_factor": finite(one.kink_factor)} for one in analysis.link_sensitivity
         ],
         "op_sensitivity": [
-            {"name": one.name, "rank": one.rank, "s_per_s": one.s_per_s, "kink_s": one.kink_s}
+            {name: value for name, value in asdict(one).items() if name != "op"}
             for one in analysis.op_sensitivity
         ],
     }
@@ -110,11 +105,5 @@ def _rank(number: int, parts: Breakdown) -> dict[str, Any]:
 
 
 def _prediction(found: StepPrediction) -> dict[str, Any]:
-    return {
-        "predicted_step_s": found.predicted_step_s,
-        "p50_s": found.p50_s,
-        "p95_s": found.p95_s,
-        "ci95_s": list(found.ci95_s),
-        "ranks": found.ranks,
-        "breakdown": msgspec.to_builtins(found.breakdown),
-    }
+    names = ("predicted_step_s", "p50_s", "p95_s", "ci95_s", "ranks", "breakdown")
+    return {name: msgspec.to_builtins(getattr(found, name)) for name in names}

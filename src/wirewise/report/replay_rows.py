@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from wirewise.report import svg
-from wirewise.report.figures import MINUS, MISSING, finite, percent, seconds, significant
+from wirewise.report.figures import MISSING, finite, percent, seconds, signed, significant
 from wirewise.sim.analysis import Analysis
 from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.diagnose import words
@@ -50,12 +50,6 @@ class Rows(NamedTuple):
 
     titles: list[str]
     rows: list[list[str]]
-
-
-def signed(share: float) -> str:
-    """A share as a percentage with its sign and one decimal."""
-    text = f"{abs(100 * share):.1f}"
-    return f"{'' if text == '0.0' else '+' if share > 0 else MINUS}{text} %"
 
 
 def rank_rows(trace: Trace, analysis: Analysis) -> Rows:

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 
 from wirewise.files import atomic_file
 
-__all__ = ["cards", "head", "page", "section", "table", "unbroken", "write_page"]
+__all__ = [
+    "ROOMY",
+    "cards",
+    "explained",
+    "figure",
+    "head",
+    "legend",
+    "notes",
+    "page",
+    "section",
+    "table",
+    "terms",
+    "unbroken",
+    "write_page",
+]
 
-_NUMBER = re.compile(r"[-+\N{MINUS SIGN}\N{EN DASH}\d]")
+ROOMY = 3
+"""Most columns of a table that has room for the meanings of its rows."""
+_NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\.?\d")
+_NOTHING = ("", "-", "\N{EN DASH}")
 
 
 def page(title: str, sections: Iterable[str], *, style: str = "", script: str = "") -> str:
     """A whole page; the sections are HTML, the title is text.
 
     Args:
-        title: Of the window.
-        sections: In their order.
-        style: More rules, after those of all pages.
-        script: More script, after that of all pages.
+        title: Text of the browser's window.
+        sections: HTML of the page in its order.
+        style: Rules that follow those of all pages.
+        script: Script that follows that of all pages.
     """
     assets = resources.files("wirewise.report")
     style = (assets / "colours.css").read_text("utf-8") + (assets / "page.css").read_text("utf-8") + style
@@ -61,14 +78,51 @@ def section(title: str, lead: str, body: str) -> str:
     return f"<section><h2>{title}</h2>{told}{body}</section>" if body else ""
 
 
+def figure(chart: str, legend: str = "") -> str:
+    """A drawing below its legend, from HTML; empty where there is no drawing."""
+    return f"{legend}<figure>{chart}</figure>" if chart else ""
+
+
+def legend(colours: Mapping[str, str], remark: str = "") -> str:
+    """Meanings of colours, from text.
+
+    Args:
+        colours: CSS class of the colour of each meaning.
+        remark: Text that follows, without a colour.
+    """
+    items = "".join(f'<li><i class="chip {kind}"></i>{escape(name)}</li>' for name, kind in colours.items())
+    return f'<ul class="legend">{items}{f"<li>{escape(remark)}</li>" if remark else ""}</ul>'
+
+
+def notes(title: str, sentences: Iterable[str], facts: Mapping[str, str] | None = None) -> str:
+    """A section of sentences and of facts by name, from text; empty without both."""
+    items = "".join(f"<li>{escape(unbroken(text))}</li>" for text in sentences)
+    return section(title, "", (f'<ul class="how">{items}</ul>' if items else "") + terms(facts or {}))
+
+
+def terms(meanings: Mapping[str, str], kind: str = "") -> str:
+    """Names with what they mean, from text; a command is set as code.
+
+    Args:
+        meanings: Meaning or value of each name.
+        kind: CSS class of the list.
+    """
+    rows = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{f'<code>{escape(text)}</code>' if name == 'command' else escape(text)}"
+        "</dd></div>"
+        for name, text in meanings.items()
+    )
+    return f'<dl class="{kind}">{rows}</dl>' if rows else ""
+
+
 def cards(figures: Iterable[tuple[str, str, str]]) -> str:
-    """Title, large figure and detail of each card, from text."""
+    """Title, large figure and detail of each card, from text; empty without cards."""
     body = "".join(
         f'<div class="card"><h3>{escape(title)}</h3><p class="big">{escape(value)}</p>'
         f"<p>{escape(unbroken(detail))}</p></div>"
         for title, value, detail in figures
     )
-    return f'<div class="cards">{body}</div>'
+    return f'<div class="cards">{body}</div>' if body else ""
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -76,8 +130,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = [list(row) for row in rows]
     if not cells:
         return ""
-    right = [any(_NUMBER.match(row[i]) for row in cells) for i in range(len(titles))]
-    right[0] = False
+    right = [i > 0 and _figures(row[i] for row in cells) for i in range(len(titles))]
 
     def line(tag: str, row: Sequence[str]) -> str:
         return "".join(
@@ -92,6 +145,43 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
+def _figures(cells: Iterable[str]) -> bool:
+    """Whether at least half of the cells that say something begin with a number."""
+    told = [cell.strip() for cell in cells if cell.strip() not in _NOTHING]
+    return 2 * sum(bool(_NUMBER.match(cell)) for cell in told) >= len(told)
+
+
+def explained(
+    columns: Mapping[str, str], rows: Iterable[tuple[str, Sequence[str], str]], kind: str = ""
+) -> str:
+    """A table with a row a measure: its name, a figure for each column, what it means.
+
+    The meanings are left out where the columns take their room, and on narrow screens.
+
+    Args:
+        columns: CSS class of the colour of each column's title.
+        rows: Name as HTML, figures and meaning as text.
+        kind: CSS class of the table.
+    """
+    head = "".join(
+        f'<th scope="col" class="num"><span class="mode {colour}">{escape(name)}</span></th>'
+        for name, colour in columns.items()
+    )
+    body = "".join(
+        f'<tr><th scope="row">{name}</th>'
+        + "".join(f'<td class="num">{escape(cell)}</td>' for cell in cells)
+        + f'<td class="meaning">{escape(meaning)}</td></tr>'
+        for name, cells, meaning in rows
+    )
+    many = " many" if len(columns) > ROOMY else ""
+    return (
+        f'<div class="scroll"><table class="modes {kind}{many}"><thead><tr><td></td>{head}<td class="meaning"></td>'
+        f"</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
 def unbroken(text: str) -> str:
     """The text with numbers tied to their units, so that no line ends between them."""
-    return re.sub(r"(?<=\d) (?=(?:%|us|ms|s|min|h|[kMGT]?bit/s|points)\b|%)", "\N{NO-BREAK SPACE}", text)
+    return re.sub(
+        r"(?<=\d) (?=(?:%|us|ms|s|min|h|[kMGT]?bit/s|[kMGT]?B|points)\b|%)", "\N{NO-BREAK SPACE}", text
+    )

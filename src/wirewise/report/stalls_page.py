@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wirewise.cost.stalls import Amount
-from wirewise.report import shell
+from wirewise.report.comparison_page import comparison_html
 from wirewise.report.figures import seconds
-from wirewise.report.replay_bars import Bar, bars_chart
+from wirewise.results import Comparison, Variant
 
 __all__ = ["stalls_html"]
 
@@ -17,7 +17,7 @@ _COLOURS = {
     "network": "p-wire",
     "prep": "p-pack",
     "fetch": "p-pack",
-    "total": "p-plan",
+    "total": "c0",
 }
 
 
@@ -26,34 +26,34 @@ def stalls_html(kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], no
 
     Args:
         kind: What was measured, in a few words.
-        sentence: The main finding.
+        sentence: Main finding in one sentence.
         rows: Name and seconds of each part of a step; the last one is the total.
         notes: What a reader should know, and how a replay agrees.
     """
-    total = rows[-1][1].mean_s
-    bars = [
-        Bar(name, max(amount.mean_s, 0.0), _share(amount.mean_s, total), _COLOURS.get(name, "p-other"))
-        for name, amount in rows
-    ]
-    table = [
-        (name, seconds(amount.mean_s), " to ".join(map(seconds, amount.ci95_s)), _share(amount.mean_s, total))
-        for name, amount in rows
-    ]
-    told = [(note,) for note in notes]
-    return shell.page(
-        "Stalls",
-        [
-            shell.head(f"wirewise stalls \N{MIDDLE DOT} {kind}", sentence),
-            shell.section(
-                "Where a step stalls",
-                "Measured by runs that differ in one thing; the parts add up to the step.",
-                bars_chart(bars, "Parts of a step", total)
-                + shell.table(("part", "a step", "95 % interval", "of the step"), table),
-            ),
-            shell.section("Notes", "", shell.table(("of these figures",), told)),
-        ],
+    total_s = rows[-1][1].mean_s
+    found = Comparison(
+        kind=f"wirewise stalls \N{MIDDLE DOT} {kind}",
+        sentence=sentence,
+        title="Where a step stalls",
+        lead="Measured by runs that differ in one thing; the parts add up to the step.",
+        goal=total_s,
+        what="part",
+        variants={name: _variant(name, amount, total_s) for name, amount in rows},
+        notes=tuple(notes),
     )
+    return comparison_html(found, "Stalls")
 
 
-def _share(part_s: float, total_s: float) -> str:
-    return f"{100 * part_s / total_s:.1f} %" if total_s > 0 else ""
+def _variant(name: str, amount: Amount, total_s: float) -> Variant:
+    share = f"{100 * amount.mean_s / total_s:.1f} %" if total_s > 0 else ""
+    mean = seconds(amount.mean_s)
+    return Variant(
+        length=amount.mean_s,
+        words=f"{mean} ({share})" if share else mean,
+        colour=_COLOURS.get(name, "p-other"),
+        cells={
+            "a step": mean,
+            "95 % interval": " to ".join(map(seconds, amount.ci95_s)),
+            "of the step": share,
+        },
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+
 from wirewise import units
 from wirewise.report import figures
-from wirewise.report.figures import Comparison
+from wirewise.report.figures import ModePair
 from wirewise.results import ModeResult, RunResult
 
 __all__ = ["network_words", "summary_sentence", "to_json_object"]
@@ -19,13 +21,13 @@ _ALIKE = 0.02
 def summary_sentence(result: RunResult) -> str:
     """What the run found, in plain words that are true of any result."""
     reference, name = figures.reference_name(result), figures.focus_name(result)
-    place = f"{result.dataset} on {_count(result.workers, 'worker')} {network_words(result)}"
+    place = f"{result.dataset} on {figures.count(result.workers, 'worker')} {network_words(result)}"
     if not result.modes:
         return f"No mode was trained: {place}."
     if name is None:
         mode = result.modes[reference]
         return f"{place}: {reference} took {figures.seconds(mode.epoch_s)} an epoch{_alone(mode)}."
-    both = Comparison.of(result, name)
+    both = ModePair.of(result, name)
     said = [
         _epoch_words(name, reference, both),
         _bytes_words(both),
@@ -48,7 +50,7 @@ def network_words(result: RunResult) -> str:
     rate = (
         "" if result.link_bytes_per_s is None else f" with {units.format_rate(result.link_bytes_per_s)} links"
     )
-    return f"in a lab of {_count(result.hosts, 'host')}{rate}"
+    return f"in a lab of {figures.count(result.hosts, 'host')}{rate}"
 
 
 def to_json_object(result: RunResult) -> dict[str, Any]:
@@ -57,13 +59,9 @@ def to_json_object(result: RunResult) -> dict[str, Any]:
     What is undefined or not finite is None. `accuracy` is a fraction, `accuracy_delta_points` in points.
     """
     name = figures.focus_name(result)
-    both = None if name is None else Comparison.of(result, name)
+    both = None if name is None else ModePair.of(result, name)
     return {
-        "dataset": result.dataset,
-        "workers": result.workers,
-        "network": result.network,
-        "link_bytes_per_s": result.link_bytes_per_s,
-        "epochs": result.epochs,
+        **_finite(msgspec.to_builtins(msgspec.structs.replace(result, modes={}))),
         "modes": {key: _mode_object(mode) for key, mode in result.modes.items()},
         "speedup_epoch": both and both.speedup_epoch,
         "speedup_time_to_loss": both and both.speedup_time_to_loss,
@@ -71,31 +69,24 @@ def to_json_object(result: RunResult) -> dict[str, Any]:
         "bytes_ratio": both and both.bytes_ratio,
         "compared_mode": name,
         "reference": figures.reference_name(result),
-        "hosts": result.hosts,
-        "model": result.model,
-        "hidden": result.hidden,
-        "layers": result.layers,
-        "seed": result.seed,
-        "graph": {key: figures.finite(value) for key, value in result.graph.items()},
-        "environment": dict(result.environment),
-        "notes": list(result.notes),
         "summary": summary_sentence(result),
     }
 
 
 def _mode_object(mode: ModeResult) -> dict[str, Any]:
-    return {
-        "epoch_s": figures.finite(mode.epoch_s),
-        "epoch_s_quartiles": [figures.finite(value) for value in mode.epoch_s_quartiles],
-        "time_to_reference_loss_s": figures.finite(mode.time_to_reference_loss_s),
-        "final_loss": figures.finite(mode.final_loss),
-        "accuracy": figures.accuracy_of(mode),
-        "bytes_sent": mode.bytes_sent,
-        "kernel_bytes_sent": mode.kernel_bytes_sent,
-        "mean_bits": figures.finite(mode.mean_bits),
-        "peak_memory_bytes": list(mode.peak_memory_bytes),
-        "memory_model_bytes": list(mode.memory_model_bytes),
-    }
+    """All figures of a mode but those of single epochs."""
+    found = msgspec.to_builtins(msgspec.structs.replace(mode, epochs=[]))
+    del found["epochs"]
+    return {**_finite(found), "accuracy": figures.accuracy_of(mode)}
+
+
+def _finite(value: Any) -> Any:
+    """The value with None in place of numbers that are not finite, also inside of it."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return figures.finite(value) if isinstance(value, float) else value
 
 
 def _alone(mode: ModeResult) -> str:
@@ -105,7 +96,7 @@ def _alone(mode: ModeResult) -> str:
     return f"{reached}{lost}; no other mode was trained, so there is nothing to compare"
 
 
-def _epoch_words(name: str, reference: str, both: Comparison) -> str:
+def _epoch_words(name: str, reference: str, both: ModePair) -> str:
     mine, other = figures.seconds(both.mode.epoch_s), figures.seconds(both.reference.epoch_s)
     speedup = both.speedup_epoch
     if speedup is None:
@@ -119,7 +110,7 @@ def _epoch_words(name: str, reference: str, both: Comparison) -> str:
     return f"{name} was slower than {reference}, at {slower} the time per epoch ({mine} instead of {other})"
 
 
-def _bytes_words(both: Comparison) -> str:
+def _bytes_words(both: ModePair) -> str:
     quotient = both.bytes_ratio
     if quotient is None:
         return ""
@@ -130,7 +121,7 @@ def _bytes_words(both: Comparison) -> str:
     return f"sent {figures.factor(1 / quotient)} the bytes"
 
 
-def _loss_words(reference: str, both: Comparison) -> str:
+def _loss_words(reference: str, both: ModePair) -> str:
     if not math.isfinite(both.mode.final_loss):
         return "diverged (its loss is no number any more)"
     if both.reference.time_to_reference_loss_s is None:
@@ -144,7 +135,7 @@ def _loss_words(reference: str, both: Comparison) -> str:
     return f"came within 1 % of the final loss of {reference} after {times}{gained}"
 
 
-def _accuracy_words(both: Comparison) -> str:
+def _accuracy_words(both: ModePair) -> str:
     delta = both.accuracy_delta_points
     if delta is None:
         return "test accuracy was not compared"
@@ -154,7 +145,3 @@ def _accuracy_words(both: Comparison) -> str:
         return f"reached the same test accuracy ({figures.percent(mine)})"
     more = "higher" if delta > 0 else "lower"
     return f"its test accuracy is {abs(delta):.2f} points {more} {detail}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 __all__ = [
     "Frame",
     "Scale",
+    "across",
+    "apart",
     "axes",
+    "circle",
     "document",
+    "grid",
     "number",
     "polyline",
     "rect",
@@ -73,7 +78,7 @@ def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start"
 
 def text_width(content: str, pixels: float = 12.0) -> float:
     """About the width of a text in a sans-serif font of that size; errs on the wide side."""
-    return 0.58 * pixels * len(content)
+    return 0.62 * pixels * len(content)
 
 
 def rect(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
@@ -83,6 +88,17 @@ def rect(x: float, y: float, width: float, height: float, kind: str, tip: str = 
         f'<rect x="{number(x)}" y="{number(y)}" width="{max(width, 0):.2f}" height="{max(height, 0):.2f}" '
         f'class="{kind}"{shown}/>'
     )
+
+
+def circle(x: float, y: float, radius: float, kind: str, tip: str = "") -> str:
+    """A dot; `tip` is shown when the pointer is on it."""
+    shown = f' data-tip="{escape(tip)}"' if tip else ""
+    return f'<circle cx="{number(x)}" cy="{number(y)}" r="{radius:g}" class="{kind}"{shown}/>'
+
+
+def across(frame: Frame, y: float, kind: str) -> str:
+    """A line from the left to the right of a frame."""
+    return f'<path d="M{number(frame.left)} {number(y)}H{number(frame.right)}" class="{kind}"/>'
 
 
 def polyline(dots: Sequence[tuple[float, float]], kind: str) -> str:
@@ -104,21 +120,47 @@ def axes(
 
     `whole`: the x axis counts things, so that only whole numbers stand at it.
     """
-    parts = []
-    for value in ticks(y.low, y.high):
-        if value < 0 <= y.low + 0.5 * (y.high - y.low):
-            # The margin below a positive quantity is room for labels, not for values.
-            continue
-        at = y(value)
-        parts.append(f'<path d="M{number(frame.left)} {number(at)}H{number(frame.right)}" class="grid"/>')
-        parts.append(text(frame.left - 8, at + 4, y_format.format(value), "tick", "end"))
-    for value in ticks(x.low, x.high, 6, whole=whole):
-        parts.append(text(x(value), frame.bottom + 18, f"{value:g}", "tick", "middle"))
-    parts.append(
-        f'<path d="M{number(frame.left)} {number(frame.bottom)}H{number(frame.right)}" class="axis"/>'
-    )
-    parts.append(text(frame.right, frame.bottom + 36, x_title, "tick", "end"))
-    return "".join(parts)
+    # The margin below a positive quantity is room for labels, not for values.
+    least = 0.0 if y.low < 0 <= y.low + 0.5 * (y.high - y.low) else y.low
+    up = {y(value): y_format.format(value) for value in ticks(y.low, y.high) if value >= least}
+    along = {x(value): f"{value:g}" for value in ticks(x.low, x.high, 6, whole=whole)}
+    return grid(frame, along, up, x_title)
+
+
+def grid(frame: Frame, along: Mapping[float, str], up: Mapping[float, str], x_title: str) -> str:
+    """Axes of a chart whose values are known.
+
+    Args:
+        frame: Area of the plot.
+        along: Text at each place of the x axis, in pixels.
+        up: Text at each place of the y axis, in pixels.
+        x_title: Title of the x axis.
+    """
+    lines = [
+        across(frame, at, "grid") + text(frame.left - 8, at + 4, told, "tick", "end")
+        for at, told in up.items()
+    ]
+    values = [text(at, frame.bottom + 18, told, "tick", "middle") for at, told in along.items()]
+    title = text(frame.right, frame.bottom + 36, x_title, "tick", "end")
+    return "".join([*lines, *values, across(frame, frame.bottom, "axis"), title])
+
+
+def apart(heights: Sequence[float], bottom: float, least: float = 14.0) -> list[float]:
+    """The heights in their order, moved so far that names there do not lie on each other.
+
+    Args:
+        heights: Places wished for, in pixels from the top.
+        bottom: Largest place that is taken.
+        least: Pixels between two names.
+    """
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    placed = list(heights)
+    for above, below in pairwise(order):
+        placed[below] = max(placed[below], placed[above] + least)
+    placed[order[-1]] = min(placed[order[-1]], bottom)
+    for below, above in pairwise(reversed(order)):
+        placed[above] = min(placed[above], placed[below] - least)
+    return placed
 
 
 def thin(length: int, most: int) -> list[int]:

@@ -8,11 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from wirewise.report import figures
-from wirewise.report.measures import measures
-from wirewise.report.summary import summary_sentence
-from wirewise.results import RunResult
+from wirewise.report.page import modes_comparison
+from wirewise.results import Comparison, RunResult
 
-__all__ = ["modes_table", "plain_console", "print_result"]
+__all__ = ["plain_console", "print_result"]
 
 _PIPE_WIDTH = 200
 """Columns where there is no terminal: wide enough that no cell wraps."""
@@ -31,25 +30,23 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
 
     Args:
         result: What to show.
-        console: Where to write; by default standard output.
+        console: Console to write to; by default standard output.
     """
-    console = console or plain_console()
+    console, found = console or plain_console(), modes_comparison(result)
     # The first line is one line in a pipe too: programs read it.
-    console.print(Text(summary_sentence(result), style="bold"), soft_wrap=not console.is_terminal)
+    console.print(Text(found.sentence, style="bold"), soft_wrap=not console.is_terminal)
     if result.modes:
         console.print()
-        console.print(modes_table(result))
+        console.print(_table(found, figures.focus_name(result)))
     for note in result.notes:
         console.print(Text(f"Note: {note}"), soft_wrap=not console.is_terminal)
 
 
-def modes_table(result: RunResult) -> Table:
-    """One row a measure, one column a mode."""
+def _table(found: Comparison, focus: str | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("")
-    focus = figures.focus_name(result)
-    for name in result.modes:
-        table.add_column(Text(name), justify="right", style="bold" if name == focus else "", no_wrap=True)
-    for measure in measures(result):
-        table.add_row(Text(measure.label), *(Text(cell) for cell in measure.cells))
+    for title in found.titles:
+        style = "bold" if title == focus else ""
+        table.add_column(Text(title), justify="right" if title else "left", style=style, no_wrap=bool(title))
+    for row in found.rows:
+        table.add_row(*map(Text, row))
     return table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from wirewise.report import shell
 from wirewise.report.usage_rows import idle_rows, use_rows
@@ -16,14 +15,12 @@ __all__ = ["usage_html"]
 
 def usage_html(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> str:
     """Page of a trace that is not replayed, as text."""
-    idle = idle_rows(uses)
-    notes = "".join(f"<li>{escape(text)}</li>" for text in trace.notes)
     sections = [
         shell.head(f"wirewise trace \N{MIDDLE DOT} {len(uses)} ranks recorded", verdict.sentence),
         shell.section(
             "Where a step goes", "Mean step of each rank, as recorded.", shell.table(*use_rows(uses))
         ),
-        shell.section("Why devices are idle", "Of their time.", shell.table(*idle)) if idle.rows else "",
-        shell.section("Notes", "", f'<ul class="how">{notes}</ul>') if notes else "",
+        shell.section("Why devices are idle", "Share of their time.", shell.table(*idle_rows(uses))),
+        shell.notes("Notes", trace.notes),
     ]
     return shell.page(f"Trace of {len(uses)} ranks", sections)

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from html import escape
 from typing import NamedTuple
 
-from wirewise.report import figures, svg
+from wirewise.report import figures, shell, svg
 from wirewise.report.svg import Scale
 from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Op, Trace
 from wirewise.trace.segments import pieces
 
-__all__ = [
-    "KIND_COLOURS",
-    "Box",
-    "lanes_chart",
-    "legend",
-    "shown_ranks",
-    "stacked",
-    "waterfall",
-    "waterfall_legend",
-]
+__all__ = ["KIND_COLOURS", "Box", "lanes_chart", "shown_ranks", "stacked", "waterfall", "waterfall_legend"]
 
 KIND_COLOURS = {
     "forward": "central",
@@ -67,20 +57,16 @@ def shown_ranks(trace: Trace, also: int | None) -> list[int]:
 
 
 def waterfall(
-    trace: Trace,
-    step: int,
-    critical: Collection[tuple[int, int]],
-    ranks: list[int],
-    width: float = 1000,
+    trace: Trace, step: int, critical: Collection[tuple[int, int]], ranks: list[int], width: float = 1000
 ) -> str:
     """The step as SVG; empty where nothing of it was recorded.
 
     Args:
-        trace: On aligned clocks.
-        step: Its number.
+        trace: Trace on aligned clocks.
+        step: Number of the step.
         critical: Ops on the critical path, as (rank, place in its list).
-        ranks: Which to show.
-        width: Of the picture, in its own pixels.
+        ranks: Ranks that are shown.
+        width: Width of the picture in its own pixels.
     """
     matches = match(trace)
     starts = {
@@ -105,9 +91,9 @@ def lanes_chart(
     Args:
         rows: Boxes of each lane in order of their start, by the name of the row.
         lanes: Height of each lane.
-        colours: Of the kinds of boxes, names of the colours of phases.
-        label: Read aloud.
-        width: Of the picture, in its own pixels.
+        colours: Phase of the page whose colour each kind of box has.
+        label: Text that is read aloud.
+        width: Width of the picture in its own pixels.
     """
     boxes = [box for row in rows.values() for lane in row.values() for box in lane]
     if not boxes:
@@ -131,24 +117,12 @@ def lanes_chart(
 def waterfall_legend(trace: Trace, step: int) -> str:
     """Kinds of ops that occur, as HTML."""
     found = {op.kind for rank in trace.ranks for op in rank.ops if op.step == step}
-    colours = {kind: colour for kind, colour in KIND_COLOURS.items() if kind in found}
-    return legend(colours, "outlined: on the critical path")
-
-
-def legend(colours: Mapping[str, str], remark: str = "") -> str:
-    """Kinds of boxes with their colours, as HTML."""
-    items = "".join(
-        f'<li><i class="chip p-{colour}"></i>{escape(kind)}</li>' for kind, colour in colours.items()
-    )
-    return f'<ul class="legend">{items}{f"<li>{escape(remark)}</li>" if remark else ""}</ul>'
+    colours = {kind: f"p-{colour}" for kind, colour in KIND_COLOURS.items() if kind in found}
+    return shell.legend(colours, "outlined: on the critical path")
 
 
 def _boxes(
-    ops: list[Op],
-    step: int,
-    rank: int,
-    critical: Collection[tuple[int, int]],
-    starts: dict[int, float],
+    ops: list[Op], step: int, rank: int, critical: Collection[tuple[int, int]], starts: dict[int, float]
 ) -> dict[str, list[Box]]:
     """Boxes of each lane: ops without the ops inside them, communications from `starts` on."""
     lanes: dict[str, list[Box]] = {lane: [] for lane in _LANES}
