@@ -239,7 +239,7 @@ CASES: dict[str, str] = {
     "run, dangling edges": "run adaqp --dataset dangling.npz",
     "run, no workers": f"{_RUN} --workers 0",
     "run, hosts do not divide": f"{_RUN} --hosts 3",
-    "run, no hosts": f"{_RUN} --hosts 0",
+    "run, no hosts": f"{_RUN} --hosts -1",
     "run, no epochs": f"{_RUN} --epochs 0",
     "run, no mode": f"{_RUN} --modes ,",
     "run, a mode twice": f"{_RUN} --modes fp32,fp32",

@@ -85,7 +85,7 @@ def test_a_job_file_and_json_alone(hosts, tmp_path):
     ("words", "told"),
     [
         ([], "give --job FILE with tasks and flows, or --dataset"),
-        (["--dataset", GRAPH, "--policy", "best"], "unknown flow policy 'best'"),
+        (["--dataset", GRAPH, "--policy", "best"], "--policy is 'best'; expected one of: iter, "),
         (["--dataset", GRAPH, "--with", "best"], "unknown placement planner 'best'"),
         (["--dataset", GRAPH, "--fanouts", "x"], "--fanouts is 'x'"),
         (["--job", "missing.json"], "cannot read task file 'missing.json'"),

@@ -5,12 +5,10 @@ import json
 
 import msgspec
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from wirewise.cli import run_options, task_options
+from wirewise.cli.output import save_result
 from wirewise.cli.run import app
-from wirewise.runtime.incremental import Settings
 
 
 class Found(msgspec.Struct):
@@ -44,8 +42,7 @@ GIVEN = {
             "workers": 3,
             "fanouts": (3, 2),
             "modes": ("base", "cache"),
-            "policy": "degree",
-            "others": ("vip",),
+            "policies": ("degree", "vip"),
             "train_share": 0.5,
             "timeout_s": 33.0,
         },
@@ -96,31 +93,6 @@ def test_options_reach_the_settings_of_a_job(monkeypatch, tmp_path):
 
 
 def test_a_result_and_its_page_are_written(tmp_path):
-    page = run_options.save_result(tmp_path, Found(a=3), "<p>\N{DEGREE SIGN}</p>")
+    page = save_result(tmp_path, Found(a=3), "<p>\N{DEGREE SIGN}</p>")
     assert page == tmp_path / "report.html" and page.read_text(encoding="utf-8") == "<p>\N{DEGREE SIGN}</p>"
     assert json.loads((tmp_path / "result.json").read_text()) == {"a": 3}
-
-
-def test_words_by_comma():
-    assert run_options.words(" a, b ,,c") == ("a", "b", "c")
-    assert run_options.words("") == ()
-
-
-ELSEWHERE = {"out", "json", "timeout"}
-"""Options that every command reads by itself, or as another field."""
-READ = {
-    "adaqp": ("job", "Job", {"resume"}),
-    "salientpp": ("salientpp", "Job", set()),
-    "cupcake": ("cupcake_job", "Job", {"split", "trace"}),
-    "sea-er": ("sea_er", "Job", {"most_weight", "smallest_class", "tasks", *Settings.__struct_fields__}),
-    "gnn-tasks": ("gnn_tasks", "Wish", {"job", "dataset", *task_options._EXPECTED}),
-}
-"""By command: the record that takes options of its fields' names, and options that are read otherwise."""
-
-
-@pytest.mark.parametrize("command", READ)
-def test_no_option_is_without_use(command):
-    module, record, others = READ[command]
-    fields = getattr(importlib.import_module(f"wirewise.recipes.{module}"), record).__struct_fields__
-    options = {option.name for option in typer.main.get_command(app).commands[command].params}
-    assert options <= {*fields, *ELSEWHERE, *others}

@@ -152,12 +152,13 @@ def test_a_failing_worker_is_reported_with_its_words_and_its_log(tmp_path: Path)
         ({"learning_rate": float("nan")}, "learning_rate is nan; expected a finite number above 0"),
         ({"timeout_s": 0.0}, "timeout_s is 0.0"),
         ({"link": "fast"}, "rate 'fast' is not understood"),
+        ({"epochs": 2**63}, "epochs is 9223372036854775808; expected a whole number of 64 bits, at least 1"),
         ({"links": {1: "0"}}, "rate '0' is not understood"),
         ({"links": {2: "1gbit"}}, "links name host 2; expected hosts 0 to 1"),
-        ({"seed": -1}, "seed is -1; expected 0 to"),
-        ({"evaluate_every": -1}, "evaluate_every is -1; expected 0 to"),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"evaluate_every": -1}, "evaluate_every is -1; expected at least 0"),
         ({"replan_every": 0}, "replan_every is 0; expected at least 1"),
-        ({"network": "wifi"}, "network is 'wifi'; expected auto, lab or loopback"),
+        ({"network": "wifi"}, "network is 'wifi'; expected one of: auto, lab, loopback"),
     ],
 )
 def test_jobs_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:

@@ -41,8 +41,12 @@ def job():
 def test_a_job_that_cannot_be_carried_out_is_refused(job):
     with pytest.raises(InputError, match="plan 'colocated' is for 2 hosts; expected 3"):
         Job(tasks=job.tasks, links=("50mbit",) * 3, plans=job.plans)
-    for setting in ({"turns": 0}, {"plans": {}}, {"timeout_s": 0.0}):
-        with pytest.raises(InputError, match="expected one or more of both"):
+    for setting, told in (
+        ({"turns": 0}, "turns is 0; expected at least 1"),
+        ({"plans": {}}, "got no plan; expected one or more"),
+        ({"timeout_s": 0.0}, "timeout_s is 0.0; expected a finite number above 0"),
+    ):
+        with pytest.raises(InputError, match=told):
             Job(**{"tasks": job.tasks, "links": LINKS, "plans": job.plans, **setting})
 
 

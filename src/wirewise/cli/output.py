@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +18,7 @@ from rich.table import Table
 from wirewise.errors import InputError, WirewiseError
 from wirewise.files import atomic_file, exclusive_folder
 
-__all__ = ["JsonOption", "make_table", "print_table", "run_folder", "write_json"]
+__all__ = ["JsonOption", "make_table", "print_table", "run_folder", "save_result", "write_json"]
 
 
 @contextmanager
@@ -88,6 +89,19 @@ def write_json(target: str | os.PathLike[str] | None, record: Mapping[str, Any])
         return
     with atomic_file(target) as file:
         file.write(text.encode())
+
+
+def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
+    """Write what a run found as result.json, and its page as report.html; the path of the page.
+
+    Raises:
+        InputError: The folder takes no files.
+    """
+    with atomic_file(folder / "result.json") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(found)))
+    with atomic_file(folder / "report.html") as file:
+        file.write(page.encode())
+    return folder / "report.html"
 
 
 def make_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> Table:

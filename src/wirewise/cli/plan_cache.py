@@ -2,55 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from wirewise import options as opt
+from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_job import make_plan
 from wirewise.errors import InputError
-from wirewise.graph import GraphData, load, partition
-from wirewise.graph.sampling.sampler import check_used_hops
-from wirewise.planners import PLANNERS, planner
+from wirewise.graph import PARTITIONERS, GraphData, load, partition
+from wirewise.graph.sampling.sampler import SEMANTICS, check_used_hops
+from wirewise.planners import PLANNERS
 from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
 from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
 
-__all__ = ["cache", "numbers", "sampling_problem"]
+__all__ = ["Sampling", "cache", "sampling_problem"]
 
 _FLOAT_BYTES = 4
 
 
-def cache(
-    dataset: Annotated[
-        str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
-    ] = "debian",
-    workers: Annotated[int, typer.Option(min=1, help="Machines, a part of the features each.")] = 4,
-    fanouts: Annotated[str, typer.Option(help="Neighbours of a node in each hop; -1: all.")] = "15,10,5",
-    batch_size: Annotated[int, typer.Option(min=1, help="Seeds of a machine's batch.")] = 64,
-    alpha: Annotated[
-        str, typer.Option(help="Share of all nodes that the caches hold together; several by comma.")
-    ] = "0.1",
-    policy: Annotated[str, typer.Option(help=f"{', '.join(PLANNERS['cache'])}, or all.")] = "vip",
-    share: Annotated[
-        str,
-        typer.Option(
-            help=f"{' or '.join(get_args(Share))}: the same rows on each machine, or what the busiest link needs."
-        ),
-    ] = "equal",
-    parts: Annotated[str, typer.Option(help="Partitioner, as of `wirewise data partition`.")] = "metis",
-    semantics: Annotated[
-        str, typer.Option(help="cumulative or frontier: what a hop expands.")
-    ] = "cumulative",
+class Sampling(opt.Options, frozen=True, kw_only=True):
+    """A graph in parts, and the batches that are drawn from it."""
+
+    dataset: opt.Dataset = "debian"
+    workers: Annotated[opt.Count, opt.about("Ranks, one part of the features each.")] = 4
+    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop; -1: all.")] = (15, 10, 5)
+    batch_size: Annotated[opt.Count, opt.about("Seeds of a rank's batch.")] = 64
+    parts: Annotated[str, opt.about("Partitioner of the graph.", words=PARTITIONERS)] = "metis"
+    semantics: Annotated[str, opt.about("Nodes that a hop expands.", words=SEMANTICS)] = "cumulative"
     train_share: Annotated[
-        float, typer.Option(help="Use so much of the training nodes, drawn at random.")
-    ] = 1.0,
+        float, opt.about("Share of the training nodes that is used, drawn at random.", gt=0, le=1)
+    ] = 1.0
     directed: Annotated[
-        bool, typer.Option(help="Draw along edges as they are; otherwise in both directions.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Of partition and draws.")] = 0,
+        bool,
+        opt.about(
+            "Draws along edges as they are; otherwise in both directions.", option="--directed/--no-directed"
+        ),
+    ] = False
+    seed: Annotated[opt.Seed, opt.about("Seed of partition and draws.")] = 0
+
+
+class Caches(Sampling, frozen=True, kw_only=True):
+    """The caches to plan for these batches."""
+
+    alpha: Annotated[
+        tuple[Annotated[float, opt.about(ge=0)], ...],
+        opt.about("Share of all nodes that the caches hold together; several by comma."),
+    ] = (0.1,)
+    policy: Annotated[
+        tuple[str, ...], opt.about("Policies of the caches.", words=(*PLANNERS["cache"], "all"))
+    ] = ("vip",)
+    share: Annotated[
+        Share, opt.about("equal: the same rows on each rank; balanced: what the busiest link needs.")
+    ] = "equal"
+
+
+@with_options
+def cache(
+    asked: Caches,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="File that takes the plan of the first policy and alpha."),
@@ -61,17 +75,12 @@ def cache(
 
     Rows are expected ones, from inclusion probabilities corrected by two sampled epochs.
     """
-    alphas = numbers("--alpha", alpha, float)
-    names = list(PLANNERS["cache"]) if policy == "all" else [word.strip() for word in policy.split(",")]
-    for name in names:
-        planner("cache", name)
-    graph = load(dataset, seed=seed)
-    if graph.directed and not directed:
+    names = list(PLANNERS["cache"]) if "all" in asked.policy else asked.policy
+    graph, alphas = load(asked.dataset, seed=asked.seed), asked.alpha
+    if graph.directed and not asked.directed:
         graph = graph.undirected()
-    problem = sampling_problem(
-        graph, workers, parts, numbers("--fanouts", fanouts, int), batch_size, semantics, train_share, seed
-    )
-    found = {name: _planned(problem, name, alphas, cast(Share, share)) for name in names}
+    problem = sampling_problem(graph, asked)
+    found = {name: _planned(problem, name, alphas, asked.share) for name in names}
     first = found[names[0]][alphas[0]]
     bounds = {a: balanced(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas}
     if out is not None:
@@ -82,8 +91,8 @@ def cache(
         return
     needed = sum(sum(machine.needed) for machine in first.machines)
     typer.echo(
-        f"A batch of {batch_size} seeds on each of {workers} machines needs {needed:.0f} rows of other machines, "
-        f"{format_size(needed * row_bytes)} of float32. Left to fetch:"
+        f"A batch of {asked.batch_size} seeds on each of {asked.workers} machines needs {needed:.0f} rows of other "
+        f"machines, {format_size(needed * row_bytes)} of float32. Left to fetch:"
     )
     rows = [
         [
@@ -105,50 +114,29 @@ def cache(
         typer.echo(f"Plan of {names[0]} at alpha {alphas[0]:g}: {out}")
 
 
-def _planned(problem: CacheProblem, name: str, alphas: list[float], share: Share) -> dict[float, CachePlan]:
+def _planned(
+    problem: CacheProblem, name: str, alphas: Sequence[float], share: Share
+) -> dict[float, CachePlan]:
     """Plans by alpha; those of our own policies compute their scores once."""
     if name in POLICIES:
         return plans(problem, alphas, [name], share=share)[name]
     return {alpha: make_plan(CachePlan, name, problem, alpha=alpha, share=share) for alpha in alphas}
 
 
-def numbers(option: str, text: str, kind: type) -> list[Any]:
-    """Numbers by comma.
+def sampling_problem(graph: GraphData, asked: Sampling) -> CacheProblem:
+    """The problem of a graph cut into parts, with the training nodes of each.
 
     Raises:
-        InputError: The text holds something else; the message names the option.
+        InputError: A hop of no neighbours, or a graph without training nodes.
     """
-    try:
-        return [kind(word) for word in text.split(",")]
-    except ValueError as cause:
-        raise InputError(f"{option} is {text!r}; expected numbers by comma, such as 15,10,5") from cause
-
-
-def sampling_problem(
-    graph: GraphData,
-    workers: int,
-    parts: str,
-    fanouts: list[int],
-    batch_size: int,
-    semantics: str,
-    train_share: float,
-    seed: int,
-) -> CacheProblem:
-    """A graph cut into parts, and training nodes of each.
-
-    Raises:
-        InputError: A share of training nodes out of range, a hop of no neighbours, or a graph without training nodes.
-    """
-    if not 0 < train_share <= 1:
-        raise InputError(f"--train-share is {train_share}; expected a share above 0 and at most 1")
-    check_used_hops(fanouts, "--fanouts")
+    check_used_hops(asked.fanouts, "--fanouts")
     owner = np.zeros(graph.num_nodes, np.int64)
-    if workers > 1:
-        owner = partition(graph, workers, method=parts, seed=seed).astype(np.int64)
+    if asked.workers > 1:
+        owner = partition(graph, asked.workers, method=asked.parts, seed=asked.seed).astype(np.int64)
     train = np.flatnonzero(graph.split == 0)
-    if train_share < 1:
-        train = np.random.default_rng(seed).choice(
-            train, max(int(train_share * len(train)), 1), replace=False
+    if asked.train_share < 1:
+        train = np.random.default_rng(asked.seed).choice(
+            train, max(int(asked.train_share * len(train)), 1), replace=False
         )
     if not len(train):
         raise InputError(f"{graph.name} has no training nodes; expected some with split 0")
@@ -156,11 +144,11 @@ def sampling_problem(
         # Which rows are needed depends on who is whose neighbour, not on what edges carry.
         edges=graph.in_edges.without_data(),
         owner=owner,
-        train=tuple(np.sort(train[owner[train] == machine]) for machine in range(workers)),
-        batch_size=batch_size,
-        fanouts=tuple(fanouts),
-        semantics=semantics,
-        seed=seed,
+        train=tuple(np.sort(train[owner[train] == machine]) for machine in range(asked.workers)),
+        batch_size=asked.batch_size,
+        fanouts=asked.fanouts,
+        semantics=asked.semantics,
+        seed=asked.seed,
     )
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import typer
 
-from wirewise.cli import task_options as options
+from wirewise import options as opt
+from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_job import OutOption, make_plan, planned_with
+from wirewise.cli.task_options import Tasks, chosen_tasks
 from wirewise.cli.topo import open_topology
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import PlanError
 from wirewise.planners.placement import STARTS, PlacementProblem, problem_of
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
@@ -26,29 +28,22 @@ _SHOWN: tuple[FlowPolicy, ...] = ("iter", "oes")
 """Policies that every comparison shows."""
 
 
+class Search(opt.Options, frozen=True, kw_only=True):
+    """What a planner of placements is told."""
+
+    policy: Annotated[FlowPolicy, opt.about("Order of flows.")] = "iter"
+    steps: Annotated[opt.Natural | None, opt.about("Placements that the search tries, by default 1000.")] = (
+        None
+    )
+    seed: opt.Seed = 0
+
+
+@with_options
 def placement(
-    ctx: typer.Context,
     topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
-    job: options.JobOption = None,
-    dataset: options.DatasetOption = None,
+    given: Given[Tasks],
+    search: Search,
     method: str = planned_with("placement"),
-    policy: Annotated[str, typer.Option(help=f"Order of flows: {', '.join(get_args(FlowPolicy))}.")] = "iter",
-    steps: Annotated[
-        int | None, typer.Option(min=0, help="Placements that the search tries, by default 1000.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
-    fanouts: options.FanoutsOption = "15,10,5",
-    batch_size: options.BatchSizeOption = 64,
-    workers_per_host: options.WorkersOption = 1,
-    samplers: options.SamplersOption = 2,
-    servers: options.ServersOption = 1,
-    room: options.RoomOption = None,
-    hidden: options.HiddenOption = 256,
-    iterations: options.IterationsOption = 8,
-    sampler_s: options.SamplerSecondsOption = 0.005,
-    worker_s: options.WorkerSecondsOption = 0.02,
-    parts: options.PartsOption = "metis",
-    volumes: options.VolumesOption = "drawn",
     out: OutOption = None,
     job_out: Annotated[
         Path | None, typer.Option(help="File that takes the tasks and flows, for `wirewise check --job`.")
@@ -60,19 +55,15 @@ def placement(
     With --dataset, bytes are those of the batches that training will draw: nothing has to run before. All times are
     simulated.
     """
-    if policy not in get_args(FlowPolicy):
-        raise InputError(
-            f"unknown flow policy {policy!r}; expected one of: {', '.join(get_args(FlowPolicy))}"
-        )
     hosts = open_topology(topology)
-    tasks = options.chosen_tasks(ctx, [host.name for host in hosts.hosts])
+    tasks = chosen_tasks(given, [host.name for host in hosts.hosts], search.seed)
     problem = problem_of(tasks, hosts)
-    found = make_plan(PlacementPlan, method, problem, policy=policy, steps=steps, seed=seed)
+    found = make_plan(PlacementPlan, method, problem, **msgspec.structs.asdict(search))
     if out is not None:
         save(found, out)
     if job_out is not None:
         write_tasks(tasks, job_out)
-    compared = _compare(problem, found, seed)
+    compared = _compare(problem, found, search.seed)
     write_json(json, {"plan": msgspec.to_builtins(found), "simulated": compared})
     if json != "-":
         _tell(found, compared)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from wirewise import units
 from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch, run_placement
+from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
-from wirewise.cli.run_options import settings, words
 from wirewise.errors import InputError, PeerError
+from wirewise.recipes.job import Job
 
 if TYPE_CHECKING:
     from wirewise.recipes.adaqp import Progress
-    from wirewise.recipes.job import Job
     from wirewise.results import RunResult
 
 __all__ = ["app"]
@@ -36,34 +35,9 @@ def _group() -> None:
 
 
 @app.command()
+@with_options
 def adaqp(
-    ctx: typer.Context,
-    dataset: Annotated[
-        str, typer.Option(help="Dataset name (`wirewise data list`) or path of an .npz file.")
-    ] = "debian",
-    workers: Annotated[int, typer.Option(help="Ranks, one part of the graph each.")] = 4,
-    hosts: Annotated[int | None, typer.Option(help="Hosts of the lab; by default one a worker.")] = None,
-    link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "200mbit",
-    links: Annotated[str, typer.Option(help="Hosts whose rate differs: 2=50mbit,3=1gbit.")] = "",
-    network: Annotated[
-        str, typer.Option(help="lab, loopback, or auto: the lab where it can be had.")
-    ] = "auto",
-    epochs: Annotated[int, typer.Option(help="Training epochs of every mode.")] = 60,
-    modes: Annotated[str, typer.Option(help="Modes to train, the reference first.")] = "fp32,adaqp",
-    seed: Annotated[int, typer.Option(help="Seed of weights, dropout and rounding.")] = 0,
-    model: Annotated[str, typer.Option(help="gcn or sage.")] = "sage",
-    hidden: Annotated[int, typer.Option(help="Width of the hidden rows.")] = 128,
-    layers: Annotated[int, typer.Option(help="Graph convolutions.")] = 3,
-    dropout: Annotated[float, typer.Option(help="Probability of dropping a hidden value.")] = 0.5,
-    norm: Annotated[bool, typer.Option(help="LayerNorm on hidden rows.")] = True,
-    learning_rate: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.01,
-    partition: Annotated[str, typer.Option(help="metis, metis-volume, random, ...")] = "metis",
-    evaluate_every: Annotated[int, typer.Option(help="Epochs between evaluations.")] = 5,
-    replan_every: Annotated[int, typer.Option(help="Epochs between decisions on bits.")] = 20,
-    checkpoint_every: Annotated[
-        int, typer.Option(help="Epochs between checkpoints of a mode; 0 writes none.")
-    ] = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank ends the job.")] = 120.0,
+    given: Given[Job],
     out: Annotated[Path | None, typer.Option(help="Folder of parts, logs, result and report.")] = None,
     resume: Annotated[
         Path | None,
@@ -74,12 +48,9 @@ def adaqp(
     """Full-graph GNN training with adaptively quantized messages (AdaQP), next to full precision."""
     from wirewise import report
     from wirewise.recipes import adaqp as recipe
-    from wirewise.recipes.job import Job
 
-    own = {"links": units.parse_links(links), "modes": words(modes)}
-    given = settings(ctx, Job, hosts=workers if hosts is None else hosts, **own)
-    job = Job(**given) if resume is None else _stopped_job(ctx, given, resume)
-    quiet = json is not None and str(json) == "-"
+    job = given.record() if resume is None else _stopped_job(given, out, resume)
+    quiet = json == "-"
     with run_folder(resume or out, "adaqp") as folder:
         result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
         page = folder / "report.html"
@@ -129,22 +100,17 @@ def dpro(
     typer.echo(f"Plan: {result.plan}, report: {page}")
 
 
-def _stopped_job(ctx: typer.Context, wanted: dict[str, Any], folder: Path) -> Job:
+def _stopped_job(given: Given[Job], out: Path | None, folder: Path) -> Job:
     """The job of a stopped run, checked against the options that were given beside its folder."""
     from wirewise.recipes import resuming
 
-    options = {"timeout": "timeout_s"}
-    given = {
-        options.get(name, name)
-        for name in ctx.params
-        if (source := ctx.get_parameter_source(name)) is not None and source.name != "DEFAULT"
-    }
-    out = ctx.params["out"]
     if out is not None and out.resolve() != folder.resolve():
         raise InputError(
             f"--out is {out} and --resume is {folder}; a run goes on in its own folder, leave --out away"
         )
-    return resuming.read_job(folder, {name: wanted[name] for name in wanted if name in given})
+    return resuming.read_job(
+        folder, {name: given.values[name] for name in given.values if name in given.named}
+    )
 
 
 def _run(job: Job, folder: Path, progress: Progress, *, resume: bool) -> RunResult:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
-from wirewise.cli.run_options import save_result, settings, words
+from wirewise.cli.options import Given, with_options
+from wirewise.cli.output import JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.recipes.cupcake_job import Job
 from wirewise.report.figures import seconds, size
 
 if TYPE_CHECKING:
@@ -18,48 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["cupcake"]
 
 
+@with_options
 def cupcake(
-    ctx: typer.Context,
     trace: Annotated[Path, typer.Option(help="JSON with name, elements and gap_us of each gradient.")],
-    hosts: Annotated[int, typer.Option(help="Of the lab, a rank on each.")] = 4,
-    link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "100mbit",
-    plans: Annotated[
-        str,
-        typer.Option(
-            help="cupcake, layer-wise, even:K, bucket:MIB, mg-wfbp, mergecomp; one codec for all groups by its name "
-            "before it, such as none:bucket:25."
-        ),
-    ] = "cupcake,layer-wise,none:bucket:25",
-    codec: Annotated[
-        str, typer.Option(help="Of plans that name none: a codec, none, or auto: fp16, topk, efsign or none.")
-    ] = "auto",
-    ratio: Annotated[float, typer.Option(help="Share of the values that sparse codecs keep.")] = 0.01,
-    least_gain: Annotated[
-        float,
-        typer.Option(help="Share of a step that codecs must save; else cupcake takes none."),
-    ] = 0.03,
-    trials: Annotated[
-        int,
-        typer.Option(
-            help="Windows in which cupcake tries its plans with each codec before it chooses; 0: as predicted."
-        ),
-    ] = 2,
-    split: Annotated[
-        str,
-        typer.Option(
-            help="Of cupcake: larger tensors travel in pieces of at most this size, such as 16MiB; none; or auto: if "
-            "the step is predicted to gain 2 %."
-        ),
-    ] = "auto",
-    steps: Annotated[int, typer.Option(help="Measured in each window of a plan.")] = 7,
-    rounds: Annotated[int, typer.Option(help="Windows of each plan; plans take turns.")] = 2,
-    scale: Annotated[
-        int, typer.Option(help="Divides the elements of each gradient, for short runs; not buckets.")
-    ] = 1,
-    forward_share: Annotated[
-        float, typer.Option(help="Forward pass over back-propagation, which traces do not say.")
-    ] = 0.5,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank ends the job.")] = 120.0,
+    given: Given[Job],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of measured costs, logs, result and report.")
     ] = None,
@@ -69,7 +32,7 @@ def cupcake(
     from wirewise.recipes import cupcake as recipe
     from wirewise.report.gradients_page import gradients_html
 
-    job = recipe.make_job(**settings(ctx, recipe.Job, plans=words(plans), splits=split))
+    job = recipe.make_job(trace, **given.values)
     quiet = json == "-"
     with run_folder(out, "cupcake") as folder:
         result = recipe.run(job, folder, lambda text: typer.echo(text, err=quiet))

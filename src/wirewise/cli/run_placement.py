@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from wirewise import units
-from wirewise.cli import task_options as options
-from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
-from wirewise.cli.run_options import save_result, settings, words
+from wirewise.cli.options import Given, with_options
+from wirewise.cli.output import JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.cli.task_options import Tasks, chosen_tasks
+from wirewise.recipes.gnn_tasks_job import Wish
 from wirewise.report.figures import seconds, size
 
 if TYPE_CHECKING:
@@ -20,37 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["gnn_tasks"]
 
 
+@with_options
 def gnn_tasks(
-    ctx: typer.Context,
-    job: options.JobOption = None,
-    dataset: options.DatasetOption = None,
-    hosts: Annotated[int, typer.Option(help="Hosts of the lab, host0, host1 and so on.")] = 4,
-    link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "100mbit",
-    links: Annotated[str, typer.Option(help="Hosts whose rate differs: 2=50mbit,3=1gbit.")] = "",
-    methods: Annotated[
-        str,
-        typer.Option(help="gnn-tasks, colocated, store-affine, random; the first is compared with."),
-    ] = "colocated,store-affine,gnn-tasks",
-    policies: Annotated[
-        str,
-        typer.Option(help="Orders of flows that each method is carried out under: iter, oes, fifo, maxmin."),
-    ] = "iter,oes",
-    steps: Annotated[int, typer.Option(help="Placements that the search of gnn-tasks tries.")] = 1000,
-    turns: Annotated[int, typer.Option(help="How often each plan is carried out; plans take turns.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of partition, draws and searches.")] = 0,
-    fanouts: options.FanoutsOption = "15,10,5",
-    batch_size: options.BatchSizeOption = 64,
-    workers_per_host: options.WorkersOption = 1,
-    samplers: options.SamplersOption = 2,
-    servers: options.ServersOption = 1,
-    room: options.RoomOption = None,
-    hidden: options.HiddenOption = 256,
-    iterations: options.IterationsOption = 8,
-    sampler_s: options.SamplerSecondsOption = 0.005,
-    worker_s: options.WorkerSecondsOption = 0.02,
-    parts: options.PartsOption = "metis",
-    volumes: options.VolumesOption = "drawn",
-    timeout: Annotated[float, typer.Option(help="Seconds after which a silent host ends the job.")] = 60.0,
+    wish: Wish,
+    tasks: Given[Tasks],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of plans, logs, result and report.")
     ] = None,
@@ -63,11 +36,9 @@ def gnn_tasks(
     from wirewise.recipes import gnn_tasks as recipe
     from wirewise.report.placement_page import placement_html
 
-    own = {"links": units.parse_links(links), "methods": words(methods), "policies": words(policies)}
-    wish = recipe.Wish(**settings(ctx, recipe.Wish, **own))
     quiet = json == "-"
     with run_folder(out, "gnn-tasks") as folder:
-        placed = recipe.make_job(wish, options.chosen_tasks(ctx, wish.names))
+        placed = recipe.make_job(wish, chosen_tasks(tasks, wish.names, wish.seed))
         found = recipe.run(placed, folder, lambda text: typer.echo(text, err=quiet))
         result = recipe.summarise(placed, found)
         page = save_result(folder, result, placement_html(result, placed.plans))

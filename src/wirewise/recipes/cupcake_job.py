@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import msgspec
-
-from wirewise import units
-from wirewise.codec.gradients import Segments, make
+from wirewise import options as opt
 from wirewise.cost.curve import ZERO
 from wirewise.cost.gradients import WIRES, GradientCosts
 from wirewise.errors import InputError
@@ -30,7 +27,6 @@ from wirewise.planners.fusion.cupcake import (
 from wirewise.plans import FusionPlan
 from wirewise.plans.fusion import Bucket
 from wirewise.results import GroupRecord
-from wirewise.runtime.data_parallel.parts import Part
 from wirewise.trace.gradients import GradientTrace
 
 __all__ = [
@@ -54,56 +50,73 @@ AUTO = ("fp16", "topk", "efsign")
 """Codecs among which `auto` lets the planner choose."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that the ranks of one run must know."""
+class Job(opt.Options, frozen=True, kw_only=True):
+    """Everything that the ranks of one run must know.
+
+    Raises:
+        InputError: A value that cannot be used.
+        PlanError: A plan that nobody makes.
+    """
 
     trace: GradientTrace
-    """Already scaled."""
-    hosts: int = 4
-    link: str = "100mbit"
-    plans: tuple[str, ...] = ("cupcake", "layer-wise", "none:bucket:25")
-    """Planners and rules, with a codec and a colon before one that is for this codec only."""
-    codec: str = "auto"
-    """A codec, none, or auto; for plans that name none themselves."""
-    ratio: float = 0.01
-    least_gain: float = LEAST_GAIN
-    """Of Cupcake: unless codecs save this share of a step, in a trial or as predicted, nothing is compressed."""
-    trials: int = 2
-    """Of Cupcake where it may choose codecs: windows in which its plans with each codec are tried; 0: as predicted."""
-    splits: str = "auto"
-    """Of Cupcake: size above which tensors travel in pieces, none, or auto (`planners.fusion.cupcake.parse_split`)."""
-    slack: float = SLACK
-    """Of Cupcake: share of the shortest step that is given up for less to encode, send and decode."""
-    forward_share: float = 0.5
-    scale: int = 1
-    """By which the trace's gradients were divided; buckets of so many MiB among the plans are not."""
-    steps: int = 7
-    """Of each window."""
-    rounds: int = 2
-    """Windows of each plan."""
-    warmup: int = 1
+    """Gradients, already scaled."""
+    hosts: Annotated[int, opt.about("Hosts of the lab, a rank on each.", ge=2)] = 4
+    link: opt.Link = "100mbit"
+    plans: Annotated[
+        opt.Distinct,
+        opt.about(
+            "Plans to compare: cupcake, layer-wise, even:K, bucket:MIB, mg-wfbp, mergecomp; one codec for all groups "
+            "by its name before it, such as none:bucket:25."
+        ),
+    ] = ("cupcake", "layer-wise", "none:bucket:25")
+    codec: Annotated[
+        str,
+        opt.about("Codec of plans that name none: its name, none, or auto: fp16, topk, efsign or none."),
+    ] = "auto"
+    ratio: Annotated[float, opt.about("Share of the values that sparse codecs keep.", gt=0, le=1)] = 0.01
+    least_gain: Annotated[
+        float,
+        opt.about(
+            "Share of a step that codecs must save, in a trial or as predicted; else cupcake takes none.",
+            ge=0,
+            lt=1,
+        ),
+    ] = LEAST_GAIN
+    trials: Annotated[
+        opt.Natural,
+        opt.about(
+            "Windows in which cupcake tries its plans with each codec before it chooses; 0: predictions decide."
+        ),
+    ] = 2
+    splits: Annotated[
+        str,
+        opt.about(
+            "Largest size of a tensor of cupcake, such as 16MiB, above which it travels in pieces; none; or auto: if "
+            "the step is predicted to gain 2 %.",
+            option="--split",
+            check=parse_split,
+        ),
+    ] = "auto"
+    slack: Annotated[float, opt.about(ge=0, lt=1)] = SLACK
+    """Share of cupcake's shortest step that is given up for less to encode, send and decode."""
+    forward_share: Annotated[
+        float, opt.about("Forward pass over back-propagation, which traces do not say.", ge=0)
+    ] = 0.5
+    scale: Annotated[
+        opt.Count, opt.about("Divisor of the elements of each gradient, for short runs; not of buckets.")
+    ] = 1
+    steps: Annotated[opt.Count, opt.about("Steps measured in each window of a plan.")] = 7
+    rounds: Annotated[opt.Count, opt.about("Windows of each plan; plans take turns.")] = 2
+    warmup: opt.Natural = 1
     """Steps at the start of a window that do not count."""
-    trace_steps: int = 10
-    timeout_s: float = 120.0
+    trace_steps: opt.Count = 10
+    timeout_s: opt.Timeout = 120.0
 
     def __post_init__(self) -> None:
-        """Check what nothing below checks, before ranks are started.
+        super().__post_init__()
+        # Needs torch, which takes seconds to import.
+        from wirewise.codec.gradients import make
 
-        Raises:
-            InputError: A value that cannot be used.
-            PlanError: A plan that nobody makes.
-        """
-        least = {"hosts": 2, "scale": 1, "steps": 1, "rounds": 1, "trials": 0, "warmup": 0, "trace_steps": 1}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least {value}")
-        for name, share in (("least_gain", self.least_gain), ("slack", self.slack)):
-            if not 0 <= share < 1:
-                raise InputError(f"{name} is {share}; expected a share from 0 to below 1")
-        if not self.plans or len(set(self.plans)) != len(self.plans):
-            raise InputError(f"plans are {list(self.plans)}; expected at least one, each once")
-        units.parse_rate(self.link)
-        parse_split(self.splits)
         trial = CompressionProblem(
             elements=[1], gaps_s=[0.0], options=(Option("none", "all_reduce", "inline", ZERO, ZERO, ZERO),)
         )
@@ -229,6 +242,10 @@ def _record(
 
 def payload_bytes(bucket: Bucket, sizes: list[int], ranks: int, ratio: float) -> int:
     """Bytes that a rank sends for a bucket in one step, one rank a host, without headers."""
+    # Need torch, which takes seconds to import.
+    from wirewise.codec.gradients import Segments, make
+    from wirewise.runtime.data_parallel.parts import Part
+
     ring = 2 * (ranks - 1) / ranks
     if bucket.codec == "none":
         return round(ring * 4 * sum(sizes))

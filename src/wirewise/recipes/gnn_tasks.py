@@ -15,20 +15,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise import options as opt
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.files import atomic_file, make_folder, owns_folder
-from wirewise.planners.placement import METHODS, PlacementProblem
+from wirewise.planners.placement import PlacementProblem
 from wirewise.planners.placement import plan as make_plan
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
+from wirewise.recipes.gnn_tasks_job import Wish, host_names
 from wirewise.recipes.launch import in_lab
 from wirewise.results import PlacementRecord, PlacementRun
 from wirewise.runtime.flows import ORDERS
 from wirewise.sim.flows import FlowRun, FlowSimulator
 from wirewise.topology import lab_hosts
 from wirewise.trace.tasks import KINDS, TaskSet
-from wirewise.units import parse_rate
 
 __all__ = [
     "PAYLOAD_SHARE",
@@ -50,56 +51,7 @@ PAYLOAD_SHARE = 0.9
 0.02, and what is left keeps queues short."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The placements to compare, and the lab that carries them out.
-
-    Raises:
-        InputError: A value that cannot be used.
-    """
-
-    hosts: int = 4
-    link: str = "100mbit"
-    links: dict[int, str] = {}
-    """Rates of single hosts that differ from `link`."""
-    methods: tuple[str, ...] = ("colocated", "store-affine", "gnn-tasks")
-    policies: tuple[str, ...] = ("iter", "oes")
-    """Each method is planned and carried out under each policy; the first method under the first policy is what the
-    others are compared with."""
-    steps: int = 1000
-    """Placements that the search of gnn-tasks tries."""
-    turns: int = 3
-    seed: int = 0
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name, least in (("hosts", 2), ("steps", 0), ("turns", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
-        if not 0 < self.timeout_s < float("inf"):
-            raise InputError(f"timeout_s is {self.timeout_s}; expected a finite number above 0")
-        for name, known in (("methods", METHODS), ("policies", tuple(ORDERS))):
-            words = getattr(self, name)
-            if not words or len(set(words)) < len(words) or not set(words) <= set(known):
-                raise InputError(f"{name} are {list(words)}; expected some of: {', '.join(known)}, each once")
-        if absent := [host for host in self.links if host >= self.hosts]:
-            raise InputError(
-                f"links name host {absent[0]}; expected hosts 0 to {self.hosts - 1}, or more hosts (--hosts)"
-            )
-        for rate in (self.link, *self.links.values()):
-            parse_rate(rate)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Name of each host."""
-        return _host_names(self.hosts)
-
-    @property
-    def rates(self) -> tuple[str, ...]:
-        """Rate of each host."""
-        return tuple(self.links.get(host, self.link) for host in range(self.hosts))
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Job(opt.Options, frozen=True, kw_only=True):
     """What the hosts of a lab carry out.
 
     Raises:
@@ -111,11 +63,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     links: tuple[str, ...]
     """Rate of each host."""
     plans: dict[str, PlacementPlan]
-    turns: int = 3
+    turns: opt.Count = 3
     """Every plan is carried out so often, in turns."""
-    timeout_s: float = 60.0
+    timeout_s: opt.Timeout = 60.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.plans:
+            raise InputError("got no plan; expected one or more")
         for name, plan in self.plans.items():
             if plan.world_size != len(self.links):
                 raise InputError(
@@ -126,11 +81,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                     f"plan {name!r} shares links under {plan.policy!r}, which chunks cannot follow; expected one of: "
                     f"{', '.join(ORDERS)}"
                 )
-        if self.turns < 1 or not self.plans or not 0 < self.timeout_s < float("inf"):
-            raise InputError(
-                f"got {len(self.plans)} plans, {self.turns} turns, a timeout of {self.timeout_s} s; expected one or "
-                "more of both, and a time above 0"
-            )
 
 
 class OpTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,11 +141,7 @@ def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:
     Raises:
         InputError, PlanError: As `PlacementProblem`.
     """
-    return PlacementProblem(tasks, _host_names(len(links)), lab_links(links))
-
-
-def _host_names(count: int) -> tuple[str, ...]:
-    return tuple(f"host{number}" for number in range(count))
+    return PlacementProblem(tasks, host_names(len(links)), lab_links(links))
 
 
 def make_job(wish: Wish, tasks: TaskSet) -> Job:

@@ -2,77 +2,62 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import msgspec
 
-from wirewise import units
+from wirewise import options as opt
 from wirewise.errors import InputError
 from wirewise.results import EpochRecord
 
 __all__ = ["Event", "Job", "ModeOutcome", "Outcome"]
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that the workers of one full-graph run must know."""
+class Job(opt.Options, frozen=True, kw_only=True):
+    """Everything that the ranks of one full-graph run must know."""
 
-    dataset: str = "debian"
-    """Name of a dataset or path of an .npz file."""
-    workers: int = 4
-    hosts: int = 4
-    link: str = "200mbit"
-    """Rate of every host's link in the lab."""
-    links: dict[int, str] = {}
-    """Rates of single hosts that differ from `link`."""
-    network: str = "auto"
-    """"lab", "loopback", or "auto": the lab where it can be had."""
+    dataset: opt.Dataset = "debian"
+    workers: Annotated[opt.Count, opt.about("Ranks, one part of the graph each.")] = 4
+    hosts: Annotated[opt.Natural, opt.about("Hosts of the lab; 0: one for each rank.")] = 0
+    link: opt.Link = "200mbit"
+    links: opt.Links = msgspec.field(default_factory=dict)
+    network: Annotated[
+        Literal["auto", "lab", "loopback"],
+        opt.about("lab: hosts with shaped links; loopback: this machine; auto: the lab where it can be had."),
+    ] = "auto"
     device: str = "cpu"
-    epochs: int = 60
-    modes: tuple[str, ...] = ("fp32", "adaqp")
-    """Modes to train; the first one is the reference."""
-    seed: int = 0
-    model: str = "sage"
-    hidden: int = 128
-    layers: int = 3
-    dropout: float = 0.5
-    norm: bool = True
-    learning_rate: float = 0.01
-    partition: str = "metis"
-    turn: int = 5
+    epochs: Annotated[opt.Count, opt.about("Training epochs of every mode.")] = 60
+    modes: Annotated[opt.Distinct, opt.about("Modes to train, the reference first.")] = (
+        "fp32",
+        "adaqp",
+    )
+    seed: Annotated[opt.Seed, opt.about("Seed of weights, dropout and rounding.")] = 0
+    model: Annotated[str, opt.about("Graph convolution: gcn or sage.")] = "sage"
+    hidden: opt.Hidden = 128
+    layers: Annotated[opt.Count, opt.about("Graph convolutions.")] = 3
+    dropout: opt.Dropout = 0.5
+    norm: Annotated[bool, opt.about("LayerNorm on hidden rows.")] = True
+    learning_rate: opt.LearningRate = 0.01
+    partition: Annotated[str, opt.about("Partitioner, one that `wirewise data partition` has.")] = "metis"
+    turn: opt.Count = 5
     """Epochs that a mode trains before the next one takes its turn, so that noise of the machine hits all alike."""
-    evaluate_every: int = 5
-    replan_every: int = 20
-    checkpoint_every: int = 0
-    """Least epochs between two checkpoints of a mode; 0: none are written."""
-    timeout_s: float = 120.0
+    evaluate_every: Annotated[opt.Natural, opt.about("Epochs between evaluations; 0: none.")] = 5
+    replan_every: Annotated[opt.Count, opt.about("Epochs between decisions on bits.")] = 20
+    checkpoint_every: Annotated[
+        opt.Natural, opt.about("Least epochs between two checkpoints of a mode; 0: none are written.")
+    ] = 0
+    timeout_s: opt.Timeout = 120.0
 
     def __post_init__(self) -> None:
-        """Check the ranges that nothing below checks."""
-        for name in ("workers", "hosts", "epochs", "hidden", "layers", "turn", "replan_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("seed", "evaluate_every", "checkpoint_every"):
-            if not 0 <= getattr(self, name) < 2**63:
-                raise InputError(f"{name} is {getattr(self, name)}; expected 0 to {2**63 - 1}")
-        for host in self.links:
-            if host >= self.hosts:
-                raise InputError(
-                    f"links name host {host}; expected hosts 0 to {self.hosts - 1}, or more hosts (--hosts)"
-                )
+        super().__post_init__()
+        if not self.hosts:
+            msgspec.structs.force_setattr(self, "hosts", self.workers)
+        opt.check_links(self.links, self.hosts)
         if self.workers % self.hosts:
             raise InputError(
                 f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; "
                 "choose a number of workers that is a multiple of the hosts"
             )
-        if self.network not in ("auto", "lab", "loopback"):
-            raise InputError(f"network is {self.network!r}; expected auto, lab or loopback")
-        if not self.modes or len(set(self.modes)) != len(self.modes):
-            raise InputError(f"modes are {list(self.modes)}; expected at least one, each once")
-        for name in ("learning_rate", "timeout_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; expected a finite number above 0")
-        for rate in (self.link, *self.links.values()):
-            units.parse_rate(rate)
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout}; expected at least 0 and below 1")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,48 +15,16 @@ import numpy as np
 import torch
 
 from wirewise import lab
-from wirewise.errors import InputError, PeerError
+from wirewise.errors import PeerError
 from wirewise.files import atomic_file, make_folder, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
 from wirewise.recipes.launch import SAYS, why_it_failed
+from wirewise.recipes.sea_er_job import DEFAULT_METHODS, Job
 from wirewise.results import IncrementalRecord, IncrementalRun
-from wirewise.runtime.incremental import DEFAULT_METHOD, METHODS, Peers, Settings, train
+from wirewise.runtime.incremental import Peers, train
 
 __all__ = ["DEFAULT_METHODS", "Job", "grown", "learn", "run"]
-
-DEFAULT_METHODS = ("bare", "er-random", DEFAULT_METHOD, "sea-er", "joint")
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that the workers of one run must know."""
-
-    dataset: str = "debian"
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    settings: Settings = Settings()
-    classes_per_task: int = 2
-    fewest: int = 50
-    """Vertices of a class that takes part."""
-    growth: str = "inductive"
-    most_tasks: int | None = None
-    workers: int = 1
-    timeout_s: float = 120.0
-
-    def __post_init__(self) -> None:
-        """Check what nothing below checks before work begins.
-
-        Raises:
-            InputError: A value that cannot be used.
-        """
-        unknown = [name for name in self.methods if name not in METHODS]
-        if unknown or not self.methods or len(set(self.methods)) < len(self.methods):
-            named = f"method {unknown[0]!r} is unknown" if unknown else f"methods are {list(self.methods)}"
-            raise InputError(f"{named}; expected some of: {', '.join(METHODS)}, each once")
-        if self.workers < 1 or not 0 < self.timeout_s < float("inf"):
-            raise InputError(
-                f"got {self.workers} workers and a timeout of {self.timeout_s} s; expected at least 1 and a finite "
-                "time above 0"
-            )
 
 
 @owns_folder

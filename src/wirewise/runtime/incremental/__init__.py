@@ -1,15 +1,14 @@
 """Learning the tasks of a growing graph one after another, with and without rehearsal of old vertices."""
 
+from wirewise.graph.rehearsal.settings import DEFAULT_METHOD, METHODS, Method, Settings
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
 from wirewise.runtime.incremental.model import Gcn, sample_losses
 from wirewise.runtime.incremental.peers import Peers
-from wirewise.runtime.incremental.settings import DEFAULT_METHOD, METHODS, SETTINGS, Method, Settings
 from wirewise.runtime.incremental.training import learner_of, train
 
 __all__ = [
     "DEFAULT_METHOD",
     "METHODS",
-    "SETTINGS",
     "Block",
     "CurrentGraph",
     "Gcn",

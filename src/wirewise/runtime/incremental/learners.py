@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.graph.rehearsal import Candidates, GrowingGraph, balanced_accuracy, matched_weights, select
+from wirewise.graph.rehearsal.settings import Method, Settings
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
 from wirewise.runtime.incremental.model import Gcn, sample_losses
 from wirewise.runtime.incremental.peers import Peers
-from wirewise.runtime.incremental.settings import Method, Settings
 
 __all__ = ["Joint", "Kept", "Learner", "Replay", "Rows"]
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 from wirewise.graph.rehearsal import GrowingGraph
+from wirewise.graph.rehearsal.settings import METHODS, Settings
 from wirewise.runtime.incremental.graphs import CurrentGraph
 from wirewise.runtime.incremental.learners import Joint, Learner, Replay
 from wirewise.runtime.incremental.peers import Peers
 from wirewise.runtime.incremental.regularised import Ewc, Gem, Lwf, Ssrm
-from wirewise.runtime.incremental.settings import METHODS, Settings
 
 __all__ = ["learner_of", "train"]
 

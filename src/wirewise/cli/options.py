@@ -1,0 +1,152 @@
+"""Options of commands, made from records of `wirewise.options`: names, defaults, ranges and help are written once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+
+import msgspec
+import typer
+
+from wirewise.errors import InputError
+from wirewise.options import Field, Options, fields_of
+
+__all__ = ["Given", "with_options"]
+
+R = TypeVar("R", bound=Options)
+
+
+class Given(Generic[R]):
+    """What the options of a call say of a record that is not made yet."""
+
+    def __init__(self, kind: type[R], values: dict[str, Any], named: frozenset[str]) -> None:
+        """Keep what was read.
+
+        Args:
+            kind: Record that the options are for.
+            values: Each within the range of its field, by field.
+            named: Fields whose options the user wrote; the others have their defaults.
+        """
+        self.kind, self.values, self.named = kind, values, named
+
+    def record(self, **others: Any) -> R:
+        """The record, with fields that are no options.
+
+        Raises:
+            InputError: Fields contradict each other.
+        """
+        return self.kind(**self.values, **others)
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of each record among its parameters in the place of the record.
+
+    A parameter `job: Job` takes the record, `given: Given[Job]` what the options say of it. A field without a
+    description is no option and keeps its default; a field that is a record itself has the options of its fields.
+    """
+    taken = inspect.signature(command, eval_str=True).parameters.values()
+    records = {one.name: one.annotation for one in taken if _record_of(one.annotation) is not None}
+    own = [one.replace(kind=one.KEYWORD_ONLY) for one in taken if one.name not in records]
+    options: list[inspect.Parameter] = []
+    for one in taken:
+        kind = _record_of(one.annotation)
+        options += [own.pop(0)] if kind is None else map(_parameter, _described(kind))
+
+    def call(ctx: typer.Context, **values: Any) -> None:
+        made: dict[str, Any] = {}
+        for name, annotation in records.items():
+            given = _given(_record_of(annotation), ctx, values)
+            made[name] = given if get_origin(annotation) is Given else given.record()
+        command(**made, **{one.name: values[one.name] for one in taken if one.name not in records})
+
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    call.__name__, call.__doc__, call.__module__ = command.__name__, command.__doc__, command.__module__
+    call.__signature__ = inspect.Signature([context, *options])  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in [context, *options]}
+    return call
+
+
+def _record_of(annotation: Any) -> Any:
+    """The record that a parameter is for; None: it is an option by itself."""
+    kind = get_args(annotation)[0] if get_origin(annotation) is Given else annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Options) else None
+
+
+def _described(record: type[Options]) -> list[Field]:
+    """Fields that are options, those of records within the record among them."""
+    found: list[Field] = []
+    for field in fields_of(record):
+        inner = _record_of(field.kind)
+        found += _described(inner) if inner is not None else [field] if field.description else []
+    return found
+
+
+def _given(record: Any, ctx: typer.Context, values: dict[str, Any]) -> Given[Any]:
+    read: dict[str, Any] = {}
+    named: set[str] = set()
+    for field in fields_of(record):
+        if (inner := _record_of(field.kind)) is not None:
+            of_inner = _given(inner, ctx, values)
+            read[field.name] = of_inner.record()
+            named |= of_inner.named
+        elif field.description:
+            text = values[field.name]
+            read[field.name] = value = _value(field, text)
+            field.check(value, field.option.partition("/")[0], text)
+            source = ctx.get_parameter_source(field.name)
+            if source is not None and source.name != "DEFAULT":
+                named.add(field.name)
+    return Given(record, read, frozenset(named))
+
+
+def _value(field: Field, text: Any) -> Any:
+    """The value of a field from what typer read; texts of tuples have commas."""
+    if "read" in field.extra and text is not None:
+        return field.extra["read"](text)
+    if get_origin(field.kind) is list:
+        return list(text or [])
+    if get_origin(field.kind) is not tuple or text is None:
+        return text
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    kind = _plain(get_args(field.kind)[0])
+    try:
+        return tuple(kind(word) for word in words)
+    except ValueError as error:
+        numbers = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{field.option} is {text!r}; expected {numbers} by comma") from error
+
+
+def _plain(kind: Any) -> Any:
+    """int, float, str or Path of an entry."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return kind if isinstance(kind, type) else str
+
+
+def _parameter(field: Field) -> inspect.Parameter:
+    """The parameter from which typer makes the option of a field."""
+    kind: Any = field.kind if get_origin(field.kind) is list else _plain(field.kind)
+    name, default = field.option, field.default
+    if "read" in field.extra or get_origin(field.kind) is tuple:
+        kind, default = str, ",".join(map(str, default)) if default else ""
+    if kind is bool and default and "/" not in name:
+        name = f"{name}/--no-{name.removeprefix('--')}"
+    optional = field.optional or get_origin(field.kind) is list
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[kind | None if optional else kind, typer.Option(name, help=_help(field))],
+        default=inspect.Parameter.empty
+        if default is msgspec.NODEFAULT
+        else default or (None if optional else default),
+    )
+
+
+def _help(field: Field) -> str:
+    """The description, and the range where the description does not say it."""
+    unsaid = not field.words or any(word not in field.description for word in field.words)
+    return (
+        f"{field.description.removesuffix('.')}; {field.range}."
+        if field.range and unsaid
+        else field.description
+    )

@@ -1,0 +1,54 @@
+"""The placements of GNN training tasks to compare, and the lab that carries them out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from wirewise import options as opt
+from wirewise.planners.placement import METHODS
+from wirewise.runtime.flows.grants import ORDERS
+
+__all__ = ["Wish", "host_names"]
+
+
+class Wish(opt.Options, frozen=True, kw_only=True):
+    """What to place and to carry out; the first method under the first policy is what the others are compared with.
+
+    Raises:
+        InputError: A value that cannot be used.
+    """
+
+    hosts: Annotated[int, opt.about("Hosts of the lab, host0, host1 and so on.", ge=2)] = 4
+    link: opt.Link = "100mbit"
+    links: opt.Links = msgspec.field(default_factory=dict)
+    methods: Annotated[
+        opt.Distinct, opt.about("Methods that place tasks; the first is compared with.", words=METHODS)
+    ] = ("colocated", "store-affine", "gnn-tasks")
+    policies: Annotated[
+        opt.Distinct, opt.about("Orders of flows, under each of which a method is carried out.", words=ORDERS)
+    ] = ("iter", "oes")
+    steps: Annotated[opt.Natural, opt.about("Placements that the search of gnn-tasks tries.")] = 1000
+    turns: Annotated[opt.Count, opt.about("Runs of each plan; plans take turns.")] = 3
+    seed: Annotated[opt.Seed, opt.about("Seed of partition, draws and searches.")] = 0
+    timeout_s: opt.Timeout = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        opt.check_links(self.links, self.hosts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each host."""
+        return host_names(self.hosts)
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        """Rate of each host."""
+        return tuple(self.links.get(host, self.link) for host in range(self.hosts))
+
+
+def host_names(count: int) -> tuple[str, ...]:
+    """Names of that many hosts of a lab."""
+    return tuple(f"host{number}" for number in range(count))

@@ -1,0 +1,42 @@
+"""What a run of rehearsal on a growing graph asks for. Needs no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from wirewise import options as opt
+from wirewise.graph.rehearsal.settings import DEFAULT_METHOD, METHODS, Settings
+from wirewise.graph.rehearsal.tasks import GROWTHS
+
+__all__ = ["DEFAULT_METHODS", "Job"]
+
+DEFAULT_METHODS = ("bare", "er-random", DEFAULT_METHOD, "sea-er", "joint")
+
+
+class Job(opt.Options, frozen=True, kw_only=True):
+    """Everything that the ranks of one run must know."""
+
+    dataset: opt.Dataset = "debian"
+    methods: Annotated[opt.Distinct, opt.about("Methods that learn the tasks in turns.", words=METHODS)] = (
+        DEFAULT_METHODS
+    )
+    settings: Settings = Settings()
+    classes_per_task: Annotated[int, opt.about("Classes that arrive together, in label order.", ge=2)] = 2
+    fewest: Annotated[
+        int,
+        opt.about("Vertices of the smallest class that takes part.", ge=5, option="--smallest-class"),
+    ] = 50
+    growth: Annotated[
+        str,
+        opt.about(
+            "inductive: later vertices bring edges to earlier ones; separate: tasks share no edges; "
+            "transductive: the whole graph is there from the start and only labels arrive.",
+            words=GROWTHS,
+        ),
+    ] = "inductive"
+    most_tasks: Annotated[
+        opt.Count | None,
+        opt.about("Number of tasks after which to stop; by default all.", option="--tasks"),
+    ] = None
+    workers: Annotated[opt.Count, opt.about("Ranks, a part of the vertices each.")] = 1
+    timeout_s: opt.Timeout = 120.0
