@@ -27,6 +27,7 @@ TORCH_FREE = [
     "wirewise.recipes.gnn_tasks_job",
     "wirewise.recipes.job",
     "wirewise.recipes.salientpp_job",
+    "wirewise.recipes.scripts",
     "wirewise.recipes.sea_er_job",
     "wirewise.results",
     "wirewise.rng",

@@ -69,7 +69,7 @@ def alone(tmp_path, text):
 @pytest.mark.slow
 def test_two_ranks_and_their_workers(script, tmp_path):
     found = measure(
-        job("torchrun", "--nproc-per-node=2", script, "1", launcher="direct", fractions=(0.5,)),
+        job("torchrun", "--nproc-per-node=2", script, "1", launcher="direct", fractions=[0.5]),
         tmp_path / "raw",
     )
     assert found.ranks == 2 and found.network == "loopback"
@@ -206,8 +206,8 @@ def test_commands_are_taken_apart():
     [
         ({"hosts": 2}, "without torchrun"),
         ({"network_command": "srun x"}, "without torchrun"),
-        ({"steps": 0}, "steps 0"),
-        ({"fractions": (1.5,)}, "fractions"),
+        ({"steps": 0}, "steps is 0; expected at least 1"),
+        ({"fractions": [1.5]}, "fractions"),
     ],
 )
 def test_wishes_that_cannot_be_met_are_refused_at_once(changes, words):

@@ -23,6 +23,7 @@ from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, 
 from wirewise.recipes.advise import _tried, advise, advise_on
 from wirewise.recipes.advise_trial import TrialWish, Tried
 from wirewise.recipes.advise_worker import AdviceWish, Advised, _Script
+from wirewise.recipes.scripts import AdviceOptions
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 SCRIPT = """
@@ -105,9 +106,7 @@ def test_a_script_that_cannot_train_under_plans_is_advised_as_predicted(tmp_path
         command(tmp_path, 10_000, "model.require_forward_param_sync  # DataParallel has none"),
         tmp_path / "advice",
         said.append,
-        codecs=["fp16"],
-        steps=4,
-        warmup=1,
+        AdviceOptions(codecs=("fp16",), steps=4, warmup=1),
     )
     assert found.tried_step_s == {} and found.measured_gain is None
     assert "predicted" in found.sentence
@@ -292,12 +291,12 @@ def test_the_bandwidth_at_which_it_starts_to_pay():
 @pytest.mark.parametrize(
     ("knobs", "told"),
     [
-        ({"codecs": ["best"]}, "unknown gradient codec 'best'"),
-        ({"steps": 1}, "got 1 steps after 5"),
-        ({"trials": -1}, "after 5 and -1 trials"),
+        ({"codecs": ("best",)}, "unknown gradient codec 'best'"),
+        ({"steps": 1}, "steps is 1; expected at least 2"),
+        ({"trials": -1}, "trials is -1; expected at least 0"),
     ],
 )
 def test_knobs_that_cannot_be_used(tmp_path, knobs, told):
     with pytest.raises(InputError, match=told):
-        advise(["torchrun", "train.py"], tmp_path, lambda _: None, **knobs)
+        advise(["torchrun", "train.py"], tmp_path, lambda _: None, AdviceOptions(**knobs))
     assert Path(tmp_path).exists()

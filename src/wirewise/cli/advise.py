@@ -18,20 +18,12 @@ from wirewise.units import format_size
 
 if TYPE_CHECKING:
     from wirewise.recipes.advise import Advice
+    from wirewise.recipes.scripts import AdviceOptions
 
 __all__ = ["advise"]
 
 
-def advise(
-    command: Sequence[str],
-    out: Path | None,
-    codecs: str,
-    ratio: float,
-    warmup: int,
-    steps: int,
-    trials: int,
-    json: str | None,
-) -> None:
+def advise(command: Sequence[str], out: Path | None, asked: AdviceOptions, json: str | None) -> None:
     """Measure, plan, try, say; ends with code 1 where nothing can be advised.
 
     Raises:
@@ -45,16 +37,7 @@ def advise(
         raise InputError("no command was given; expected one after --, such as -- torchrun train.py")
     folder = out or Path("runs") / f"advise-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     quiet = json == "-"
-    found = recipe.advise(
-        command,
-        folder,
-        lambda text: typer.echo(text, err=quiet),
-        codecs=[name.strip() for name in codecs.split(",")],
-        ratio=ratio,
-        warmup=warmup,
-        steps=steps,
-        trials=trials,
-    )
+    found = recipe.advise(command, folder, lambda text: typer.echo(text, err=quiet), asked)
     write_json(json, msgspec.to_builtins(found))
     if not quiet:
         _tell(found)

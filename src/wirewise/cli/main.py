@@ -16,8 +16,10 @@ import typer
 from typer.core import TyperGroup
 
 import wirewise
+from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import WirewiseError
+from wirewise.recipes.scripts import AdviceOptions
 
 __all__ = ["GROUPS", "app", "main"]
 
@@ -300,18 +302,13 @@ def sim(
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
+@with_options
 def advise(
     command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
+    asked: AdviceOptions,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the log, the plan and the advice.")
     ] = None,
-    codecs: Annotated[str, typer.Option(help="To choose from, by comma.")] = "fp16,topk,efsign",
-    ratio: Annotated[float, typer.Option(help="Share of the values that sparse codecs keep.")] = 0.01,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps that do not count.")] = 5,
-    steps: Annotated[int, typer.Option(min=2, help="Steps that count, as it is and under each plan.")] = 20,
-    trials: Annotated[
-        int, typer.Option(min=0, help="Windows in which plans are tried; 0: predictions decide.")
-    ] = 2,
     json: JsonOption = None,
 ) -> None:
     """Say whether compressing a job's gradients pays, with the best plan; runs it as it is, then under plans.
@@ -320,7 +317,7 @@ def advise(
     """
     from wirewise.cli.advise import advise as advised
 
-    advised(command, out, codecs, ratio, warmup, steps, trials, json)
+    advised(command, out, asked, json)
 
 
 @_list.command()

@@ -125,28 +125,26 @@ def _plain(kind: Any) -> Any:
 
 def _parameter(field: Field) -> inspect.Parameter:
     """The parameter from which typer makes the option of a field."""
-    kind: Any = field.kind if get_origin(field.kind) is list else _plain(field.kind)
+    kind: Any = _plain(get_args(field.kind)[0]) if field.several else _plain(field.kind)
     name, default = field.option, field.default
-    if "read" in field.extra or get_origin(field.kind) is tuple:
-        kind, default = str, ",".join(map(str, default)) if default else ""
+    if get_origin(field.kind) is list:
+        kind, default = list[kind] | None, default or None
+    elif "read" in field.extra or field.several:
+        kind, default = str, default if default is msgspec.NODEFAULT else ",".join(map(str, default))
+    elif field.optional:
+        kind = kind | None
     if kind is bool and default and "/" not in name:
         name = f"{name}/--no-{name.removeprefix('--')}"
-    optional = field.optional or get_origin(field.kind) is list
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[kind | None if optional else kind, typer.Option(name, help=_help(field))],
-        default=inspect.Parameter.empty
-        if default is msgspec.NODEFAULT
-        else default or (None if optional else default),
+        annotation=Annotated[kind, typer.Option(name, help=_help(field))],
+        default=inspect.Parameter.empty if default is msgspec.NODEFAULT else default,
     )
 
 
 def _help(field: Field) -> str:
     """The description, and the range where the description does not say it."""
-    unsaid = not field.words or any(word not in field.description for word in field.words)
-    return (
-        f"{field.description.removesuffix('.')}; {field.range}."
-        if field.range and unsaid
-        else field.description
-    )
+    if not field.range or (field.words and all(word in field.description for word in field.words)):
+        return field.description
+    return f"{field.description.removesuffix('.')}; {field.range}."

@@ -14,6 +14,7 @@ from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
 from wirewise.errors import InputError, PeerError
 from wirewise.recipes.job import Job
+from wirewise.recipes.scripts import Wish
 
 if TYPE_CHECKING:
     from wirewise.recipes.adaqp import Progress
@@ -62,18 +63,13 @@ def adaqp(
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
+@with_options
 def dpro(
     command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
+    wish: Wish,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of traces, plan and report.")
     ] = None,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps of a run that do not count.")] = 5,
-    steps: Annotated[int, typer.Option(min=2, help="Steps of a run that count.")] = 30,
-    pairs: Annotated[int, typer.Option(min=2, help="Runs under the plan, each next to one without it.")] = 4,
-    planner: Annotated[
-        str, typer.Option("--with", help="Planner: dpro, mcmc, exhaustive, rules, ddp.")
-    ] = "dpro",
-    time_budget: Annotated[float, typer.Option(help="Seconds for the search.")] = 60.0,
     json: JsonOption = None,
 ) -> None:
     """Record a training command, replay it, plan its gradient buckets, and measure the plan (dPRO)."""
@@ -81,7 +77,6 @@ def dpro(
     from wirewise.report.replay_page import replay_html
     from wirewise.report.shell import write_page
 
-    wish = recipe.Wish(warmup=warmup, steps=steps, pairs=pairs, planner=planner, time_budget_s=time_budget)
     quiet = json == "-"
     with run_folder(out, "dpro") as folder:
         result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.errors import InputError
+from wirewise.recipes.scripts import StallJob
 
 if TYPE_CHECKING:
     from wirewise.profile.stalls.report import Difference, StallReport
@@ -20,33 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["recommend", "stalls"]
 
 
+@with_options
 def stalls(
     command: Annotated[
         list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified, on one machine.")
     ],
-    steps: Annotated[int, typer.Option(min=1, help="Steps to measure in every run.")] = 50,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 5,
-    repeats: Annotated[int, typer.Option(min=1, help="Repeats of every run, in alternating order.")] = 3,
-    hosts: Annotated[int, typer.Option(min=1, help="Measure the network too: hosts of a lab.")] = 1,
-    link: Annotated[str, typer.Option(help="Rate of each host's link in the lab.")] = "1gbit",
-    network_command: Annotated[
-        str | None,
-        typer.Option(help="Measure the network with this shell command, which runs the job over machines."),
-    ] = None,
-    launcher: Annotated[str, typer.Option(help="torchrun, or direct: the ranks alone, faster.")] = "torchrun",
-    batches: Annotated[int, typer.Option(min=1, help="Batches that synthetic data repeats.")] = 4,
-    cached_items: Annotated[
-        int, typer.Option(min=1, help="Most items that the cached run keeps in memory.")
-    ] = 1024,
-    cache_fraction: Annotated[
-        list[float] | None, typer.Option(help="Measure with this part of the items cached; may be repeated.")
-    ] = None,
+    given: Given[StallJob],
     what_if: Annotated[
         list[str] | None, typer.Option(help="Predict a step: cached=0.5; may be repeated.")
     ] = None,
-    drop_caches: Annotated[
-        bool, typer.Option("--drop-caches", help="Drop the whole machine's page cache; needs root.")
-    ] = False,
     compat: Annotated[
         bool, typer.Option("--compat", help="Show Stash's formulas as published and as coded, too.")
     ] = False,
@@ -55,28 +39,13 @@ def stalls(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with the parts as bars.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder that keeps the raw times.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a run is ended.")] = 600.0,
     json: JsonOption = None,
 ) -> None:
     """Measure where the steps of an unmodified training script lose time: data, interconnect, network."""
-    from wirewise.recipes.stalls import StallJob, measure
+    from wirewise.recipes.stalls import measure
 
     cached = [_fraction(text) for text in what_if or []]
-    job = StallJob(
-        command=command,
-        steps=steps,
-        warmup=warmup,
-        repeats=repeats,
-        hosts=hosts,
-        link=link,
-        network_command=network_command,
-        launcher=launcher,
-        batches=batches,
-        cached_items=cached_items,
-        fractions=tuple(cache_fraction or ()),
-        drop_caches=drop_caches,
-        timeout_s=timeout,
-    )
+    job = given.record(command=command)
     report = measure(job, out, _note)
     predicted = _predictions(report, [*cached, *job.fractions])
     record = msgspec.to_builtins(report) | {"largest": report.largest, "what_if": predicted}

@@ -36,6 +36,7 @@ from wirewise.recipes import advise_trial, advise_worker
 from wirewise.recipes.advise_trial import TrialWish
 from wirewise.recipes.advise_worker import AdviceWish, Advised
 from wirewise.recipes.cupcake_job import options_of
+from wirewise.recipes.scripts import AdviceOptions
 
 __all__ = ["Advice", "advise", "advise_on"]
 
@@ -91,12 +92,7 @@ def advise(
     command: Sequence[str],
     folder: Path,
     say: Callable[[str], None],
-    *,
-    codecs: Sequence[str] = ("fp16", "topk", "efsign"),
-    ratio: float = _RATIO,
-    steps: int = 20,
-    warmup: int = 5,
-    trials: int = 2,
+    asked: AdviceOptions | None = None,
 ) -> Advice:
     """Run a command for some steps, measure its gradients, codecs and links, plan, and run it again under plans.
 
@@ -107,38 +103,32 @@ def advise(
         command: Of a script that trains with DistributedDataParallel, such as torchrun train.py; not changed.
         folder: Takes the log, what was measured, the plan and the advice.
         say: Hears what goes on.
-        codecs: To choose from.
-        ratio: Share of the values that sparse codecs keep.
-        steps: That are measured.
-        warmup: Steps before them.
-        trials: Windows in which plans are tried, which share the steps; 0: the advice is as predicted.
+        asked: Codecs to choose from, steps, and windows in which plans are tried, which share the steps.
 
     Raises:
-        InputError: An unknown codec or too few steps or windows.
+        InputError: An unknown codec.
         PeerError: The command failed, or never came to the last step; the message holds its last words.
     """
+    asked = asked or AdviceOptions()
+    codecs, steps, warmup = asked.codecs, asked.steps, asked.warmup
     if unknown := [name for name in codecs if name not in CODECS]:
         raise InputError(f"unknown gradient codec {unknown[0]!r}; expected some of: {', '.join(CODECS)}")
-    if steps < 2 or warmup < 0 or trials < 0:
-        raise InputError(
-            f"got {steps} steps after {warmup} and {trials} trials; expected at least 2 after 0 or more, and 0 or more"
-        )
     make_folder(folder)
     say(f"running the command as it is for {warmup + steps} steps")
     found = _measured(command, folder, AdviceWish(
-        file=str((folder / "measured.json").resolve()), codecs=tuple(codecs), ratio=ratio, steps=steps, warmup=warmup
+        file=str((folder / "measured.json").resolve()), codecs=codecs, ratio=asked.ratio, steps=steps, warmup=warmup
     ))  # fmt: skip
     say("planning")
-    if not trials:
+    if not asked.trials:
         return advise_on(found, folder, codecs)
 
     def measure(tried: Mapping[str, FusionPlan]) -> dict[str, float]:
         wish = TrialWish(
             file=str((folder / "tried.json").resolve()),
             plans=dict(tried),
-            options={codec: options_of(codec, ratio) for codec in codecs},
-            windows=trials,
-            steps=max(steps // trials, 1),
+            options={codec: options_of(codec, asked.ratio) for codec in codecs},
+            windows=asked.trials,
+            steps=max(steps // asked.trials, 1),
             warmup=warmup,
         )
         say(

@@ -20,6 +20,7 @@ from wirewise.lab import run_owned
 from wirewise.planners import planner
 from wirewise.planners.fusion import from_trace
 from wirewise.profile.launch import TraceWish, environment, find_program, last_words, tracing_environment
+from wirewise.recipes.scripts import Wish
 from wirewise.sim.analysis import Analysis, analyse
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Trace, load
@@ -28,17 +29,6 @@ __all__ = ["DproResult", "Wish", "gain_of_runs", "run"]
 
 _PLAN_ENTRY = "wirewise.runtime.data_parallel.unmodified:install"
 _PLAN_VARIABLE = "WIREWISE_FUSION_PLAN"
-
-
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """How to measure and to plan."""
-
-    warmup: int = 5
-    steps: int = 30
-    pairs: int = 4
-    """Runs under the plan, each next to one without it."""
-    planner: str = "dpro"
-    time_budget_s: float = 60.0
 
 
 class DproResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from wirewise import lab
@@ -23,46 +22,11 @@ from wirewise.profile.stalls.command import Launch, parse_command
 from wirewise.profile.stalls.records import Run, read_run
 from wirewise.profile.stalls.report import StallReport
 from wirewise.profile.stalls.settings import ENTRY, Settings
+from wirewise.recipes.scripts import StallJob
 
 __all__ = ["StallJob", "measure", "run_once"]
 
 _NEEDED_LINES = 12
-
-
-class StallJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure, and how."""
-
-    command: list[str]
-    """torchrun ... train.py on one machine, or python train.py."""
-    steps: int = 50
-    warmup: int = 5
-    repeats: int = 3
-    hosts: int = 1
-    """Hosts of a lab; 1: no network is measured."""
-    link: str = "1gbit"
-    network_command: str | None = None
-    """A shell command of the user's that runs the same job over several machines; none: the lab."""
-    launcher: str = "torchrun"
-    """Starts the ranks where the command says torchrun; "direct" saves time and sets fewer variables."""
-    in_lab: bool = False
-    """Put runs on one machine on a host of a lab as well."""
-    batches: int = 4
-    cached_items: int = 1024
-    fractions: tuple[float, ...] = ()
-    """Cached fractions to measure besides."""
-    drop_caches: bool = False
-    """Drop the page cache of the whole machine before cold runs; needs root."""
-    timeout_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "repeats", "hosts", "batches", "cached_items"):
-            if getattr(self, name) < 1:
-                raise InputError(f"got {name} {getattr(self, name)}; expected at least 1")
-        if self.warmup < 0 or not all(0 <= x <= 1 for x in self.fractions):
-            raise InputError(
-                f"got warmup {self.warmup} and cached fractions {self.fractions}; expected at least 0 steps, "
-                "and fractions from 0 to 1"
-            )
 
 
 @owns_folder
