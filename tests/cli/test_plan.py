@@ -79,7 +79,7 @@ def test_sizes_that_do_not_fit_are_named(folder, tmp_path):
         (["--with", "ddp", "--time-budget", "5"], "planner 'ddp' has no search that time could end"),
         (
             ["--with", "disco"],
-            "planner 'disco' takes StepModel alone, or OperatorGraph and its links; got FusionP",
+            "planner 'disco' is for operators of a captured step; got a recorded run; expected one of: dpro, ",
         ),
         (["--memory-budget", "8GiB"], "needs --memory-sizes"),
         (["--time-budget", "0"], "time budget is 0"),

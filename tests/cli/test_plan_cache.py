@@ -70,7 +70,7 @@ def test_json_alone():
     ("words", "told"),
     [
         (["--fanouts", "5,0"], "--fanouts is 5,0; expected at least 1 neighbour in each hop"),
-        (["--policy", "best"], "--policy is 'best'; expected some of: vip, "),
+        (["--policy", "best"], "unknown cache planner 'best'"),
         (["--share", "fair"], "--share is 'fair'; expected one of: equal, balanced"),
         (["--alpha", "some"], "--alpha is 'some'; expected numbers by comma"),
         (["--alpha", "-1"], "--alpha is"),

@@ -99,7 +99,10 @@ def test_pieces_are_told_to_scripts(trace):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--with", "dpro"], "planner 'dpro' takes FusionProblem alone, or ModuleTrace and its"),
+        (
+            ["--with", "dpro"],
+            "planner 'dpro' is for a recorded run; got gradients of a model; expected one of: cupcake, ",
+        ),
         (["--with", "best"], "unknown fusion planner 'best'; expected one of: dpro"),
         (["--with", "cupcake:4"], "planner 'cupcake' has no use for number; it takes: seed"),
         (["--with", "even"], "even:NUMBER"),

@@ -75,7 +75,10 @@ def test_a_learned_estimator_prices_regions(graph, tmp_path):
     ("words", "message"),
     [
         (["--estimator", "absent.npz"], "absent.npz"),
-        (["--with", "dpro"], "planner 'dpro' takes FusionProblem alone, or ModuleTrace and its"),
+        (
+            ["--with", "dpro"],
+            "planner 'dpro' is for a recorded run; got operators of a captured step; expected one of: disco",
+        ),
         (["--codec", "dgc"], "--codec does not go with --graph"),
         (["--ranks", "1"], "expected at least 2"),
         (["--trace", "t.json"], "give one of them"),

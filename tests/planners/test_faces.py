@@ -14,6 +14,7 @@ from tests.trace.synthetic import make
 from wirewise.cli.main import app
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS, bitwidth, cache, collective, fusion, placement, planner
+from wirewise.planners.faces import problems_of
 from wirewise.planners.fusion.cupcake import compression_problem
 
 FAMILY = {"modules": "fusion", "gradients": "fusion", "operators": "fusion"}
@@ -149,7 +150,7 @@ def test_a_collective_is_named():
         (lambda job, links: fusion.cupcake(job, 3), "got a int as the links of the job; expected Links"),
         (
             lambda job, links: fusion.cupcake(None, links),
-            "'cupcake' takes CompressionProblem alone, or .*; got None",
+            "'cupcake' is for gradients of a model and takes CompressionProblem alone, or .*; got None",
         ),
         (
             lambda job, links: fusion.dpro(job, links),
@@ -161,7 +162,7 @@ def test_a_collective_is_named():
         ),
         (
             lambda job, links: cache.vip(one("cache", name="two", planner="vip").instance.problem, links),
-            "'vip' takes CacheProblem alone; got CacheProblem beside links",
+            "'vip' is for batches drawn .* and takes CacheProblem alone; got CacheProblem beside links",
         ),
         (
             lambda job, links: bitwidth.auto(
@@ -193,3 +194,10 @@ def test_names_of_families_are_the_functions_of_the_table():
     assert {"codec", "least_gain", "seed"} <= set(inspect.signature(fusion.cupcake).parameters)
     # The modules of the same names are still there.
     assert importlib.import_module("wirewise.planners.fusion.cupcake").solve
+
+
+def test_planners_say_what_they_are_for():
+    for planners in PLANNERS.values():
+        assert all(problems_of(one).about and not problems_of(one).takes(None) for one in planners.values())
+    assert problems_of(fusion.disco).about == "operators of a captured step"
+    assert problems_of(lambda job, links: None) is None

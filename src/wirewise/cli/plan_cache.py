@@ -16,7 +16,7 @@ from wirewise.cli.plan_job import make_plan
 from wirewise.errors import InputError
 from wirewise.graph import PARTITIONERS, GraphData, load, partition
 from wirewise.graph.sampling.sampler import SEMANTICS, check_used_hops
-from wirewise.planners import PLANNERS
+from wirewise.planners import PLANNERS, planner
 from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
 from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
@@ -55,7 +55,7 @@ class Caches(Sampling, frozen=True, kw_only=True):
         opt.about("Share of all nodes that the caches hold together; several by comma."),
     ] = (0.1,)
     policy: Annotated[
-        tuple[str, ...], opt.about("Policies of the caches.", words=(*PLANNERS["cache"], "all"))
+        opt.Distinct, opt.about(f"Policies of the caches: {', '.join(PLANNERS['cache'])}, or all.")
     ] = ("vip",)
     share: Annotated[
         Share, opt.about("equal: the same rows on each rank; balanced: what the busiest link needs.")
@@ -76,6 +76,8 @@ def cache(
     Rows are expected ones, from inclusion probabilities corrected by two sampled epochs.
     """
     names = list(PLANNERS["cache"]) if "all" in asked.policy else asked.policy
+    for name in names:
+        planner("cache", name)
     graph, alphas = load(asked.dataset, seed=asked.seed), asked.alpha
     if graph.directed and not asked.directed:
         graph = graph.undirected()

@@ -14,6 +14,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS, planner
+from wirewise.planners.faces import problems_of
 from wirewise.plans import PLANS, Plan, save
 from wirewise.trace import read_job
 
@@ -25,16 +26,21 @@ Kind = TypeVar("Kind", bound=Plan)
 
 
 def make_plan(kind: type[Kind], name: str, job: Any, links: Any = None, **given: Any) -> Kind:
-    """Plan with a planner of the family; what is None is left to the planner.
+    """The plan of a planner of the family; what is None is left to the planner.
 
     Raises:
-        InputError: The planner has no use for something that is given; the message names it.
+        InputError: The planner is for jobs of another kind, or has no use for something that is given.
         PlanError: No planner of the family has the name, or as that planner.
     """
-    make, knobs = (
-        planner(kind.family, name),
-        {knob: value for knob, value in given.items() if value is not None},
-    )
+    make, knobs = planner(kind.family, name), {knob: v for knob, v in given.items() if v is not None}
+    own = problems_of(make)
+    if own is not None and not own.takes(job):
+        all_of = {other: problems_of(one) for other, one in PLANNERS[kind.family].items()}
+        others = {other: one.about for other, one in all_of.items() if one is not None and one.takes(job)}
+        got = next(iter(others.values()), type(job).__name__)
+        raise InputError(
+            f"planner {name!r} is for {own.about}; got {got}; expected one of: {', '.join(others)}"
+        )
     known = inspect.signature(make).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in known.values()) and (
         unknown := set(knobs) - set(known)

@@ -14,7 +14,7 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.base import Plan
 
-__all__ = ["Planner", "Problems", "expect_links", "face"]
+__all__ = ["Planner", "Problems", "expect_links", "face", "problems_of"]
 
 
 class Planner(Protocol):
@@ -23,13 +23,13 @@ class Planner(Protocol):
     def __call__(
         self, job: Any, links: Any = None, *, seed: int = 0, time_budget_s: float | None = None, **knobs: Any
     ) -> Plan:
-        """Plan.
+        """Make a plan.
 
         Args:
             job: A description of the job, of a grain that the planner decides on; or the family's problem, which holds
                 the rest.
-            links: Between the ranks; None: the job or the problem says what bytes travel over.
-            seed: For what is drawn; recorded in the plan.
+            links: Links between the ranks; None: the job or the problem says what bytes travel over.
+            seed: Seed of what is drawn; recorded in the plan.
             time_budget_s: Seconds for the search; None: the planner's own.
             knobs: Conditions of the problem, such as `codec`, and the planner's own.
 
@@ -43,10 +43,16 @@ class Planner(Protocol):
 class Problems(NamedTuple):
     """What the planners of a family, or of one grain in it, decide on."""
 
+    about: str
+    """Words for what is planned for, such as "a recorded run"."""
     kind: type
     """Problems that say all; planners take them by themselves."""
     of: Mapping[type, Callable[..., Any]] = {}
-    """By kind of job: `(job, links, *, conditions)` to the problem."""
+    """Functions `(job, links, *, conditions)` to the problem, by kind of job."""
+
+    def takes(self, job: Any) -> bool:
+        """Whether a job is of a kind that problems are made from, or a problem itself."""
+        return isinstance(job, (self.kind, *self.of))
 
     def problem(self, name: str, job: Any, links: Any, conditions: Mapping[str, Any]) -> Any:
         """The problem of a job on its links; one that is given alone is taken as it is.
@@ -65,7 +71,8 @@ class Problems(NamedTuple):
         beside = [*(["links"] if links is not None else []), *conditions]
         got = "None" if job is None else type(job).__name__
         raise InputError(
-            f"planner {name!r} takes {known}; got {got}{' beside ' * bool(beside)}{', '.join(beside)}"
+            f"planner {name!r} is for {self.about} and takes {known}; got {got}"
+            f"{' beside ' * bool(beside)}{', '.join(beside)}"
         )
 
     @property
@@ -83,8 +90,8 @@ def face(make: Callable[..., Plan], name: str, problems: Problems, *, budget: st
     """The planner that a call `make(problem, *, seed, **knobs)` is, with the face of all.
 
     Args:
-        make: The call.
-        name: Of the planner.
+        make: Function to call.
+        name: Name of the planner.
         problems: What `make` takes first, and what it is made from.
         budget: Name of the knob that holds the seconds for the search; nothing: there is none.
     """
@@ -111,7 +118,13 @@ def face(make: Callable[..., Plan], name: str, problems: Problems, *, budget: st
     plan.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     plan.__name__ = plan.__qualname__ = name
     plan.__doc__ = inspect.getdoc(getattr(make, "func", make))
+    plan.problems = problems  # type: ignore[attr-defined]
     return plan
+
+
+def problems_of(planner: Planner) -> Problems | None:
+    """What a planner decides on; None: a function without a face, which says it by its errors."""
+    return getattr(planner, "problems", None)
 
 
 def expect_links(links: Any) -> Links:

@@ -15,7 +15,7 @@ PLANNERS: dict[str, dict[str, Planner]] = {
     "fusion": fusion.PLANNERS,
     "placement": placement.PLANNERS,
 }
-"""By family, then by name; the first of a family is what its commands plan with by themselves."""
+"""Planners by family and name; the first of a family is what its commands plan with by themselves."""
 
 
 def planner(family: str, name: str) -> Planner:

@@ -64,7 +64,7 @@ def _with_own_costs(make: Callable[..., BitWidthPlan]) -> Callable[..., BitWidth
     return plan
 
 
-_PROBLEMS = Problems(BitWidthProblem, {BitWidthProblem: _on_links})
+_PROBLEMS = Problems("messages of full-graph training", BitWidthProblem, {BitWidthProblem: _on_links})
 
 PLANNERS: dict[str, Planner] = {
     name: face(_with_own_costs(make), name, _PROBLEMS, budget="time_limit_s" if make is milp else "")

@@ -34,7 +34,9 @@ __all__ = [
 
 PLANNERS: dict[str, Planner] = {
     # Which rows batches need depends on no link; `row_s` says what a row takes where balanced links are asked for.
-    name: face(partial(plan, policy=name), name, Problems(CacheProblem))
+    name: face(
+        partial(plan, policy=name), name, Problems("batches drawn from a partitioned graph", CacheProblem)
+    )
     for name in POLICIES
 }
 """By name."""

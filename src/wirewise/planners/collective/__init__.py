@@ -127,7 +127,7 @@ def _of_name(
     )
 
 
-_PROBLEMS = Problems(CollectiveProblem, {str: _of_name})
+_PROBLEMS = Problems("a collective on a network", CollectiveProblem, {str: _of_name})
 
 PLANNERS: dict[str, Planner] = {
     name: face(partial(plan, method=name), name, _PROBLEMS, budget="time_limit_s")

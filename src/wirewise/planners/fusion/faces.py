@@ -101,9 +101,9 @@ def _operators(
     return plan_operators(problem, method=method, other_s=other_s, knobs=Knobs(seed=seed, **knobs)).plan
 
 
-_MODULES = Problems(FusionProblem, {ModuleTrace: _of_modules, Trace: _of_trace})
-_GRADIENTS = Problems(CompressionProblem, {GradientTrace: compression_problem})
-_OPERATORS = Problems(StepModel, {OperatorGraph: step_model})
+_MODULES = Problems("a recorded run", FusionProblem, {ModuleTrace: _of_modules, Trace: _of_trace})
+_GRADIENTS = Problems("gradients of a model", CompressionProblem, {GradientTrace: compression_problem})
+_OPERATORS = Problems("operators of a captured step", StepModel, {OperatorGraph: step_model})
 
 PLANNERS: dict[str, Planner] = {
     "dpro": face(dpro, "dpro", _MODULES, budget="time_budget_s"),

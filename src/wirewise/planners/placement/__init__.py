@@ -31,7 +31,7 @@ __all__ = [
     "store_affine",
 ]
 
-_PROBLEMS = Problems(PlacementProblem, {TaskSet: problem_of})
+_PROBLEMS = Problems("tasks of GNN training", PlacementProblem, {TaskSet: problem_of})
 
 PLANNERS: dict[str, Planner] = {name: face(partial(plan, method=name), name, _PROBLEMS) for name in METHODS}
 """By name."""
