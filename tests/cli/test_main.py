@@ -1,12 +1,12 @@
+import importlib
 import json
 import re
-from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import wirewise
-from wirewise import cli
 from wirewise.cli.main import GROUPS, app
 from wirewise.errors import WirewiseError
 from wirewise.plans import BitWidthPlan, ChannelBits, save
@@ -35,14 +35,34 @@ def test_every_group_can_be_called(name):
     assert f" {name} " in result.stdout.split("\n\n")[0]
 
 
+def helps():
+    """Helps of all options and arguments."""
+    root = typer.main.get_command(app)
+    groups = [typer.main.get_command(importlib.import_module(f"wirewise.cli.{name}").app) for name in GROUPS]
+    commands = [
+        root,
+        *groups,
+        *(group.get_command(None, name) for group in groups for name in group.list_commands(None)),
+    ]
+    commands += [root.get_command(None, name) for name in root.list_commands(None) if name not in GROUPS]
+    return [text for one in commands for option in one.params if (text := getattr(option, "help", None))]
+
+
 def test_no_help_turns_a_word_into_a_picture():
     """Helps are drawn by rich, which knows words between colons as pictures."""
     from rich._emoji_codes import EMOJI
 
-    texts = [path.read_text() for path in Path(cli.__path__[0]).glob("*.py")]
-    words = {word for text in texts for said in re.findall(r'help="[^"]*"', text) for word in _between(said)}
+    words = {word for text in helps() for word in _between(text)}
     assert "binomial" in words
     assert words.isdisjoint(EMOJI)
+
+
+def test_helps_stand_alone():
+    found = helps()
+    assert len(found) > 200
+    assert not [
+        text for text in found if text.startswith(("Of ", "That ", "As ", "With ", "By ", "The same"))
+    ]
 
 
 def _between(said):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
+from wirewise.cli.programs import FORMATS
+from wirewise.cli.requests import Check, Export
 from wirewise.collective import Program, save
 from wirewise.collective.builders import build
 from wirewise.collective.exporters import msccl, mscclpp_plan, nccl_tuner
+from wirewise.cost import nccl
+from wirewise.options import fields_of
 from wirewise.plans import Certificate, CollectivePlan
 from wirewise.plans import save as save_plan
 
@@ -236,9 +241,9 @@ def test_chakra(ring, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--to", "pdf"], "unknown format 'pdf'; expected one of msccl-xml"),
-        (["--to", "msccl-xml", "--protocol", "ll"], "unknown protocol 'll'; expected one of Simple"),
-        (["--to", "nccl-tuner", "--gpu", "kepler"], "unknown gpu 'kepler'"),
+        (["--to", "pdf"], "--to is 'pdf'; expected one of: msccl-xml"),
+        (["--to", "msccl-xml", "--protocol", "ll"], "--protocol is 'll'; expected one of: Simple"),
+        (["--to", "nccl-tuner", "--gpu", "kepler"], "--gpu is 'kepler'; expected one of: volta"),
         (["--to", "chakra", "--size", "large"], "large"),
     ],
 )
@@ -246,10 +251,18 @@ def test_wrong_options(ring, tmp_path, options, message):
     result = call("export", ring, "-o", tmp_path / "x", *options)
     assert result.exit_code == 2
     assert message in result.stderr
-    assert "unknown dialect 'ibm'" in call("check", "x.xml", "--dialect", "ibm").stderr
+    assert (
+        "--dialect is 'ibm'; expected one of: microsoft" in call("check", "x.xml", "--dialect", "ibm").stderr
+    )
 
 
 def test_a_wrong_program_is_not_exported(broken, tmp_path):
     result = call("export", broken, "--to", "chakra", "-o", tmp_path / "x")
     assert result.exit_code == 2 and "incomplete" in result.stderr
     assert not list(tmp_path.glob("x*"))
+
+
+def test_words_of_options_are_those_of_formats():
+    words = {field.name: field.words for record in (Check, Export) for field in fields_of(record)}
+    assert words["dialect"] == get_args(msccl.Dialect) and words["protocol"] == get_args(msccl.Protocol)
+    assert words["gpu"] == get_args(nccl.Gpu) and words["to"] == tuple(FORMATS)

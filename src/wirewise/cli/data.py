@@ -21,7 +21,7 @@ __all__ = ["app"]
 app = typer.Typer(help="Graphs: list, show, build, check, generate, partition.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Dataset name, block:nodes=..., or the path of an npz file.")]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 
 @app.command("list")

@@ -16,8 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 import wirewise
-from wirewise.cli.options import with_options
+from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import WirewiseError
 from wirewise.recipes.scripts import AdviceOptions
 
@@ -134,6 +135,7 @@ def doctor(
 
 
 @app.command()
+@with_options
 def show(
     sources: Annotated[
         list[str],
@@ -142,42 +144,23 @@ def show(
             help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] (broadcast:binomial:8).",
         ),
     ],
-    html: Annotated[Path | None, typer.Option("--html", help="Write the page that plays it.")] = None,
-    on: Annotated[str | None, typer.Option("--on", help="Topology of programs: a preset or a file.")] = None,
-    size: Annotated[str | None, typer.Option("--size", help="Larger buffer of a rank, such as 1MB.")] = None,
-    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Ranks of algorithms, else 8.")] = None,
-    root: Annotated[int, typer.Option("--root", min=0, help="Root of algorithms that have one.")] = 0,
-    segments: Annotated[int, typer.Option("--segments", min=1, help="Segments of algorithms.")] = 1,
-    step: Annotated[int | None, typer.Option("--step", help="Which step of a recorded run.")] = None,
+    given: Given[Request],
     json: JsonOption = None,
 ) -> None:
     """Show a plan as a table, or programs of collectives and recorded runs as a page that plays them."""
-    from wirewise.cli.show import Request
     from wirewise.cli.show import show as shown
 
-    shown(Request(sources, html, on, size, ranks, root, segments, step, json))
+    shown(given.record(sources=sources, json=json))
 
 
 @app.command()
+@with_options
 def check(
     program: Annotated[
         str,
         typer.Argument(help="A program file, a plan of any family, broadcast:binomial:8, or an MSCCL file."),
     ],
-    on: Annotated[str | None, typer.Option("--on", help="Topology that a plan must fit.")] = None,
-    job: Annotated[
-        Path | None, typer.Option(help="Tasks that a plan of placement must fit, as of `plan placement`.")
-    ] = None,
-    fifo: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Messages that a channel between ranks holds; by default 1, for an MSCCL file as many as NCCL has "
-            "for its protocol (Simple 2, LL and LL128 8).",
-        ),
-    ] = None,
-    dialect: Annotated[str, typer.Option(help="Of an MSCCL file: microsoft or azure.")] = "microsoft",
-    root: Annotated[int, typer.Option(min=0, help="Of an MSCCL file of a broadcast or reduce.")] = 0,
+    given: Given[Check],
     json: JsonOption = None,
 ) -> None:
     """Prove that a program does what its collective asks for, or that a plan fits; exit code 1 and a fault if not.
@@ -187,71 +170,35 @@ def check(
     """
     from wirewise.cli import check_plan, programs
 
-    if on is not None or job is not None or check_plan.is_plan(program):
-        right = check_plan.check(program, on, job, json)
+    asked = given.record(source=program, json=json)
+    if asked.on is not None or asked.job is not None or check_plan.is_plan(program):
+        right = check_plan.check(program, asked.on, asked.job, json)
     else:
-        right = programs.check(programs.Check(program, fifo, programs.dialect_of(dialect), root, json))
+        right = programs.check(asked)
     if not right:
         raise typer.Exit(1)
 
 
 @app.command()
+@with_options
 def export(
     program: Annotated[
         str, typer.Argument(help="A program file, a plan of a collective, or broadcast:binomial:8.")
     ],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", help="msccl-xml, msccl-xml-azure, mscclpp-json, nccl-tuner, nccl-graph or chakra."
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File; of chakra: its start, RANK.et is added.")],
-    topology: Annotated[
-        str | None, typer.Option(help="Preset or file, for nccl-tuner and nccl-graph.")
-    ] = None,
-    protocol: Annotated[str, typer.Option(help="Of MSCCL: Simple, LL or LL128.")] = "Simple",
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="For calls in place (MSCCL, MSCCL++).")
-    ] = False,
-    instances: Annotated[
-        int, typer.Option(min=1, help="Copies that share every chunk (MSCCL, MSCCL++).")
-    ] = 1,
-    channels: Annotated[
-        int | None, typer.Option(min=1, help="Connections of two ranks in a copy, else as needed (MSCCL).")
-    ] = None,
-    fuse: Annotated[bool, typer.Option("--fuse", help="Receive and pass on in one step (MSCCL).")] = False,
-    size: Annotated[str, typer.Option(help="Larger buffer of a rank (chakra).")] = "1MB",
-    min_size: Annotated[str | None, typer.Option(help="Least size to use it for (MSCCL, MSCCL++).")] = None,
-    max_size: Annotated[str | None, typer.Option(help="Size to stop using it at (MSCCL, MSCCL++).")] = None,
-    gpu: Annotated[str, typer.Option(help="volta, ampere, hopper or blackwell (nccl-tuner).")] = "ampere",
+    out: Annotated[Path, typer.Option("--out", "-o", help="File; for chakra its start, RANK.et is added.")],
+    given: Given[Export],
     json: JsonOption = None,
 ) -> None:
     """Write a program in the format of another runtime or simulator."""
     from wirewise.cli import programs
 
-    programs.export(
-        programs.Export(
-            source=program,
-            to=to,
-            out=out,
-            topology=topology,
-            protocol=programs.protocol_of(protocol),
-            in_place=in_place,
-            instances=instances,
-            channels=channels,
-            fuse=fuse,
-            size=size,
-            min_size=min_size,
-            max_size=max_size,
-            gpu=programs.gpu_of(gpu),
-            json=json,
-        )
-    )
+    programs.export(given.record(source=program, out=out, json=json))
 
 
 @app.command()
+@with_options
 def sim(
+    asked: Conditions,
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -263,41 +210,19 @@ def sim(
         str, typer.Option("--what-if", help="Changes, such as bandwidth=*:x2,bucket_mb=5.")
     ] = "",
     plan: Annotated[
-        Path | None, typer.Option("--plan", help="Predict the job under this plan, of any family.")
-    ] = None,
-    on: Annotated[
-        str | None, typer.Option("--on", help="Of --plan: the topology, a preset or a file.")
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            help="Of --plan and gradients or operators: of each host, such as 10gbit, instead of --on."
-        ),
-    ] = None,
-    ranks_per_host: Annotated[
-        int | None, typer.Option(min=1, help="Of --bandwidth: how many ranks share a host; 1.")
-    ] = None,
-    costs: Annotated[
-        str | None, typer.Option(help="Of --plan for gradients: v100, or a JSON file of measured times.")
-    ] = None,
-    row_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Of --plan for cached rows: a row on the wire.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Of --plan: write a page with the timeline of all ranks.")
+        Path | None, typer.Option("--plan", help="Plan of any family, under which the job is predicted.")
     ] = None,
     json: JsonOption = None,
 ) -> None:
     """Replay a trace and predict the step with changes; or predict how long a job takes under a plan."""
     from wirewise.cli import sim_plan
 
-    words = sim_plan.Words(on, bandwidth, ranks_per_host, costs, row_bytes, html)
     if plan is not None:
-        sim_plan.predict_plan(plan, sources or [], what_if, words, json)
+        sim_plan.predict_plan(plan, sources or [], what_if, asked, json)
         return
     from wirewise.cli.sim import simulate
 
-    words.refuse(words._fields, "belongs to --plan FILE, and none is given")
+    sim_plan.refuse(asked, asked.__struct_fields__, "belongs to --plan FILE, and none is given")
     simulate(sim_plan.some(sources), what_if, json)
 
 

@@ -9,7 +9,9 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
+from wirewise import options as opt
 from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators, plan_placement
+from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_job import OutOption, family_command, make_plan
 from wirewise.decoding import decode_json
@@ -58,35 +60,45 @@ def _plans() -> None:
     """Plans: what to change in a recorded job, or how to carry a collective out."""
 
 
-@app.command()
-def fusion(
-    run: Annotated[list[Path] | None, typer.Argument(help="Run folder, or all files of its trace.")] = None,
+class Fusion(opt.Options, frozen=True, kw_only=True):
+    """What `wirewise plan fusion` was asked for."""
+
     method: Annotated[
         str,
-        typer.Option(
-            "--with",
-            help=f"One of {', '.join(PLANNERS['fusion'])}, for the job that it is about; even:K and bucket:MIB have a "
-            "number. By default dpro, of --trace cupcake, of --graph disco.",
+        opt.about(
+            f"Planner for the job, one of {', '.join(PLANNERS['fusion'])}; even:K and bucket:MIB have a number; "
+            "by default dpro, for --trace cupcake, for --graph disco.",
+            option="--with",
         ),
-    ] = "",
-    out: OutOption = None,
-    memory_budget: Annotated[str | None, typer.Option(help="Of a rank, such as 8GiB.")] = None,
+    ] = ""
+    memory_budget: Annotated[str | None, opt.about("Memory of a rank, such as 8GiB.")] = None
     memory_sizes: Annotated[
-        Path | None, typer.Option(help="JSON of `wirewise.profile.memory_sizes(model, batch)`.")
-    ] = None,
-    time_budget: Annotated[float | None, typer.Option(help="Seconds for the search, by default 60.")] = None,
-    trace: plan_gradients.TraceOption = None,
-    graph: plan_operators.GraphOption = None,
-    estimator: plan_operators.EstimatorOption = None,
-    codec: plan_gradients.CodecOption = None,
-    ranks: plan_gradients.RanksOption = None,
-    on: plan_gradients.OnOption = None,
-    bandwidth: plan_gradients.BandwidthOption = None,
-    costs: plan_gradients.CostsOption = None,
-    decode: plan_gradients.DecodeOption = None,
-    ranks_per_host: plan_gradients.RanksPerHostOption = None,
-    split: plan_gradients.SplitOption = None,
-    seed: plan_gradients.SeedOption = None,
+        Path | None, opt.about("JSON of `wirewise.profile.memory_sizes(model, batch)`.")
+    ] = None
+    time_budget: Annotated[float | None, opt.about("Seconds for the search, by default 60.")] = None
+    trace: Annotated[
+        Path | None, opt.about("JSON with name, elements and gap_us of each gradient, as they get ready.")
+    ] = None
+    graph: Annotated[
+        Path | None,
+        opt.about("JSON with the operators of a captured step, as `OperatorGraph.save` writes it."),
+    ] = None
+    estimator: Annotated[
+        str | None,
+        opt.about(
+            "Prices of fused operators: shipped, or a file of `wirewise profile operators`; by default a formula "
+            "(--graph)."
+        ),
+    ] = None
+
+
+@app.command()
+@with_options
+def fusion(
+    asked: Fusion,
+    words: plan_gradients.Words,
+    run: Annotated[list[Path] | None, typer.Argument(help="Run folder, or all files of its trace.")] = None,
+    out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
     """Choose the buckets of the gradients, and what is computed again or accumulated to fit the memory.
@@ -94,19 +106,21 @@ def fusion(
     With --trace, a file of gradients instead of a run: the groups that are compressed together, and how. With --graph,
     a file of operators: which of them run as one kernel, and the buckets.
     """
+    method, trace, graph = asked.method, asked.trace, asked.graph
     # A name that nobody knows is refused before files are read.
     if method:
         planner("fusion", method.partition(":")[0])
-    words = plan_gradients.Words(codec, ranks, on, bandwidth, costs, decode, ranks_per_host, seed, split)
     for option, file, other in (("--trace", trace, graph), ("--graph", graph, trace)):
-        if file is not None and (run or other or memory_budget is not None or memory_sizes is not None):
+        if file is not None and (
+            run or other or asked.memory_budget is not None or asked.memory_sizes is not None
+        ):
             raise InputError(
                 f"{option} {file} takes the place of a run, of its memory and of other files; give one of them"
             )
     if graph is not None:
-        plan_operators.operators(graph, method or "disco", words, estimator, out, json)
+        plan_operators.operators(graph, method or "disco", words, asked.estimator, out, json)
         return
-    if estimator is not None:
+    if asked.estimator is not None:
         raise InputError("--estimator belongs to --graph FILE, and none is given")
     if trace is not None:
         plan_gradients.gradients(trace, method or "cupcake", words, out, json)
@@ -116,14 +130,14 @@ def fusion(
         raise InputError(
             "nothing to plan for; give a run folder, --trace with a file of gradients, or --graph with one of operators"
         )
-    if memory_budget is not None and memory_sizes is None:
+    if asked.memory_budget is not None and asked.memory_sizes is None:
         raise InputError(
             "a memory budget needs --memory-sizes FILE, because a trace does not say what modules keep; write "
             "json.dumps(wirewise.profile.memory_sizes(model, batch)) into it"
         )
-    budget = None if memory_budget is None else parse_size(memory_budget)
-    knobs = {"time_budget_s": time_budget, "memory_budget_bytes": budget}
-    _recorded(run, method or "dpro", knobs, memory_sizes, out, json)
+    budget = None if asked.memory_budget is None else parse_size(asked.memory_budget)
+    knobs = {"time_budget_s": asked.time_budget, "memory_budget_bytes": budget}
+    _recorded(run, method or "dpro", knobs, asked.memory_sizes, out, json)
 
 
 def _recorded(

@@ -27,12 +27,12 @@ def collective(
         str, typer.Option("--collective", help=f"One of {', '.join(COLLECTIVES)}.")
     ] = "all_reduce",
     size: Annotated[
-        str, typer.Option("--bytes", help="Of the larger buffer of a rank, in or out, such as 64MB.")
+        str, typer.Option("--bytes", help="Larger buffer of a rank, in or out, such as 64MB.")
     ] = "64MB",
     planner: str = planned_with("collective"),
-    sketch: Annotated[Path | None, typer.Option(help="Of taccl: a communication sketch, JSON.")] = None,
+    sketch: Annotated[Path | None, typer.Option(help="Communication sketch, JSON (taccl).")] = None,
     profile: Annotated[
-        str | None, typer.Option(help="Of the sketch: costs of links, JSON, or a name such as ndv2-1MB.")
+        str | None, typer.Option(help="Costs of links of the sketch, JSON, or a name such as ndv2-1MB.")
     ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Kinds of links to use, such as nvlink; all.")
@@ -43,7 +43,7 @@ def collective(
     members: Annotated[str, typer.Option(help="Ranks of the group, such as 0,1,4; the others relay.")] = "",
     root: Annotated[int, typer.Option(help="Rank of a rooted collective.")] = 0,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for the search, by default 60.")] = None,
-    seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
+from wirewise import options as opt
 from wirewise.cli.output import print_table, write_json
 from wirewise.cli.plan_job import make_plan
 from wirewise.cli.topo import open_topology
@@ -22,61 +23,46 @@ from wirewise.units import parse_rate
 
 __all__ = ["Words", "gradients", "uniform"]
 
-TraceOption = Annotated[
-    Path | None, typer.Option(help="JSON with name, elements and gap_us of each gradient, as they get ready.")
-]
-CodecOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Of --trace: a codec that the costs have, none, or auto: any; cupcake may leave it out."
-    ),
-]
-RanksOption = Annotated[int | None, typer.Option(help="Of --trace and --graph: how many ranks; 8.")]
-OnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        help="Of --trace and --graph: the topology, a preset or a file of `wirewise topo probe`, instead of "
-        "--bandwidth.",
-    ),
-]
-BandwidthOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Of --trace and --graph: of each host, such as 10gbit; the costs' own times of collectives."
-    ),
-]
-CostsOption = Annotated[
-    str | None, typer.Option(help="Of --trace and --graph: v100, or a JSON file of measured times.")
-]
-DecodeOption = Annotated[
-    str | None, typer.Option(help=f"Of --trace: where, some of {','.join(DECODES)}; inline.")
-]
-RanksPerHostOption = Annotated[
-    int | None, typer.Option(help="Of --trace and --graph with --bandwidth: how many ranks share a host; 1.")
-]
-SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Of --trace: larger tensors travel in pieces of at most this size, such as 16MiB; none; or auto, the "
-        "default: by the size that gains most, if the step gains 2 %."
-    ),
-]
-SeedOption = Annotated[int | None, typer.Option(help="Of --trace and --graph: recorded in the plan.")]
 
+class Words(opt.Options, frozen=True, kw_only=True):
+    """Options that only --trace and --graph have; None: not said."""
 
-class Words(NamedTuple):
-    """Options that only --trace and --graph have."""
-
-    codec: str | None
-    ranks: int | None
-    on: str | None
-    bandwidth: str | None
-    costs: str | None
-    decode: str | None
-    ranks_per_host: int | None
-    seed: int | None
-    split: str | None
+    codec: Annotated[
+        str | None,
+        opt.about("Codec that the costs have, none, or auto: any, and cupcake may leave it out (--trace)."),
+    ] = None
+    ranks: Annotated[int | None, opt.about("Ranks of the job, by default 8 (--trace, --graph).")] = None
+    on: Annotated[
+        str | None,
+        opt.about(
+            "Topology of the job, a preset or a file of `wirewise topo probe`, instead of --bandwidth "
+            "(--trace, --graph)."
+        ),
+    ] = None
+    bandwidth: Annotated[
+        str | None,
+        opt.about(
+            "Bandwidth of each host, such as 10gbit; by default the costs' own times of collectives (--trace, --graph)."
+        ),
+    ] = None
+    costs: Annotated[
+        str | None, opt.about("Costs of codecs: v100, or a JSON file of measured times (--trace, --graph).")
+    ] = None
+    decode: Annotated[
+        str | None,
+        opt.about(f"Places of decoding, some of {', '.join(DECODES)}; by default inline (--trace)."),
+    ] = None
+    ranks_per_host: Annotated[
+        int | None, opt.about("Ranks that share the --bandwidth of a host, by default 1 (--trace, --graph).")
+    ] = None
+    split: Annotated[
+        str | None,
+        opt.about(
+            "Largest size of a tensor, such as 16MiB, above which it travels in pieces; none; or auto, the default: "
+            "the size that gains most, if the step gains 2 % (--trace)."
+        ),
+    ] = None
+    seed: Annotated[int | None, opt.about("Seed, recorded in the plan (--trace, --graph).")] = None
 
     def between(self) -> tuple[Links | None, int]:
         """Links between the ranks, None where the costs' own times take their place, and how many ranks there are.
@@ -103,8 +89,8 @@ class Words(NamedTuple):
         Raises:
             InputError: Names it.
         """
-        for name, value in self._asdict().items():
-            if value is not None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) is not None:
                 raise InputError(
                     f"--{name.replace('_', '-')} belongs to --trace FILE or --graph FILE, and neither is given"
                 )

@@ -73,7 +73,7 @@ def family_command(family: str) -> Any:
             str | None, typer.Option("--on", help="Topology of its ranks, a preset or a file.")
         ] = None,
         name: str = planned_with(family),
-        seed: Annotated[int | None, typer.Option(help="Of random choices.")] = None,
+        seed: Annotated[int | None, typer.Option(help="Seed of random choices.")] = None,
         time_budget: Annotated[float | None, typer.Option(help="Seconds for the search.")] = None,
         out: OutOption = None,
         json: JsonOption = None,

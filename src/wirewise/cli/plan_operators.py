@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -30,20 +30,7 @@ from wirewise.plans import FusionPlan, save
 from wirewise.report.figures import seconds
 from wirewise.trace.operators import OperatorGraph, read_operator_graph
 
-__all__ = ["EstimatorOption", "GraphOption", "operators"]
-
-GraphOption = Annotated[
-    Path | None,
-    typer.Option(help="JSON with the operators of a captured step, as `OperatorGraph.save` writes it."),
-]
-
-EstimatorOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Of --graph, what prices fused operators: shipped, or a file of `wirewise profile operators`; "
-        "by default a formula."
-    ),
-]
+__all__ = ["operators"]
 
 
 def operators(

@@ -27,7 +27,7 @@ def operators(
     ] = 300,
     sizes: Annotated[int, typer.Option(min=2, help="Sizes at which each is measured.")] = 10,
     epochs: Annotated[int, typer.Option(min=1, help="Passes of training over what was measured.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the fused operators.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the fused operators.")] = 0,
     json: JsonOption = None,
 ) -> None:
     """Fit the estimator of DisCo's search to this machine: compile random ones, measure, train.

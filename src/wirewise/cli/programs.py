@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
 
 import msgspec
 import typer
@@ -13,6 +12,7 @@ import typer
 from wirewise import collective
 from wirewise.cli.msccl import File, is_msccl
 from wirewise.cli.output import write_json
+from wirewise.cli.requests import Check, Export
 from wirewise.cli.topo import open_topology
 from wirewise.collective import Network, Program, network
 from wirewise.collective.builders import build
@@ -28,68 +28,10 @@ from wirewise.units import parse_size
 
 __all__ = [
     "FORMATS",
-    "Check",
-    "Export",
     "check",
-    "dialect_of",
     "export",
-    "gpu_of",
     "program_of",
-    "protocol_of",
 ]
-
-
-@dataclass(frozen=True)
-class Check:
-    """What `wirewise check` was asked for."""
-
-    source: str
-    fifo: int | None
-    """Messages that a channel holds; None: one for a program, NCCL's number for an MSCCL file."""
-    dialect: msccl.Dialect
-    root: int
-    json: str | None
-
-
-@dataclass(frozen=True)
-class Export:
-    """What `wirewise export` was asked for."""
-
-    source: str
-    to: str
-    out: Path
-    topology: str | None
-    protocol: msccl.Protocol
-    in_place: bool
-    instances: int
-    channels: int | None
-    fuse: bool
-    size: str
-    min_size: str | None
-    max_size: str | None
-    gpu: nccl.Gpu
-    json: str | None
-
-
-def dialect_of(word: str) -> msccl.Dialect:
-    """Check the word of an option."""
-    return cast(msccl.Dialect, _one_of("dialect", word, get_args(msccl.Dialect)))
-
-
-def protocol_of(word: str) -> msccl.Protocol:
-    """Check the word of an option."""
-    return cast(msccl.Protocol, _one_of("protocol", word, get_args(msccl.Protocol)))
-
-
-def gpu_of(word: str) -> nccl.Gpu:
-    """Check the word of an option."""
-    return cast(nccl.Gpu, _one_of("gpu", word, get_args(nccl.Gpu)))
-
-
-def _one_of(what: str, word: str, known: Sequence[str]) -> str:
-    if word not in known:
-        raise InputError(f"unknown {what} {word!r}; expected one of {', '.join(known)}")
-    return word
 
 
 class _Holder(msgspec.Struct):
@@ -174,7 +116,7 @@ def tell(source: str, found: Sequence[str], right: str, json: str | None, unknow
 
 def export(asked: Export) -> None:
     """Write a program in another format, and say how to use the file."""
-    form = FORMATS[_one_of("format", asked.to, list(FORMATS))]
+    form = FORMATS[asked.to]
     program = program_of(asked.source)
     collective.check(program)
     files = form.write(program, asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +13,7 @@ from wirewise import collective, plans, topology
 from wirewise.cli import msccl
 from wirewise.cli.msccl import is_msccl
 from wirewise.cli.output import print_table, write_json
+from wirewise.cli.requests import Request
 from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
@@ -24,26 +24,11 @@ from wirewise.units import parse_size
 if TYPE_CHECKING:
     from wirewise.collective import Network, Program
 
-__all__ = ["Request", "show"]
+__all__ = ["show"]
 
 _RANKS = 8
 _SIZE = "1MB"
 _RATE = "10gbit"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the command was asked for; None: not said."""
-
-    sources: Sequence[str]
-    html: Path | None
-    on: str | None
-    size: str | None
-    ranks: int | None
-    root: int
-    segments: int
-    step: int | None
-    json: str | None
 
 
 def show(asked: Request) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
 from wirewise import plans
 from wirewise.cli.output import write_json
+from wirewise.cli.requests import Conditions
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacementPlan, Plan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from wirewise.topology import Topology
     from wirewise.trace import Job
 
-__all__ = ["Words", "predict_plan", "some"]
+__all__ = ["predict_plan", "refuse", "some"]
 
 _GRAINS: dict[str, tuple[type, ...]] = {
     "bitwidth": (),
@@ -46,25 +47,15 @@ _TAKEN: dict[str | type, tuple[str, ...]] = {
 """Options by the job, or by the family where there is none."""
 
 
-class Words(NamedTuple):
-    """Options that only --plan has."""
+def refuse(asked: Conditions, names: Iterable[str], why: str) -> None:
+    """Raise if one of these options is given.
 
-    on: str | None
-    bandwidth: str | None
-    ranks_per_host: int | None
-    costs: str | None
-    row_bytes: int | None
-    html: Path | None
-
-    def refuse(self, names: Iterable[str], why: str) -> None:
-        """Raise if one of these options is given.
-
-        Raises:
-            InputError: Names it and says why.
-        """
-        for name in names:
-            if getattr(self, name) is not None:
-                raise InputError(f"{_option(name)} {why}")
+    Raises:
+        InputError: Names it and says why.
+    """
+    for name in names:
+        if getattr(asked, name) is not None:
+            raise InputError(f"{_option(name)} {why}")
 
 
 def some(sources: Sequence[Path] | None) -> Sequence[Path]:
@@ -79,7 +70,7 @@ def some(sources: Sequence[Path] | None) -> Sequence[Path]:
 
 
 def predict_plan(
-    source: Path, job_files: Sequence[Path], what_if: str, words: Words, json: str | None
+    source: Path, job_files: Sequence[Path], what_if: str, words: Conditions, json: str | None
 ) -> None:
     """Predict, write and tell.
 
@@ -95,8 +86,9 @@ def predict_plan(
     job = _job(plan, job_files)
     what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {job_file(type(job))}"
     taken = (*_TAKEN.get(plan.family if job is None else type(job), ("on",)), "html")
-    words.refuse(
-        [name for name in words._fields if name not in taken],
+    refuse(
+        words,
+        [name for name in words.__struct_fields__ if name not in taken],
         f"says nothing about {what}; expected only {', '.join(_option(name) for name in taken)}",
     )
     found = _predicted(plan, job, words)
@@ -139,7 +131,7 @@ def _job(plan: Plan, files: Sequence[Path]) -> Any:
     return job
 
 
-def _predicted(plan: Plan, job: Job | None, words: Words) -> Prediction:
+def _predicted(plan: Plan, job: Job | None, words: Conditions) -> Prediction:
     from wirewise.cost.gradients import load_costs
     from wirewise.sim import BatchTimes, predict
 
@@ -152,13 +144,13 @@ def _predicted(plan: Plan, job: Job | None, words: Words) -> Prediction:
     return predict(plan, described, _links(plan, job, words), **conditions)
 
 
-def _links(plan: Plan, job: Job | None, words: Words) -> Links | Topology | None:
+def _links(plan: Plan, job: Job | None, words: Conditions) -> Links | Topology | None:
     """What the bytes travel over; None: what the trace or the costs tell."""
     from wirewise.cli.plan_gradients import uniform
     from wirewise.cost import Links
 
     if words.on is not None:
-        words.refuse(["bandwidth", "ranks_per_host"], "takes the place of --on; give one of them")
+        refuse(words, ["bandwidth", "ranks_per_host"], "takes the place of --on; give one of them")
         topology = open_topology(words.on)
         if isinstance(plan, PlacementPlan):
             _check_hosts(plan, topology)

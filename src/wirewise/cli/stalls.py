@@ -35,7 +35,7 @@ def stalls(
         bool, typer.Option("--compat", help="Show Stash's formulas as published and as coded, too.")
     ] = False,
     against: Annotated[
-        Path | None, typer.Option(help="Trace of the same command: say whether its replay agrees.")
+        Path | None, typer.Option(help="Trace of the same command, to say whether its replay agrees.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with the parts as bars.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder that keeps the raw times.")] = None,
@@ -70,7 +70,7 @@ def stalls(
 def recommend(
     prices: Annotated[Path, typer.Argument(help="A price list in TOML, of your own and of today.")],
     stalls: Annotated[
-        Path, typer.Option("--from", help="What wirewise profile stalls --json wrote of the job.")
+        Path, typer.Option("--from", help="JSON that wirewise profile stalls wrote of the job.")
     ],
     samples: Annotated[float, typer.Option(help="Samples that the whole job trains on.")],
     budget: Annotated[str, typer.Option(help="Longest time that the job may take: 90min, 2h, 1d.")] = "",
