@@ -33,7 +33,7 @@ def settings(links: list[str], policies: dict[str, float], epochs: int) -> Itera
     """Every plan on each link: a policy, and the share of all nodes that caches hold together."""
     for policy, alpha in policies.items():
         with scratch() as folder:
-            job = Job(workers=MACHINES, policy=policy, alpha=alpha, epochs=epochs, batch_size=BATCH_SIZE)
+            job = Job(workers=MACHINES, policies=(policy,), alpha=alpha, epochs=epochs, batch_size=BATCH_SIZE)
             prepare(job, folder)
             plan = plans.load(folder / "plan.json")
             alone = carried_out(folder, "10gbit")

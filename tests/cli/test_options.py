@@ -29,7 +29,7 @@ class Record(opt.Options, frozen=True, kw_only=True):
     method: Annotated[str, opt.about("Way to do it.", words=("up", "down"))] = "up"
     names: Annotated[opt.Distinct, opt.about("Names of things.")] = ("a", "b")
     sizes: Annotated[tuple[int, ...], opt.about("Sizes of things.")] = (15, 10)
-    repeated: Annotated[list[float], opt.about("A number; may be repeated.")] = msgspec.field(
+    repeated: Annotated[list[Annotated[float, opt.about(ge=0)]], opt.about("A number.")] = msgspec.field(
         default_factory=list
     )
     links: opt.Links = msgspec.field(default_factory=dict)
@@ -112,6 +112,7 @@ def test_every_kind_of_field_is_read(line, name, value):
         ("--names a,a", "--names is 'a,a'; expected at least one, each once"),
         ("--sizes a,b", "--sizes is 'a,b'; expected whole numbers by comma"),
         ("--links x", "link 'x' is not understood"),
+        ("--repeated 1 --repeated -1", "--repeated is [1.0, -1.0]; expected at least 0"),
         ("--most 0", "--most is 0; expected at least 1"),
         ("--timeout 0", "--timeout is 0.0; expected a finite number above 0"),
         ("--depth 0", "--depth is 0; expected at least 1"),

@@ -29,9 +29,9 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
     [
         ({"workers": 0}, "workers is 0"),
         ({"epochs": 0}, "epochs is 0"),
-        ({"modes": ()}, "mode none is unknown"),
-        ({"modes": ("base", "best")}, "mode 'best' is unknown; expected some of: base, pipeline"),
-        ({"policy": "best"}, "cache policy 'best'"),
+        ({"modes": ()}, "expected some of: base, pipeline"),
+        ({"modes": ("base", "best")}, "modes is .*'best'.*; expected some of: base, pipeline"),
+        ({"policies": ("best",)}, "policies is .*'best'.*; expected some of: vip, "),
         ({"train_share": 0.0}, "train_share is 0"),
         ({"link": "fast"}, "fast"),
         ({"fanouts": ()}, "got fanouts"),

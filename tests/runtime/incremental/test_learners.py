@@ -209,9 +209,9 @@ def test_the_diagonal_of_the_fisher_information_is_that_of_single_vertices(growi
 def test_wrong_settings_are_named(growing):
     with pytest.raises(InputError, match="budget is 0; expected at least 1"):
         Settings(budget=0)
-    with pytest.raises(InputError, match="setting 'domain' is unknown; expected one of: task, class"):
+    with pytest.raises(InputError, match="setting is 'domain'; expected one of: task, class"):
         Settings(setting="domain")
     with pytest.raises(InputError, match="method 'sea' is unknown; expected some of: bare"):
         train(growing, ["sea"], FEW)
-    with pytest.raises(InputError, match=r"largest weight 0\.5"):
+    with pytest.raises(InputError, match=r"most is 0\.5; expected a finite number at least 1"):
         Settings(most=0.5)
