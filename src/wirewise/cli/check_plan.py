@@ -36,7 +36,7 @@ def check(source: str, on: str | None, job: Path | None, json: str | None) -> bo
         source: Plan file.
         on: Topology that it is for, a preset or a file; None: it is not looked at.
         job: File of tasks that a placement is for.
-        json: As `JsonOption`.
+        json: Target of `JsonOption`.
 
     Raises:
         InputError: A file that cannot be read, or a job for a plan that has none.

@@ -15,7 +15,7 @@ from wirewise.errors import InputError, ProgramError
 __all__ = ["File", "is_msccl", "show"]
 
 _MOST_PEERS = 8
-"""Of a rank, that a cell of the table names."""
+"""Peers of a rank that a cell of the table names at most."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def show(path: str, json: str | None) -> None:
     """Say what an MSCCL file holds, one row a rank.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         json: Where one JSON object goes; see `output.write_json`.
 
     Raises:

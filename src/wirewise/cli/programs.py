@@ -35,7 +35,7 @@ __all__ = [
 
 
 class _Holder(msgspec.Struct):
-    """Of a plan file, the program only: its other figures do not matter here."""
+    """Program of a plan file; its other figures do not matter here."""
 
     program: msgspec.Raw
 
@@ -97,7 +97,7 @@ def tell(source: str, found: Sequence[str], right: str, json: str | None, unknow
         source: What was checked.
         found: What is wrong with it.
         right: What to say where nothing is.
-        json: As `JsonOption`; the record has `verdict` ("right", "wrong" or "not checked"), `reason`, `faults`.
+        json: Target of `JsonOption`; the record has `verdict` ("right", "wrong" or "not checked"), `reason`, `faults`.
         unknown: Why the result could not be compared; None: it was.
 
     Returns:

@@ -32,7 +32,7 @@ _GRAINS: dict[str, tuple[type, ...]] = {
     "fusion": (Trace, GradientTrace, OperatorGraph),
     "placement": (TaskSet,),
 }
-"""By family: what its job may be, nothing where plans are predicted without one; other families' lowerings tell."""
+"""Kinds of jobs of each family, none where plans are predicted without one; other families' lowerings tell."""
 
 _UNIFORM = ("on", "bandwidth", "ranks_per_host", "costs")
 _TAKEN: dict[str | type, tuple[str, ...]] = {
