@@ -70,8 +70,7 @@ class Job(opt.Options, frozen=True, kw_only=True):
         ),
     ] = ("cupcake", "layer-wise", "none:bucket:25")
     codec: Annotated[
-        str,
-        opt.about("Codec of plans that name none: its name, none, or auto: fp16, topk, efsign or none."),
+        str, opt.about("Codec of plans that name none: its name, none, or auto: fp16, topk, efsign or none.")
     ] = "auto"
     ratio: Annotated[float, opt.about("Share of the values that sparse codecs keep.", gt=0, le=1)] = 0.01
     least_gain: Annotated[

@@ -27,10 +27,7 @@ class Job(opt.Options, frozen=True, kw_only=True):
     ] = "auto"
     device: str = "cpu"
     epochs: Annotated[opt.Count, opt.about("Training epochs of every mode.")] = 60
-    modes: Annotated[opt.Distinct, opt.about("Modes to train, the reference first.")] = (
-        "fp32",
-        "adaqp",
-    )
+    modes: Annotated[opt.Distinct, opt.about("Modes to train, the reference first.")] = ("fp32", "adaqp")
     seed: Annotated[opt.Seed, opt.about("Seed of weights, dropout and rounding.")] = 0
     model: Annotated[str, opt.about("Graph convolution: gcn or sage.")] = "sage"
     hidden: opt.Hidden = 128

@@ -70,14 +70,9 @@ class Job(opt.Options, frozen=True, kw_only=True):
         0.15
     )
     modes: Annotated[
-        tuple[str, ...],
-        opt.about("Modes to train; the first is what others are compared with.", words=MODES),
+        tuple[str, ...], opt.about("Modes to train; the first is what others are compared with.", words=MODES)
     ] = ("base", "pipeline", "cache", "int8", "gradients")
-    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop; -1: all.")] = (
-        15,
-        10,
-        5,
-    )
+    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop; -1: all.")] = (15, 10, 5)
     batch_size: Annotated[opt.Count, opt.about("Seeds of a rank's batch.")] = 64
     alpha: Annotated[float, opt.about("Share of all nodes that the caches hold together.", ge=0)] = 0.5
     policies: Annotated[

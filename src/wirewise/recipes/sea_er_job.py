@@ -23,8 +23,7 @@ class Job(opt.Options, frozen=True, kw_only=True):
     settings: Settings = Settings()
     classes_per_task: Annotated[int, opt.about("Classes that arrive together, in label order.", ge=2)] = 2
     fewest: Annotated[
-        int,
-        opt.about("Vertices of the smallest class that takes part.", ge=5, option="--smallest-class"),
+        int, opt.about("Vertices of the smallest class that takes part.", ge=5, option="--smallest-class")
     ] = 50
     growth: Annotated[
         str,
@@ -35,8 +34,7 @@ class Job(opt.Options, frozen=True, kw_only=True):
         ),
     ] = "inductive"
     most_tasks: Annotated[
-        opt.Count | None,
-        opt.about("Number of tasks after which to stop; by default all.", option="--tasks"),
+        opt.Count | None, opt.about("Number of tasks after which to stop; by default all.", option="--tasks")
     ] = None
     workers: Annotated[opt.Count, opt.about("Ranks, a part of the vertices each.")] = 1
     timeout_s: opt.Timeout = 120.0

@@ -76,12 +76,10 @@ class Settings(opt.Options, frozen=True, kw_only=True):
         ),
     ] = "sum"
     kernel: Annotated[
-        str,
-        opt.about("Kernel of mean matching; rbf has the median distance as bandwidth.", words=KERNELS),
+        str, opt.about("Kernel of mean matching; rbf has the median distance as bandwidth.", words=KERNELS)
     ] = "rbf"
     most: Annotated[
-        float,
-        opt.about("Largest weight of a rehearsed vertex.", ge=1, option="--most-weight"),
+        float, opt.about("Largest weight of a rehearsed vertex.", ge=1, option="--most-weight")
     ] = 3.0
     balanced: bool = True
     """Bound the sum of matched weights in every class by itself."""
