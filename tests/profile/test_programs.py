@@ -25,7 +25,10 @@ from wirewise.sim import replay_trace
 from wirewise.trace import COLLECTIVES, KINDS, Trace, align, build, match, read, whole
 
 STEPS, RANKS, WIDTH, LAYERS = 3, 4, 60, 3
-CASES = [(name, 1) for name in ALGORITHMS] + [("ps", 2)]
+CASES = [
+    pytest.param(name, servers, marks=[pytest.mark.slow] * (name != "ring"))
+    for name, servers in [*((name, 1) for name in ALGORITHMS), ("ps", 2)]
+]
 HOSTS = [0, 0, 1, 1]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "replay_accuracy" / "compressed.py"
 CodecSum = runpy.run_path(str(BENCHMARK))["CodecSum"]

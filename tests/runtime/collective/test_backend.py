@@ -177,5 +177,6 @@ def over_torch(rank):
     return checked
 
 
+@pytest.mark.slow
 def test_programs_run_over_messages_of_torch():
     assert all(checked > 50 for checked in run_ranks_as_processes(4, over_torch))

@@ -91,8 +91,15 @@ def every_survivor_heard(answers):
     assert all(str(VICTIM) in message for turn in turns for message in turn if message), answers
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("call", sorted(CALLS))
+def one_in_short(cases, short):
+    """Cases of which one is left in the short run."""
+    return [case if case == short else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("call", "asynchronous"),
+    one_in_short(itertools.product(sorted(CALLS), (False, True)), ("all_reduce", True)),
+)
 def test_a_cut_during_a_collective_is_raised_by_every_survivor(call, asynchronous):
     every_survivor_heard(run_ranks_as_processes(RANKS, survives, call, asynchronous, "cut")[:VICTIM])
 
@@ -128,7 +135,7 @@ def run_until_killed(tmp_path, target, *args):
             pipe.close()
 
 
-@pytest.mark.parametrize("call", sorted(CALLS))
+@pytest.mark.parametrize(("call",), one_in_short([(call,) for call in sorted(CALLS)], ("all_reduce",)))
 def test_a_killed_rank_is_raised_by_every_survivor(call, tmp_path):
     answers, codes = run_until_killed(tmp_path, killed, call)
     assert codes == [0, 0, 9]
@@ -153,6 +160,7 @@ def killed_in_ddp(rank, store, answers):
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_ddp_ends_with_the_error_when_a_rank_dies(tmp_path):
     answers, codes = run_until_killed(tmp_path, killed_in_ddp)
     assert codes == [0, 0, 9]

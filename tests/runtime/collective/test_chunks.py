@@ -78,6 +78,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 def test_b4_a_chain_over_shaped_links_is_cut_into_chunks(tmp_path):
     script = tmp_path / "ranks.py"

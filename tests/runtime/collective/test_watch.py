@@ -80,6 +80,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 def test_a_slow_link_of_a_lab_is_named(tmp_path):
     script = tmp_path / "ranks.py"

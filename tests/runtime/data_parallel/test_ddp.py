@@ -138,6 +138,7 @@ def hooked(rank: int) -> tuple[list[int], list[int], float]:
     return sizes, [b.size_bytes for b in plan.buckets], worst
 
 
+@pytest.mark.slow
 def test_ddp_takes_chunks_by_hook_and_buckets_by_caps():
     for found, planned, worst in run_ranks_as_processes(2, hooked):
         if "bucket_cap_mb_list" in data_parallel.bucket_caps(plan_by_readiness(sequential())):
@@ -176,5 +177,6 @@ def made_for_others(rank: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_plan_for_other_ranks_is_refused_by_the_hook():
     assert all(run_ranks_as_processes(2, made_for_others))

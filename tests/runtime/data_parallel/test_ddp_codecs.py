@@ -59,6 +59,7 @@ def kept(rank: int, codec: str, named: bool) -> Any:
     return sent, groups, state.state_dict(), state.bytes_sent
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_residuals_stay_with_their_parameters_when_buckets_are_made_anew():
     """Two lines in the user's script; what came and what waits are all gradients, over a rebuild of the buckets."""
@@ -152,6 +153,7 @@ def in_turn(rank: int) -> list[Any]:
     return [goes_on(rank), refuses(rank), by_plan(rank)]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_hooks_go_on_after_a_restart_and_say_what_is_wrong():
     """D5 for the hook, NaN, ranks that differ, and a plan with several codecs."""

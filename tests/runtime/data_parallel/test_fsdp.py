@@ -95,6 +95,7 @@ def resume(rank):
     return whole, resumed
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_loaded_state_goes_on_exactly():
     for whole, resumed in run_ranks_as_processes(RANKS, resume):

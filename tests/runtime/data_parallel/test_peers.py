@@ -94,7 +94,7 @@ def die(told: list[Path]) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("wrap", [reduced, hooked])
+@pytest.mark.parametrize("wrap", [reduced, pytest.param(hooked, marks=pytest.mark.slow)])
 def test_a_dead_rank_is_named(tmp_path, wrap):
     with pytest.raises(ChildProcessError, match="rank 1 of 3 died, exit code 7"):
         run_ranks_as_processes(3, dying, str(tmp_path), wrap)
@@ -117,6 +117,7 @@ def dying_early(rank: int, folder: str) -> None:
     time.sleep(20)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_rank_that_dies_before_the_first_step_of_a_hook_is_told_of(tmp_path):
     with pytest.raises(ChildProcessError, match="rank 1 of 2 died, exit code 7"):

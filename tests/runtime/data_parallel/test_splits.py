@@ -230,6 +230,7 @@ def hooked(rank: int) -> tuple[torch.Tensor, list[Any], torch.Tensor]:
     return found[0], groups, found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_the_hook_sends_pieces_in_their_groups():
     for by_hook, groups, by_reducer in run_ranks_as_processes(2, hooked):
