@@ -28,7 +28,7 @@ endef
 test: $(VENV)/.stamp-dev ## Run the tests of every part, in minutes
 	@$(call run_tests,gpu or slow)
 
-test-all: $(VENV)/.stamp-dev ## Run all tests but those that need a GPU: whole recipes, benchmark scripts, browsers too
+test-all: $(VENV)/.stamp-triton ## Run all tests but those that need a GPU: whole recipes, benchmark scripts, browsers too
 	@$(call run_tests,gpu)
 
 check: $(VENV)/.stamp-dev ## Lint, format, types, import contracts, docs
@@ -68,3 +68,7 @@ $(VENV)/.stamp-run: pyproject.toml constraints.txt $(VENV)/.stamp-torch
 $(VENV)/.stamp-dev: pyproject.toml constraints.txt $(VENV)/.stamp-torch
 	@$(PIP) install -c constraints.txt -e ".[dev,docs]"
 	@touch $@ $(VENV)/.stamp-run
+
+$(VENV)/.stamp-triton: $(VENV)/.stamp-dev
+	@$(PIP) install -c constraints.txt -e ".[triton]"
+	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 # Before torch and numba load; ranks are many and cores are few.
@@ -45,6 +46,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _need_lab()
     if item.get_closest_marker("browser"):
         _need_browser()
+    if item.get_closest_marker("triton"):
+        _need_triton()
 
 
 def _need_gpu() -> None:
@@ -63,6 +66,15 @@ def _need_lab() -> None:
     if os.environ.get("WIREWISE_REQUIRE_LAB") == "1":
         pytest.fail(f"WIREWISE_REQUIRE_LAB=1, but the lab cannot be built: {reason}", pytrace=False)
     pytest.skip(f"the lab cannot be built: {reason}")
+
+
+def _need_triton() -> None:
+    if importlib.util.find_spec("triton") is not None:
+        return
+    reason = 'no Triton; pip install -e ".[triton]"'
+    if os.environ.get("WIREWISE_REQUIRE_TRITON") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 def _need_browser() -> None:

@@ -1,6 +1,5 @@
 """All implementations write the same bytes, for any number of threads and any batching of rows."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -133,14 +132,15 @@ for width in (1, 5, 33):
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.slow
+@pytest.mark.triton
 def test_interpreted_triton_writes_the_bytes_of_the_reference():
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([sys.executable, "-c", _INTERPRETED], check=True, timeout=110, env=environment)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="triton is installed")
-def test_missing_triton_is_said():
+def test_missing_triton_is_said(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CodecError, match="triton is not installed"):
         encode(torch.randn(2, 4), 4, implementation="triton")
 

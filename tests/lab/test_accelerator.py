@@ -71,6 +71,7 @@ def train_with_buckets(rank):
     return buckets, [p.grad[0].item() for p in model.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_data_parallel_training_with_hooks_works_for_real():
     results = run_ranks_as_processes(2, train_with_buckets)

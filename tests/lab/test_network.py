@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.tiers import slow
 from tests.lab.traffic import traffic
 from wirewise import units
 from wirewise.errors import InputError, LabError
@@ -42,10 +43,10 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     [
         # The first would be passed at once by a bucket of 50 ms.
         ("10mbit", 60_000),
-        pytest.param("10mbit", 500_000, marks=pytest.mark.slow),
+        slow(("10mbit", 500_000)),
         ("50mbit", 2_000_000),
-        pytest.param("200mbit", 6_000_000, marks=pytest.mark.slow),
-        pytest.param("1gbit", 25_000_000, marks=pytest.mark.slow),
+        slow(("200mbit", 6_000_000)),
+        slow(("1gbit", 25_000_000)),
     ],
 )
 def test_tcp_gets_the_nominal_rate(rate: str, size_bytes: int) -> None:
@@ -277,7 +278,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("launcher", "hosts"), [("torchrun", 2), ("direct", 2)])
+@pytest.mark.parametrize(("launcher", "hosts"), [("torchrun", 2), slow(("direct", 2))])
 def test_ranks_form_a_group_over_the_links(launcher: str, hosts: int, tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(_RANKS)

@@ -8,6 +8,7 @@ from wirewise.lab import Lab, Pairs, pairs_of, topology_of
 from wirewise.topology import Host, Link, Switch, Topology
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 def test_every_pair_has_its_rate_in_both_directions() -> None:
     pairs = {(0, 1): "200mbit", (2, 0): "50mbit"}

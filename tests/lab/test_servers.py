@@ -87,6 +87,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 def test_b5_three_phases_over_two_servers_of_four_hosts(tmp_path: Path) -> None:
     size_bytes, readings = 2_000_000, {}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.harness.tiers import slow
 
 from wirewise.errors import TraceError
 from wirewise.profile import Tracer
@@ -114,9 +115,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(
-    "left_bytes", [0, *(pytest.param(left, marks=pytest.mark.slow) for left in (4096, 16384))]
-)
+@pytest.mark.parametrize("left_bytes", [0, slow(4096), slow(16384)])
 def test_a_script_that_is_recorded_trains_to_its_end_on_a_full_disk(
     script: Path, small_disk: Path, left_bytes: int
 ) -> None:

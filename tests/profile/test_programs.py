@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.harness.processes import run_ranks_as_processes
+from tests.harness.tiers import keep
 from tests.runtime.data_parallel.examples import sent
 from torch import nn
 
@@ -25,10 +26,7 @@ from wirewise.sim import replay_trace
 from wirewise.trace import COLLECTIVES, KINDS, Trace, align, build, match, read, whole
 
 STEPS, RANKS, WIDTH, LAYERS = 3, 4, 60, 3
-CASES = [
-    pytest.param(name, servers, marks=[pytest.mark.slow] * (name != "ring"))
-    for name, servers in [*((name, 1) for name in ALGORITHMS), ("ps", 2)]
-]
+CASES = keep([("ring", 1)], [*((name, 1) for name in ALGORITHMS), ("ps", 2)])
 HOSTS = [0, 0, 1, 1]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "replay_accuracy" / "compressed.py"
 CodecSum = runpy.run_path(str(BENCHMARK))["CodecSum"]

@@ -116,6 +116,7 @@ def test_a_script_that_cannot_train_under_plans_is_advised_as_predicted(tmp_path
     assert "require_forward_param_sync" in said[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_script_that_ends_too_soon_is_told(tmp_path):
     # Seldom torch aborts while a script ends, and the exit code is 1 then.

@@ -5,6 +5,7 @@ import time
 import pytest
 from numba.core.event import trigger_event
 
+from tests.harness.tiers import slow
 from tests.planners.collective.networks import four_unequal, groups, ring, switch
 from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import algorithms, build
@@ -42,7 +43,7 @@ def test_choice_is_right_and_nearly_the_quickest(net, collective):
         assert choice.program.name == "builtin"
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+@pytest.mark.parametrize("collective", ["all_reduce", slow("all_gather")])
 @pytest.mark.parametrize("net", [four_unequal(), switch(3), groups([2, 2], 1e9, 1e8)], ids=lambda n: n.name)
 def test_no_planner_alone_is_better_within_the_same_time(net, collective):
     """Within 2 % of the bound no more are asked, so that the time is not spent on what can be no better."""

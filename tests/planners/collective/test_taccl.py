@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from benchmarks.taccl.machines import machine_network
 
+from tests.harness.tiers import slow
 from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.bounds import bound
 from wirewise.errors import InputError, PlanError
@@ -192,9 +193,9 @@ def test_a_schedule_waits_for_all_chunks_of_a_message():
     ("sketch", "collective", "chunkup", "most"),
     [
         ("ndv2-sk-1", "all_gather", 2, 1.10),
-        ("ndv2-sk-1", "all_gather", 4, 1.05),
-        ("dgx2-n1", "all_gather", 1, 1.02),
-        ("ndv2-sk-1", "all_to_all", 1, 1.02),
+        slow(("ndv2-sk-1", "all_gather", 4, 1.05)),
+        slow(("dgx2-n1", "all_gather", 1, 1.02)),
+        slow(("ndv2-sk-1", "all_to_all", 1, 1.02)),
     ],
 )
 def test_programs_of_a_gigabyte_come_close_to_the_cut(sketch, collective, chunkup, most):

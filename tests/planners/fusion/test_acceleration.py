@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.harness.tiers import slow
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion import FusionProblem, Module, Scorer, read_gradients
@@ -35,7 +36,7 @@ def resnet50():
 
 
 @pytest.mark.parametrize("model", [deep, resnet50])
-@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("slots", [slow(1), 2])
 def test_twenty_times_fewer_ops_give_the_same_step(model, slots):
     links = Links.uniform(8, 5e9, 20e-6)
     problem = FusionProblem(modules=model(), hosts=range(8), links=links, comm_slots=slots)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.harness.processes import _SERVER, run_ranks_as_processes
+from tests.harness.tiers import keep
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime import collective
 
@@ -91,14 +92,9 @@ def every_survivor_heard(answers):
     assert all(str(VICTIM) in message for turn in turns for message in turn if message), answers
 
 
-def one_in_short(cases, short):
-    """Cases of which one is left in the short run."""
-    return [case if case == short else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
-
-
 @pytest.mark.parametrize(
     ("call", "asynchronous"),
-    one_in_short(itertools.product(sorted(CALLS), (False, True)), ("all_reduce", True)),
+    keep([("all_reduce", True)], itertools.product(sorted(CALLS), (False, True))),
 )
 def test_a_cut_during_a_collective_is_raised_by_every_survivor(call, asynchronous):
     every_survivor_heard(run_ranks_as_processes(RANKS, survives, call, asynchronous, "cut")[:VICTIM])
@@ -135,7 +131,7 @@ def run_until_killed(tmp_path, target, *args):
             pipe.close()
 
 
-@pytest.mark.parametrize(("call",), one_in_short([(call,) for call in sorted(CALLS)], ("all_reduce",)))
+@pytest.mark.parametrize("call", keep(["all_reduce"], sorted(CALLS)))
 def test_a_killed_rank_is_raised_by_every_survivor(call, tmp_path):
     answers, codes = run_until_killed(tmp_path, killed, call)
     assert codes == [0, 0, 9]

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.harness.processes import run_ranks_as_processes
 from tests.harness.threads import run_ranks_as_threads
+from tests.harness.tiers import slow
 from tests.runtime.data_parallel.examples import batch, made, random_plan, sequential, whole
 from wirewise.errors import PeerError
 from wirewise.runtime.data_parallel import Reducer, hook, parallel
@@ -94,7 +95,7 @@ def die(told: list[Path]) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("wrap", [reduced, pytest.param(hooked, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wrap", [reduced, slow(hooked)])
 def test_a_dead_rank_is_named(tmp_path, wrap):
     with pytest.raises(ChildProcessError, match="rank 1 of 3 died, exit code 7"):
         run_ranks_as_processes(3, dying, str(tmp_path), wrap)

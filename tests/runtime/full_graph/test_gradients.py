@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.harness.threads import run_ranks_as_threads
+from tests.harness.tiers import slow
 from tests.runtime.full_graph.training import build_trainer
 from wirewise import graph
 from wirewise.runtime import full_graph as fg
@@ -91,7 +92,7 @@ def points(parts: list[graph.Part]) -> list[tuple[dict[str, Tensor] | None, Tens
     ]
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("bits", [slow(2), 4, slow(8)])
 def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: int) -> None:
     exact = flat_gradients(parts, "fp32", 1, dropout=0.0)[0]
     messages_only = replace(fg.mode(f"uniform-{bits}"), gradient_bits=32)

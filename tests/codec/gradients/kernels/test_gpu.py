@@ -1,6 +1,5 @@
 """The Triton kernels write the bytes of the reference: interpreted where Triton is installed, and on CUDA."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,8 +10,6 @@ import torch
 from tests.codec.gradients.groups import OPTIONS, codec_of, encode, memory_of, normal
 from wirewise.codec.gradients import Segments
 from wirewise.errors import CodecError
-
-has_triton = importlib.util.find_spec("triton") is not None
 
 
 def same_everywhere(name, sizes, device, implementation, **options):
@@ -58,14 +55,14 @@ all_the_same("cpu", "triton", ([1], [7, 1, 9], [300, 4099]))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not has_triton, reason="triton is not installed")
+@pytest.mark.triton
 def test_interpreted_triton_writes_the_bytes_of_the_reference():
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([sys.executable, "-c", _INTERPRETED], check=True, timeout=110, env=environment)
 
 
-@pytest.mark.skipif(has_triton, reason="triton is installed")
-def test_missing_triton_is_said():
+def test_missing_triton_is_said(monkeypatch):
+    monkeypatch.setattr("wirewise.codec.gradients.codec.find_spec", lambda name: None)
     with pytest.raises(CodecError, match="triton is not installed"):
         encode(codec_of("efsign", "triton"), torch.randn(4))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.tiers import slow
 from tests.planners.fusion.problems import random_compression
 from wirewise.cost.curve import ZERO, Curve
 from wirewise.errors import InputError
@@ -57,7 +58,7 @@ def test_a_message_less_is_not_worth_a_later_end():
     assert eased(problem, shortest, 0.05) == shortest
 
 
-@pytest.mark.parametrize("kind", ["codecs", "decode", "beside"])
+@pytest.mark.parametrize("kind", [slow("codecs"), slow("decode"), "beside"])
 def test_less_work_and_no_longer_than_the_slack_allows(kind):
     eased_plans = 0
     for seed in range(30):
