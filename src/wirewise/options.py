@@ -180,7 +180,7 @@ class Field(NamedTuple):
         entries = list(value) if self.several else [value]
         if any(isinstance(one, int | float) and not _is_plain(one) for one in entries):
             return False
-        if get_origin(self.kind) is tuple and not entries and self.range:
+        if get_origin(self.kind) is tuple and not entries and self.range and self.default:
             return False
         if self.extra.get("once") and len(set(entries)) < len(entries):
             return False

@@ -32,6 +32,7 @@ class Record(opt.Options, frozen=True, kw_only=True):
     repeated: Annotated[list[Annotated[float, opt.about(ge=0)]], opt.about("A number.")] = msgspec.field(
         default_factory=list
     )
+    perhaps: Annotated[tuple[int, ...] | None, opt.about("Numbers; by default none.")] = None
     links: opt.Links = msgspec.field(default_factory=dict)
     most: Annotated[opt.Count | None, opt.about("Largest number; by default any.")] = None
     file: Annotated[Path | None, opt.about("File to read.")] = None
@@ -86,6 +87,7 @@ def test_defaults_are_those_of_the_record():
         ("--names c,,d", "names", ("c", "d")),
         ("--sizes 3,-1", "sizes", (3, -1)),
         ("--repeated 0.5 --repeated 2", "repeated", [0.5, 2.0]),
+        ("--perhaps 3,4", "perhaps", (3, 4)),
         ("--links 2=5mbit,3=1gbit", "links", {2: "5mbit", 3: "1gbit"}),
         ("--most 4", "most", 4),
         ("--file a/b", "file", Path("a/b")),

@@ -66,7 +66,7 @@ def test_spellings(text):
         (("--bytes", "0"), "above zero"),
         (("--with", "magic"), "unknown collective planner 'magic'; expected one of: auto"),
         (("--members", "0,9"), "ascending ranks from 0 to 3"),
-        (("--members", "a"), "ranks such as"),
+        (("--members", "a"), "--members is 'a'; expected whole numbers by comma"),
         (("--sketch", "s.json", "--with", "forest"), "taccl"),
         (("--ranks", "host0,host9"), "no rank 'host9'"),
     ],

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wirewise import options as opt
+from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_collective import parse_collective
 from wirewise.collective import BUILDERS, COLLECTIVES, PLAIN, Collective, algorithms, build
@@ -27,20 +30,22 @@ def _benches() -> None:
     """Measure on the ranks of a running job; start it by torchrun or `wirewise lab run`."""
 
 
-@app.command()
-def collective(
-    name: Annotated[
-        str, typer.Option("--collective", help=f"One of {', '.join(COLLECTIVES)}.")
-    ] = "all_reduce",
-    sizes: Annotated[
-        str, typer.Option(help="Larger buffers of a rank, comma between.")
-    ] = "4KB,64KB,1MB,16MB",
+class Sweep(opt.Options, frozen=True, kw_only=True):
+    """What to time, size by size."""
+
+    collective: Annotated[str, opt.about(f"Collective, one of {', '.join(COLLECTIVES)}.")] = "all_reduce"
+    sizes: Annotated[opt.Distinct, opt.about("Larger buffers of a rank.")] = ("4KB", "64KB", "1MB", "16MB")
     programs: Annotated[
-        str,
-        typer.Option("--programs", help="Algorithms, program files or plans, comma between; all algorithms."),
-    ] = "",
-    repeats: Annotated[int, typer.Option(min=1, help="Calls of each, by turns with torch's own.")] = 5,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank ends the job.")] = 120.0,
+        tuple[str, ...], opt.about("Algorithms, program files or plans; by default all algorithms.")
+    ] = ()
+    repeats: Annotated[opt.Count, opt.about("Calls of each, by turns with torch's own.")] = 5
+    timeout_s: opt.Timeout = 120.0
+
+
+@app.command()
+@with_options
+def collective(
+    asked: Sweep,
     json: JsonOption = None,
 ) -> None:
     """Time torch's own collective and programs for it, size by size; ranks must get equal results.
@@ -57,17 +62,17 @@ def collective(
             "there are no ranks; start it as `wirewise lab run --hosts 4 -- -m wirewise bench collective`, or by "
             "torchrun on each host"
         )
-    kind, wanted = parse_collective(name), [parse_size(size) for size in sizes.split(",")]
-    start_gloo(timeout)
+    kind, wanted = parse_collective(asked.collective), [parse_size(size) for size in asked.sizes]
+    start_gloo(asked.timeout_s)
     try:
-        chosen, left_out = _programs(kind, programs, dist.get_world_size())
-        rows = _rows(chosen, wanted, repeats, timeout)
+        chosen, left_out = _programs(kind, asked.programs, dist.get_world_size())
+        rows = _rows(chosen, wanted, asked.repeats, asked.timeout_s)
     finally:
         first = dist.get_rank() == 0
         dist.destroy_process_group()
     if not first:
         return
-    write_json(json, {"collective": kind, "repeats": repeats, "rows": rows, "left_out": left_out})
+    write_json(json, {"collective": kind, "repeats": asked.repeats, "rows": rows, "left_out": left_out})
     if json != "-":
         _tell(kind, rows, left_out)
 
@@ -79,13 +84,12 @@ def bus_factor(kind: Collective, ranks: int) -> float:
     return 1.0 if kind in ("broadcast", "reduce") else (ranks - 1) / ranks
 
 
-def _programs(kind: Collective, words: str, ranks: int) -> tuple[list[Program], list[str]]:
+def _programs(kind: Collective, words: Sequence[str], ranks: int) -> tuple[list[Program], list[str]]:
     """What to run, and why some algorithms are not."""
     from wirewise.cli.programs import program_of
 
     if words:
-        named = [word.strip() for word in words.split(",")]
-        found = [build(kind, w, ranks) if (kind, w) in BUILDERS | PLAIN else program_of(w) for w in named]
+        found = [build(kind, w, ranks) if (kind, w) in BUILDERS | PLAIN else program_of(w) for w in words]
         wrong = next((p for p in found if p.collective != kind or p.ranks != ranks), None)
         if wrong is not None:
             raise InputError(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wirewise import options as opt
+from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.topo import open_topology
 from wirewise.collective import network
@@ -21,23 +23,30 @@ if TYPE_CHECKING:
 __all__ = ["collective"]
 
 
+class Comparison(opt.Options, frozen=True, kw_only=True):
+    """How a program is compared with torch's own collective."""
+
+    size: Annotated[
+        str | None,
+        opt.about("Bytes of the larger buffer of a rank; by default those of the plan, else 16MB."),
+    ] = None
+    topology: Annotated[
+        str | None,
+        opt.about("File or preset, for the bound that nothing can be faster than; a plan has its own."),
+    ] = None
+    repeats: Annotated[opt.Count, opt.about("Calls of each, by turns.")] = 5
+    deterministic: Annotated[
+        bool, opt.about("One order of sums in every run.", option="--deterministic/--no-deterministic")
+    ] = False
+    timeout_s: opt.Timeout = 120.0
+
+
+@with_options
 def collective(
     source: Annotated[
         str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or broadcast:binomial:4.")
     ],
-    size: Annotated[
-        str | None,
-        typer.Option(help="Bytes of the larger buffer of a rank; by default those of the plan, else 16MB."),
-    ] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help="File or preset, for the bound that nothing can be faster than; a plan has its own."
-        ),
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Calls of each, by turns.")] = 5,
-    deterministic: Annotated[bool, typer.Option(help="Add in the same order in every run.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a silent rank ends the job.")] = 120.0,
+    asked: Comparison,
     json: JsonOption = None,
 ) -> None:
     """Run a program on the ranks of this job, and torch's own collective by turns.
@@ -52,11 +61,11 @@ def collective(
             "by torchrun on each host"
         )
     program, plan = program_of(source), _planned(source)
-    size_bytes = parse_size(size) if size else plan.size_bytes if plan else _SIZE_BYTES
-    record = _measure(program, size_bytes, repeats, deterministic, timeout)
+    size_bytes = parse_size(asked.size) if asked.size else plan.size_bytes if plan else _SIZE_BYTES
+    record = _measure(program, size_bytes, asked)
     if record is None:
         return
-    record["bound_s"] = _bound_s(program, size_bytes, topology, plan)
+    record["bound_s"] = _bound_s(program, size_bytes, asked.topology, plan)
     write_json(json, record)
     if json != "-":
         _tell(record)
@@ -87,18 +96,17 @@ def _bound_s(
     return plan.bound_s * size_bytes / plan.size_bytes if plan else None
 
 
-def _measure(
-    program: Program, size_bytes: int, repeats: int, deterministic: bool, timeout_s: float
-) -> dict[str, Any] | None:
+def _measure(program: Program, size_bytes: int, asked: Comparison) -> dict[str, Any] | None:
     """What rank 0 found; None on the others."""
     import torch.distributed as dist  # takes seconds
 
     from wirewise.runtime.collective.measure import compare
     from wirewise.runtime.startup import start_gloo
 
-    start_gloo(timeout_s)
+    start_gloo(asked.timeout_s)
+    how = {name: getattr(asked, name) for name in ("repeats", "deterministic", "timeout_s")}
     try:
-        return compare(program, size_bytes, repeats=repeats, deterministic=deterministic, timeout_s=timeout_s)
+        return compare(program, size_bytes, **how)
     finally:
         dist.destroy_process_group()
 

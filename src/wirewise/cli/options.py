@@ -130,8 +130,10 @@ def _parameter(field: Field) -> inspect.Parameter:
     if get_origin(field.kind) is list:
         kind, default = list[kind] | None, default or None
     elif "read" in field.extra or field.several:
-        kind, default = str, default if default is msgspec.NODEFAULT else ",".join(map(str, default))
-    elif field.optional:
+        kind = str
+        if default is not None and default is not msgspec.NODEFAULT:
+            default = ",".join(map(str, default))
+    if field.optional:
         kind = kind | None
     if kind is bool and default and "/" not in name:
         name = f"{name}/--no-{name.removeprefix('--')}"

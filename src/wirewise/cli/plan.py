@@ -55,11 +55,6 @@ app.command()(plan_cache.cache)
 app.command()(plan_placement.placement)
 
 
-@app.callback()
-def _plans() -> None:
-    """Plans: what to change in a recorded job, or how to carry a collective out."""
-
-
 class Fusion(opt.Options, frozen=True, kw_only=True):
     """What `wirewise plan fusion` was asked for."""
 

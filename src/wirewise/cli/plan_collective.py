@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
+from wirewise import options as opt
+from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_job import OutOption, make_plan, planned_with
 from wirewise.cli.topo import open_topology
@@ -21,43 +24,49 @@ from wirewise.units import format_rate, format_size, parse_size
 __all__ = ["collective", "parse_collective"]
 
 
-def collective(
-    topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
-    name: Annotated[
-        str, typer.Option("--collective", help=f"One of {', '.join(COLLECTIVES)}.")
-    ] = "all_reduce",
-    size: Annotated[
-        str, typer.Option("--bytes", help="Larger buffer of a rank, in or out, such as 64MB.")
-    ] = "64MB",
-    planner: str = planned_with("collective"),
-    sketch: Annotated[Path | None, typer.Option(help="Communication sketch, JSON (taccl).")] = None,
+class Wanted(opt.Options, frozen=True, kw_only=True):
+    """A collective on a topology, and what guides the search for its program."""
+
+    topology: Annotated[str, opt.about("Topology, a preset (`wirewise topo list`) or a file.")]
+    collective: Annotated[str, opt.about(f"Collective, one of {', '.join(COLLECTIVES)}.")] = "all_reduce"
+    size: Annotated[str, opt.about("Larger buffer of a rank, in or out, such as 64MB.", option="--bytes")] = (
+        "64MB"
+    )
+    sketch: Annotated[Path | None, opt.about("Communication sketch, JSON (taccl).")] = None
     profile: Annotated[
-        str | None, typer.Option(help="Costs of links of the sketch, JSON, or a name such as ndv2-1MB.")
-    ] = None,
-    kind: Annotated[
-        list[str] | None, typer.Option(help="Kinds of links to use, such as nvlink; all.")
-    ] = None,
-    ranks: Annotated[
-        str, typer.Option(help="Names of the ranks that the job was given, comma between.")
-    ] = "",
-    members: Annotated[str, typer.Option(help="Ranks of the group, such as 0,1,4; the others relay.")] = "",
-    root: Annotated[int, typer.Option(help="Rank of a rooted collective.")] = 0,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds for the search, by default 60.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
+        str | None, opt.about("Costs of links of the sketch, JSON, or a name such as ndv2-1MB.")
+    ] = None
+    kind: Annotated[list[str], opt.about("Kinds of links to use, such as nvlink; by default all.")] = (
+        msgspec.field(default_factory=list)
+    )
+    ranks: Annotated[tuple[str, ...], opt.about("Names of the ranks that the job was given.")] = ()
+    members: Annotated[
+        tuple[opt.Natural, ...], opt.about("Ranks of the group, such as 0,1,4; the others relay.")
+    ] = ()
+    root: Annotated[int, opt.about("Rank of a rooted collective.")] = 0
+    time_limit: Annotated[float | None, opt.about("Seconds for the search, by default 60.")] = None
+    seed: Annotated[int, opt.about("Seed of random choices.")] = 0
+
+
+@with_options
+def collective(
+    asked: Wanted,
+    planner: str = planned_with("collective"),
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
     """Find a program for a collective, and say how close to the best possible it is."""
-    kept = [rank.strip() for rank in ranks.split(",") if rank.strip()]
     problem = CollectiveProblem(
-        network=network(open_topology(topology), kinds=kind or None, ranks=kept or None),
-        collective=parse_collective(name),
-        size_bytes=parse_size(size),
-        root=root,
-        members=_members(members),
+        network=network(open_topology(asked.topology), kinds=asked.kind or None, ranks=asked.ranks or None),
+        collective=parse_collective(asked.collective),
+        size_bytes=parse_size(asked.size),
+        root=asked.root,
+        members=tuple(sorted(asked.members)),
     )
-    knobs = _sketched(planner, sketch, profile)
-    found = make_plan(CollectivePlan, planner, problem, time_budget_s=time_limit, seed=seed, **knobs)
+    knobs = {"time_budget_s": asked.time_limit, "seed": asked.seed}
+    found = make_plan(
+        CollectivePlan, planner, problem, **knobs, **_sketched(planner, asked.sketch, asked.profile)
+    )
     if out is not None:
         save(found, out)
     write_json(json, _record(found))
@@ -88,13 +97,6 @@ def _sketched(planner: str, sketch: Path | None, profile: str | None) -> dict[st
         raise InputError("got --profile alone; expected a --sketch FILE that it is for")
     costs = None if profile is None else PROFILES.get(profile) or load_profile(profile)
     return {"sketch": load_sketch(sketch), "profile": costs}
-
-
-def _members(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdigit() for word in words):
-        raise InputError(f"got members {text!r}; expected ranks such as 0,1,4")
-    return tuple(sorted(map(int, words)))
 
 
 def _record(found: CollectivePlan) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Words(opt.Options, frozen=True, kw_only=True):
         str | None, opt.about("Costs of codecs: v100, or a JSON file of measured times (--trace, --graph).")
     ] = None
     decode: Annotated[
-        str | None,
+        tuple[str, ...] | None,
         opt.about(f"Places of decoding, some of {', '.join(DECODES)}; by default inline (--trace)."),
     ] = None
     ranks_per_host: Annotated[
@@ -134,7 +134,7 @@ def gradients(trace: Path, method: str, words: Words, out: Path | None, json: st
         codec=words.codec or "auto",
         costs=load_costs(words.costs or "v100"),
         ranks=ranks,
-        decodes=(words.decode or "inline").split(","),
+        decodes=words.decode or ("inline",),
     )
     begin = time.perf_counter()
     found = make_plan(

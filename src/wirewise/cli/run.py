@@ -30,11 +30,6 @@ app.command("sea-er")(run_incremental.sea_er)
 app.command("gnn-tasks")(run_placement.gnn_tasks)
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `run` a group while it has one command."""
-
-
 @app.command()
 @with_options
 def adaqp(
