@@ -45,7 +45,7 @@ FIELDS = {field.name: field for field in opt.fields_of(Record)}
         ({"count": 2**63}, "count is 9223372036854775808; expected a whole number of 64 bits, at least 1"),
         ({"count": None}, "count is None; expected a whole number of 64 bits, at least 1"),
         ({"share": 1.5}, "share is 1.5; expected a number from 0 to 1"),
-        ({"chance": 1.0}, "chance is 1.0; expected a number at least 0 and below 1"),
+        ({"chance": 1.0}, "chance is 1.0; expected a number of at least 0 and below 1"),
         ({"rate": 0.0}, "rate is 0.0; expected a finite number above 0"),
         ({"rate": float("nan")}, "rate is nan; expected a finite number above 0"),
         ({"rate": float("inf")}, "rate is inf; expected a finite number above 0"),
@@ -92,6 +92,11 @@ def test_what_is_said_outside_goes_before_what_is_said_inside():
         "at least 0",
         msgspec.NODEFAULT,
     )
+
+
+def test_outer_bounds_take_the_place_of_inner_ones():
+    field = opt.fields_of(msgspec.defstruct("One", [("seed", Annotated[opt.Seed, opt.about(ge=3)])]))[0]
+    assert field.range == "at least 3" and field.default is msgspec.NODEFAULT
 
 
 def test_rates_of_single_hosts():

@@ -153,7 +153,7 @@ class Field(NamedTuple):
         """Compare a value with what the field may hold.
 
         Args:
-            value: Of the field.
+            value: Value of the field.
             name: What messages call the field, by default its name.
             shown: What messages show in place of the value, such as the text that it was read from.
 
@@ -189,10 +189,11 @@ class Field(NamedTuple):
     def _expected(self, value: Any) -> str:
         noun = ""
         if self.kind is float:
-            noun = "a number" if {"le", "lt"} & set(self.bounds) else "a finite number"
+            noun = "a number " if {"le", "lt"} & set(self.bounds) else "a finite number "
+            noun += "of " * self.range.startswith("at ")
         elif self.kind is int and not (isinstance(value, int) and _is_plain(value)):
-            noun = "a whole number of 64 bits,"
-        return f"{noun} {self.range}".strip(" ,") or f"{self.kind}"
+            noun = "a whole number of 64 bits, "
+        return f"{noun}{self.range}".rstrip(" ,") or f"{self.kind}"
 
 
 def _is_plain(number: float) -> bool:
@@ -223,7 +224,12 @@ def _field(one: msgspec.structs.FieldInfo, hint: Any) -> Field:
     kind, metas, optional = _parts(hint)
     if get_origin(kind) in (tuple, list):
         metas = [*metas, *_parts(get_args(kind)[0])[1]]
-    bounds = {name: value for meta in metas for name in _BOUNDS if (value := getattr(meta, name)) is not None}
+    bounds = {
+        name: value
+        for meta in reversed(metas)
+        for name in _BOUNDS
+        if (value := getattr(meta, name)) is not None
+    }
     default = one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
     said = next((meta.description for meta in metas if meta.description), "")
     extra = {key: value for meta in reversed(metas) for key, value in (meta.extra or {}).items()}

@@ -58,7 +58,7 @@ def test_a_table_is_printed(tmp_path):
         (["--mixing", "most"], "--mixing is 'most'; expected one of: sum, mean"),
         (["--decay", "l1"], "--decay is 'l1'; expected one of: decoupled, l2"),
         (["--kernel", "cubic"], "--kernel is 'cubic'; expected one of: linear, rbf"),
-        (["--most-weight", "0.5"], "--most-weight is 0.5; expected a finite number at least 1"),
+        (["--most-weight", "0.5"], "--most-weight is 0.5; expected a finite number of at least 1"),
         (["--epochs", "0"], "--epochs is 0; expected at least 1"),
         (["--classes-per-task", "1"], "--classes-per-task is 1; expected at least 2"),
         (["--smallest-class", "5000"], "has 0 of 6 classes with at least 5000 vertices"),

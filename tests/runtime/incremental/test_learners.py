@@ -213,5 +213,5 @@ def test_wrong_settings_are_named(growing):
         Settings(setting="domain")
     with pytest.raises(InputError, match="method 'sea' is unknown; expected some of: bare"):
         train(growing, ["sea"], FEW)
-    with pytest.raises(InputError, match=r"most is 0\.5; expected a finite number at least 1"):
+    with pytest.raises(InputError, match=r"most is 0\.5; expected a finite number of at least 1"):
         Settings(most=0.5)
