@@ -46,12 +46,12 @@ def run(
         typer.Option(help="1=20mbit@5s: a host's link has another rate from then on; may be repeated."),
     ] = None,
     torchrun: Annotated[
-        bool, typer.Option(help="Start torchrun on each host; --no-torchrun: run the command as it is.")
+        bool, typer.Option(help="Launch by torchrun on each host; --no-torchrun: the command as it is.")
     ] = True,
-    timeout: Annotated[float | None, typer.Option(help="End the job after so many seconds.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which the job is ended.")] = None,
     require: Annotated[
         bool,
-        typer.Option("--require", help="Exit with 2 where no lab can be built, instead of using loopback."),
+        typer.Option("--require", help="Exit code 2 where no lab can be built, instead of loopback."),
     ] = False,
     log_dir: Annotated[Path | None, typer.Option(help="Folder for one log file a host.")] = None,
     json: JsonOption = None,

@@ -111,9 +111,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version of wirewise.")
     ] = False,
 ) -> None:
     """Options that hold for every command; `debug` is read where errors are caught."""
@@ -121,7 +121,7 @@ def _options(
 
 @app.command()
 def doctor(
-    warm: Annotated[bool, typer.Option("--warm", help="Compile the kernels now.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Kernels compiled now, not at first use.")] = False,
     json: JsonOption = None,
 ) -> None:
     """Check what this machine offers, and say what to do about what it lacks.

@@ -58,7 +58,7 @@ JsonOption = Annotated[
     typer.Option(
         "--json",
         metavar="FILE|-",
-        help="Write one JSON object to FILE, or to stdout for -.",
+        help="FILE for one JSON object, or - for stdout.",
         callback=_writable,
     ),
 ]

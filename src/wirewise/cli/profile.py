@@ -36,7 +36,7 @@ def trace(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that takes a file of each rank.")],
     warmup: Annotated[int, typer.Option(min=0, help="Steps that are not recorded at first.")] = 5,
     steps: Annotated[int, typer.Option(min=0, help="Steps to record then; 0: all.")] = 30,
-    every: Annotated[int, typer.Option(min=1, help="Record one of so many steps.")] = 1,
+    every: Annotated[int, typer.Option(min=1, help="Period of recorded steps; 1: each one.")] = 1,
     json: JsonOption = None,
 ) -> None:
     """Record every rank of an unmodified training command; exit code of the command."""

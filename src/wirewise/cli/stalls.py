@@ -29,15 +29,16 @@ def stalls(
     ],
     given: Given[StallJob],
     what_if: Annotated[
-        list[str] | None, typer.Option(help="Predict a step: cached=0.5; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Change whose step is predicted, such as cached=0.5; may be repeated."),
     ] = None,
     compat: Annotated[
-        bool, typer.Option("--compat", help="Show Stash's formulas as published and as coded, too.")
+        bool, typer.Option("--compat", help="Stash's formulas as published and as coded, too.")
     ] = False,
     against: Annotated[
         Path | None, typer.Option(help="Trace of the same command, to say whether its replay agrees.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with the parts as bars.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Page to write, with the parts as bars.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder that keeps the raw times.")] = None,
     json: JsonOption = None,
 ) -> None:

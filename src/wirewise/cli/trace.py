@@ -95,7 +95,7 @@ def align(
 @app.command()
 def show(
     sources: _Sources,
-    html: Annotated[Path | None, typer.Option("--html", help="Write the report, one HTML file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Report to write, one HTML file.")] = None,
     json: JsonOption = None,
 ) -> None:
     """Say what bounds the step and what changes would give, with tables or as a page.
