@@ -32,6 +32,10 @@ def basic_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+MOST_LOAD = 3.0
+"""Load average on two processors above which a page warns of its seconds."""
+
+
 def arguments(description: str, rows: Sequence[str], **others: Sequence[str]) -> argparse.Namespace:
     """Basic options and --only; --only and options for other lists of names are checked against the names."""
     parser = basic_parser(description)
@@ -87,6 +91,8 @@ class Page:
         self._failed, self._preset = 0, preset
         self.add(f"# {title}, {date.today().isoformat()}")
         lines = {"Hardware": hardware(), "Versions": versions(), "Command": f"`{command()}`"}
+        if os.getloadavg()[0] > MOST_LOAD:
+            facts = {**facts, "Caution": "the load was high at the start, so that figures of seconds may be too high"}
         self.add("\n".join(f"- {k}: {v}" for k, v in {**lines, "Preset": preset, **facts}.items()))
 
     def add(self, text: str) -> None:

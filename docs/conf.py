@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -18,13 +17,12 @@ release = version = wirewise.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "mathml",
+    "reference_pages",
     "systems_page",
 ]
-exclude_patterns = ["_build", "_ext", "_templates"]
-templates_path = ["_templates"]
+exclude_patterns = ["_build", "_ext"]
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 
@@ -35,17 +33,10 @@ html_math_renderer = "mathml"
 myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
-autosummary_generate = True
-# Each folder's page lists what the folder exports, wherever it is defined.
-autosummary_ignore_module_all = False
-autosummary_imported_members = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-
-# Folders import their parts on first use; autodoc sees only what is there.
-for _name in ("codec", "graph", "graph.ops", "lab", "report", "runtime.full_graph", "topology"):
-    _module = importlib.import_module(f"wirewise.{_name}")
-    vars(_module).update({_public: getattr(_module, _public) for _public in _module.__all__})
+# Napoleon takes "[edges]" in the docstring of an attribute for a type to link to.
+suppress_warnings = ["ref.python"]

@@ -1,8 +1,12 @@
 """The pages hold what runs and name what exists."""
 
+import importlib
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
 COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="utf-8")
 GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-8")
 MINI_BATCH = (ROOT / "docs" / "acceptance-mini-batch.md").read_text(encoding="utf-8")
+ACCEPTANCES = (ACCEPTANCE, TRACING, COLLECTIVES, GRADIENTS, MINI_BATCH)
 TRACING_IDS = [
     *(f"R{i}" for i in range(1, 9)),
     *(f"W{i}" for i in range(1, 7)),
@@ -118,6 +123,56 @@ def test_places_exist(place):
         assert f'"{row}"' in re.search(r"^ROWS = [({](.*?)[)}]$", text, re.MULTILINE | re.DOTALL)[1]
 
 
+RESULTS = ROOT / "benchmarks" / "results"
+# "not reached at 1 Gbit/s: 0.033 (`page`)": the figures and the page that holds them.
+MISSED = re.compile(r"not reached\b[^|:]*: ([^|(]*)\(`([^`]+)`\)")
+FIGURE = re.compile(r"-?\d+(?:\.\d+)?(?:e-\d+)?")
+
+
+def page_of(name: str) -> Path:
+    """The page of results that a text calls NAME; the machine is told where it is not the first."""
+    named = [RESULTS / f"{name}{end}_202611.md" for end in ("_2x-epyc", "", "_2x-xeon")]
+    return next(page for page in named if page.exists())
+
+
+def test_misses_are_on_the_page_that_is_named():
+    missed = [m for text in ACCEPTANCES for m in MISSED.finditer(text)]
+    assert len(missed) == sum(text.count("not reached") for text in ACCEPTANCES)
+    for miss in missed:
+        figures = FIGURE.findall(miss[1])
+        assert figures, miss[0]
+        assert all(figure in page_of(miss[2]).read_text(encoding="utf-8") for figure in figures), miss[0]
+
+
+def test_each_page_with_a_missed_threshold_is_named_in_acceptance():
+    named = {page_of(m[2]).name for text in ACCEPTANCES for m in MISSED.finditer(text)}
+    failing = {page.name for page in RESULTS.glob("*.md") if "FAILS" in page.read_text(encoding="utf-8")}
+    assert failing <= named
+
+
+LOAD = re.compile(r"load average (?:at the start )?(\d+\.\d)|load was (\d+\.\d)")
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+def test_pages_tell_their_conditions(page):
+    text = page.read_text(encoding="utf-8")
+    assert "Command: " in text and re.search(r"\d{4}-\d\d-\d\d", text)
+    loads = [float(first or second) for first, second in LOAD.findall(text)]
+    assert loads or "the load was not recorded" in text
+    assert max(loads, default=0) <= 3 or "figures of seconds may be too high" in text
+
+
+SCRIPTS = sorted(script.parent.name for script in (ROOT / "benchmarks").glob("*/run.py"))
+
+
+def test_all_scripts_and_pages_of_results_are_listed():
+    listed = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    scripts, pages = listed.split("## Published results")
+    assert re.findall(r"^\| `benchmarks/(\w+)` \|", scripts, re.MULTILINE) == SCRIPTS
+    named = [name for row in re.findall(r"^\| (`.*?) \|", pages, re.MULTILINE) for name in row.split(", ")]
+    assert sorted(page_of(name.strip("`")) for name in named) == sorted(RESULTS.glob("*.md"))
+
+
 def test_every_mode_has_its_source():
     from wirewise.runtime.full_graph import MODES
 
@@ -125,6 +180,45 @@ def test_every_mode_has_its_source():
     for name in MODES:
         assert re.search(rf"^\| `{name}` \|", table, re.MULTILINE), name
         assert name in ("fp32", "bf16") or f"`{name}`" in sources, name
+
+
+def test_every_public_package_has_a_page_of_reference(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    names = list(importlib.import_module("reference_pages").public_names())
+    source = ROOT / "src"
+    for file in sorted((source / "wirewise").rglob("__init__.py")):
+        name = ".".join(file.parent.relative_to(source).parts)
+        exports = re.search(
+            r"^__all__ = \[.+?\]$", file.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+        if exports and name not in ("wirewise", "wirewise.cli"):
+            assert name in names, name
+    assert len(set(names)) == len(names)
+    assert {"wirewise.errors", "wirewise.units", "wirewise.recipes.adaqp"} <= set(names)
+    assert "generated/*" in (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+
+
+LOOP = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_the_readme_opens_with_commands_that_run(tmp_path):
+    """On a script of a few steps; what is measured in turns is measured twice."""
+    shutil.copy(ROOT / "examples" / "ddp_text" / "train.py", tmp_path)
+    lines = LOOP.search((ROOT / "README.md").read_text(encoding="utf-8"))[1].splitlines()
+    assert len(lines) == 8
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if "train.py" in words:
+            words += ["--steps", "40", "--width", "32", "--layers", "2"]
+        if words[1:3] == ["run", "dpro"]:
+            words[3:3] = ["--pairs", "2", "--steps", "20"]
+        words = [word.replace("torchrun", str(Path(sys.executable).with_name("torchrun"))) for word in words]
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert plans.load(tmp_path / "tuned" / "plan.json").buckets
 
 
 # What a user would write next.

@@ -193,7 +193,7 @@ def steps_rows(page: Page, preset: dict[str, Any], kept: Kept) -> None:
                 *times,
                 f"{apart:.1e}",
                 f"{rounding:.1e}",
-                verdict(apart, most=max(E1_APART, 2 * rounding)),
+                verdict(apart, most=E1_APART),
                 name,
                 f"{100 * gain:.1f}",
                 verdict(gain, least=0.0),

@@ -21,6 +21,11 @@ def test_this_machine_is_healthy():
     assert {"lab", "cuda", "triton", "data", "kernels"} <= set(states)
 
 
+def test_it_says_that_paths_for_gpus_were_not_run():
+    told = {check.name: check.found for check in doctor.checks()}
+    assert "were not yet run on one" in told["cuda"]
+
+
 def test_what_is_missing_has_advice():
     assert all(check.advice for check in doctor.checks() if check.state != "ok")
 

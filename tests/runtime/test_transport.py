@@ -68,9 +68,11 @@ def test_a_silent_rank_is_named_by_all_others() -> None:
         # Rank 1 waits for rank 2 and rank 0 waits for rank 1, which fails because of rank 2.
         waits_for = {0: 1, 1: 2}[rank]
         time.sleep(0.3 * (1 - rank))
+        begin = time.monotonic()
         pending = transport.open("layer 1", 0, {waits_for: torch.empty(8)})
         with pytest.raises(PeerError) as caught:
             list(pending.arrivals())
+        assert time.monotonic() - begin <= transport.timeout_s + 5
         transport.close()
         return str(caught.value)
 

@@ -19,6 +19,7 @@ from wirewise.units import format_rate, format_size
 __all__ = ["Check", "checks", "report"]
 
 _KERNELS = ("codec", "graph.ops", "planners.bitwidth")
+_UNTRIED = "wirewise's own paths for GPUs were not yet run on one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,7 @@ def _cuda() -> Check:
     if not torch.cuda.is_available():
         return _missing(
             "cuda",
-            "no CUDA device is usable; everything runs on the CPU",
+            f"no CUDA device is usable; everything runs on the CPU; {_UNTRIED}",
             "install PyTorch's CUDA build on a machine with a GPU",
         )
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
@@ -142,7 +143,9 @@ def _cuda() -> Check:
         )
     version: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
     nccl = ".".join(map(str, version()))
-    return _ok("cuda", f"{names}, CUDA {torch.version.cuda}, NCCL {nccl}")
+    return _ok(
+        "cuda", f"{names}, CUDA {torch.version.cuda}, NCCL {nccl}; {_UNTRIED}: `pytest -m gpu` tries them"
+    )
 
 
 def _metis() -> Check:

@@ -140,6 +140,14 @@ def test_twenty_steps_in_float32(convolution: str) -> None:
 
 
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
+def test_float32_gradients(convolution: str) -> None:
+    data = small_graph()
+    options = {"epochs": 1, "convolution": convolution, "learning_rate": 1e-30}
+    one, many = (train(split(data, ranks), "fp32", **options) for ranks in (1, 4))
+    assert worst(many.gradients, one.gradients) <= 2e-5
+
+
+@pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_overlap_changes_nothing(convolution: str) -> None:
     parts = split(small_graph(directed=True), 4)
     plain = train(parts, "fp32", convolution=convolution, dtype=torch.float64)

@@ -74,7 +74,7 @@ class GradientCodec(ABC):
         looks_first: Whether encoding with a memory reads the gradient once only to find out whether it is finite, which
             `checked` saves; a scale that must be known first is found in a pass that cannot be left out.
 
-    How a payload of several rounds comes about, on every rank:
+    How a payload of several rounds comes about, on every rank::
 
         codec.encode(gradient, memory, segments, out)           # writes part 0
         for number, part in enumerate(codec.parts(segments)):
