@@ -20,6 +20,9 @@ import numpy as np
 from wirewise.results import EpochRecord
 from wirewise.topology import processor
 
+MOST_LOAD = 3.0
+"""Load average on two processors above which a page warns of its seconds."""
+
 
 def basic_parser(description: str) -> argparse.ArgumentParser:
     """The options of every benchmark: --preset, --out and --report-only."""
@@ -30,10 +33,6 @@ def basic_parser(description: str) -> argparse.ArgumentParser:
         "--report-only", action="store_true", help="exit with 0 even where a threshold was not met"
     )
     return parser
-
-
-MOST_LOAD = 3.0
-"""Load average on two processors above which a page warns of its seconds."""
 
 
 def arguments(description: str, rows: Sequence[str], **others: Sequence[str]) -> argparse.Namespace:
@@ -92,7 +91,7 @@ class Page:
         self.add(f"# {title}, {date.today().isoformat()}")
         lines = {"Hardware": hardware(), "Versions": versions(), "Command": f"`{command()}`"}
         if os.getloadavg()[0] > MOST_LOAD:
-            facts = {**facts, "Caution": "the load was high at the start, so that figures of seconds may be too high"}
+            facts = {**facts, "Caution": "load was high at the start; figures of seconds may be too high"}
         self.add("\n".join(f"- {k}: {v}" for k, v in {**lines, "Preset": preset, **facts}.items()))
 
     def add(self, text: str) -> None:
