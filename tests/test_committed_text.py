@@ -1,7 +1,9 @@
-"""Nothing that is committed depends on where it was written."""
+"""Nothing that is committed depends on where it was written, and documentation is noun phrases or sentences."""
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,83 @@ def test_text_files_end_with_one_line_feed():
         if t and (not t.endswith("\n") or t.endswith("\n\n"))
     ]
     assert bad == []
+
+
+SOURCE = ROOT / "src" / "wirewise"
+# Packages whose texts stand alone; the others follow.
+PLAIN = [
+    "codec",
+    "cost",
+    "decoding.py",
+    "files.py",
+    "integrations",
+    "lab",
+    "plans",
+    "results.py",
+    "topology",
+    "trace",
+]
+NO_BEGINNING = ("Of ", "That ", "As ", "With ", "By ", "The same")
+LEAST_WORDS = 3
+ARGUMENT = re.compile(r"\s*\*{0,2}(\w+): (.*)")
+
+
+def documentation(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring, docstring of an attribute, and help or description of an option."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        values = [part.value for part in body if isinstance(part, ast.Expr)] if isinstance(body, list) else []
+        if isinstance(node, ast.keyword) and node.arg in ("help", "description"):
+            values = [node.value]
+        for value in values:
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield value.lineno, value.value
+
+
+def documented_arguments(text: str) -> list[tuple[str, str]]:
+    """Name and text of every entry under "Args:" and "Attributes:"."""
+    found: list[tuple[str, str]] = []
+    margin, entries = -1, -1  # depth of the heading, and of the entries under it; -1: not under one
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        entry = ARGUMENT.fullmatch(line)
+        if line.strip() in ("Args:", "Attributes:"):
+            margin, entries = depth, -1
+        elif margin < 0 or not line.strip():
+            continue
+        elif depth <= margin:
+            margin = -1
+        elif entry and entries in (-1, depth):
+            entries = depth
+            found.append((entry[1], entry[2]))
+        elif found:
+            name, words = found.pop()
+            found.append((name, f"{words} {line.strip()}"))
+    return found
+
+
+@pytest.mark.parametrize("part", PLAIN)
+def test_documentation_stands_alone(part):
+    whole = SOURCE / part
+    bad = []
+    for path in [whole] if whole.is_file() else sorted(whole.rglob("*.py")):
+        for number, text in documentation(ast.parse(path.read_text(encoding="utf-8"))):
+            place = f"{path.relative_to(SOURCE)}:{number}"
+            if text.strip().startswith(NO_BEGINNING):
+                bad.append(f"{place}: {text.strip().splitlines()[0]}")
+            few = [f"{n}: {w}" for n, w in documented_arguments(text) if len(w.split()) < LEAST_WORDS]
+            bad += [f"{place}: {argument}" for argument in few]
+    assert bad == []
+
+
+def test_the_lint_finds_what_does_not_stand_alone():
+    text = '''"""Of it.
+
+    Args:
+        size: Bytes.
+        rank: Number of this
+            rank.
+    """'''
+    ((_, found),) = documentation(ast.parse(text))
+    assert found.startswith(NO_BEGINNING)
+    assert documented_arguments(found) == [("size", "Bytes."), ("rank", "Number of this rank.")]

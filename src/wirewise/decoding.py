@@ -28,7 +28,7 @@ _HUGE = re.compile(rb"(?:^|[:\[,\s])-?\d{21,}(?=[,\]}\s]|$)")
 _MOST_RATIO = 200
 """An archive that grows by more is no text of ours: traces grow by 10 to 50, a file of one repeated byte by 1000."""
 _MOST_RATIO_OF_ARRAYS = 400
-"""Of arrays, which may be mostly zeros."""
+"""Most times that arrays may grow when they are unpacked; they may be mostly zeros."""
 _SMALL_BYTES = 1 << 26
 """Up to this size an archive may grow as it likes."""
 
@@ -45,9 +45,9 @@ def decode_json(text: bytes | str, kind: Any = Any, strict: bool = True) -> Any:
     """Decode JSON, with one kind of error for whatever is wrong with it.
 
     Args:
-        text: UTF-8.
+        text: JSON text, in UTF-8 if bytes.
         kind: As of `msgspec.json.decode`.
-        strict: As there.
+        strict: Whether types have to match exactly, as in msgspec.
 
     Raises:
         msgspec.DecodeError: Malformed (with the line), not UTF-8, nested too deeply, a number of more than 64 bits; a

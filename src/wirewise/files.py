@@ -37,7 +37,7 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
     and an older file at `path` stays whole. A device or a pipe is written to and never replaced.
 
     Args:
-        path: The file.
+        path: File to write.
         error: What to raise where the folder or the disk does not take it.
     """
     target = Path(path)

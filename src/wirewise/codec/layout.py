@@ -73,7 +73,7 @@ class MessageLayout:
             small against their spread).
 
     Attributes:
-        bits: uint8 [n].
+        bits: Bit width of each message, uint8 [n].
         width: Columns of a message.
         param_bytes: Bytes of parameters for each quantized row.
         groups: One `Group` for each bit width that occurs, ascending.

@@ -99,7 +99,7 @@ def unpack(
         buffer: Received bytes, uint8 [layout.size_bytes].
         layout: Layout that the sender used.
         out: Contiguous float32 [n, D], for example the halo rows of one peer.
-        scale: Factor.
+        scale: Factor of every decoded value.
         implementation: One of `IMPLEMENTATIONS`.
 
     Raises:
@@ -129,7 +129,7 @@ def unpack_add(
         layout: Layout that the sender used.
         index: Row of `out` for each message, int32 or int64 [n].
         out: Contiguous float32 [m, D].
-        scale: Factor.
+        scale: Factor of every decoded value.
         implementation: One of `IMPLEMENTATIONS`.
 
     Raises:

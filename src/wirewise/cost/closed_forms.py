@@ -49,7 +49,7 @@ class Ranks:
         self.log = (ranks - 1).bit_length()
         self.dimensions = ranks.bit_length() - 1
         self.corners = 1 << self.dimensions
-        """Of the largest hypercube that fits."""
+        """Ranks of the largest hypercube that fits."""
         self.extra = ranks - self.corners
         self.folds = int(self.extra > 0)
         self.others = Fraction(ranks - 1, ranks)
@@ -229,4 +229,4 @@ CLOSED_FORMS: dict[tuple[Collective, str], Form] = {
     ("all_to_all", "bruck"): _all_to_all_bruck,
     ("all_to_all", "hypercube"): _all_to_all_bruck,
 }
-"""By collective and name of the algorithm."""
+"""Closed forms by collective and name of the algorithm."""

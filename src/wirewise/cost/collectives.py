@@ -58,7 +58,7 @@ def closed_form(collective: Collective, algorithm: str, ranks: int, segments: in
     """Cost of a known algorithm.
 
     Args:
-        collective: Which.
+        collective: Name of the collective, such as "all_reduce".
         algorithm: As in `collective.builders`; the hierarchical ones have no closed form.
         ranks: At least 2.
         segments: Parts that follow each other.

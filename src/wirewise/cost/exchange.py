@@ -52,7 +52,7 @@ class ExchangeCosts:
         A channel's link cost is its receiver's, hidden seconds are each rank's own, codec costs the median.
 
         Args:
-            rank: This rank.
+            rank: Number of this rank.
             allgather: Sends a float64 array and returns those of all ranks, in rank order; shapes are equal.
         """
         names, bits = sorted(self.hidden_s), self._codec_bits()

@@ -58,7 +58,8 @@ class Wire(NamedTuple):
     block_bytes: int = 0
     """For each block of `BLOCK` elements."""
     rank: int = 0
-    """Of the two factors [rank, side] that a nearly square matrix of the elements is sent as, in two rounds; whole
+    """Rank of the two factors [rank, side] that a nearly square matrix of the elements is sent as, in two rounds;
+    whole
     groups only."""
 
 
@@ -79,7 +80,7 @@ WIRES = {
     "int4": Wire(0.5, block_bytes=2),
     "powersgd": Wire(4.0, linear=True, rank=4),
 }
-"""By codec; random-k's ranks draw the same indices, so that only values travel."""
+"""Wire formats by codec; random-k's ranks draw the same indices, so that only values travel."""
 
 BLOCK = 256
 """Elements of a block with a scale of its own."""
@@ -134,9 +135,10 @@ class CodecTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     encode: Knots
     decode: Knots
-    """Of one payload, added to the group."""
+    """Seconds to decode one payload, added to the group."""
     decode_sum: dict[int, Knots] = {}
-    """Of that many payloads; between counts it is interpolated, and without any it is the count times `decode`."""
+    """Seconds to decode so many payloads at once; between counts it is interpolated, and without any it is the
+    count times `decode`."""
 
     def encode_s(self) -> Curve:
         """Seconds by elements."""
@@ -166,13 +168,13 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     device: str
     codecs: dict[str, CodecTimes]
-    """By name; "none": what launching a group takes that is not compressed, if it was measured."""
+    """Times by the codec's name; "none": what launching a group takes that is not compressed, if it was measured."""
     ratio: float = 0.01
     """Share of the values that sparse codecs keep."""
     launch_s: float = 150e-6
     """Fixed cost of a collective."""
     latency_s: float = 0.0
-    """Of each of its rounds."""
+    """Seconds that each of its rounds takes whatever it sends."""
     intra_bytes_per_s: float = 50e9
     """Between the ranks of a host."""
     ranks: int = 0
@@ -278,10 +280,11 @@ class GroupCost(NamedTuple):
     codec: str
     scheme: str
     encode_s: Curve
-    """On the device that computes, with what the collective delays it. That is counted before the group is sent, as if
+    """On the device that computes, with what the collective delays it. That is counted before the group is sent, as
+    if
     back-propagation went on beside every collective to its end: too much by that of the last group."""
     communicate_s: Curve
-    """With what the scheme encodes and decodes on the way."""
+    """Seconds on the wire, with what the scheme encodes and decodes on the way."""
     decode_s: Curve
 
 
@@ -335,7 +338,7 @@ def count_ranks(costs: GradientCosts, links: Links | None, ranks: int | None = N
 
 
 def _ranks_per_host(links: Links) -> int:
-    """As many as each host has; 1 where all are on one, so that there is nothing between hosts."""
+    """Ranks of each host; 1 where all are on one, so that there is nothing between hosts."""
     several = sorted({int(count) for count in links.ranks_of_host if count})
     if len(several) > 1:
         raise InputError(

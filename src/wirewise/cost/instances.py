@@ -152,7 +152,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return carried / (bytes_per_s * TCP_PAYLOAD) + self.reductions * self.s_per_reduction
 
     def hiding(self, hidden_s: float) -> Workload:
-        """The same job, of whose communication computing hides so much."""
+        """This job where computing hides so much of its communication."""
         return msgspec.structs.replace(self, hidden_s=hidden_s)
 
 

@@ -1,4 +1,4 @@
-"""By how much compute slows down while the same rank communicates."""
+"""Slowdown of compute while the same rank communicates."""
 
 from __future__ import annotations
 

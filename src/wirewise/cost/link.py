@@ -164,7 +164,7 @@ class PairEstimator:
 
     Args:
         start: Cost of each (sender, receiver).
-        decay: As `LinkEstimator`.
+        decay: Weight of older samples, as in `LinkEstimator`.
     """
 
     def __init__(self, start: Mapping[tuple[int, int], LinkCost], *, decay: float = 0.8) -> None:

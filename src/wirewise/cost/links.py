@@ -53,7 +53,7 @@ class Links:
     intra_bytes_per_s: Vector
     """Between the ranks of each host, all together, [H]."""
     burden: Mapping[str, float] = field(default_factory=dict)
-    """By collective: the multiple of its bytes for which it keeps interfaces busy; 1 where none is given.
+    """Multiple, by collective, of its bytes for which it keeps interfaces busy; 1 where none is given.
 
     Libraries drive a link with some collectives better than with others.
     """

@@ -57,7 +57,7 @@ class Machine(NamedTuple):
     """Whether hops within a host go over NVLink, else PCIe."""
     channels: int
     bandwidth_bytes_per_s: float
-    """Of all channels together."""
+    """Bytes per second of all channels together."""
     gpu: Gpu = "ampere"
 
 
@@ -110,9 +110,9 @@ def predict(
     Args:
         collective: One of `CALLS`.
         algorithm: Ring, tree (all-reduce only) or PAT (all-gather and reduce-scatter, one rank a host).
-        protocol: Of NCCL.
+        protocol: Protocol of NCCL.
         size_bytes: Of the larger buffer of a rank, in or out.
-        on: The machine.
+        on: Machine that it runs on.
     """
     latency_us = _latency_us(collective, algorithm, protocol, on)
     gb_per_s = _bandwidth(collective, algorithm, protocol, on)
@@ -138,7 +138,7 @@ def choices(collective: str, on: Machine, sizes: Iterable[int] | None = None) ->
 
     Args:
         collective: One of `CALLS`.
-        on: The machine.
+        on: Machine that it runs on.
         sizes: Ascending sizes to look at; each stands for those up to the next. None: four a power of two, from 64
             bytes to 4 GiB.
     """

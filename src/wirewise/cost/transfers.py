@@ -46,7 +46,8 @@ class TransferCost(NamedTuple):
     """Busy periods that the fit kept."""
     outliers: int
     burden: dict[str, float]
-    """Of each collective, at least 1; that of the one that drives the link best is 1."""
+    """Multiple of its bytes by which each collective loads the link, at least 1; that of the one that drives the
+    link best is 1."""
 
 
 def fit_transfers(samples: list[TransferSample], *, most_latency_s: float = np.inf) -> TransferCost:

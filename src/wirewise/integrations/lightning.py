@@ -37,7 +37,7 @@ class CompressedDDPStrategy(DDPStrategy):
         plan: Of a planner; or give a codec.
         codec: Name of a gradient codec for all gradients.
         compression: How codecs are used.
-        options: Of `DDPStrategy`.
+        options: Options of Lightning's `DDPStrategy`.
 
     Raises:
         InputError: Neither or both of plan and codec.

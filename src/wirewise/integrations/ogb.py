@@ -21,7 +21,7 @@ def official_score(
     """The metric that the benchmark ranks by, of the nodes given.
 
     Args:
-        name: As "ogbn-arxiv".
+        name: Name of the benchmark, such as "ogbn-arxiv".
         labels: int [nodes], or 0/1 [nodes, tasks].
         scores: float [nodes, classes]: the class with the largest score is predicted; for several tasks, one
             score for each.

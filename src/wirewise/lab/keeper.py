@@ -58,8 +58,8 @@ class Keeper:
     It runs in a session of its own, so that Ctrl-C does not reach it.
 
     Args:
-        script: The script.
-        arguments: Its arguments.
+        script: Text of the shell script.
+        arguments: Arguments of the script.
         outside: Command that starts it elsewhere, such as in a user namespace.
 
     Raises:

@@ -31,7 +31,7 @@ def rank_commands(
     """Commands to start on one host, each with its variables.
 
     Args:
-        place: The host.
+        place: Host that starts them.
         command: What follows `torchrun`, or a whole command for the launcher "none".
         per_host: Ranks on each host.
         launcher: "torchrun": one that starts the ranks. "direct": the ranks themselves, with the variables

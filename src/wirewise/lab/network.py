@@ -280,7 +280,7 @@ class Lab:
         """Make a host slower by `factor`, counted from its full speed; 1 undoes it.
 
         Args:
-            host: Which one.
+            host: Number of the host.
             factor: At least 1.
             what: "link": its rate is divided. "cpu": its processes are stopped for a part of the time
                 (emulated, see `Throttle`). "both".

@@ -122,7 +122,7 @@ def topology_of(pairs: Pairs, *, latency_s: float = _LATENCY_S) -> Topology:
     """Hosts linked with each other, each host one rank.
 
     Args:
-        pairs: Their rates.
+        pairs: Rates of all pairs of hosts.
         latency_s: From host to host; by default an order of magnitude.
     """
     hosts = [f"host{number}" for number in range(pairs.hosts)]

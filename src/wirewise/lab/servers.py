@@ -33,7 +33,7 @@ class Servers:
 
     def __init__(self, hosts: int, servers: Sequence[Sequence[int]], uplink: str | float) -> None:
         self.hosts = tuple(tuple(server) for server in servers)
-        """Of each server."""
+        """Hosts of each server."""
         listed = sorted(host for server in self.hosts for host in server)
         if len(self.hosts) < 2 or listed != list(range(hosts)):
             raise LabError(
@@ -74,7 +74,7 @@ class Servers:
         return [read for read in found if read is not None]
 
     def topology(self, rates: Sequence[float], *, latency_s: float = _LATENCY_S) -> Topology:
-        """The same as data; each host is one rank.
+        """Topology of these servers; each host is one rank.
 
         Args:
             rates: Bytes per second of each host's link.

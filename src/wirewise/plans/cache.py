@@ -58,7 +58,7 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
     batch_size: int
     """Seeds of a machine's batch."""
     batches: int
-    """Of each machine in an epoch."""
+    """Batches of each machine in an epoch."""
     semantics: str = "cumulative"
     imbalance: float = 1.0
     """Rows over the busiest link of a batch, mean of batches, over those of the busiest link of the mean batch.

@@ -41,7 +41,7 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
 
     program: Program
     size_bytes: int
-    """Of the larger buffer of a rank, in or out."""
+    """Bytes of the larger buffer of a rank, in or out."""
     topology: str
     """Name of the topology that it was made for."""
     bound_s: float

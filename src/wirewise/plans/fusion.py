@@ -32,7 +32,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Names as in `model.named_parameters()`, in the order in which their gradients get ready; of a parameter that the
     plan splits, names of pieces."""
     size_bytes: int
-    """Of the gradients."""
+    """Bytes of the gradients."""
     chunks: int = 1
     """The bucket goes out as so many collectives of about equal size (tensor partition)."""
     codec: str = "none"
@@ -73,7 +73,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """Groups of operators of the captured step that run as one compiled kernel each, in the order of launch. An
     operator in several of them is computed in each, and those outside read the first one's; one in none runs alone."""
     precision: str = "float32"
-    """Of forward and backward, one of `PRECISIONS`; parameters and gradients stay as they are."""
+    """Type in which forward and backward compute, one of `PRECISIONS`; parameters and gradients stay as they are."""
     recompute: tuple[str, ...] = ()
     """Names of modules whose activations are computed again in the backward pass."""
     accumulation: int = 1
@@ -81,13 +81,13 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     predicted_step_s: float = 0.0
     """Simulated time of a step under the plan; 0: not simulated."""
     baseline_step_s: float = 0.0
-    """The same without the plan."""
+    """Predicted seconds of a step without the plan."""
     lower_bound_s: float = 0.0
     """Seconds that no step of the planner's model beats; 0: not known."""
     compressed_step_s: float = 0.0
     """Simulated time of the best step with codecs, if compressing had to gain enough; 0: nothing was compared."""
     uncompressed_step_s: float = 0.0
-    """The same without codecs."""
+    """Predicted seconds of a step without codecs."""
     unsplit_step_s: float = 0.0
     """Simulated time of the best step without splits; 0: nothing was compared."""
     predicted_memory_bytes: int = 0
@@ -99,7 +99,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
         Args:
             sizes: Bytes of each parameter by name, in the order of launch.
-            world_size: Ranks.
+            world_size: Number of ranks.
             bucket_bytes: Of each bucket but the last at least; all in one by default.
         """
         groups: list[list[str]] = []
@@ -120,7 +120,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
     @property
     def spans(self) -> list[Span]:
-        """Of each bucket."""
+        """Spans of gradients of each bucket."""
         number = {name: i for i, name in enumerate(self.parameters)}
 
         def place(name: str) -> tuple[int, int]:

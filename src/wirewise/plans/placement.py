@@ -14,7 +14,8 @@ from wirewise.plans.base import Plan, TopologyLike
 __all__ = ["FlowPolicy", "PlacedTask", "PlacementPlan"]
 
 TaskKind = Literal["store", "sampler", "worker", "server"]
-"""As `wirewise.trace.tasks.TaskKind`; written again because that folder takes a tenth of a second to import."""
+"""Kinds of tasks, equal to `wirewise.trace.tasks.TaskKind`; written again because that folder takes a tenth of a
+second to import."""
 
 FlowPolicy = Literal["iter", "maxmin", "oes", "fifo", "mrtf", "omcoflow"]
 """How flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""
@@ -44,13 +45,13 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
     """Names of the hosts, [world size]."""
     policy: FlowPolicy
     iterations: int
-    """That were simulated."""
+    """Number of iterations that were simulated."""
     prefetch: int
     """Iterations that samplers may run ahead of their worker."""
     predicted_s: float
     """Simulated time of all iterations."""
     colocated_s: float
-    """The same with samplers beside their workers, workers dealt out evenly; 0 if that does not fit."""
+    """Predicted seconds with samplers beside their workers, workers dealt out evenly; 0 if that does not fit."""
     lower_bound_s: float
     """Seconds that no order of flows beats with these places."""
     competitive_ratio: float

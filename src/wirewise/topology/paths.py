@@ -21,7 +21,7 @@ class Path(NamedTuple):
     latency_s: float
     """Sum over the links."""
     bandwidth_bytes_per_s: float
-    """That of the slowest link."""
+    """Bytes per second of the slowest link."""
 
 
 def link_between(topology: Topology, source: str, target: str) -> Link | None:

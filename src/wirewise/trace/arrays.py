@@ -27,7 +27,7 @@ class Dataflow:
     step: NDArray[np.int32]
     """[n]"""
     duration_s: NDArray[np.float64]
-    """Of a transfer, the measured time, [n]."""
+    """Seconds of each op; of a transfer as measured, [n]."""
     size_bytes: NDArray[np.float64]
     """Payload of one rank, [n]."""
     flow_indptr: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Dataflow:
     rounds: NDArray[np.int32]
     """How often in a row a transfer pays the latency of its slowest link, 2 (N - 1) for a whole ring, [n]."""
     weight: NDArray[np.float64]
-    """Of a transfer against others on the same interface, 1 where nothing is known, [n]."""
+    """Weight of a transfer against others on the same interface, 1 where nothing is known, [n]."""
     collective: NDArray[np.int8]
     """Index in COLLECTIVES, [n]."""
     gradient_bytes: NDArray[np.float64]

@@ -123,7 +123,7 @@ def add_rank(draft: Draft, rank: int, ops: Sequence[Op], parts: dict[Key, Part],
     """Add the chains of a rank, and the ops at which it has handed over and has got each collective.
 
     Args:
-        draft: The graph.
+        draft: Graph that is being built.
         rank: Number of the rank.
         ops: All its ops of the step.
         parts: Its communications; `enqueue`, `done`, `encodes` and `decodes` are set.

@@ -35,7 +35,7 @@ def places(trace: Trace, flow: Dataflow, ops: Sequence[int]) -> set[tuple[int, i
 
     Args:
         trace: From which the graph was built.
-        flow: The graph.
+        flow: Dataflow graph of the trace.
         ops: Numbers of its ops, such as those of a critical path. An op of no single rank stands for those of
             all ranks.
     """

@@ -24,7 +24,7 @@ class ClockQuality(msgspec.Struct, frozen=True, kw_only=True):
     spread_s: float | None
     """Robust standard deviation of its ends of collectives against those of the others; None: it has none."""
     uncertainty_s: float | None
-    """By how much its clock can be moved at most, the others held, before some effect comes before its cause;
+    """Seconds by which its clock can be moved at most, the others held, before some effect comes before its cause;
     None: nothing ties it to others."""
 
 
@@ -62,7 +62,7 @@ def check_clocks(trace: Trace) -> None:
 
 
 def _ends(matches: list[Match], ranks: int) -> list[list[float]]:
-    """Of each rank, how much later than the median of the others it was done."""
+    """Seconds by which each rank was done later than the median of the others."""
     found: list[list[float]] = [[] for _ in range(ranks)]
     for one in matches:
         if one.collective in _ENDS_TOGETHER and len(one.ranks) > 1:
@@ -79,7 +79,7 @@ def _spread(later: list[float]) -> float | None:
 
 
 def _room(trace: Trace, matches: list[Match]) -> list[list[float]]:
-    """Of each rank, by how much its clock can go back and forward."""
+    """Seconds by which the clock of each rank can go back and forward."""
     room = [[math.inf, math.inf] for _ in range(trace.world_size)]
 
     def before(cause: int, at: float, effect: int, then: float) -> None:

@@ -35,7 +35,7 @@ _RANKS_END_APART = ("all_to_all", "broadcast")
 """Collectives in which a rank may have all that it gets long before the others."""
 _LEAST_APART_S = 1e-3
 _GRAIN = 0.1
-"""Of the shares of a transfer after which ranks are done."""
+"""Shares of a transfer after which ranks are done are rounded to multiples of this."""
 
 
 def build(
@@ -123,13 +123,13 @@ def check(flow: Dataflow) -> None:
 
 
 def coarsen(flow: Dataflow, *, max_gap_s: float = 100e-6) -> Dataflow:
-    """The same graph with ops of one kind that only follow each other as one op.
+    """Graph in which ops of one kind that only follow each other are one op.
 
     Ops at whose start or end something else begins stay apart, so no other op notices. `member_ops` names
     what each op stands for.
 
     Args:
-        flow: The graph.
+        flow: Graph to coarsen.
         max_gap_s: Longer idle times between two ops keep them apart; shorter ones count as work.
     """
     sketch = Sketch.of(flow)
@@ -173,7 +173,7 @@ def _of_step(matches: Sequence[Match], step: int) -> list[tuple[Match, float]]:
 
 
 def _parts(trace: Trace, step: int, chosen: Sequence[Match]) -> list[dict[Key, Part]]:
-    """Of each rank, its communications in the step."""
+    """Communications of each rank in the step."""
     parts: list[dict[Key, Part]] = [{} for _ in trace.ranks]
     for number, one in enumerate(chosen):
         for rank, op in zip(one.ranks, one.ops, strict=True):
@@ -214,7 +214,7 @@ class _Transfers:
         found = message_weights(messages, draft.sketch.hosts)
         self.weights = {id(one): weight for one, weight in zip(messages, found, strict=True)}
         self.done: dict[tuple[int, str], list[int]] = defaultdict(list)
-        """Of each (rank, group), what was done in order; only where transfers are expanded."""
+        """Ops of each (rank, group) in the order in which they were done; only where transfers are expanded."""
 
     def add(self, one: Match, begin_s: float, parts: list[Part], expand: bool) -> None:
         """Add one collective or message that got its slot at `begin_s`."""
@@ -349,7 +349,7 @@ def _shares(one: Match, parts: list[Part], begin_s: float) -> list[tuple[float, 
 
 
 def _splits(one: Match) -> list[list[float]] | None:
-    """Of an all_to_all, bytes from each rank to each; None: not known."""
+    """Bytes from each rank to each of an all_to_all; None: not known."""
     n = len(one.ranks)
     if one.collective != "all_to_all" or any(len(op.split_bytes) != n for op in one.ops):
         return None

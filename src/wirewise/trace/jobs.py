@@ -34,7 +34,7 @@ JOB_READERS: dict[str, JobReader] = {
     "operators": JobReader(OperatorGraph, read_operator_graph),
     "tasks": JobReader(TaskSet, read_tasks),
 }
-"""By the key at the top of the JSON that tells them apart; traces are what has none of the keys."""
+"""Kinds of jobs by the key at the top of the JSON that tells them apart; traces are what has none of the keys."""
 
 _HEAD: Any = dict[str, msgspec.Raw] | list[msgspec.Raw]
 _TRACES = ("traceEvents", "schema")

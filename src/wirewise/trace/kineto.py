@@ -139,7 +139,7 @@ def _missing(found: list[_Found]) -> str:
 
 
 def _of_known_size(found: list[_Found]) -> list[_Found]:
-    """With as many ranks as the highest number tells, where no file tells how many there were."""
+    """Files with as many ranks as the highest number tells, where no file tells how many there were."""
     if any(one.sized for one in found):
         return found
     size = 1 + max(one.rank.header.rank for one in found)

@@ -20,9 +20,9 @@ def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
 
     Args:
         a: Of full column rank, [m, n].
-        b: [m]
-        g: [k, n]
-        h: [k]
+        b: Right side, [m].
+        g: Coefficients of the constraints, [k, n].
+        h: Bounds of the constraints, [k].
     """
     # Ranks that only record load this package too, and should not wait for the solvers.
     from scipy.optimize import nnls

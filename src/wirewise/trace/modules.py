@@ -52,7 +52,7 @@ class Module:
     forward_s: float
     backward_s: float
     gradient_bytes: float = 0.0
-    """Of the gradients that its backward op completes."""
+    """Bytes of the gradients that its backward op completes."""
     parameters: tuple[str, ...] = ()
     """Their names; none: one that is called like the module."""
     saved_bytes: float = 0.0
@@ -85,9 +85,9 @@ class ModuleTrace:
     comm_slots: int = 1
     """Collectives that run at once."""
     algorithm: str = "ring"
-    """Of the all-reduces (`collective.named`)."""
+    """Algorithm of the all-reduces (`collective.named`)."""
     overhead: Overhead = NO_OVERHEAD
-    """Of each all-reduce."""
+    """Overhead of each all-reduce."""
     interference: float = 1.0
     """Factor by which compute slows down while its rank communicates (`cost.interference`); times of modules are
     those without."""

@@ -28,13 +28,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     reduces_inner: bool = False
     """Whether it reduces that dimension."""
     strided: int = 0
-    """Of what it reads: tensors whose values along that dimension do not lie next to each other."""
+    """Number of tensors that it reads whose values along that dimension do not lie next to each other."""
     repeated: int = 0
-    """Of what it reads: tensors of fewer values than the walk has."""
+    """Number of tensors that it reads of fewer values than the walk has."""
     least_bytes: int = 4
-    """Of a value that it reads or writes."""
+    """Bytes of the smallest value that it reads or writes."""
     most_bytes: int = 4
-    """Of a value that it reads or writes."""
+    """Bytes of the largest value that it reads or writes."""
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """Read from parameters and the batch, not from operators."""
     output_bytes: int
     elements: int = 0
-    """Of the output."""
+    """Number of elements of the output."""
     flops: float = 0.0
     time_s: float = 0.0
     """Measured alone; 0: not measured."""

@@ -62,9 +62,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size_bytes: int = 0
     """This rank's payload."""
     dtype: str = ""
-    """Of the payload, such as "float32"; empty: not known."""
+    """Type of the payload, such as "float32"; empty: not known."""
     split_bytes: tuple[int, ...] = ()
-    """Of an all_to_all: what goes to each rank of the group; empty: equal parts."""
+    """Bytes of an all_to_all that go to each rank of the group; empty: equal parts."""
     peer: int = -1
     """Other end of send and recv, or the source of a broadcast, as a global rank."""
     tag: int = -1
@@ -74,11 +74,12 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     caller: str = "main"
     """Thread that handed a communication over."""
     algorithm: str = ""
-    """Of a collective that an op of kind "other" with its group and number carries out: how; empty: a library did."""
+    """Algorithm of a collective that an op of kind "other" with its group and number carries out; empty: a library
+    did."""
     parameters: tuple[str, ...] = ()
-    """Of a bucket."""
+    """Parameters whose gradients a bucket holds."""
     gradient_bytes: int = 0
-    """Of a backward op: size of the parameters whose gradients it completes; 0: not known."""
+    """Bytes of the parameters whose gradients a backward op completes; 0: not known."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,7 +103,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Global ranks of each process group."""
     format: int = FORMAT
     run: str = ""
-    """The same text on all ranks of a run and on no other run; empty: not known."""
+    """Name of the run, equal on all its ranks and on no other run; empty: not known."""
     local_rank: int = 0
     comm_slots: int = 2
     """Collectives of one group that run at once: threads of gloo, 1 for NCCL."""
@@ -144,7 +145,7 @@ class Trace(msgspec.Struct):
     aligned: bool = False
     """Whether all times are on the clock of rank 0."""
     offsets: list[ClockFit] = []
-    """Of each rank, once aligned."""
+    """Clock fit of each rank, once aligned."""
     notes: list[str] = []
     """What a reader should know, such as a file that was cut off."""
     partial: str = ""

@@ -50,7 +50,7 @@ class Sketch:
 
     @classmethod
     def of(cls, flow: Dataflow) -> Sketch:
-        """The same graph, op numbers kept."""
+        """Sketch of a graph, op numbers kept."""
         sketch = cls(flow.hosts.tolist())
         # Two resources may have the same name in a trace.
         names = [f"{name}#{number}" for number, name in enumerate(flow.resource_names)]
@@ -118,7 +118,7 @@ class Sketch:
             node.after -= gone
 
     def dataflow(self) -> Dataflow:
-        """As arrays, ops in the order of their numbers."""
+        """Graph as arrays, ops in the order of their numbers."""
         nodes = [self.nodes[op] for op in sorted(self.nodes)]
         place = {op: i for i, op in enumerate(sorted(self.nodes))}
         resources = {name: i for i, name in enumerate(self.slots)}

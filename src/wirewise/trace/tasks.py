@@ -44,7 +44,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     demand: dict[str, float] = {}
     """What it takes of its host's resources, by name, such as 1 of "gpu"."""
     execution_s: Amounts = 0.0
-    """Of an iteration; stores have none, because what they do is part of their flows."""
+    """Seconds of an iteration; stores have none, because what they do is part of their flows."""
     worker: str = ""
     """Whom a sampler samples for."""
     host: str = ""

@@ -89,7 +89,7 @@ class Traffic:
 
 
 def message_weights(messages: Sequence[Match], hosts: Sequence[int]) -> list[float]:
-    """With which weights messages that share interfaces come when they did; 1 where nothing tells.
+    """Weights with which messages that share interfaces come when they did; 1 where nothing tells.
 
     Seconds alone are to be as the bytes of the messages of a group (`Traffic.groups`): what has more of them than its
     bytes explain had smaller shares. Iterative proportional fitting, geometric mean of each group 1.

@@ -70,7 +70,7 @@ class _Layout(NamedTuple):
 
     @property
     def right_tables(self) -> np.ndarray:
-        """The same of the second factors."""
+        """First element, rows and columns of the second factors, int64 [matrices, 3]."""
         return _table([(one.right, one.rank, one.n) for one in self.matrices])
 
 

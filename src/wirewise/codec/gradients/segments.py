@@ -37,7 +37,7 @@ class Segments:
         ids: Id of each segment: tensor << 32 | block, int64 [s].
         tensors: First element of each tensor, then the end, int64 [t + 1].
         tensor_ids: Number of each tensor, int64 [t].
-        shapes: As given.
+        shapes: Shape of each segment's tensor, as given.
 
     Raises:
         InputError: No tensors, an empty one, more than 2^31 - 1 elements, or ids, block or shapes that cannot be used.

@@ -76,7 +76,7 @@ def row_parameters(
     """Zero point, step, whether the row can be coded, and max - min, of each row.
 
     Args:
-        block: Rows.
+        block: Rows to be coded, float32 [n, d].
         levels: Largest code L.
         narrow: Zero points are bfloat16, rounded down.
     """

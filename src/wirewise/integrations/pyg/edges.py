@@ -94,7 +94,7 @@ class EdgeLists:
     """Local edge lists [2, E]: of all own, of central and of marginal nodes (targets numbered from 0).
 
     Args:
-        part: The part.
+        part: Part of this rank.
         pairs: Its edges by local numbers, int64 [2, E], ascending by target.
         device: Where the lists live.
     """

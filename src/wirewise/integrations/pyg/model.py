@@ -30,8 +30,8 @@ def distributed_copy(model: nn.Module, job: Job, view: GraphView, first_layer: i
     """A copy of `model` that shares its parameters and runs on all ranks; the model itself stays as it is.
 
     Args:
-        model: The user's.
-        job: The graph's.
+        model: Model of the user.
+        job: Job of the distributed graph.
         view: What this rank holds.
         first_layer: Number of the first convolution's exchange.
 
@@ -136,7 +136,7 @@ class _Step:
             )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the user's model, on own nodes."""
+        """Output of the user's model for own nodes."""
         if self.view.inside:
             return self.call(self.twin, *args, **kwargs)
         self._check_parameters()

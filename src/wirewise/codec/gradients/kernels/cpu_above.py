@@ -170,7 +170,7 @@ def _clear(buffer, indices):
 def above(
     values, gradient, momentum, share, masked, kept, offsets, ids, bounds, key, indices, target, numbers
 ):
-    """As in the reference; bounds are its five tables, int64 [s]; first segment not finite, or -1.
+    """The reference, compiled; bounds are its five tables, int64 [s]; first segment not finite, or -1.
 
     With a gradient, values are the residual, and it and the momentum are moved before: as `accumulate_above`. With
     `kept` (True or None) values become 0 where they are sent, and so does `masked`, the momentum or None.

@@ -121,7 +121,7 @@ def _move(memory, gradient, share):
 
 @entry
 def write_momentum(gradient, memory, offsets, starts, share, out):
-    """As in the reference; the gradient was checked, so that only a memory which is not finite makes it suspect."""
+    """The reference, compiled; the gradient was checked, so that only a memory that is not finite is suspect."""
     for s in range(len(offsets) - 1):
         byte = starts[s]
         for lo in range(offsets[s], offsets[s + 1], _BLOCK):

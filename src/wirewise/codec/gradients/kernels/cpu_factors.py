@@ -17,7 +17,7 @@ __all__ = ["add_product", "left_factor", "orthogonalise", "right_factor"]
 _FOUR = 4
 """Ranks, and rows of a matrix, that are multiplied together."""
 _COLUMNS = 512
-"""Of so many rows and ranks, multiplied together, that stay in the first cache."""
+"""Columns of a tile: of so many, the rows and ranks that are multiplied together stay in the first cache."""
 
 # Sums may be taken in any order, so that they are vectorised.
 _reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, _nrt=False)
@@ -95,7 +95,7 @@ def _padded(factor, columns):
 
 @_thin_reduction
 def _products(a, b, c, d, p, q, r, s):
-    """Of four rows with four ranks, by row."""
+    """Products of four rows with four ranks, by row."""
     ap = aq = ar = as_ = bp = bq = br = bs = np.float32(0.0)
     cp = cq = cr = cs = dp = dq = dr = ds = np.float32(0.0)
     for j in range(len(a)):

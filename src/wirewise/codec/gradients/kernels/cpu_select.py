@@ -11,7 +11,7 @@ from wirewise.rng import GOLDEN, mix32, row_key
 __all__ = ["BINS", "accumulate", "add_sparse", "choose", "collect", "draw", "largest", "take", "threshold"]
 
 BINS = 2048
-"""Of a histogram: 8 bits of exponent and 3 of mantissa."""
+"""Bins of a histogram of magnitudes: 8 bits of exponent and 3 of mantissa."""
 _COARSE = np.uint32(20)
 _GROUP, _PART = 32, 8
 """Elements that are passed over together when none of them is large, and then fewer of them."""
@@ -180,7 +180,7 @@ def draw(offsets, firsts, ids, key, indices):
 
 @entry
 def accumulate(gradient, memory, offsets):
-    """As in the reference."""
+    """The reference, compiled."""
     for s in range(len(offsets) - 1):
         lo, hi = offsets[s], offsets[s + 1]
         if sum_into(memory[lo:hi], gradient[lo:hi], LARGEST) >= EXPONENT:
@@ -190,7 +190,7 @@ def accumulate(gradient, memory, offsets):
 
 @entry
 def take(values, indices, clear, taken):
-    """As in the reference; elements are asked for ahead, as the processor does not guess where they lie."""
+    """The reference, compiled; elements are prefetched, as the processor does not guess where they lie."""
     for k in range(len(indices)):
         prefetch(values, np.int64(indices[min(k + _AHEAD, len(indices) - 1)]), _BYTES)
         taken[k] = values[indices[k]]

@@ -269,7 +269,7 @@ def _cast_bfloat(gradient, memory, out):
 
 @entry
 def cast(gradient, memory, offsets, half, out):
-    """As in the reference; also refuses a gradient that is not finite, though it was said to be checked."""
+    """The reference, compiled; also refuses a gradient that is not finite, though it was said to be checked."""
     for s in range(len(offsets) - 1):
         lo, hi = offsets[s], offsets[s + 1]
         if half:

@@ -240,7 +240,7 @@ def accumulate_above(
 def largest(
     gradient: Tensor, memory: Tensor | None, segments: Segments, counts: np.ndarray
 ) -> tuple[Tensor, Tensor, int]:
-    """By the magnitude of the last one that is kept: no segment is sorted."""
+    """The largest elements of each segment, by the magnitude of the last one kept: no segment is sorted."""
     v = values_of(gradient, memory)
     bad, chosen = first_not_finite(v, None, segments), []
     for part, count in zip(slices(segments), counts.tolist(), strict=True):
