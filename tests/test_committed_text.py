@@ -55,13 +55,16 @@ SOURCE = ROOT / "src" / "wirewise"
 # Packages whose texts stand alone; the others follow.
 PLAIN = [
     "codec",
+    "collective",
     "cost",
     "decoding.py",
     "files.py",
+    "graph",
     "integrations",
     "lab",
     "plans",
     "results.py",
+    "sim",
     "topology",
     "trace",
 ]

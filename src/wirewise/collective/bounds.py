@@ -40,7 +40,7 @@ class Bound(NamedTuple):
     cut: tuple[int, ...]
     """Ranks inside the tightest cut; none where what several parts together take in is tighter than any cut."""
     bandwidth_bytes_per_s: float
-    """Of the edges that leave the cut; without a cut, of those into the parts, or out of them."""
+    """Bytes per second of the edges that leave the cut; without a cut, of those into the parts, or out of them."""
     bytes_leaving: float
     """What must pass them."""
     vertices: tuple[int, ...] = ()
@@ -75,8 +75,8 @@ def bound(
     """Least time of a collective of `size_bytes` (the larger buffer of a rank, in or out).
 
     Args:
-        network: Where.
-        collective: Which.
+        network: Network that it runs on.
+        collective: Name of the collective.
         size_bytes: Larger buffer of a rank.
         root: Rank of a rooted collective.
         members: Ranks that take part, the others relay; none: all.
@@ -124,7 +124,7 @@ def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[i
     is too small, that cut has a larger ratio. Each sink takes a few maximum flows; all is exact.
 
     Args:
-        found: The edges.
+        found: Capacities of the edges.
         supply: Units that each vertex sends to every sink; [vertices].
         sinks: Vertices that need the supply of all others.
 

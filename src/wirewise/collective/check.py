@@ -37,7 +37,7 @@ class Held(NamedTuple):
 
 
 State = dict[tuple[int, int], Held]
-"""By rank and chunk."""
+"""What is held, by rank and chunk."""
 
 
 def final_state(program: Program) -> tuple[State, list[Fault]]:
@@ -57,7 +57,7 @@ def faults(
     """Everything that is wrong and matters at the end, each fault once.
 
     Args:
-        program: Which.
+        program: Program to check.
         fifo: Messages that a channel between two ranks holds before its sender must wait; None: no limit.
         workers: Orders in which ranks run their sends and receives, as in `fifo`; None: by segment and step, which
             never gets stuck, whatever the channels hold.

@@ -42,7 +42,7 @@ class Dependences(NamedTuple):
     target: Ints
     """[M]"""
     message: Ints
-    """Of each transfer, ascending, [T]."""
+    """Number of the message of each transfer, ascending, [T]."""
     chunk: Ints
     """[T]"""
     reduces: NDArray[np.bool_]
@@ -67,7 +67,7 @@ def dependences(program: Program, in_rounds: bool = False) -> Dependences:
     """What sends and receives wait for, apart from the order of messages and room in channels.
 
     Args:
-        program: Which.
+        program: Program to look at.
         in_rounds: Whether all sends of a step wait, too, until all messages of the step before are received.
     """
     rows = [

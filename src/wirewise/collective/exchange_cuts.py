@@ -22,7 +22,7 @@ def exchange_cut(found: Capacities, supply: NDArray[np.int64]) -> tuple[NDArray[
     """Vertices inside the tightest cut found; [vertices], and whether no cut is tighter.
 
     Args:
-        found: The edges.
+        found: Capacities of the edges.
         supply: 1 for each vertex that exchanges data with the others of these; [vertices].
     """
     matrix = np.zeros((found.vertices, found.vertices), np.int64)

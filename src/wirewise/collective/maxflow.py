@@ -67,7 +67,7 @@ class FlowGraph:
     """Arcs between vertices, prepared for many flows.
 
     Args:
-        vertices: Their number.
+        vertices: Number of vertices.
         sources: Where each arc starts; [arcs].
         targets: Where each arc ends; [arcs].
     """

@@ -181,7 +181,7 @@ def _way(program: Program) -> Callable[[Message], Hashable]:
 
 
 def _after(messages: Sequence[Message], way: Callable[[Message], Hashable]) -> list[tuple[int, ...]]:
-    """Of each message, those that wrote its chunks at either end last, and the last one on its way."""
+    """Messages that each message waits for: the last to write its chunks at either end, and the last on its way."""
     found: list[tuple[int, ...]] = []
     written: dict[tuple[int, int], list[int]] = {}
     used: dict[Hashable, int] = {}

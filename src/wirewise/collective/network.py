@@ -96,7 +96,7 @@ def network(
     """The graph of a topology.
 
     Args:
-        topology: Which.
+        topology: Topology to turn into a graph.
         kinds: Kinds of links to keep, such as {"nvlink"}; None: all.
         ranks: Names of the ranks to keep, such as the devices that a job was given; None: all.
 

@@ -40,7 +40,7 @@ def tightest_partition(found: Capacities, ranks: int) -> Partition:
     Other vertices are switches: each part takes in those that make its way in narrowest.
 
     Args:
-        found: The edges.
+        found: Capacities of the edges.
         ranks: At least 2.
     """
     best = _partition(found, ranks, list(range(ranks)))

@@ -69,7 +69,7 @@ class Program(
     """
 
     name: str
-    """Of the algorithm, such as "ring"."""
+    """Name of the algorithm, such as "ring"."""
     collective: Collective
     ranks: int
     """Ranks of the topology."""

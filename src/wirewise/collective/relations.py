@@ -32,7 +32,7 @@ def contributors(collective: Collective, block: int, members: int, root: int) ->
     """Places that hold the block at the start; of a reducing collective, that hold a summand of it.
 
     Args:
-        collective: Which.
+        collective: Name of the collective.
         block: Its number; of an all-to-all, source times `members` plus target.
         members: Size of the group.
         root: Place of the root in the group.

@@ -55,7 +55,7 @@ class SparseRows:
         return SparseRows(indptr=indptr, indices=self.indices[at], data=data, num_columns=self.num_columns)
 
     def to_dense(self) -> NDArray[np.float32]:
-        """The same values as a dense float32 array; values that are stored twice are added."""
+        """Dense float32 array of the values; values that are stored twice are added."""
         dense = np.zeros(self.shape, dtype=np.float32)
         row = np.repeat(np.arange(len(self)), np.diff(self.indptr))
         np.add.at(dense, (row, self.indices), np.float32(1) if self.data is None else self.data)
@@ -122,7 +122,7 @@ class GraphData:
     multigraph: bool = False
     """Whether self loops and repeated edges are edges like all others."""
     edge_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Of a multigraph, further rows [E, ...] by name, in the order of `edge_index`."""
+    """Further rows [E, ...] of a multigraph by name, in the order of `edge_index`."""
     node_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further rows [N, ...] by name, which parts carry as they are."""
     name: str = "graph"
@@ -171,7 +171,7 @@ class GraphData:
 
     @cached_property
     def edge_order(self) -> NDArray[np.int64]:
-        """Of a multigraph, the column of `edge_index` of each edge of `in_edges`; [E]."""
+        """Column of `edge_index` of each edge of `in_edges`, where the graph is a multigraph; [E]."""
         return order_by_target(self.edge_index)
 
     @cached_property
@@ -191,7 +191,7 @@ class GraphData:
         return digest.hexdigest()
 
     def undirected(self) -> GraphData:
-        """The same graph with every edge in both directions, once, and without self loops.
+        """Graph with every edge in both directions, once, and without self loops.
 
         Raises:
             GraphError: Edges carry data, which would belong to no edge then.

@@ -35,7 +35,7 @@ def build_debian(lines: Iterable[str], *, num_words: int = 1000, name: str = "de
 
     Args:
         lines: Of the text, as `apt-cache dumpavail` prints it.
-        num_words: Most features.
+        num_words: Most features of a node.
         name: Of the graph.
 
     Raises:

@@ -27,7 +27,7 @@ class LocalEdges(NamedTuple):
     indices: NDArray[np.int32]
     weight: NDArray[np.float32] | None
     position: NDArray[np.int64]
-    """Of each edge among those of the whole graph."""
+    """Place of each edge among those of the whole graph."""
 
 
 def needed_rows(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> NDArray[np.bool_]:
@@ -76,7 +76,7 @@ def local_edges(
     Args:
         edges: In-edges of the whole graph.
         assignment: Owner of each node, [nodes].
-        rank: The part.
+        rank: Number of the part.
         halo_ids: Its halo, from `halo_of`.
         number: Scratch, int32 [nodes], overwritten (shared by all parts of a graph).
     """

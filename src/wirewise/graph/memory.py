@@ -21,7 +21,7 @@ def part_memory_bytes(part: Part, widths: Sequence[tuple[int, int, int]], *, val
     elsewhere and :math:`h_l` for each halo row, of :math:`v` bytes each.
 
     Args:
-        part: The part.
+        part: Part of one rank.
         widths: For each layer, (values per own row, per marginal row, per halo row). A layer that keeps the sums
             of its neighbours, those of marginal rows once more, and its output, all of width 64, and computes
             gradients of halo rows of width 64, gives (128, 64, 64).

@@ -46,7 +46,7 @@ class Part:
     rank: int
     num_parts: int
     num_nodes: int
-    """Of the whole graph, as are the three counts below."""
+    """Nodes of the whole graph; the three counts below are of it, too."""
     num_features: int
     num_classes: int
     multilabel: bool
@@ -128,7 +128,7 @@ class Part:
 
         Args:
             folder: Written by `save_parts`.
-            rank: Whose part.
+            rank: Rank whose part is read.
             num_parts: World size of the job; the folder must hold that many parts. None: not checked.
 
         Raises:

@@ -40,7 +40,7 @@ class Ranges(NamedTuple):
         return np.searchsorted(self.offsets, ids, side="right") - 1
 
     def renumber(self, graph: GraphData) -> GraphData:
-        """The same graph under the new ids."""
+        """Graph under the new ids."""
         x = graph.x.rows(self.old) if isinstance(graph.x, SparseRows) else graph.x[self.old]
         return dataclasses.replace(
             graph,

@@ -24,7 +24,7 @@ class InEdges(NamedTuple):
     """Names of further rows that the graph has for its edges."""
 
     def without_data(self) -> InEdges:
-        """The same neighbours, for those who follow edges and use nothing that these carry."""
+        """Neighbours alone, for those who follow edges and use nothing that these carry."""
         return InEdges(self.indptr, self.indices, None)
 
 
@@ -46,7 +46,7 @@ def order_by_target(edge_index: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def out_edges(edges: InEdges) -> InEdges:
-    """The same edges by source: the targets of node u, ascending."""
+    """Edges sorted by source: the targets of node u, ascending."""
     nodes = len(edges.indptr) - 1
     values = np.ones(len(edges.indices), np.float32) if edges.weight is None else edges.weight
     turned = sp.csr_matrix((values, edges.indices, edges.indptr), shape=(nodes, nodes)).tocsc()

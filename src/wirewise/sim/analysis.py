@@ -63,7 +63,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """One change that was tried."""
 
     change: str
-    """As `whatif.parse` takes it."""
+    """Change as text that `whatif.parse` takes."""
     prediction: StepPrediction | None
     refused: str = ""
     """Why there is no prediction."""
@@ -81,13 +81,13 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """The step whose measured time is nearest to the median."""
     ranks: list[Breakdown]
-    """Of that step, replayed."""
+    """Breakdown of that step on each rank, replayed."""
     critical: set[tuple[int, int]]
     """Traced ops on the critical path of that step, as (rank, place in its list)."""
     compute_s: list[float]
-    """Of each rank, median over steps."""
+    """Seconds that each rank computes in a step, median over steps."""
     link_sensitivity: list[LinkSensitivity]
-    """Of that step."""
+    """Sensitivity of that step to each link."""
     op_sensitivity: list[OpSensitivity]
 
 

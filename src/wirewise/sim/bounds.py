@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     bound: str
     """A key of HELPS."""
     share: float
-    """Of the step."""
+    """Share of the step that the bound fills."""
     sentence: str
 
 

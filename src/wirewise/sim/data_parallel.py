@@ -47,7 +47,7 @@ class Payload(NamedTuple):
     rounds: int
     """Latencies that are paid in a row."""
     encode_s: float = 0.0
-    """Of a chunk, on the thread that computes."""
+    """Seconds to encode a chunk, on the thread that computes."""
     decode_s: float = 0.0
     decode: str = "inline"
     """Where: one of `plans.fusion.DECODES`."""
@@ -218,9 +218,9 @@ class _Communication:
     """Adds buckets: encoded on each rank, reduced, decoded on each rank, chunk by chunk.
 
     Args:
-        sketch: The graph.
+        sketch: Graph that is being built.
         algorithm: Of the all-reduces.
-        overhead: Of each.
+        overhead: Overhead of each collective.
         ready: Of each simulated rank, the ops after which buckets can go.
     """
 

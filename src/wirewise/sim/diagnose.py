@@ -40,11 +40,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """ "network", "latency", "straggler", "data", or what fills most of the step: "compute", "wait" (communication and
     waiting), "unknown" (nothing recorded)."""
     share: float
-    """By how much of itself a step gets shorter without the bound; of the last three: their share of the step."""
+    """Share by which a step gets shorter without the bound; of the last three kinds their share of the step."""
     best_change: str
     """The change that gives most of those that can be had, as `whatif.parse` takes it; empty: none gives 1 %."""
     gain_s: float
-    """By how much a step gets shorter with it."""
+    """Seconds by which a step gets shorter with it."""
     straggler_rank: int | None
     slow_link_host: str | None
     """None: there is none, or the trace cannot tell."""
@@ -63,7 +63,7 @@ def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, StepPred
 
     Args:
         trace: On aligned clocks.
-        report: Its replay.
+        report: Replay of the trace.
         what_ifs: Predictions by change; NO_COMMUNICATION, NO_LATENCY, DATA_READY and `straggler_gone` tell of
             bounds, the others of what to do. A bound whose change is missing is not considered.
     """

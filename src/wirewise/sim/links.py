@@ -31,7 +31,7 @@ def prepare(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -
     Interface h is the way out of host h, H + h the way in, 2 H + h the way inside.
 
     Args:
-        dataflow: The graph.
+        dataflow: Graph to prepare.
         links: At least as many hosts as the graph has.
         release_s: Time before which no op of a rank starts, [ranks]; none: 0.
 

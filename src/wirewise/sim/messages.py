@@ -47,7 +47,7 @@ class Trip(NamedTuple):
     size_bytes: Floats
     """[M]"""
     s_per_byte: Floats
-    """Of each edge, [edges]."""
+    """Seconds a byte takes on each edge, [edges]."""
     exclusive: bool
     """Whether a message holds all its edges for all of `travel_s`."""
     target: Ints
@@ -219,7 +219,7 @@ def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, 
         d: What the messages wait for.
         trip: How they travel.
         segments: Parts of each message.
-        ranks: How many.
+        ranks: Number of ranks.
     """
     edges, n = len(trip.s_per_byte), segments * len(d.source)
     state = _State(

@@ -121,7 +121,7 @@ def layers(job: ModuleTrace, decision: Decision) -> list[Layer]:
 
 
 def one_op_a_launch(ops: Sequence[Layer], sent: Sequence[Transfer]) -> tuple[list[Layer], list[Transfer]]:
-    """The same step with all ops between two launches as one, and the buckets behind these."""
+    """Layers of the step with all ops between two launches as one, and the buckets behind these."""
     backward = [layer.backward_s for layer in reversed(ops)]
     parts, moved, done = list[Layer](), list[Transfer](), 0
     for number, one in enumerate(sent):
@@ -143,7 +143,7 @@ def transfers(job: ModuleTrace, decision: Decision) -> list[Transfer]:
 
 
 def segments(job: ModuleTrace, decision: Decision) -> Segments:
-    """The same step with all ops between two launches as one."""
+    """Segments of the step, in which all ops between two launches are one."""
     ops, parts, done = layers(job, decision), [], 0
     backward = [layer.backward_s for layer in reversed(ops)]
     for one in transfers(job, decision):

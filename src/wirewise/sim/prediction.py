@@ -19,7 +19,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated unit of a job under a plan."""
 
     family: str
-    """Of the plan."""
+    """Family of the plan."""
     planner: str
     unit: str
     """What takes `step_s`, such as "step", "epoch" or "batch"."""

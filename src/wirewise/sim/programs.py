@@ -38,11 +38,11 @@ class ProgramTimeline:
     edge_busy_s: NDArray[np.float64]
     """How long each edge of the network is held, [edges]."""
     source: str = "simulated"
-    """As of every timeline."""
+    """Kind of the times, which every timeline tells."""
 
     @property
     def seconds(self) -> float:
-        """The same as `finish_s`, by the name that all timelines have."""
+        """Seconds of the whole, by the name that all timelines have: `finish_s`."""
         return self.finish_s
 
     @cached_property

@@ -30,8 +30,8 @@ Job = TypeVar("Job", bound=ModuleTrace)
 _ROOT = "model"
 """What the outermost module's ops are called."""
 _LEAST_LATENCY_S = 100e-6
-"""Of a round, where a fit to large buckets finds less: about what TCP takes between two processes. Without a fixed
-cost a plan would send every gradient alone."""
+"""Latency of a round, where a fit to large buckets finds less: about what TCP takes between two processes. Without a
+fixed cost a plan would send every gradient alone."""
 
 
 class MemorySizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class _Computed:
     """A step without its communication; seconds by rank."""
 
     names: list[str]
-    """Of the backward ops in their order."""
+    """Names of the backward ops in their order."""
     backward_s: Vector
     """[ranks, k]"""
     forward: list[tuple[str, float]]
@@ -101,7 +101,7 @@ def modules_of_flows(
     algorithm: str = "ring",
     interference: float = 1.0,
 ) -> ModuleTrace:
-    """The same from dataflow graphs of steps.
+    """Modules of a job, from dataflow graphs of its steps.
 
     The backward op that completes some gradients is one module; forward ops belong to the module of their name,
     and what has no such name to the first one. Idle time between ops counts as theirs. Where names do not tell
@@ -110,7 +110,7 @@ def modules_of_flows(
     Args:
         flows: Steps of one job; those with other backward ops than most are left out.
         links: Of its hosts.
-        measured_step_s: Their period.
+        measured_step_s: Measured period of the steps.
         parameters: Names in each bucket.
         algorithm: Of the all-reduces.
         interference: Factor by which compute was slower beside communication.

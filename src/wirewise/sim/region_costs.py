@@ -113,7 +113,7 @@ class AnalyticCosts:
             self._work.alone_s[i] = self.constants(flops, moved)
 
     def __call__(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
-        """As `RegionCosts`; an operator alone takes what was measured."""
+        """Seconds of a region, as `RegionCosts` says; an operator alone takes what was measured."""
         own = np.array(operators)
         if len(operators) == 1 and self._work.time_s[own[0]] > 0:
             return float(self._work.time_s[own[0]])
@@ -135,7 +135,7 @@ class _Work(NamedTuple):
     time_s: Vector
     """Measured."""
     alone_s: Vector
-    """By the formula."""
+    """Seconds of each operator alone, by the formula."""
 
 
 def _work(graph: OperatorGraph) -> _Work:

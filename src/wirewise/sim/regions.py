@@ -54,7 +54,7 @@ class Arrays(NamedTuple):
     gradients: Numbers
     """Operators whose outputs are gradients, [g]."""
     size_bytes: Vector
-    """Of the gradients, [g]."""
+    """Bytes of the gradients, [g]."""
 
 
 class Fusion(NamedTuple):
@@ -180,7 +180,7 @@ def signatures(graph: Arrays, fusion: Fusion, words: NDArray[np.uint64]) -> NDAr
 
     Args:
         graph: Of the operators.
-        fusion: Of them.
+        fusion: Fusion of the operators.
         words: Random numbers of an operator that is computed, and of one whose result leaves, [n, 2].
     """
     found = np.zeros(len(fusion.home), dtype=np.uint64)

@@ -117,7 +117,7 @@ def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_
     """All-reduces of encoded gradients: every rank encodes before and decodes behind, on its own thread.
 
     Args:
-        flow: The graph.
+        flow: Graph to rewrite.
         ratio: Encoded bytes over bytes.
         encode_s_per_byte: Seconds for each byte before encoding.
         decode_s_per_byte: Seconds for each byte after decoding.

@@ -109,7 +109,7 @@ def fair_rates(start: int, uses: Uses, shares: Shares, stamp: int) -> int:
     """Max-min speeds of all transfers that share interface `start`, directly or through others.
 
     Args:
-        start: An interface.
+        start: Number of an interface.
         uses: What transfers need.
         shares: Who runs; receives `members` and `fair`.
         stamp: A number above that of every earlier call, from 1.

@@ -79,7 +79,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     breakdown: Breakdown
     """Mean of ranks and steps; adds up to the mean period."""
     critical_path: list[CriticalOp]
-    """Of the step that is nearest to the median."""
+    """Critical path of the step that is nearest to the median."""
     source: str = "simulated"
 
 
@@ -90,7 +90,7 @@ class ReplayReport(StepPrediction, frozen=True, kw_only=True):
     error: float
     """predicted / measured - 1 of the means."""
     error_ci95: tuple[float, float]
-    """By bootstrap over steps; an error inside of it is not told from none."""
+    """Interval of the error by bootstrap over steps; an error inside of it is not told from none."""
     steps: int
     """Steps in the means."""
     interference: float
@@ -190,7 +190,7 @@ def without_interference(flow: Dataflow, links: Links, interference: float) -> D
     """The graph with the time that compute would have taken without communication beside it.
 
     Args:
-        flow: As recorded.
+        flow: Graph as it was recorded.
         links: Of its hosts.
         interference: Factor by which compute slowed down beside communication (`cost.interference`).
     """

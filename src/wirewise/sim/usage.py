@@ -36,27 +36,27 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
     """ "device", or "host" where the trace has no kernels."""
     steps: int
     step_s: float
-    """As the host marked it."""
+    """Seconds of a step as the host marked it."""
     wall_s: float
-    """Of the lane."""
+    """Seconds of a step on the lane, idle ones among them."""
     compute_s: float
     """Kernels compute, with or without communication beside them."""
     communication_s: float
     """Kernels communicate."""
     exposed_communication_s: float
-    """Of it: no kernel computes."""
+    """Kernels communicate, and none computes."""
     copy_s: float
     """Copies run, and no kernel computes or communicates."""
     idle_s: float
     """Nothing runs."""
     host_wait_s: float
-    """Of it: until kernels that were launched only after the one before had ended."""
+    """Idle until kernels that were launched only after the one before had ended."""
     kernel_wait_s: float
-    """Of it: short gaps before kernels that were launched in time."""
+    """Idle in short gaps before kernels that were launched in time."""
     other_idle_s: float
-    """Of it: longer gaps before kernels that were launched in time, or it is not known when."""
+    """Idle in longer gaps before kernels that were launched in time, or it is not known when."""
     unrecorded_s: float
-    """Of the step: neither the device nor the host recorded anything."""
+    """Seconds of the step in which neither the device nor the host recorded anything."""
 
     @property
     def overlap_share(self) -> float | None:
@@ -67,7 +67,7 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def idle_share(self) -> float:
-        """Of the wall clock."""
+        """Share of the wall clock in which nothing runs."""
         return self.idle_s / self.wall_s if self.wall_s > 0 else 0.0
 
 

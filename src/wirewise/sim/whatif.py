@@ -37,7 +37,7 @@ class Setting:
     dataflow: Dataflow
     links: Links
     algorithm: str = "ring"
-    """Of the all-reduces that a change makes anew."""
+    """Algorithm of the all-reduces that a change makes anew."""
     servers: int = 1
     skew: np.ndarray = field(default_factory=lambda: np.ones(1))
     """Compute of ranks and steps over the mean: new ranks draw from these."""
@@ -49,7 +49,7 @@ class Change:
     """One change."""
 
     text: str
-    """As it was written."""
+    """Text of the change as it was written."""
     change: Callable[[Setting], Setting]
 
 
@@ -67,7 +67,7 @@ def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Ch
     - ``codec=NAME or ratio:encode:decode``: encoded gradients; seconds a byte
 
     Args:
-        text: The changes.
+        text: Changes, separated by commas.
         codecs: Measured codecs by name.
 
     Raises:

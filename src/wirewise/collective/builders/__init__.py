@@ -60,7 +60,7 @@ BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("all_reduce", "hierarchical"): hierarchical.all_reduce,
     ("all_to_all", "hierarchical"): hierarchical.all_to_all,
 }
-"""By collective and name of the algorithm."""
+"""Builders by collective and name of the algorithm."""
 
 PLAIN: dict[tuple[Collective, str], Builder] = {
     ("broadcast", "binary"): trees.broadcast_binary,
@@ -90,9 +90,9 @@ def build(
     """The program of a known algorithm.
 
     Args:
-        collective: Which.
+        collective: Name of the collective.
         algorithm: One of `BUILDERS` or `PLAIN` for the collective.
-        ranks: How many.
+        ranks: Number of ranks.
         root: Rank of a rooted collective; without effect on others.
         segments: Parts of each chunk that follow each other through the program.
         hosts: Ranks of each host, for the hierarchical algorithms and for "leaders".
@@ -128,7 +128,7 @@ def build(
 
 
 def _split(draft: Draft, chunks: int | None) -> Draft:
-    """The same with each chunk in several."""
+    """Draft with each chunk cut into several."""
     if chunks is None or chunks == draft.chunks:
         return draft
     parts, rest = divmod(chunks, draft.chunks)

@@ -68,7 +68,7 @@ def reduce_scatter_pat(group: Group) -> Draft:
 
 
 def _pat_messages(ranks: int) -> list[tuple[int, list[int]]]:
-    """By step: how far every rank sends, and how far the blocks in it have come."""
+    """Distance over which every rank sends in each step, and distances that the blocks in it have come."""
     found: list[tuple[int, list[int]]] = []
 
     def go_down(held: list[int], far: int) -> None:

@@ -19,7 +19,7 @@ __all__ = ["Node", "nodes", "save", "trace"]
 
 _VERSION = "0.0.4"
 _COMPUTE, _SEND, _RECEIVE = 4, 5, 6
-"""Of the enumeration NodeType."""
+"""Values of the enumeration NodeType."""
 
 
 class Node(NamedTuple):
@@ -52,7 +52,7 @@ def save(
     """Write `PREFIX.RANK.et` for each rank, as ASTRA-sim's --workload-configuration=PREFIX expects.
 
     Args:
-        program: Which.
+        program: Program to write.
         prefix: Path without rank and suffix.
         size_bytes: Of the larger buffer of a rank, in or out.
         reduce_s_per_byte: Time of adding; 0: additions are not in the trace.

@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 OPERATIONS = 64
-"""Of a thread block."""
+"""Most operations of a thread block."""
 _SEMAPHORES = 16
-"""Of an operation."""
+"""Most semaphores of an operation."""
 _CHANNELS = 16
-"""Of a thread block."""
+"""Most channels of a thread block."""
 _Buffer = Literal["i", "o", "s"]
 
 

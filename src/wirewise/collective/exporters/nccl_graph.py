@@ -37,7 +37,7 @@ def dumps(
         hosts: Ranks of each host, in the order of its devices.
         inside: What hops between devices of a host cross.
         between: What the way from a device to the network crosses.
-        most_channels: Of NCCL.
+        most_channels: Most channels of NCCL.
 
     Raises:
         ProgramError: A ring leaves a host before it has passed all its devices, or hosts differ in their order.

@@ -20,9 +20,9 @@ class Units(NamedTuple):
 
     per_block: int
     first: tuple[int, ...]
-    """By chunk: its first unit within its block."""
+    """First unit of each chunk within its block."""
     counts: tuple[int, ...]
-    """By chunk: its units, at least 1."""
+    """Number of units of each chunk, at least 1."""
 
 
 def units(program: Program) -> Units:

@@ -134,7 +134,7 @@ class Csr:
         return self._cache[key]
 
     def to(self, device: torch.device | str) -> Csr:
-        """The same matrix on another device."""
+        """Copy of the matrix on another device."""
         if torch.device(device) == self.device:
             return self
         return Csr._share(
@@ -142,7 +142,7 @@ class Csr:
         )
 
     def to_scipy(self) -> sp.csr_matrix:
-        """As a SciPy matrix on the CPU."""
+        """SciPy matrix on the CPU."""
         first, last = int(self.indptr[0]), int(self.indptr[-1])
         indptr = (self.indptr - first).cpu().numpy()
         indices = self.indices[first:last].cpu().numpy()
@@ -170,7 +170,7 @@ class Csr:
         return self._cache[key]
 
     def sparse_tensor(self, dtype: torch.dtype) -> Tensor:
-        """As a torch sparse CSR tensor; made once."""
+        """Sparse CSR tensor of torch; made once."""
         key = ("sparse", dtype)
         if key not in self._cache:
             first, last = int(self.indptr[0]), int(self.indptr[-1])

@@ -82,8 +82,8 @@ def matched_weights(
         kernel: One of `KERNELS`.
         sigma: Of rbf; by default the median distance of z.
         most: As of `solve_matching`, like the next two.
-        slack: See there.
-        groups: See there.
+        slack: Freedom of the sum of weights, as in `solve_matching`.
+        groups: Class of each row, [n], as in `solve_matching`.
         least_effective: Share of n that `effective_size` must reach, see `guarded`.
         total: Sums an array over ranks that hold the same z and parts of x; None: x is all there is.
 

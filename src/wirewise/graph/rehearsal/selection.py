@@ -15,9 +15,9 @@ from wirewise.graph.structure import InEdges
 __all__ = ["SELECTIONS", "Candidates", "select"]
 
 _HOPS = 2
-"""Of the model: what a vertex's row depends on."""
+"""Hops of the model: what a vertex's row depends on."""
 _NEAR = 0.5
-"""Of the mean distance to other classes: what counts as near in `_least_mixed`."""
+"""Share of the mean distance to other classes that counts as near in `_least_mixed`."""
 _ROWS = 1024
 """Rows of a block of distances."""
 
@@ -27,7 +27,7 @@ class Candidates:
     """Training vertices of one class, with what selections look at. n candidates, d values a row."""
 
     edges: InEdges
-    """Of the current graph."""
+    """Edges of the current graph."""
     vertices: NDArray[np.int64]
     """[n]: ids, ascending."""
     rows: NDArray[np.float32]
@@ -114,5 +114,5 @@ SELECTIONS: dict[str, Callable[[Candidates, int], NDArray[np.int64]]] = {
     "k-centre": _centres,
     "coverage": _covering,
 }
-"""By name: by lot; ER-GNN's CM and MF (Zhou, Cao: Overcoming Catastrophic Forgetting in Graph Neural Networks with
-Experience Replay, AAAI 2021); herding; and the two of `structure`."""
+"""Selections by name: by lot; ER-GNN's CM and MF (Zhou, Cao: Overcoming Catastrophic Forgetting in Graph Neural
+Networks with Experience Replay, AAAI 2021); herding; and the two of `structure`."""

@@ -50,7 +50,7 @@ class _State(NamedTuple):
     stack: Ints
     """Ops that ended and have not told their successors, [n]."""
     size: Ints
-    """Of the stack, [1]."""
+    """Length of the stack, [1]."""
 
 
 @outer

@@ -43,7 +43,7 @@ class Network(NamedTuple):
     capacity: Vector
     """Bytes a second, [2 H]."""
     left: Vector
-    """That no flow takes, [2 H]."""
+    """Bytes a second that no flow takes, [2 H]."""
     load: Vector
     """Flows, or bytes, on each; scratch. [2 H]"""
 
@@ -54,7 +54,7 @@ class Ready(NamedTuple):
     order: Ints
     """Ops, those first that go first; the first `length` count. [n]"""
     key: Vector
-    """By which they go, [n]."""
+    """Keys by which they are ordered, [n]."""
     grows: Ints
     """Whether an op's rate still grows; scratch. [n]"""
     out: Ints
@@ -118,7 +118,7 @@ def _split(ready: Ready, network: Network) -> None:
 
 @inner
 def _sort(ready: Ready) -> None:
-    """By key, then by who waits; the order was nearly right before."""
+    """Sort by key, then by who waits; the order was nearly right before."""
     for place in range(1, ready.length[0]):
         op, spot = ready.order[place], place
         while spot > 0 and _before(op, ready.order[spot - 1], ready):

@@ -23,4 +23,4 @@ LOWERINGS: dict[str, Callable[..., Prediction]] = {
     "fusion": lower_fusion,
     "placement": lower_placement,
 }
-"""By family: `(plan, job, links, *, measured conditions)` to a prediction."""
+"""Lowerings by family: `(plan, job, links, *, measured conditions)` to a prediction."""

@@ -11,7 +11,7 @@ from wirewise.collective.exporters.msccl.model import KINDS, Place, Step, Thread
 __all__ = ["Draft", "Order", "touched", "with_waits"]
 
 Order = tuple[int, bool, int]
-"""Of the steps of a rank: step of the program, whether it receives, number."""
+"""Order of the steps of a rank: step of the program, whether it receives, number."""
 
 _At = tuple[int, int]
 """Thread block and place in it, before steps that only wait are put in."""

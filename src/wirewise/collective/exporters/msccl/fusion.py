@@ -45,7 +45,7 @@ def fused(drafts: list[Draft]) -> tuple[list[list[Draft]], list[Draft]]:
 
 
 def _origins(ordered: list[Draft]) -> dict[Order, Draft]:
-    """By send: the receive that wrote, last and exactly, what it sends."""
+    """Receive, by send, that wrote last and exactly what is sent."""
     writer: dict[Place, Draft] = {}
     found = {}
     for draft in ordered:
@@ -66,7 +66,7 @@ def _origins(ordered: list[Draft]) -> dict[Order, Draft]:
 
 
 def _uses(ordered: list[Draft]) -> dict[Place, list[tuple[Order, bool]]]:
-    """By chunk: who uses it, and whether to write, in order."""
+    """Uses of each chunk in order: who, and whether to write."""
     found: dict[Place, list[tuple[Order, bool]]] = defaultdict(list)
     for draft in ordered:
         for place, writes in touched(draft.step):
@@ -75,12 +75,12 @@ def _uses(ordered: list[Draft]) -> dict[Place, list[tuple[Order, bool]]]:
 
 
 def _matches(sends: list[Draft], receives: list[Draft], origins: dict[Order, Draft]) -> dict[Order, Draft]:
-    """By receive: the send to join with it, such that no send overtakes an earlier one of its connection."""
+    """Send to join with each receive, such that no send overtakes an earlier one of its connection."""
     place = {draft.order: n for n, draft in enumerate(receives)}
     found: dict[Order, Draft] = {}
     last = -1
     latest: Order = (-1, False, -1)
-    """Of the sends so far that are not joined."""
+    """Latest of the sends so far that are not joined."""
     for send in sends:
         receive = origins.get(send.order)
         if receive is not None and place.get(receive.order, -1) > last and latest < receive.order:

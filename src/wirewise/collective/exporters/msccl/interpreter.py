@@ -70,7 +70,7 @@ def execute(
     """Carry out an algorithm.
 
     Args:
-        algorithm: Which.
+        algorithm: Algorithm to carry out.
         inputs: By rank, its input: [chunks, elements of a chunk], see `sizes`.
         fifo: Sends that wait in a connection at most; None: as many as the protocol has.
         seed: Of the order in which thread blocks take turns; None: in the order of their numbers.
@@ -104,7 +104,7 @@ def stuck(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) ->
     One chunk a send is the worst case: so it is where a chunk of the buffers is as large as a slot.
 
     Args:
-        algorithm: Which.
+        algorithm: Algorithm to carry out.
         fifo: Sends that wait in a connection at most; None: as many as the protocol has.
         chunks_a_send: Chunks of a step that one send moves at most.
     """
@@ -117,7 +117,7 @@ class Unwritten(NamedTuple):
     """What comes of memory that nobody has written."""
 
     outputs: list[Array]
-    """By rank, for each chunk of the output whether its value depends on such memory."""
+    """Whether the value of each chunk of the output depends on such memory, by rank."""
     first_step: str | None
     """The first step that reads some; None: no step does."""
 

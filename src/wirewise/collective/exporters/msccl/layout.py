@@ -22,7 +22,7 @@ class Layout:
     the other buffer. In place, what a rank both holds and must end with has one place, in the output.
 
     Args:
-        program: Which.
+        program: Program to lay out.
         in_place: Whether input and output share memory.
 
     Raises:
@@ -37,7 +37,7 @@ class Layout:
         self._ends = {(r, chunk) for chunk in range(program.chunks) for r in program.ends_at(chunk)}
         self._starts = {(r, chunk) for chunk in range(program.chunks) for r in program.starts_at(chunk)}
         self.scratch: list[int] = [0] * program.ranks
-        """By rank: units of scratch."""
+        """Units of scratch memory, by rank."""
         self._scratch_place: dict[tuple[int, int], Place] = {}
         for rank, chunk in sorted(self._receives - self._ends):
             self._scratch_place[rank, chunk] = Place("s", self.scratch[rank])

@@ -101,7 +101,7 @@ def more_channels(now: int, instances: int, longest: int, most: int) -> int | No
     """How many channels of a copy to try next; None: thread blocks are short enough, or there are no more.
 
     Args:
-        now: Channels tried.
+        now: Number of channels tried last.
         instances: Copies, each with as many.
         longest: Length of the longest thread block.
         most: Length that is allowed.

@@ -68,7 +68,7 @@ KINDS: dict[str, Kind] = {
     "re": Kind(reads=True, writes=True, reduces=True),
     "nop": Kind(),
 }
-"""By the name in the file; `re` adds what is at `source` to `target`, `nop` only waits."""
+"""Kinds of steps by their name in the file; `re` adds what is at `source` to `target`, `nop` only waits."""
 
 
 class Place(NamedTuple):
@@ -85,7 +85,7 @@ class Step(NamedTuple):
     source: Place | None
     target: Place | None
     chunks: int
-    """That follow each other."""
+    """Number of chunks, which follow each other."""
     waits_for: tuple[int, int] | None = None
     """Thread block of the same rank and number of its step that must be done."""
     awaited: bool = False
@@ -133,14 +133,14 @@ class Limits(NamedTuple):
     """What a runtime holds."""
 
     steps: int
-    """Of a thread block."""
+    """Most steps of a thread block."""
     blocks: int
-    """Of a rank."""
+    """Most thread blocks of a rank."""
     channels: int = 32
     blocks_per_channel: int = 32
-    """That send, and as many that receive."""
+    """Most thread blocks of a channel that send, and as many that receive."""
     chunks: int = 71
-    """Of a step."""
+    """Most chunks of a step."""
     awaited_block: int = 127
     """Highest thread block that others can wait for: its number is stored in 8 bits."""
     nodes: int = 4096
@@ -151,7 +151,7 @@ class Limits(NamedTuple):
 
 
 def limits(dialect: Dialect) -> Limits:
-    """Of the runtime: microsoft/msccl (src/include/msccl.h) or Azure's executor (src/include/msccl/msccl_struct.h).
+    """Limits of microsoft/msccl (src/include/msccl.h) or Azure's executor (src/include/msccl/msccl_struct.h).
 
     Azure/msccl-executor-nccl held 256 steps in its first versions, as microsoft/msccl does; since it has schedulers,
     it and ROCm/rccl, which took it over, hold 64. Files of 64 steps suit them all.
@@ -170,7 +170,7 @@ def sizes(collective: str, ranks: int, chunks_per_loop: int) -> tuple[int, int]:
 
 
 def physical(algorithm: Algorithm, rank: int, place: Place) -> Place:
-    """The same memory under one name: in place, input and output share memory."""
+    """Place under the one name of its memory: in place, input and output share memory."""
     if not algorithm.in_place or algorithm.out_of_place or place.buffer == "s":
         return place
     part = algorithm.chunks_per_loop // len(algorithm.gpus)

@@ -15,7 +15,7 @@ from wirewise.collective.exporters.msccl.model import KINDS, Algorithm, Place, S
 __all__ = ["races"]
 
 _Clock = npt.NDArray[Any]
-"""By thread block of all ranks: steps of it that are over for certain."""
+"""Steps of each thread block of all ranks that are over for certain."""
 _At = tuple[int, int]
 """Number of the thread block among those of all ranks, and step."""
 

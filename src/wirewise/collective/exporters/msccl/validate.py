@@ -30,7 +30,7 @@ def violations(
     """Everything that is wrong with a file: its form first, and what it does once the form is right.
 
     Args:
-        text: The XML.
+        text: Text of the XML file.
         dialect: Whose parser it is for.
         root: Root of the call, for broadcast and reduce: the file does not say it.
         fifo: Sends of one chunk each that a connection holds at most; None: as many as NCCL has for the file's
