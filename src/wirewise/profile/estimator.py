@@ -25,7 +25,7 @@ _DECAY = 0.1
 _START = -0.7
 """Log of the shares at first: about half of each prior."""
 _RATE, _RATE_AGAIN = 3e-3, 2e-3
-"""Of learning: from random weights, and from another machine's."""
+"""Learning rates: from random weights, and from another machine's."""
 _DELTA = 0.15
 """Errors of the log beyond this count linearly, so that a few regions that are far off do not rule."""
 _LEAST_SEEN = 8
@@ -49,7 +49,7 @@ def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
     """Pad regions to the same number of nodes.
 
     Args:
-        regions: Some.
+        regions: Regions to pad.
         numbers: Of kinds; others have number 0.
     """
     n = max(len(one.kinds) for one in regions)
@@ -173,7 +173,7 @@ def fit(
 
     Args:
         regions: As the network sees them.
-        seconds: Of each.
+        seconds: Measured seconds of each region.
         machine: What they were measured on, in words.
         device: Type of it, such as "cpu".
         members: Networks that differ by their random start.

@@ -46,7 +46,7 @@ def measure_costs(
     table "none"); decoding adds up as many payloads as there are ranks.
 
     Args:
-        transport: The ranks.
+        transport: Transport between the ranks.
         codecs: Names of `codec.gradients.CODECS`; "none" is passed over.
         sizes: Elements, at least two and better five, the largest that of the largest group.
         ratio: Share of the values that sparse codecs keep.
@@ -100,7 +100,7 @@ def _warm(codecs: Any, device: torch.device) -> None:
 def _launch_times(
     bench: Bench, thread: ThreadPoolExecutor, sizes: list[int], device: torch.device
 ) -> CodecTimes:
-    """Of groups without a codec: their division by the number of ranks, and the launch."""
+    """Times of groups without a codec: their division by the number of ranks, and the launch."""
     seconds = []
     for size in sizes:
         flat = torch.zeros(size, device=device)

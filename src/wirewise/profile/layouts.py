@@ -15,7 +15,7 @@ __all__ = ["Shape", "layout_of", "node_layout"]
 
 
 class Shape(NamedTuple):
-    """Of a tensor."""
+    """Sizes, strides and bytes of an element of a tensor."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -23,7 +23,7 @@ class Shape(NamedTuple):
 
 
 def node_layout(node: fx.Node) -> Layout:
-    """Of an operator of a captured graph."""
+    """Layout of an operator of a captured graph."""
     return layout_of(_shapes(node), [shape for read in node.all_input_nodes for shape in _shapes(read)])
 
 
@@ -35,7 +35,7 @@ def _shapes(node: fx.Node) -> list[Shape]:
 
 
 def layout_of(written: Sequence[Shape], reads: Sequence[Shape]) -> Layout:
-    """Of what an operator writes and reads."""
+    """Layout of what an operator writes and reads."""
     if not written:
         return Layout()
     result = written[0]

@@ -29,7 +29,7 @@ class LiveBytes(TorchDispatchMode):
     What a kernel takes for itself, without making a tensor, is not seen.
 
     Args:
-        tensors: There already.
+        tensors: Tensors that are there already.
     """
 
     def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
@@ -145,7 +145,7 @@ class _Count:
     Args:
         model: All of it.
         owners: Modules by name.
-        batch: Input.
+        batch: Input of the model.
         bfloat16: Under autocast, whose copies of weights count as theirs.
     """
 

@@ -34,7 +34,7 @@ class Picked(NamedTuple):
     operators: tuple[int, ...]
     """Their numbers, ascending."""
     outputs: tuple[int, ...]
-    """Of those, the ones whose results leave it."""
+    """Numbers of those whose results leave the region."""
 
 
 def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
@@ -45,7 +45,7 @@ def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
 
     Args:
         graph: Of the captured step.
-        random: Draws.
+        random: Source of the draws.
         most: Operators, at least 1.
 
     Raises:
@@ -138,7 +138,7 @@ def _times(size: int, factor: int) -> int:
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """As `tree_map`, and into the lists of fx, whose type torch's trees do not know."""
+    """Map as `tree_map` does, and into the lists of fx, whose type torch's trees do not know."""
     if isinstance(value, tuple | list):
         return tuple(_mapped(function, one) for one in value)
     if isinstance(value, dict):

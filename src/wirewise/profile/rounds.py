@@ -24,7 +24,7 @@ _LEAST_BYTES = 64
 _ROUNDS = (5, 15)
 _SERIES = (4, 40)
 _BUDGET_S = 0.4
-"""Of the rounds of one size; at the least number of rounds it may be more."""
+"""Seconds for the rounds of one size; at the least number of rounds it may be more."""
 _AT_ONCE = 8
 """Uncompressed all-reduces in flight together."""
 _PAUSE_S = 0.002
@@ -89,7 +89,7 @@ def collective_times(
     """Tables of collectives by bytes of a rank's payload, as `GradientCosts.schemes`.
 
     Args:
-        bench: Between whom.
+        bench: Ranks to measure between.
         gradient_bytes: Most that an all-reduce carries.
         payload_bytes: Most that an all-gather, or the two stages of the divisible scheme, carry; 0: they are not used.
         device: Of the gradients.

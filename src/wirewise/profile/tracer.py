@@ -138,7 +138,7 @@ class Tracer:
     def collective(
         self, call: Callable[[Tensor], None], *, algorithm: str = "ring", ranks: Sequence[int] | None = None
     ) -> CarriedOut:
-        """The same sum of a flat tensor, recorded with its messages and what its thread does.
+        """A sum of a flat tensor that is recorded, with its messages and what its thread does.
 
         Give it to `runtime.data_parallel.parallel(collective=...)` in the place of `call`.
 

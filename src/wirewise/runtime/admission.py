@@ -21,7 +21,7 @@ def admitted(
     A stranger that connects and says nothing, or something else, delays nobody: all connections are heard at once.
 
     Args:
-        server: Listens.
+        server: Socket that listens.
         size: Bytes of a hello.
         fits: Whether a hello is one of this job that is still waited for.
         deadline_s: Until when to wait, by `time.monotonic`.

@@ -42,7 +42,7 @@ def meet(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Sto
         rank: Of this process; rank 0 opens the store, unless torchrun has.
         size: Number of ranks.
         host: Address of the store.
-        port: Its port.
+        port: Port of the store.
         timeout_s: Seconds that the other ranks have to come.
 
     Raises:

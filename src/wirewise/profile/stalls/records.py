@@ -38,7 +38,7 @@ class Run:
     step_s: NDArray[np.float64]
     """Seconds of each measured step, mean over ranks."""
     facts: dict[str, Any]
-    """Of rank 0: its loader and its gradients."""
+    """Facts of rank 0: its loader and its gradients."""
     lanes: Lanes
 
 

@@ -124,7 +124,7 @@ def reconcile(stalls: StallReport, counterfactuals: Mapping[str, Amount]) -> lis
     computing itself is slower while data is prepared, and runs do not see waits that only move.
 
     Args:
-        stalls: Measured.
+        stalls: Stalls as measured.
         counterfactuals: Seconds by which a step gets shorter, with an interval: "no_communication" stands
             next to interconnect and network together, "instant_data" next to prep and fetch together. Others
             are left out.

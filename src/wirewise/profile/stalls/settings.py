@@ -33,7 +33,7 @@ class Settings:
     cached_items: int = 1024
     """Most items that "cached" keeps; a larger data set is folded onto them."""
     fraction: float = 1.0
-    """Of the items, cached by "partial"."""
+    """Share of the items that "partial" caches."""
 
     def variables(self) -> dict[str, str]:
         """The environment variable that `read` reads."""

@@ -56,8 +56,8 @@ def acts_of(program: Program, rank: int, *, deterministic: bool = False) -> Acts
     """The acts of a rank.
 
     Args:
-        program: Which.
-        rank: Whose.
+        program: Program to carry out.
+        rank: Rank that acts.
         deterministic: Values are added in the order of steps and ranks, whatever arrives first.
     """
     acts: list[Act] = []

@@ -74,7 +74,7 @@ class ProcessGroup(dist.ProcessGroup):
         return TorchWork([self.group.all_reduce(t, _op(opts), async_op=True) for t in tensors], tensors)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
-        """As `allreduce`."""
+        """Add up each tensor, as `allreduce` does."""
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Any:

@@ -31,7 +31,7 @@ class Probe(NamedTuple):
     chunk_bytes: int
     segments: int
     seconds: float
-    """Of the quickest call, which took so long on its slowest rank."""
+    """Seconds of the quickest call on its slowest rank."""
 
 
 class Tuned(NamedTuple):

@@ -21,7 +21,7 @@ def default(collective: Collective, ranks: int, size_bytes: int, root: int = 0) 
     """A program that is good on a network whose ranks are all alike.
 
     Args:
-        collective: Which.
+        collective: Name of the collective.
         ranks: Size of the group.
         size_bytes: The larger buffer of a rank, in or out.
         root: Of a rooted collective.

@@ -161,8 +161,8 @@ class Group:
 
         Args:
             outputs: One tensor of `size` times the elements, in rank order, or a tensor for each rank.
-            tensor: This rank's.
-            options: As `all_reduce`.
+            tensor: Tensor of this rank.
+            options: Options of `all_reduce`.
         """
         parts, targets, finish = self._parts(outputs)
         _same(parts[self.rank], tensor)
@@ -179,7 +179,7 @@ class Group:
             output: Part of this rank.
             inputs: One tensor of all parts, in rank order, or a tensor for each rank.
             op: One of `REDUCTIONS`.
-            options: As `all_reduce`.
+            options: Options of `all_reduce`.
         """
         parts, _, _ = self._parts(inputs)
         flat = _flat(output)
@@ -228,7 +228,7 @@ class Group:
         Args:
             outputs: One tensor of equal parts, in rank order, or a tensor for each rank.
             inputs: Likewise. Parts of different sizes need a program that sends each straight to its target.
-            options: As `all_reduce`.
+            options: Options of `all_reduce`.
         """
         gets, targets, finish = self._parts(outputs)
         gives, _, _ = self._parts(inputs)
@@ -255,10 +255,10 @@ class Group:
         """Pass chunks on as a rank that is no member of the program's group.
 
         Args:
-            program: Which.
+            program: Program to relay for.
             elements: Of each block.
             dtype: Of the members' tensors.
-            options: As `all_reduce`.
+            options: Options of `all_reduce`.
         """
         if self.rank in program.group:
             raise ProgramError(

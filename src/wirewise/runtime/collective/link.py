@@ -29,7 +29,7 @@ class Header(NamedTuple):
 
     kind: int
     fingerprint: int
-    """Of program and size: both ends must mean the same."""
+    """Fingerprint of program and size: both ends must mean the same."""
     operation: int
     segment: int
     message: int
@@ -121,7 +121,7 @@ class Link:
             self._receiver.wants_changed(self)
 
     def statistics(self) -> tuple[EdgeStatistics, EdgeStatistics]:
-        """Of what is sent and of what is received."""
+        """Statistics of what is sent and of what is received."""
         self.sent.busy_s, self.sent.round_trip_s = of_kernel(self.socket)
         return self.sent, self.received
 

@@ -34,7 +34,7 @@ def compare(
         size_bytes: The larger buffer of a rank, in or out.
         repeats: Calls of each.
         deterministic: Add in the same order in every run.
-        timeout_s: See `connect`.
+        timeout_s: Seconds to wait, as in `connect`.
 
     Returns:
         At rank 0 a record with medians (`measured_s`, `builtin_s`), all times and edges; None at the others.

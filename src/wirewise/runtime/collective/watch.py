@@ -52,7 +52,7 @@ class LinkMonitor:
             )
         self._group, self._slower = group, slower
         self.network = network
-        """With the rates of slow links as they were seen last."""
+        """Network with the rates of slow links as they were seen last."""
         self._before = self._counts()
 
     def look(self) -> list[SlowLink]:

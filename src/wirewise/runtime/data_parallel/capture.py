@@ -49,11 +49,11 @@ class Capture:
     parameters: tuple[str, ...]
     """Names of all parameters; a shared one goes by the first of its names."""
     trained: tuple[str, ...]
-    """Of those, the ones that get a gradient."""
+    """Names of the parameters that get a gradient."""
     buffers: tuple[str, ...]
     """Names of all buffers."""
     changed: tuple[str, ...]
-    """Of those, the ones that the step changes."""
+    """Names of the buffers that the step changes."""
     batch: Any
     """Structure of a batch (torch's pytree)."""
     leaves: tuple[tuple[torch.Size, torch.dtype], ...]
@@ -256,7 +256,7 @@ def parts_of_result(node: fx.Node) -> list[fx.Node]:
 
 
 def size_bytes(node: fx.Node) -> int:
-    """Of the result, all its parts."""
+    """Bytes of the result, all its parts."""
     return sum(value.numel() * value.element_size() for value in _values(node))
 
 

@@ -29,7 +29,7 @@ class Carrier:
     All ranks begin the same groups in the same order. Until all have come, nothing else may use the process group.
 
     Args:
-        transport: The ranks.
+        transport: Transport between the ranks.
         pools: What codecs remember.
         compression: The same on all ranks.
         sum_up: Instead of the group's all-reduce of what has no codec: sums a flat tensor over the ranks in place.

@@ -29,11 +29,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     ci95_s: tuple[float, float]
     """Interval of the gain, by bootstrap over pairs of windows."""
     predicted_gain_s: float
-    """By the proposal's planner; 0: none."""
+    """Gain that the proposal's planner predicts; 0: none."""
     present_step_s: tuple[float, ...]
     """Time of a step in each window under the present plan, mean of the ranks, [pairs]."""
     proposed_step_s: tuple[float, ...]
-    """The same under the proposal."""
+    """Time of a step in each window under the proposal, mean of the ranks, [pairs]."""
     source: str = "measured"
 
 
@@ -52,7 +52,7 @@ class Tuner:
         steps: Steps in the time of a window.
         warm: Steps at the beginning of a window that do not count, at least 1.
         seed: Of the bootstrap.
-        clock: Seconds.
+        clock: Function that tells seconds.
 
     Raises:
         InputError: Too few windows or steps.

@@ -1,4 +1,4 @@
-"""As much of a plan as DistributedDataParallel can carry out itself: chunks, or codecs and schemes, of its buckets."""
+"""What DistributedDataParallel can carry out of a plan itself: chunks, or codecs and schemes, of its buckets."""
 
 import datetime
 import hashlib
@@ -149,7 +149,7 @@ class HookState:
         self.pools.load_state_dict(state)
 
     def account(self) -> list[dict[str, Any]]:
-        """As `Reducer.account`, of the last step."""
+        """Account of each group of the last step, as `Reducer.account` gives it."""
         return [one.account() for one in self._travelling]
 
     def begin(self, bucket: Any) -> Future[Tensor]:

@@ -17,7 +17,7 @@ class Exchanges:
     """Collectives that wait; all ranks call them in one order.
 
     Args:
-        transport: The ranks.
+        transport: Transport between the ranks.
         what: Whose gradients, for messages.
     """
 

@@ -41,7 +41,7 @@ def compress_fsdp(
         state = compress_fsdp(model, "int8")
 
     Args:
-        model: After `fully_shard`.
+        model: Model after `fully_shard`.
         codec: Name of a gradient codec of one round whose payloads need not be the same on all ranks.
         options: Of the codec.
         block: Elements that have a scale, norm or k of their own; borders of parameters are not known here.
@@ -78,7 +78,7 @@ class ShardedCompression:
 
     @property
     def bytes_sent(self) -> int:
-        """By this rank so far, for gradients."""
+        """Bytes that this rank has sent so far for gradients."""
         return sum(comm.sent_bytes for comm in self._comms.values())
 
     def state_dict(self) -> dict[str, Any]:

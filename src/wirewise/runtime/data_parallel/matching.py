@@ -35,7 +35,7 @@ def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instea
     """Raise if a plan decides on more than its executor carries out: nothing of a plan is left out silently.
 
     Args:
-        plan: A plan.
+        plan: Plan to check.
         carried: Those of `FusionPlan.decisions` that are carried out.
         who: What carries the plan out, in words.
         instead: What to do about the others.

@@ -21,9 +21,9 @@ class Member(NamedTuple):
     begin: int = 0
     """Its first element in the parameter."""
     number: int = 0
-    """Of the piece."""
+    """Number of the piece."""
     shape: tuple[int, ...] | None = None
-    """Of a whole parameter, if it is known."""
+    """Shape of a whole parameter, if it is known."""
 
     def first_block(self, block: int | None) -> int:
         """Number of its first block of so many elements in the parameter; None: each piece is a block."""

@@ -106,7 +106,7 @@ class DataParallel(nn.Module):
     Args:
         module: The user's model.
         plan: The first plan.
-        transport: The ranks.
+        transport: Transport between the ranks.
         reducer: Makes a reducer for a plan.
         broadcast_buffers: Whether buffers follow rank 0 at every step.
         step: Loss and example batch, for `step`.
@@ -189,7 +189,7 @@ class DataParallel(nn.Module):
         optimizer.register_step_pre_hook(lambda *_: self.reducer.finish())
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """As `Reducer.no_sync`.
+        """Leave gradients unsummed inside, as `Reducer.no_sync` does.
 
         Raises:
             PlanError: The plan has regions, whose step reduces gradients each time.
@@ -223,7 +223,7 @@ class DataParallel(nn.Module):
         return loss.detach()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's; under bfloat16 it computes in autocast, and floating outputs are float32 again.
+        """Output of the model; under bfloat16 it computes in autocast, and floating outputs are float32 again.
 
         Raises:
             PlanError: The plan has regions, and gradients are asked for in the mode that its step was captured in.

@@ -53,7 +53,7 @@ class Part:
         codec: Of the group.
         compression: Block and seed.
         members: Of the group, [t]; their shapes are used where none of them is cut.
-        begin: First element.
+        begin: Number of the first element.
         end: One behind the last element.
         share: Which of the shares it is; draws of different shares of a tensor are independent.
         shares: How many there are.
@@ -115,11 +115,11 @@ class Part:
         """Encode [elements]; what is not finite leaves `memory` as it was and sets the flag.
 
         Args:
-            values: float32.
+            values: Elements to encode, float32.
             memory: As of `GradientCodec.encode`.
-            out: uint8 [size_bytes].
-            step: Of training.
-            rank: This rank.
+            out: Payload to write, uint8 [size_bytes].
+            step: Step of training.
+            rank: Number of this rank.
             again: Whether these are sums that were encoded before, so that draws are others.
             whole: Whether all rounds follow at once, without sums over the ranks between them.
             checked: As of `GradientCodec.encode`.
@@ -162,7 +162,7 @@ class Part:
             self.codec.advance(number, codes, values, self._memory(memory), self._segments)
 
     def _memory(self, memory: list[Tensor] | None) -> Memory | None:
-        """As `GradientCodec.encode` takes it."""
+        """Memory as `GradientCodec.encode` takes it."""
         return memory[0] if memory is not None and len(memory) == 1 else memory
 
     def decode(self, codes: Tensor, out: Tensor, scale: float, step: int, *, again: bool = False) -> None:

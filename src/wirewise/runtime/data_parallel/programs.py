@@ -63,7 +63,7 @@ class AllReduce:
     `Reducer(collective=all_reduce)` sees to that.
 
     Args:
-        transport: The ranks.
+        transport: Transport between the ranks.
         program: An all-reduce of all these ranks, such as `collective.named_program` makes; none: a ring.
         observer: Is told of every message that this rank sends or gets.
 

@@ -196,7 +196,7 @@ class Reducer:
         self.pools.load_state_dict(state)
 
     def account(self) -> list[dict[str, Any]]:
-        """Of each group of the last step: codec, scheme, sent_bytes, encode_s, communicate_s and decode_s.
+        """Account of each group of the last step: codec, scheme, sent_bytes, encode_s, communicate_s and decode_s.
 
         Without codecs and schemes in the plan it is empty: then torch's all-reduce does all.
         """

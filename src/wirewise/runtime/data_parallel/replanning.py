@@ -59,11 +59,11 @@ class Replanner:
             the present plan; `planners.fusion.cupcake.replan.replanner` is one. The `baseline_step_s` of what it makes
             is what the present plan is predicted to take, 0 if that is not known.
         drift: Share of the step.
-        patience: Steps.
+        patience: Steps that a difference must last.
         every: Steps between comparisons.
         smoothing: Weight of the newest step in the mean.
         probe_bytes: Of the all-reduce that is timed.
-        clock: Seconds.
+        clock: Function that tells seconds.
         probe: Times the all-reduce.
 
     Attributes:

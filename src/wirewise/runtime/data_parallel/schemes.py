@@ -312,4 +312,4 @@ SCHEMES: dict[tuple[bool, str], type[Scheme]] = {
     (True, "divisible"): Divisible,
     (True, "hierarchical"): Hierarchical,
 }
-"""By whether there is a codec, and the plan's word."""
+"""Schemes by whether there is a codec, and the plan's word."""

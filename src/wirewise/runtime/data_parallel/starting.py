@@ -18,7 +18,7 @@ class AllReduces:
     """Sums of flat tensors on their way.
 
     Args:
-        transport: The ranks.
+        transport: Transport between the ranks.
         collective: Instead of the group's all-reduce, called on a thread of its own.
     """
 

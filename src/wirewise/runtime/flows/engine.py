@@ -24,7 +24,7 @@ from wirewise.runtime.flows.outbox import Outbox
 __all__ = ["FlowEngine"]
 
 _UNSENT_BYTES = 64 * 1024
-"""That may wait in the kernel for a connection: they can no longer be overtaken."""
+"""Bytes that may wait in the kernel for a connection: they can no longer be overtaken."""
 _HEADER = struct.Struct("!ii")
 """Op and bytes that follow."""
 _WORD = struct.Struct("!iiqi")
@@ -61,7 +61,7 @@ class FlowEngine:
     """What one host sends and receives.
 
     Args:
-        peers: Its connections.
+        peers: Connections to the other hosts.
         out_bytes_per_s: That it sends at most.
         in_bytes_per_s: That it lets others send to it at most, together.
         order: One of `ORDERS`.

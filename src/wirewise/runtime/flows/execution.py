@@ -42,8 +42,8 @@ class TaskExecution:
     Args:
         graph: Of all iterations; the same on all hosts.
         place: Host of each task, [T].
-        rank: This host.
-        engine: Its flows.
+        rank: Number of this host.
+        engine: Engine that carries its flows.
     """
 
     def __init__(self, graph: Graph, place: NDArray[np.int64], rank: int, engine: FlowEngine) -> None:

@@ -16,7 +16,7 @@ CHUNK_BYTES = 256 * 1024
 _CHUNK_S = 0.01
 """A chunk takes no longer than this, so that slow interfaces change over as quickly as fast ones."""
 _SHARE_S = 0.004
-"""The same where flows have shares: a chunk arrives after its flow's share has let it through."""
+"""Longest chunk where flows have shares: a chunk arrives after its flow's share has let it through."""
 _LEAST_BYTES = 16 * 1024
 _SAVED = 4
 """Chunks that a pause saves at most."""
@@ -91,7 +91,7 @@ class Grants:
         self._shares, self._each = shares_of(order, bucket), order in _SHARED
         self._waiting: list[_Announced] = []
         self._owed: dict[int, int] = {}
-        """By host; by op where each flow has its share, which must not wait for another one's."""
+        """Chunks that are owed by host; by op where each flow has its share, which must not wait for another one's."""
         self._coming: dict[int, int] = {}
         """Bytes of each flow that have not arrived."""
         self._turn = self._arrivals = 0

@@ -26,7 +26,7 @@ _HELLO = struct.Struct("!ii32s")
 """Number of the host, purpose, and the key of the job."""
 _LENGTH = struct.Struct("!Q")
 _LONGEST_BYTES = 256 << 20
-"""Of a message; what hosts gather are times of ops, a few megabytes."""
+"""Most bytes of a message; what hosts gather are times of ops, a few megabytes."""
 
 
 class Connections:
@@ -97,7 +97,7 @@ def meet(rank: int, world_size: int, address: str, port: int, *, timeout_s: floa
 
     Args:
         rank: Number of this host.
-        world_size: Hosts.
+        world_size: Number of hosts.
         address: Of host 0.
         port: At which host 0 listens for the others.
         timeout_s: Of this, and of every later wait.

@@ -38,7 +38,7 @@ class EqualShares(Shares):
         self._offered, self._since_s = 0.0, 0.0
         """Bytes that a flow which is always ready could have let through, and until when that is counted."""
         self._passed: dict[int, float] = {}
-        """Of what was offered, where each ready flow stands."""
+        """Place of each ready flow in what was offered."""
 
     def begin(self, op: int, now_s: float) -> None:
         """A flow is ready: the others' shares shrink."""
@@ -56,7 +56,7 @@ class EqualShares(Shares):
         self._passed[op] = max(self._passed[op], self._offered - self._saved_bytes) + size_bytes
 
     def free_s(self, op: int, size_bytes: int) -> float:
-        """As `Shares.free_s`."""
+        """Time before which the flow has no room for a piece, as `Shares.free_s`."""
         missing = self._passed[op] + size_bytes - self._offered
         return self._since_s + missing * len(self._passed) / self._rate
 

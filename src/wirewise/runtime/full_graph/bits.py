@@ -34,7 +34,7 @@ class BitController:
     """Decides the bits of the training lanes of one exchange.
 
     Args:
-        exchange: Whose lanes.
+        exchange: Exchange that the lanes belong to.
         tensors: The part, for the scores of its messages.
         replan_every: Epochs between two decisions.
         plan: Bits to use as they are, in place of deciding.
@@ -218,7 +218,7 @@ class BitController:
         return [t.numpy() for t in self.exchange.transport.all_gather(own, "planning")]
 
     def _gathered(self, own: ExchangeProblem) -> ExchangeProblem:
-        """The same exchange with the channels of all ranks."""
+        """Exchange with the channels of all ranks."""
         transport = self.exchange.transport
         counts = np.zeros(transport.world_size)
         for c in own.channels:
@@ -298,7 +298,7 @@ class BitController:
         return found
 
     def gather_counts(self, epochs: list[dict[str, dict[int, int]]]) -> list[dict[str, dict[int, int]]]:
-        """The same counts summed over ranks; a collective call."""
+        """Counts summed over ranks; a collective call."""
         names = sorted({name for epoch in epochs for name in epoch})
         rows = [[[epoch.get(n, {}).get(b, 0) for b in BITS] for n in names] for epoch in epochs]
         table = torch.tensor(rows, dtype=torch.int64)

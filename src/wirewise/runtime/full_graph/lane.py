@@ -78,7 +78,7 @@ class Lane:
         self._current: _Slot | None = None
         """The exchange that was posted last."""
         self._previous: _Slot | None = None
-        """With `stale`: the exchange of the previous epoch, whose rows this one uses."""
+        """Exchange of the previous epoch, whose rows this one uses where the mode is `stale`."""
         self._sampler = BoundarySampler(
             route, mode.boundary_rate, rank=transport.rank, seed=seed, device=device
         )

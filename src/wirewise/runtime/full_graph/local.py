@@ -27,7 +27,7 @@ class PartTensors:
     first layer sends nothing in any epoch.
 
     Args:
-        part: The part.
+        part: Part of this rank.
         dtype: float32 or float64.
         device: Where the tensors live.
         dense: Make sparse input features dense, for models that know tensors only.

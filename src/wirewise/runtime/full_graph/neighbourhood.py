@@ -29,7 +29,7 @@ class Neighbourhood:
     """Weighted in-edges of one part, split by where the source row lives.
 
     Args:
-        part: The part.
+        part: Part of this rank.
         kind: "gcn", "mean" or "sum"; see `wirewise.graph.edge_weights`.
         dtype: float32 or float64.
     """
@@ -130,7 +130,7 @@ class Neighbourhood:
         return self._reversed[peer]
 
     def _with_reversed_weights(self, block: ops.Csr, peer: int) -> ops.Csr:
-        """The same pattern, not copied, with the weight of the edge that runs the other way."""
+        """Block of the same pattern, not copied, with the weight of the edge that runs the other way."""
         if self.kind != "mean":
             return block
         degree = self.part.in_degree[self.part.num_own + int(self.part.halo_offsets[peer]) :]

@@ -21,8 +21,8 @@ def gradient_reducer(
     """A reducer of the back-propagations that are announced by `begin`, in buckets of 256 KiB from the last layer on.
 
     Args:
-        model: Has parameters.
-        transport: The ranks.
+        model: Model whose gradients are summed.
+        transport: Transport between the ranks.
         scale: Parts of a loss over the whole graph are summed.
         bits: 32: gradients travel as they are. 16: those of float32 are rounded to bfloat16, sent and summed so.
     """

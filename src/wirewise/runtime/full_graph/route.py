@@ -25,6 +25,6 @@ class Route:
     """True when owners send to holders (forward); False when partial gradients return."""
 
     def reversed(self, receive_rows: Mapping[int, Tensor], receive_ids: Mapping[int, np.ndarray]) -> Route:
-        """The same boundary, crossed the other way; `receive_rows` are the rows that this rank received into."""
+        """Route over this boundary the other way; `receive_rows` are the rows that this rank received into."""
         counts = {peer: len(rows) for peer, rows in self.send_rows.items()}
         return Route(receive_rows, receive_ids, counts, not self.owner_sends)

@@ -20,7 +20,7 @@ class BoundarySampler:
     Args:
         route: The full lists.
         rate: Share of each list that travels, in (0, 1]; at 1 nothing is drawn.
-        rank: This rank.
+        rank: Number of this rank.
         seed: Keys the draws, together with the epoch and the two ranks.
         device: Where the positions are needed.
     """

@@ -43,7 +43,7 @@ class Learner:
     Args:
         method: Which vertices are kept and how they are weighted, where any are.
         growing: The graph and its tasks.
-        settings: All else.
+        settings: Settings of model and training.
         peers: Ranks that learn together.
     """
 

@@ -17,7 +17,7 @@ class Gcn(nn.Module):
     """Two convolutions; what the second one sums is a vertex's embedding, which depends on two hops.
 
     Args:
-        features: Input width.
+        features: Width of an input row.
         hidden: Width of embeddings.
         classes: Of all tasks.
         seed: Of the first weights.

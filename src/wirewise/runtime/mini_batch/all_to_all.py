@@ -19,7 +19,7 @@ class AllToAll:
     """Exchanges over a group that nothing else uses meanwhile.
 
     Args:
-        transport: The machines.
+        transport: Transport between the machines.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -40,7 +40,7 @@ class AllToAll:
 
         Args:
             what: Of an error message.
-            sends: 1-D.
+            sends: Parts to send, 1-D.
             came: The same. Between devices (NCCL) both travel by way of the device.
             send_counts: Elements for each machine; none: equally many. [K]
             receive_counts: The same of `came`.

@@ -22,7 +22,7 @@ class MiniBatch:
     """Seeds with their sampled neighbourhood and its rows."""
 
     number: int
-    """Of the batch in the epoch."""
+    """Number of the batch in the epoch."""
     batch: Batch
     x: Float[Tensor, "n f"]
     """Rows of `n_id`."""

@@ -38,12 +38,12 @@ _LOOK_S = 0.2
 
 
 class _Place(NamedTuple):
-    """Of a batch in its epoch."""
+    """Place of a batch in its epoch."""
 
     epoch: int
     number: int
     seeds: NDArray[np.int64]
-    """Of this machine."""
+    """Seeds of this machine."""
     all_seeds: int
     """How many the machines have together."""
 
@@ -115,7 +115,7 @@ class Batches:
     """Those of some epochs of a loader, in order.
 
     Args:
-        loader: Says how.
+        loader: Loader whose batches they are.
         epochs: Numbers of the epochs.
         start: The first batch of the first epoch.
     """

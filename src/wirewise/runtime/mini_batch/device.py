@@ -27,7 +27,7 @@ class DeviceStore(RowStore):
     Args:
         own: Rows of this machine in the order of their ids, float32 or float16 [n, F]; batches are float32.
         offsets: First id of each machine, then N; [K + 1].
-        rank: This machine.
+        rank: Number of this machine.
         cached: Ids of rows of other machines that are kept on the device, each once, [c].
         device: Where batches are assembled.
         prefix: Share of the own rows that the device keeps, the first ones.
@@ -60,7 +60,7 @@ class DeviceStore(RowStore):
         self._resident[self.num_prefix :].copy_(rows)
 
     def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> Assembled:
-        """As of `RowStore`; the rows are on the device once `copied` has come."""
+        """Batch as `RowStore` assembles it; the rows are on the device once `copied` has come."""
         slots = self._slots[ids]
         resident = (slots >= self.num_own) | ((slots >= 0) & (slots < self.num_prefix))
         there, here = np.flatnonzero(resident), np.flatnonzero(~resident)

@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
     rows: NDArray[np.int32]
     """Number of each in its owner's rows, [w]."""
     counts: NDArray[np.int64]
-    """Of each machine, [K]."""
+    """Rows asked of each machine, [K]."""
 
 
 class Answer(NamedTuple):

@@ -34,7 +34,7 @@ class BatchLoader:
         train: Training nodes of every machine, [K][T_k].
         batch_size: Seeds of a machine's batch on average; machines with more training nodes have larger ones.
         depth: Batches that are made ahead; 0: each when it is asked for.
-        threads: That sample.
+        threads: Number of threads that sample.
         shared_draws: Draw for a node what every other machine draws for it in the same batch; then K machines see what
             one would see in the union of their batches. Otherwise draws are independent.
 

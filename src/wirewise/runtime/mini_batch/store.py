@@ -37,7 +37,7 @@ class RowStore:
     Args:
         own: Rows of this machine in the order of their ids, float32 or float16 [n, F]; batches are float32.
         offsets: First id of each machine, then N; [K + 1].
-        rank: This machine.
+        rank: Number of this machine.
         cached: Ids of rows of other machines that are kept here too, each once, [c].
 
     Raises:

@@ -51,7 +51,7 @@ class PartitionedSampler(AllToAll):
     Args:
         own: In-edges of this machine's nodes, sources by global id, `own_edges`.
         offsets: First id of each machine, then N; [K + 1].
-        transport: The machines.
+        transport: Transport between the machines.
         fanouts: Neighbours of a node in each hop, the seeds' own first; -1: all. [L]
         semantics: One of `graph.sampling.SEMANTICS`.
         seed: Of the draws.

@@ -17,14 +17,14 @@ from wirewise.errors import InputError
 __all__ = ["WIRE_BITS", "Wire", "exact_bits", "wire_of"]
 
 WIRE_BITS = (8, 16, 32)
-"""Of a value on the wire: 8 quantized by row; 16 bfloat16, or float16 where the store keeps halves; 32 float32."""
+"""Bits of a value on the wire: 8 quantized by row; 16 bfloat16, or float16 where the store keeps halves; 32 float32."""
 
 
 class Wire(Protocol):
     """Rows to bytes and back."""
 
     def size_bytes(self, count: int) -> int:
-        """Of so many rows."""
+        """Bytes of so many rows."""
 
     def encode(
         self, own: Tensor, places: NDArray[np.int64], first: int, key: int, out: UInt8[Tensor, " bytes"]
