@@ -36,6 +36,7 @@ def test_sizes_and_programs_have_a_row_each(tmp_path):
     assert all(row["measured_s"] > 0 and row["builtin_s"] > 0 for row in record["rows"])
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_program_for_others_is_refused():
     done, _ = bench("--programs", "all_reduce:ring:3")

@@ -38,6 +38,7 @@ def test_a_dead_rank_is_named():
         run_ranks_as_processes(2, fail, "exit")
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_end_are_named():
     with pytest.raises(TimeoutError, match="ranks 0, 1 of 2"):
         run_ranks_as_processes(2, time_out, timeout_s=5)

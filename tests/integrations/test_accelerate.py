@@ -91,6 +91,7 @@ def refuse(rank):
     job[3].close()
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_model_that_is_not_wrapped_is_refused():
     run_ranks_as_processes(WORLD, refuse)

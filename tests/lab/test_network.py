@@ -74,6 +74,7 @@ def test_both_ends_of_a_connection_use_cubic() -> None:
     assert [tail[0] for tail in result.tails] == ["cubic", "cubic"]
 
 
+@pytest.mark.slow
 def test_links_differ_in_both_directions_and_change() -> None:
     with Lab(3, "100mbit", {1: "20mbit"}) as lab:
         assert lab.rates == [12.5e6, 2.5e6, 12.5e6]

@@ -20,6 +20,7 @@ def test_every_pair_has_its_rate_in_both_directions() -> None:
                 assert found == pytest.approx(rate, rel=0.1), (receives, sends)
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 def test_pairs_change_and_slow_down_alone() -> None:
     with Lab(3, pairs={(0, 1): "20mbit"}, link="100mbit") as lab:

@@ -181,6 +181,7 @@ def test_a_thread_waits_for_its_messages_and_the_step_for_the_thread(traced):
     assert {op.seq for op in ops if op.kind == "wait" and op.thread == "main"} == {op.seq for op in sums}
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_step_that_waits_in_the_optimizer(tmp_path):
     trace = recorded(tmp_path, "tree", until="step")
@@ -188,6 +189,7 @@ def test_a_step_that_waits_in_the_optimizer(tmp_path):
         sound(trace, step)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_compressed_sums(tmp_path):
     trace = recorded(tmp_path, "int8")

@@ -188,6 +188,7 @@ def checkpointed(rank: int, folder: str) -> None:
         tracer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_pass_inside_a_pass(tmp_path):
     run_ranks_as_processes(1, checkpointed, str(tmp_path))
@@ -209,6 +210,7 @@ def failing(rank: int, folder: str) -> None:
     tracer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_rank_that_stops_early_leaves_its_steps(tmp_path):
     run_ranks_as_processes(2, failing, str(tmp_path))
