@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 import wirewise
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import FolderOption, JsonOption, print_table, write_json
 from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import WirewiseError
 from wirewise.recipes.scripts import AdviceOptions
@@ -231,9 +231,7 @@ def sim(
 def advise(
     command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
     asked: AdviceOptions,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the log, the plan and the advice.")
-    ] = None,
+    out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
     """Say whether compressing a job's gradients pays, with the best plan; runs it as it is, then under plans.

@@ -18,7 +18,15 @@ from rich.table import Table
 from wirewise.errors import InputError, WirewiseError
 from wirewise.files import atomic_file, exclusive_folder
 
-__all__ = ["JsonOption", "make_table", "print_table", "run_folder", "save_result", "write_json"]
+__all__ = [
+    "FolderOption",
+    "JsonOption",
+    "make_table",
+    "print_table",
+    "run_folder",
+    "save_result",
+    "write_json",
+]
 
 
 @contextmanager
@@ -63,6 +71,13 @@ JsonOption = Annotated[
     ),
 ]
 """Type of the `--json` option; its default is None, which writes nothing."""
+
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder of all that the run writes; by default runs/COMMAND-TIME."),
+]
+"""Type of the `--out` option of commands that write a `run_folder`; its default is None."""
 
 
 def write_json(target: str | os.PathLike[str] | None, record: Mapping[str, Any]) -> None:

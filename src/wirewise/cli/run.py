@@ -11,7 +11,7 @@ import typer
 
 from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch, run_placement
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import JsonOption, print_table, run_folder, write_json
+from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, write_json
 from wirewise.errors import InputError, PeerError
 from wirewise.recipes.job import Job
 from wirewise.recipes.scripts import Wish
@@ -62,9 +62,7 @@ def adaqp(
 def dpro(
     command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
     wish: Wish,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of traces, plan and report.")
-    ] = None,
+    out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
     """Record a training command, replay it, plan its gradient buckets, and measure the plan (dPRO)."""

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, save_result, write_json
 from wirewise.recipes.cupcake_job import Job
 from wirewise.report.figures import seconds, size
 
@@ -23,9 +23,7 @@ __all__ = ["cupcake"]
 def cupcake(
     trace: Annotated[Path, typer.Option(help="JSON with name, elements and gap_us of each gradient.")],
     given: Given[Job],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of measured costs, logs, result and report.")
-    ] = None,
+    out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
     """Measure codecs and links, plan compressed groups of gradients, and time the plans in turns (Cupcake)."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import msgspec
 import typer
 
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, save_result, write_json
 from wirewise.recipes.sea_er_job import Job
 from wirewise.report.figures import seconds
 
@@ -19,7 +16,7 @@ __all__ = ["sea_er"]
 @with_options
 def sea_er(
     job: Job,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of result, page and logs.")] = None,
+    out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
     """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import msgspec
 import typer
 
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, save_result, write_json
 from wirewise.recipes.salientpp_job import Job
 from wirewise.report.figures import seconds, size
 from wirewise.results import MiniBatchRun
@@ -20,9 +17,7 @@ __all__ = ["salientpp"]
 @with_options
 def salientpp(
     job: Job,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of graph, plan, logs, result and report.")
-    ] = None,
+    out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
     """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, save_result, write_json
 from wirewise.cli.task_options import Tasks, chosen_tasks
 from wirewise.recipes.gnn_tasks_job import Wish
 from wirewise.report.figures import seconds, size
@@ -24,9 +23,7 @@ __all__ = ["gnn_tasks"]
 def gnn_tasks(
     wish: Wish,
     tasks: Given[Tasks],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of plans, logs, result and report.")
-    ] = None,
+    out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
     """Place the tasks of GNN training, and carry the placements out in the lab next to rules (Luo, Bao, Wu).
