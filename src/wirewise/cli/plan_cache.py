@@ -6,45 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_job import make_plan
-from wirewise.errors import InputError
-from wirewise.graph import PARTITIONERS, GraphData, load, partition
-from wirewise.graph.sampling.sampler import SEMANTICS, check_used_hops
+from wirewise.cli.sampling import Sampling, sampling_problem
+from wirewise.graph import GraphData, load
 from wirewise.planners import PLANNERS, planner
 from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
 from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
 
-__all__ = ["Sampling", "cache", "sampling_problem"]
+__all__ = ["cache"]
 
 _FLOAT_BYTES = 4
-
-
-class Sampling(opt.Options, frozen=True, kw_only=True):
-    """A graph in parts, and the batches that are drawn from it."""
-
-    dataset: opt.Dataset = "debian"
-    workers: Annotated[opt.Count, opt.about("Ranks, one part of the features each.")] = 4
-    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop; -1: all.")] = (15, 10, 5)
-    batch_size: Annotated[opt.Count, opt.about("Seeds of a rank's batch.")] = 64
-    parts: Annotated[str, opt.about("Partitioner of the graph.", words=PARTITIONERS)] = "metis"
-    semantics: Annotated[str, opt.about("Nodes that a hop expands.", words=SEMANTICS)] = "cumulative"
-    train_share: Annotated[
-        float, opt.about("Share of the training nodes that is used, drawn at random.", gt=0, le=1)
-    ] = 1.0
-    directed: Annotated[
-        bool,
-        opt.about(
-            "Draws along edges as they are; otherwise in both directions.", option="--directed/--no-directed"
-        ),
-    ] = False
-    seed: Annotated[opt.Seed, opt.about("Seed of partition and draws.")] = 0
 
 
 class Caches(Sampling, frozen=True, kw_only=True):
@@ -123,35 +100,6 @@ def _planned(
     if name in POLICIES:
         return plans(problem, alphas, [name], share=share)[name]
     return {alpha: make_plan(CachePlan, name, problem, alpha=alpha, share=share) for alpha in alphas}
-
-
-def sampling_problem(graph: GraphData, asked: Sampling) -> CacheProblem:
-    """The problem of a graph cut into parts, with the training nodes of each.
-
-    Raises:
-        InputError: A hop of no neighbours, or a graph without training nodes.
-    """
-    check_used_hops(asked.fanouts, "--fanouts")
-    owner = np.zeros(graph.num_nodes, np.int64)
-    if asked.workers > 1:
-        owner = partition(graph, asked.workers, method=asked.parts, seed=asked.seed).astype(np.int64)
-    train = np.flatnonzero(graph.split == 0)
-    if asked.train_share < 1:
-        train = np.random.default_rng(asked.seed).choice(
-            train, max(int(asked.train_share * len(train)), 1), replace=False
-        )
-    if not len(train):
-        raise InputError(f"{graph.name} has no training nodes; expected some with split 0")
-    return CacheProblem(
-        # Which rows are needed depends on who is whose neighbour, not on what edges carry.
-        edges=graph.in_edges.without_data(),
-        owner=owner,
-        train=tuple(np.sort(train[owner[train] == machine]) for machine in range(asked.workers)),
-        batch_size=asked.batch_size,
-        fanouts=asked.fanouts,
-        semantics=asked.semantics,
-        seed=asked.seed,
-    )
 
 
 def _busiest(plan: CachePlan) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from wirewise import options as opt
 from wirewise.cli.options import Given
-from wirewise.cli.plan_cache import Sampling, sampling_problem
+from wirewise.cli.sampling import Sampling, sampling_problem
 from wirewise.errors import InputError
 from wirewise.graph import load
 from wirewise.graph.partition import PARTITIONERS
