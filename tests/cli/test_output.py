@@ -5,8 +5,9 @@ import pytest
 from rich.console import Console
 
 from wirewise.cli import output
-from wirewise.cli.output import print_table, write_json
+from wirewise.cli.output import print_comparison, print_table, write_json
 from wirewise.errors import InputError
+from wirewise.results import Comparison, Variant
 
 
 def test_json_goes_to_stdout_alone(capsys):
@@ -52,3 +53,16 @@ def test_a_table_is_drawn_on_a_terminal(monkeypatch):
     assert "numbers" in stream.getvalue()
     assert "[bold]" in stream.getvalue()
     assert "\t" not in stream.getvalue()
+
+
+def test_a_comparison_is_its_table_its_result_and_its_notes(capsys):
+    found = Comparison(
+        kind="wirewise run it",
+        sentence="b is faster.",
+        title="Steps",
+        what="plan",
+        variants={name: Variant(cells={"step": f"{name} s"}) for name in "ab"},
+        notes=("Emulated: all of it.",),
+    )
+    print_comparison(found)
+    assert capsys.readouterr().out == "plan\tstep\na\ta s\nb\tb s\nb is faster.\nEmulated: all of it.\n"

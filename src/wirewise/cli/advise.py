@@ -12,8 +12,7 @@ import typer
 
 from wirewise.cli.output import print_table, write_json
 from wirewise.errors import InputError
-from wirewise.report.figures import seconds
-from wirewise.report.replay_rows import signed
+from wirewise.report.figures import seconds, signed
 from wirewise.units import format_size
 
 if TYPE_CHECKING:

@@ -17,11 +17,13 @@ from rich.table import Table
 
 from wirewise.errors import InputError, WirewiseError
 from wirewise.files import atomic_file, exclusive_folder
+from wirewise.results import Comparison
 
 __all__ = [
     "FolderOption",
     "JsonOption",
     "make_table",
+    "print_comparison",
     "print_table",
     "run_folder",
     "save_result",
@@ -112,10 +114,11 @@ def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
     Raises:
         InputError: The folder takes no files.
     """
+    from wirewise.report.shell import write_page
+
     with atomic_file(folder / "result.json") as file:
         file.write(msgspec.json.format(msgspec.json.encode(found)))
-    with atomic_file(folder / "report.html") as file:
-        file.write(page.encode())
+    write_page(page, folder / "report.html")
     return folder / "report.html"
 
 
@@ -137,3 +140,10 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: 
         return
     for row in [titles, *rows]:
         typer.echo("\t".join(row))
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print what was compared as a table, then the result and the notes, a line each."""
+    print_table(found.titles, found.rows)
+    for line in (found.sentence, *found.notes):
+        typer.echo(line)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.cli.output import (
+    FolderOption,
+    JsonOption,
+    print_comparison,
+    run_folder,
+    save_result,
+    write_json,
+)
 from wirewise.recipes.cupcake_job import Job
-from wirewise.report.figures import seconds, size
-
-if TYPE_CHECKING:
-    from wirewise.results import CompressionRun
 
 __all__ = ["cupcake"]
 
@@ -28,7 +31,7 @@ def cupcake(
 ) -> None:
     """Measure codecs and links, plan compressed groups of gradients, and time the plans in turns (Cupcake)."""
     from wirewise.recipes import cupcake as recipe
-    from wirewise.report.gradients_page import gradients_html
+    from wirewise.report.gradients_page import gradients_comparison, gradients_html
 
     job = recipe.make_job(trace, **given.values)
     quiet = json == "-"
@@ -37,22 +40,5 @@ def cupcake(
         page = save_result(folder, result, gradients_html(result))
     write_json(json, msgspec.to_builtins(result))
     if not quiet:
-        _tell(result)
+        print_comparison(gradients_comparison(result))
         typer.echo(f"Report: {page}")
-
-
-def _tell(result: CompressionRun) -> None:
-    rows = [
-        [
-            name,
-            seconds(plan.step_s),
-            seconds(plan.predicted_step_s),
-            f"{plan.error:+.1%}",
-            str(len(plan.groups)),
-            size(plan.payload_bytes),
-            "-" if plan.bytes_sent is None else size(plan.bytes_sent),
-        ]
-        for name, plan in result.plans.items()
-    ]
-    print_table(["plan", "step", "predicted", "error", "groups", "payload a step", "sent a step"], rows)
-    typer.echo(f"{result.fastest} is the fastest ({result.emulated}).")

@@ -6,9 +6,15 @@ import msgspec
 import typer
 
 from wirewise.cli.options import with_options
-from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, save_result, write_json
+from wirewise.cli.output import (
+    FolderOption,
+    JsonOption,
+    print_comparison,
+    run_folder,
+    save_result,
+    write_json,
+)
 from wirewise.recipes.sea_er_job import Job
-from wirewise.report.figures import seconds
 
 __all__ = ["sea_er"]
 
@@ -21,7 +27,7 @@ def sea_er(
 ) -> None:
     """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
     from wirewise.recipes import sea_er as recipe
-    from wirewise.report.incremental_page import incremental_html
+    from wirewise.report.incremental_page import incremental_comparison, incremental_html
 
     quiet = json == "-"
     with run_folder(out, "sea-er") as folder:
@@ -30,9 +36,5 @@ def sea_er(
     write_json(json, msgspec.to_builtins(found))
     if quiet:
         return
-    rows = [
-        [name, f"{100 * one.ap:.1f}", f"{100 * one.af:+.1f}", seconds(one.seconds)]
-        for name, one in found.methods.items()
-    ]
-    print_table(["method", "AP %", "AF %", "time"], rows)
+    print_comparison(incremental_comparison(found))
     typer.echo(f"Report: {page}")

@@ -9,9 +9,8 @@ import typer
 
 from wirewise.cli.output import print_table, write_json
 from wirewise.report import replay_rows
-from wirewise.report.figures import seconds
+from wirewise.report.figures import seconds, signed
 from wirewise.report.replay_json import report_object
-from wirewise.report.replay_rows import signed
 from wirewise.sim import ReplayReport, parse, record, replay_steps
 from wirewise.sim.analysis import baselines
 from wirewise.trace import load

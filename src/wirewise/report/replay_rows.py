@@ -26,7 +26,6 @@ __all__ = [
     "link_rows",
     "op_rows",
     "rank_rows",
-    "signed",
     "step_rows",
     "what_if_rows",
 ]
