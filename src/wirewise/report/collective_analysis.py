@@ -155,7 +155,7 @@ def _pairs(network: Network) -> Iterator[tuple[int, int]]:
 
 
 def edge_name(network: Network, number: int) -> str:
-    """Such as "gpu0 to gpu3"."""
+    """Ends of an edge, such as "gpu0 to gpu3"."""
     edge = network.edges[number]
     return f"{network.vertices[edge.source]} to {network.vertices[edge.target]}"
 

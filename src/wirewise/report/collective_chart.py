@@ -16,7 +16,7 @@ from wirewise.sim.programs import simulate
 __all__ = ["SIZES", "Curve", "Range", "crossover_chart", "curves", "fastest"]
 
 SIZES = tuple(4.0**power * 1e3 for power in range(11))
-"""From 1 kB to 1 GB."""
+"""Sizes of buffers, from 1 kB to 1 GB."""
 _ALIKE = 1e-3
 """Times that differ by less are called alike."""
 _MOST_EVENTS = 400_000

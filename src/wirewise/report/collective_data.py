@@ -146,7 +146,7 @@ def trace_objects(
         trace: Trace on aligned clocks.
         title: Name of the run.
         network: Number that the network gets in the page.
-        step: Which step of the run; None: all of it.
+        step: Number of the step that is shown; None: the whole run.
 
     Raises:
         TraceError: No communication was recorded in it.

@@ -84,9 +84,9 @@ def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
     """The page of a recorded run: its messages and collectives over time.
 
     Args:
-        trace: On aligned clocks.
-        title: What to call it.
-        step: Which step; None: the whole run.
+        trace: Trace on aligned clocks.
+        title: Name of the run on the page.
+        step: Number of the step that is shown; None: the whole run.
 
     Raises:
         TraceError: Nothing was sent.
@@ -177,7 +177,7 @@ def _sent(one: Analysis) -> str:
 
 
 def _textbook(form: ClosedForm | LowerBound | None, between: str = " + ") -> str:
-    """Such as "14 α + 1.75 nβ"."""
+    """Closed form as text, such as "14 α + 1.75 nβ"."""
     if form is None:
         return MISSING
     parts = [(form.moved, f"n{_BETA}"), (form.added, f"n{_GAMMA}")]
