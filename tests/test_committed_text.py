@@ -62,6 +62,7 @@ PLAIN = [
     "graph",
     "integrations",
     "lab",
+    "planners",
     "plans",
     "profile",
     "results.py",

@@ -58,7 +58,7 @@ class AutoDecision:
     exposed_s: dict[str, float]
     """Predicted exposed seconds of each exchange, codec included, on the slowest rank."""
     static_exposed_s: dict[int, float]
-    """The same, over all exchanges, for every static width, whatever its noise and also where it is not allowed."""
+    """Exposed seconds over all exchanges for every static width, whatever its noise, also where it is not allowed."""
     noise_share: dict[str, float]
     """Weighted variance as a share of the budget, over all ranks."""
     mean_bits: dict[str, float]
@@ -84,10 +84,10 @@ def plan_channels(
     Args:
         problem: This rank's channels only.
         costs: Links, codec and hidden seconds, equal on all ranks.
-        rank: This rank.
+        rank: Number of this rank.
         allgather: All-gather of equal-sized vectors; one call.
         accuracy_bits: The static width whose noise is the budget.
-        bits: Allowed widths.
+        bits: Widths that are allowed.
         slack: Time that may be given up for less noise.
 
     Raises:

@@ -29,7 +29,7 @@ def plan_by_exchange(
 
     Args:
         problem: Messages and weights.
-        costs: Link costs.
+        costs: Costs of the links.
         solve: Bits of the groups of each channel, uint8 [groups].
         planner: Recorded in the plan.
         seed: Recorded in the plan.

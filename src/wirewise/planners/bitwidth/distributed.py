@@ -108,11 +108,11 @@ def plan_own_channels(
     Args:
         problem: This rank's channels only.
         links: Costs of this rank's channels; the others are not read.
-        rank: This rank.
+        rank: Number of this rank.
         allreduce: Sum over ranks.
         lam: Weight of the noise against the time.
         bits: Allowed bit widths.
-        steps: Bisection steps.
+        steps: Number of bisections.
 
     Raises:
         PlanError: A channel of another rank, or weights that cannot be used.

@@ -32,7 +32,7 @@ MAKERS: dict[str, Callable[..., BitWidthPlan]] = {
     "uniform": uniform,
     "random": random,
 }
-"""By name: `(problem, costs, **knobs) -> BitWidthPlan`, for costs that are known apart from the problem."""
+"""Planners by name: `(problem, costs, **knobs) -> BitWidthPlan`, for costs that are known apart from the problem."""
 
 
 def _on_links(
@@ -70,4 +70,4 @@ PLANNERS: dict[str, Planner] = {
     name: face(_with_own_costs(make), name, _PROBLEMS, budget="time_limit_s" if make is milp else "")
     for name, make in MAKERS.items()
 }
-"""By name."""
+"""Planners by name."""

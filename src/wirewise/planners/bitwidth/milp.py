@@ -1,4 +1,4 @@
-"""The same program handed to a general integer solver, to compare the exact solver with."""
+"""General integer solver for the same program, to compare the exact solver with."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def paper(
 
     Args:
         problem: Messages and weights.
-        costs: Link costs.
+        costs: Costs of the links.
         lam: Weight of the noise against the time.
         group_size: Messages that share a width.
         cycle: Number of the assignment cycle; cycle 0 has no traces yet and sends 8 bits.

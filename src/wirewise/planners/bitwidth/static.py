@@ -18,7 +18,7 @@ __all__ = ["random", "uniform"]
 def uniform(
     problem: BitWidthProblem, costs: ExchangeCosts | None = None, *, bits: int = 8, seed: int = 0
 ) -> BitWidthPlan:
-    """The same bits for every message.
+    """Plan of one width for every message.
 
     Raises:
         PlanError: `bits` is no width that messages can have.

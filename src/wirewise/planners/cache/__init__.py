@@ -39,6 +39,6 @@ PLANNERS: dict[str, Planner] = {
     )
     for name in POLICIES
 }
-"""By name."""
+"""Planners by name."""
 
 vip = PLANNERS["vip"]

@@ -16,7 +16,7 @@ from wirewise.planners.cache.policies import CacheProblem, keep
 __all__ = ["BalancedCaches", "balanced"]
 
 _STEP = 3.0
-"""Of the logarithm of the weight of the busiest load, in the first round."""
+"""Step of the logarithm of the weight of the busiest load, in the first round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +109,8 @@ class _Pairs:
 
     Args:
         problem: What machines sample.
-        scores: [K][N]
-        expected: [K][N]
+        scores: Scores of the nodes for each machine, [K][N].
+        expected: Expected rows of a batch, [K][N].
         seconds: Of a row on each machine's link, [K].
     """
 

@@ -134,7 +134,7 @@ class _Step:
         )
 
     def _any_of(self, probability: Vector, nodes: Ids) -> Vector:
-        """As `Drawers.any_of`, in the same order of sums, of some nodes."""
+        """Probability of some nodes, as `Drawers.any_of` in the same order of sums."""
         drawers = self._after.drawers
         return -np.expm1(_sums_of(drawers.indptr, drawers.indices, nodes, probability))
 

@@ -87,7 +87,7 @@ def inclusion(
 
     Args:
         drawers: Of the graph.
-        seeds: p_0, [N].
+        seeds: Probability that a node is a seed, p_0, [N].
         fanouts: Of each hop, the seeds' own first; -1: all neighbours.
         hop_zero: Count being a seed as well, as one orders a machine's own nodes.
         frontier: A hop expands only what no hop before saw.

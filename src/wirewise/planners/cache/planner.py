@@ -89,7 +89,7 @@ def plans(
 
     Args:
         problem: What machines sample.
-        alphas: Replication factors.
+        alphas: Replication factors to plan for.
         policies: Some of `POLICIES`.
         share: How machines divide the rows, as of `plan`.
 

@@ -96,7 +96,7 @@ class CacheProblem:
         return found
 
     def sampler(self, seed: int | None = None) -> NeighborSampler:
-        """Of these batches; another seed draws others."""
+        """Sampler of these batches; another seed draws others."""
         return NeighborSampler(
             self.edges, self.fanouts, semantics=self.semantics, seed=self.seed if seed is None else seed
         )
@@ -164,8 +164,8 @@ def bayesian(problem: CacheProblem, machine: int, *, epochs: int = 2, weight: fl
 
     Args:
         problem: What is sampled.
-        machine: For which.
-        epochs: To simulate.
+        machine: Number of the machine.
+        epochs: Epochs to simulate.
         weight: Accesses that VIP is worth.
     """
     prior = vip(problem, machine)

@@ -62,7 +62,7 @@ def plan(
     """Plan with the planner of that name; the program is checked, pipelined, simulated and held against the bound.
 
     Args:
-        problem: What for.
+        problem: Collective to plan.
         method: "auto" or a name in `SYNTHESIZERS`.
         time_limit_s: For the search; the best program found within it counts. Checks and the choice of segments can
             take a few seconds more.
@@ -133,7 +133,7 @@ PLANNERS: dict[str, Planner] = {
     name: face(partial(plan, method=name), name, _PROBLEMS, budget="time_limit_s")
     for name in ("auto", *SYNTHESIZERS)
 }
-"""By name."""
+"""Planners by name."""
 
 # The functions stand before the modules of the same names, which keep what else there is of each.
 auto, adapt, blink, forest = (PLANNERS[name] for name in ("auto", "adapt", "blink", "forest"))

@@ -109,7 +109,7 @@ def grouped(distance: NDArray[np.float64], ranks: Sequence[int], most_levels: in
 
     Args:
         distance: Seconds of a message from rank to rank, [ranks, ranks]; infinite: no way.
-        ranks: To group.
+        ranks: Ranks to group.
         most_levels: Deeper nesting is cut at the largest jumps.
     """
     if len(ranks) < 3:
@@ -142,7 +142,7 @@ def tree(distance: NDArray[np.float64], groups: Groups, root: int, shapes: Seque
 
     Args:
         distance: As for `grouped`.
-        groups: Of ranks.
+        groups: Groups of ranks.
         root: Leader of its groups on all levels; the leader of any other group is nearest to the ranks outside.
         shapes: Of the levels, the outermost first; the last one also serves further levels.
 
@@ -230,7 +230,7 @@ def pipeline_segments(size_bytes: float, latency_s: float, s_per_byte: float, de
     Args:
         size_bytes: n, of the whole.
         latency_s: alpha, of one message.
-        s_per_byte: beta.
+        s_per_byte: Seconds a byte takes, beta.
         depth: D, messages one after the other; of a rank with several children, all those count.
     """
     if depth < 2 or latency_s <= 0:
@@ -256,7 +256,7 @@ def distances(network: Network) -> NDArray[np.float64]:
 
 
 def _root(problem: CollectiveProblem, distance: NDArray[np.float64]) -> int:
-    """Of an all-reduce: the rank that is nearest to the one furthest from it."""
+    """Root; of an all-reduce the rank that is nearest to the one furthest from it."""
     if problem.collective != "all_reduce":
         return problem.root
     own = distance[np.ix_(problem.group, problem.group)].copy()

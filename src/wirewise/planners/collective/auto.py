@@ -97,7 +97,7 @@ def choose(
     the number of segments that suits it best.
 
     Args:
-        problem: What for.
+        problem: Collective to choose for.
         planners: By name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this order, the
             quick ones first. One that fails is left out, and a note says why.
         time_limit_s: For all, without compiling; a quick planner gets half of what is left, the others equal parts.

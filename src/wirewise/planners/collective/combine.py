@@ -40,7 +40,7 @@ MIRRORS: dict[Collective, Collective] = {
 
 
 def reversed_network(network: Network) -> Network:
-    """The same vertices with every edge the other way round."""
+    """Network with every edge the other way round."""
     edges = tuple(Edge(e.target, e.source, e.bandwidth_bytes_per_s, e.latency_s) for e in network.edges)
     return msgspec.structs.replace(network, edges=edges)
 
@@ -66,7 +66,7 @@ def backwards(program: Program) -> Program:
 
 
 def refined(program: Program, factor: int) -> Program:
-    """The same program with each chunk cut into `factor` equal ones that travel together."""
+    """Program with each chunk cut into `factor` equal ones that travel together."""
     transfers = tuple(
         msgspec.structs.replace(t, chunk=t.chunk * factor + part)
         for t in program.transfers
@@ -137,7 +137,7 @@ def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Pr
     """Plan a collective that adds up with a planner of collectives that move; the others go to it as they are.
 
     Args:
-        problem: Any collective.
+        problem: Problem of any collective.
         plan: Planner for broadcast, scatter, gather, all_gather and all_to_all. For an all-reduce it is asked for
             two all-gathers, which are refined to the same number of chunks.
     """

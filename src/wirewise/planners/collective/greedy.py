@@ -30,7 +30,7 @@ __all__ = ["synthesize"]
 _MOST_CELLS = 4_000_000
 """Chunks times ranks of a run, above which chunks are not made smaller."""
 _MOST_CHUNKS = 256
-"""Of a block; finer pipelining is left to segments."""
+"""Most chunks of a block; finer pipelining is left to segments."""
 _LONGER = 4
 """Latencies that a chunk lasts at least, on the fastest link: ranks answer a message later than latency says, and do so
 once for every chunk. 4 MB on h4-quarter in chunks of 4 KB took 1.6 times what was simulated, of 32 KB 1.1 times."""
@@ -53,7 +53,7 @@ def synthesize(
         time_limit_s: No run starts after it; the first run always ends.
         seed: Of the first run.
         chunks: Of a block; None: several numbers are tried.
-        runs: At most.
+        runs: Most runs to try.
 
     Raises:
         PlanError: No run reached all ranks.

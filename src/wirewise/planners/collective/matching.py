@@ -88,13 +88,13 @@ def match(
     before the deadline.
 
     Args:
-        links: The network.
+        links: Links of the network.
         source: Rank that holds each chunk, [K].
         needs: Whether a rank needs a chunk that it does not hold, [K, R].
         seed: Of the random order.
         by_distance: Links take the chunk that has furthest to go, or else that of which there are fewest.
-        patience: See above.
-        deadline_s: See above.
+        patience: Factor over the quickest way, as above.
+        deadline_s: Time by which transfers must arrive.
     """
     np.random.seed(seed)  # noqa: NPY002  (numba knows no generators)
     state = _begin(links, source, needs)

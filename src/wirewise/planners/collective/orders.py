@@ -17,7 +17,7 @@ def near_order(distance: NDArray[np.float64], group: Sequence[int]) -> tuple[int
 
     Args:
         distance: Seconds of a message from rank to rank, [ranks, ranks]; infinite: no way.
-        group: Ranks.
+        group: Ranks of the group.
 
     Returns:
         A permutation of the group's places, 0 first; ascending where no ring was found.

@@ -23,7 +23,7 @@ class CollectiveProblem:
     network: Network
     collective: Collective
     size_bytes: float
-    """Of the larger buffer of a rank, in or out."""
+    """Bytes of the larger buffer of a rank, in or out."""
     root: int = 0
     """Rank of a rooted collective."""
     members: tuple[int, ...] = ()

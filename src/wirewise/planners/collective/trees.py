@@ -40,7 +40,7 @@ class Tree(NamedTuple):
 
 
 def rooted(tree: Tree, root: int) -> Tree:
-    """The same undirected tree, seen from another of its ranks."""
+    """Tree of the same edges, seen from another of its ranks."""
     joined: dict[int, list[int]] = {}
     for a, b in tree.edges:
         joined.setdefault(a, []).append(b)

@@ -64,7 +64,7 @@ def search(
     time_budget_s: float = 60.0,
     passes: Sequence[str] = DEFAULT_PASSES,
 ) -> Found:
-    """As `dpro`; the decision itself and what it took."""
+    """Decision of `dpro` itself, and what it took."""
     stop, scorer, rounds = Stop(time_budget_s), scorer or Scorer(problem), 0
     base = bounds(problem, scorer, memory_budget_bytes, passes)
     ranked = sorted(starts(problem, base, passes), key=scorer)

@@ -61,7 +61,7 @@ def try_all(
 def exhaustive(
     problem: FusionProblem, *, caps: Sequence[float] = (), time_budget_s: float = 600.0, seed: int = 0
 ) -> FusionPlan:
-    """As `try_all`, as a plan."""
+    """Plan of what `try_all` finds."""
     scorer = Scorer(problem)
     found = try_all(problem, caps=caps, scorer=scorer, time_budget_s=time_budget_s)
     return make_plan(problem, found.decision, planner="exhaustive", scorer=scorer, seed=seed)

@@ -49,7 +49,7 @@ def step_model(
     """The problem of a captured step.
 
     Args:
-        job: Its operators.
+        job: Operators of the step.
         links: Between the ranks; None: `all_reduce` or what was measured into the costs.
         costs: Of all-reduces, as of `cost.group_costs`; None: `V100`.
         regions: Of regions of operators; None: the analytic ones, fitted to the operators' measured times.
@@ -115,4 +115,4 @@ PLANNERS: dict[str, Planner] = {
     **{rule: face(partial(_by_rule, rule=rule), rule, _GRADIENTS) for rule in RULES},
     **{method: face(partial(_operators, method=method), method, _OPERATORS) for method in METHODS},
 }
-"""By name; those of a recorded run, of gradients, then of operators."""
+"""Planners by name; those of a recorded run, of gradients, then of operators."""

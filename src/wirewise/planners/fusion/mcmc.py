@@ -27,7 +27,7 @@ def mcmc(
     steps: int = 2000,
     seed: int = 0,
 ) -> FusionPlan:
-    """As `dpro`, by a Markov chain from the buckets of the run.
+    """Plan by a Markov chain from the buckets of the run, for what `dpro` decides.
 
     Args:
         problem: What is decided on.
@@ -66,7 +66,7 @@ def random_search(
     steps: int = 2000,
     seed: int = 0,
 ) -> Found:
-    """As `mcmc`; the decision itself and what it took.
+    """Decision of `mcmc` itself, and what it took.
 
     A worse decision is accepted with probability exp(beta ln(step + 1) (cost - new)), costs in units of the step
     at the start.

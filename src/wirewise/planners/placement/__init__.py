@@ -34,7 +34,7 @@ __all__ = [
 _PROBLEMS = Problems("tasks of GNN training", PlacementProblem, {TaskSet: problem_of})
 
 PLANNERS: dict[str, Planner] = {name: face(partial(plan, method=name), name, _PROBLEMS) for name in METHODS}
-"""By name."""
+"""Planners by name."""
 
 # The first stands before the module of the same name.
 gnn_tasks, colocated, store_affine = (PLANNERS[name] for name in ("gnn-tasks", "colocated", "store-affine"))

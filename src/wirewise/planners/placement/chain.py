@@ -27,7 +27,7 @@ class Search(NamedTuple):
     """What a chain found."""
 
     places: Ints
-    """Of the best placement seen, [T]."""
+    """Places of the best placement seen, [T]."""
     seconds: float
     """Its time."""
     start_s: float
@@ -91,7 +91,7 @@ class _Times:
         return self.known[key]
 
     def _canonical(self, places: Ints) -> Ints:
-        """The same placement with hosts that are alike in the order in which tasks use them."""
+        """Placement with hosts that are alike in the order in which tasks use them."""
         if not self._alike:
             return places
         names = np.arange(len(self.problem.hosts))

@@ -37,12 +37,12 @@ class PlacementProblem:
     """Names, [H]; a store whose host is not given goes to the next one in turn."""
     links: Links
     room: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Of hosts by name and resource, where the tasks' own list does not say it."""
+    """Room of hosts by name and resource, where the tasks' own list does not say it."""
     resources: tuple[str, ...] = field(init=False)
     demand: Matrix = field(init=False, repr=False)
-    """Of each task, [T, R]."""
+    """Demand of each task, [T, R]."""
     capacity: Matrix = field(init=False, repr=False)
-    """Of each host, [H, R]."""
+    """Capacity of each host, [H, R]."""
     fixed: Ints = field(init=False, repr=False)
     """Host of each task that cannot move, or -1, [T]."""
     simulator: FlowSimulator = field(init=False, repr=False)

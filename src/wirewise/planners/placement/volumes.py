@@ -34,7 +34,7 @@ def expected_rows(
     Args:
         problem: Graph, partition and fanouts.
         train: Nodes from which the seeds are drawn evenly.
-        batch_size: Seeds.
+        batch_size: Seeds of a batch.
         kept: Nodes whose rows the sampler has itself.
     """
     seeds = seed_probability(problem.num_nodes, train, batch_size)
@@ -60,8 +60,8 @@ def drawn_rows(
     Args:
         problem: Graph, partition and fanouts; its seed keys the draws.
         train: Nodes that the seeds come from, epoch by epoch.
-        batch_size: Seeds.
-        iterations: Batches.
+        batch_size: Seeds of a batch.
+        iterations: Number of batches.
         stream: Number of the sampler: each draws for itself.
         kept: Nodes whose rows the sampler has itself.
     """

@@ -121,9 +121,9 @@ def packed_trees(
     Args:
         capacity: Bytes per second from each rank to each; [ranks, ranks]. With `both`, symmetric.
         root: Of all trees.
-        epsilon: See `synthesize`.
-        tolerance: See `synthesize`.
-        time_limit_s: See `synthesize`.
+        epsilon: Step of the weights, as in `synthesize`.
+        tolerance: Share of the rate that may be lost, as in `synthesize`.
+        time_limit_s: Seconds to search, as in `synthesize`.
         both: Whether each tree uses its edges in both directions.
 
     Raises:
@@ -172,7 +172,7 @@ def _outwards(parent: Sequence[int], root: int) -> tuple[tuple[int, int], ...]:
 
 
 def _centred(tree: Tree) -> Tree:
-    """The same undirected tree from the root from which it is lowest."""
+    """Tree of the same edges from the root from which it is lowest."""
     ranks = sorted({tree.root, *(target for _, target in tree.edges)})
     return min((rooted(tree, rank) for rank in ranks), key=lambda one: one.height)
 

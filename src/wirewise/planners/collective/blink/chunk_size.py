@@ -15,7 +15,7 @@ class ChunkSize:
     Above the paper: where the first doubling is slower already, or too large, sizes are halved instead.
 
     Args:
-        size_bytes: First size.
+        size_bytes: First size to try.
         most_bytes: No larger size is tried.
         least_bytes: No smaller size is tried.
         steps: Parts of the last doubling to go down in.

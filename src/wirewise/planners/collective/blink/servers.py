@@ -26,7 +26,7 @@ def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Pa
     """The program.
 
     Args:
-        network: Where.
+        network: Network that it runs on.
         servers: Ranks of each; the same number in all.
         packing: How trees within a server are found.
 

@@ -43,7 +43,7 @@ _WORTH = 0.005
 _SMALL = 16
 """Ranks up to which several splits of switches are compared."""
 _SEGMENTS = 16
-"""Of the simulations that compare them."""
+"""Segments of the simulations that compare them."""
 _ALL = 1 << 40
 _LEAST_S = 1.0
 """What a packing may take even with less time; the forests of most machines do not."""
@@ -130,7 +130,7 @@ def forests(
         roots: Relative rate of each root.
         group: Ranks to reach.
         most_trees: Trees of a unit of rate.
-        time_limit_s: See `synthesize`.
+        time_limit_s: Seconds to search, as in `synthesize`.
         fixed_routes: Use the network's routes only, as programs do; otherwise any path past switches.
     """
     deadline, made = Deadline(max(time_limit_s, _LEAST_S)), list[Forest]()

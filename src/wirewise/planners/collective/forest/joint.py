@@ -32,7 +32,7 @@ class Division(NamedTuple):
 
     spreading: Network
     summing: Network
-    """With its edges reversed, as trees are written from their roots."""
+    """Network of the sums, its edges reversed, as trees are written from their roots."""
     roots: dict[int, int]
 
 
@@ -40,7 +40,7 @@ def divided(network: Network, group: Sequence[int], time_limit_s: float) -> Divi
     """The best division; None: not found in time, or not in whole numbers of a part of use.
 
     Args:
-        network: Where.
+        network: Network to divide.
         group: Ranks that take part.
         time_limit_s: Of the linear program.
     """
@@ -106,7 +106,7 @@ def _incidence(network: Network) -> csr_array:
 
 
 def _whole(solved: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """The same in whole numbers: vertices of linear programs of small numbers have small denominators."""
+    """Solution in whole numbers: vertices of linear programs of small numbers have small denominators."""
     for parts in range(1, _MOST_PARTS + 1):
         scaled = solved * parts
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * parts:

@@ -21,7 +21,7 @@ def quickest_trees(network: Network, roots: Sequence[int], group: Sequence[int])
     """A shortest-path tree from each root to the group, over other ranks where that is quicker.
 
     Args:
-        network: Where.
+        network: Network of the trees.
         roots: Of the trees.
         group: Ranks to reach.
 

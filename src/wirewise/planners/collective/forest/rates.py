@@ -31,7 +31,7 @@ class Scaled(NamedTuple):
 
     found: Capacities
     trees: int
-    """Of each root: k."""
+    """Number of trees of each root: k."""
     scale: float
     """U: capacities were multiplied by it, and perhaps rounded down."""
 

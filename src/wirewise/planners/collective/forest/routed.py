@@ -21,7 +21,7 @@ __all__ = ["routed_paths"]
 
 _MOST_RANKS = 24
 _PARTS = 1 << 16
-"""Of the largest capacity, that capacities are whole numbers of."""
+"""Parts of the largest capacity that capacities are whole numbers of."""
 _TINY = 1e-9
 
 

@@ -48,7 +48,7 @@ def direct_paths(
     """Paths between ranks of the group that carry as many trees, or as many as routes allow.
 
     Args:
-        network: Where.
+        network: Network of the paths.
         scaled: Its edges in numbers of trees.
         supply: Units of trees that start at each vertex; [vertices].
         sinks: Vertices that all trees must reach.
@@ -187,7 +187,7 @@ class _Transport:
 
 
 def _evenly(paths: Paths, pairs: Sequence[Pair], useful: int = 0) -> Paths:
-    """As much as can be passed on, with the least for the pair that gets most, and then the most for the others.
+    """Paths that pass on all they can, with the least for the pair that gets most, and then the most for the others.
 
     No pair needs to get less than is `useful`: small capacities make many trees.
     """

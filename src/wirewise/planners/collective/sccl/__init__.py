@@ -68,8 +68,8 @@ def propose(
         time_limit_s: For the search.
         seed: Of the planner greedy; the search itself is exact.
         point: Chunks of a block, steps, rounds; None: walk the front.
-        slack: As `pareto`.
-        most_chunks: As `pareto`.
+        slack: Slack as in `pareto`.
+        most_chunks: Most chunks, as in `pareto`.
 
     Raises:
         PlanError: No program of the point exists, or nothing joins the ranks.

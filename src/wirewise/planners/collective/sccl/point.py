@@ -17,7 +17,7 @@ class Point(NamedTuple):
     """What a k-synchronous program costs."""
 
     chunks: int
-    """Of a block."""
+    """Chunks of a block."""
     steps: int
     rounds: int
 

@@ -10,7 +10,7 @@ __all__ = ["Clocks"]
 
 
 class Clocks:
-    """Of each parallel link and port the time from which it is free."""
+    """Times from which each parallel link and port is free."""
 
     def __init__(self, topology: Logical) -> None:
         self._top = topology

@@ -34,7 +34,7 @@ class Grouped(NamedTuple):
     apart: int
     """Finish without any chunks together."""
     bound: int
-    """With these ways and orders on links no schedule ends before."""
+    """Time before which no schedule with these ways and orders on links ends."""
     tried: int
     """Choices of groups that were timed."""
 
@@ -72,7 +72,7 @@ def group(
 
 
 def least_finish(instance: Instance, sends: list[Send], most: int = MOST_TOGETHER) -> int:
-    """With these ways no schedule ends before: each link and port needs its chunks' time between ways there and on."""
+    """Time before which no schedule with these ways ends: what links and ports need, between ways there and on."""
     top = instance.topology
     into = {(c, t): s for c, s, t in sends}
     head, tail, best = dict[tuple[int, int], int](), defaultdict[tuple[int, int], int](int), 0

@@ -34,7 +34,7 @@ def derived(
     """Pairs from routes, ports from edges that routes share, relays from the network ports, symmetries by trial.
 
     Args:
-        network: Where.
+        network: Network to derive from.
         chunk_bytes: Size of a chunk, which decides what latencies weigh.
         direct: Whether each rank sends to the rank of its number on other hosts, for small sizes; else one rank
             sends and one receives at each network port.

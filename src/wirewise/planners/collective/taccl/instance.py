@@ -20,7 +20,7 @@ __all__ = ["Demand", "Instance", "Send", "Tree", "instance"]
 
 _Key = TypeVar("_Key", bound=tuple[int, ...])
 Tree = dict[int, int]
-"""Of one chunk: from whom each rank gets it."""
+"""Tree of one chunk: from whom each rank gets it."""
 
 
 class Demand(NamedTuple):
@@ -45,7 +45,7 @@ class Instance:
     topology: Logical
     demands: tuple[Demand, ...]
     deadline: Deadline = field(default_factory=Deadline, compare=False)
-    """Of the first matching; `allowed` and `distances` raise `Late` after it."""
+    """Deadline of the first matching; `allowed` and `distances` raise `Late` after it."""
 
     @cached_property
     def allowed(self) -> tuple[frozenset[Pair], ...]:
@@ -143,7 +143,7 @@ class Instance:
         return found
 
     def kind(self, pair: Pair, chunks: tuple[int, ...]) -> tuple[int, ...]:
-        """The same for messages that symmetries make of each other, and for no others."""
+        """Kind of a message, equal for messages that symmetries make of each other, and for no others."""
         key = (*pair, *chunks)
         found = self._kinds.get(key)
         if found is None:
@@ -243,7 +243,7 @@ def instance(
     """Chunks of a collective that only moves data.
 
     Args:
-        topology: Where.
+        topology: Logical topology that it runs on.
         collective: Not one that reduces: those run another one backwards.
         chunkup: Chunks in each block.
         root: Rank of a rooted collective.

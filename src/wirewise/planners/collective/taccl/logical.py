@@ -241,7 +241,7 @@ def _switch_ports(sketch: Sketch, gpus: int, hops: dict[Pair, Hop]) -> Iterator[
 
 
 def _nic_ports(sketch: Sketch, gpus: int, hops: dict[Pair, Hop]) -> Iterator[Port]:
-    """With more than two hosts a NIC is shared by all other hosts; with two its link is the NIC."""
+    """Ports of NICs: each is shared by all other hosts where there are more than two; with two its link is the NIC."""
     if sketch.nnodes < 3:
         return
     remote = {pair for pair, hop in hops.items() if hop.remote}

@@ -17,7 +17,7 @@ class Solution(NamedTuple):
     """What the solver found."""
 
     values: NDArray[np.float64]
-    """Of the columns."""
+    """Values of the columns."""
     objective: float
     bound: float
     """No solution is less."""

@@ -29,7 +29,7 @@ class Measured(NamedTuple):
     """Seconds in a unit of time: profiles of small chunks count in parts of a microsecond."""
 
     def at(self, chunk_bytes: float) -> Measured:
-        """The same links for chunks of another size: transmission grows with the size, latency does not.
+        """Links for chunks of another size: transmission grows with the size, latency does not.
 
         The unit changes so that the quickest link takes at least a hundred of it, as times become integers.
         """
@@ -94,7 +94,7 @@ PROFILES: dict[str, Measured] = {
         _profile("NDv2_1KB", 8, 1, 30, (2.24, 4.5), (32.25, 34.5), 260, 10.25, 270.25), _KIB, _US / 100
     ),
 }
-"""Of two machines on Azure: 16 GPUs around switches with 8 NICs (DGX-2), 8 in a cube mesh with one (NDv2)."""
+"""Profiles of two machines on Azure: 16 GPUs around switches with 8 NICs (DGX-2), 8 in a cube mesh with one (NDv2)."""
 
 
 def _switch(

@@ -37,7 +37,7 @@ class Result:
     name: str
     """Which routing and order it is."""
     finish: int
-    """Of the schedule."""
+    """Time at which the schedule ends."""
     bound: int
     """No schedule with these ways ends before."""
     apart: int

@@ -66,7 +66,7 @@ _CLOSE = 1e-10
 _ROOMS = (8, 32)
 """Labels a tensor of the first searches, which make the last one fast."""
 _PLANE_ROOMS = (16, 64, 256, 1024, 4096)
-"""The same where all is decoded inline."""
+"""Labels a tensor of the first searches where all is decoded inline."""
 _WORK = 1e9
 """Comparisons of labels that the default room leads to at most, by orders of magnitude: a few seconds."""
 
@@ -104,7 +104,7 @@ def plan_groups(
 
     Args:
         problem: What is decided on.
-        method: The planner.
+        method: Name of the planner.
         seed: Recorded in the plan.
         least_gain: Of `cupcake`; by default its plan is the best of the model, however little it gains.
         slack: Of `cupcake`; by default its step is the shortest of the model, whatever it has to do.
@@ -240,7 +240,7 @@ def _by_labels(problem: CompressionProblem, room: int | None) -> Solution:
 def _solution(
     problem: CompressionProblem, best: list[Group], bound_s: float, optimal: bool, labels: int
 ) -> Solution:
-    """With the step as its own bound if it is the shortest: the search proves more than a bound knows."""
+    """Solution with the step as its own bound if it is the shortest: the search proves more than a bound knows."""
     shortest_s = step_s(problem, best)
     return Solution(best, shortest_s, shortest_s if optimal else min(bound_s, shortest_s), optimal, labels)
 

@@ -26,7 +26,7 @@ __all__ = ["COMPUTED", "ENCODED", "LAZY", "LAZY_WORK", "QUEUE", "SENT", "Cuts", 
 
 Vector = NDArray[np.float64]
 Weights = tuple[float, float, float, float, float]
-"""Of a group's seconds to encode, send, decode inline, lazily, on a queue."""
+"""Weights of a group's seconds to encode, send, decode inline, lazily, on a queue."""
 
 COMPUTED, ENCODED, SENT, LAZY, LAZY_WORK, QUEUE = range(6)
 """Places in a label: C, E, M, L, D, Q of `timeline`."""
@@ -85,7 +85,7 @@ def cuts(problem: CompressionProblem, mixtures: int = 7) -> Cuts:
 
 
 def _bounds(problem: CompressionProblem) -> tuple[list[_Bound], list[_Bound]]:
-    """Of the computing thread, and of the others."""
+    """Bounds of the computing thread, and of the others."""
     rho, places = problem.encode_contention, {option.decode for option in problem.options}
     slow = 1.0 if rho is None else rho
     left = problem.ready_s[-1] - problem.ready_s

@@ -33,7 +33,7 @@ class Search(NamedTuple):
     groups: list[Group] | None
     """None: nothing below the limit."""
     labels: int
-    """That were kept."""
+    """Number of labels that were kept."""
     complete: bool
     """Whether no label was dropped for want of room."""
 

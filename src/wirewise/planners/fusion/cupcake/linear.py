@@ -30,7 +30,7 @@ class Lines(NamedTuple):
 
     encode: tuple[float, float]
     send: tuple[float, float]
-    """With decoding, which is part of the collective's slot."""
+    """Seconds to send, with decoding, which is part of the collective's slot."""
 
 
 def lines(problem: CompressionProblem) -> Lines | None:
@@ -49,7 +49,7 @@ def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -
 
     Args:
         problem: What is decided on.
-        costs: Its `lines`.
+        costs: Costs as `lines` of the problem.
         limit_s: Seconds behind the forward pass in which some plan is known to end.
     """
     return [

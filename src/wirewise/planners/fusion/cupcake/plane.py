@@ -41,11 +41,11 @@ class Planned(NamedTuple):
     bound_s: float
     """No plan takes less than that."""
     labels: int
-    """That were kept in all walks."""
+    """Number of labels that were kept in all walks."""
 
 
 class _Labels(NamedTuple):
-    """Of a walk, those of a place next to each other."""
+    """Labels of a walk, those of a place next to each other."""
 
     u: Vector
     v: Vector
@@ -84,7 +84,7 @@ def plane(problem: CompressionProblem, best: list[Group], close: float, rooms: S
 
     Args:
         problem: One to which this `applies`.
-        best: A plan.
+        best: Plan to begin with.
         close: Relative gain that is not worth another plan.
         rooms: Labels a tensor of the walks, two each; the last ones may leave the best plan unproved.
     """

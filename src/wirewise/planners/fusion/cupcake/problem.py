@@ -53,7 +53,7 @@ class CompressionProblem:
     """
 
     elements: Sequence[int]
-    """Of each tensor, in the order of back-propagation, [tensors]."""
+    """Elements of each tensor, in the order of back-propagation, [tensors]."""
     gaps_s: Sequence[float]
     """Back-propagation since the tensor before was ready, [tensors]."""
     options: tuple[Option, ...]
@@ -101,7 +101,7 @@ class CompressionProblem:
         return np.concatenate([[0.0], np.cumsum(self.gaps_s, dtype=np.float64)])
 
     def compressing(self) -> CompressionProblem:
-        """With the options that compress only; the same where there are none."""
+        """Problem with the options that compress only; itself where there are none."""
         kept = tuple(option for option in self.options if option.codec != "none")
         return replace(self, options=kept, alone=()) if kept else self
 
@@ -141,7 +141,7 @@ def compression_problem(
     """The problem of a recorded model.
 
     Args:
-        job: Its gradients.
+        job: Gradients of the model.
         links: Between the ranks; None: collectives take what was measured into the costs.
         codec: One that groups have to choose from beside none, "auto": all of the costs, or names, of which "none"
             allows no compression.

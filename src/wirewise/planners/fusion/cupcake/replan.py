@@ -97,7 +97,7 @@ def replanner(
 
     Args:
         trace: Gradients of the model.
-        costs: Measured before.
+        costs: Costs as measured before.
         codecs: That groups may choose from; without a codec they always may.
         forward_s: Forward pass and optimizer; None: half of back-propagation.
         probe_bytes: Of the all-reduce by which the slowdown is found.

@@ -120,7 +120,7 @@ RULES: dict[str, Callable[..., list[Group]]] = {
     "mg-wfbp": mg_wfbp,
     "mergecomp": mergecomp,
 }
-"""By name; `even` takes a number of groups and `bucket` mebibytes behind a colon."""
+"""Rules by name; `even` takes a number of groups and `bucket` mebibytes behind a colon."""
 
 
 def by_rule(problem: CompressionProblem, name: str) -> list[Group]:

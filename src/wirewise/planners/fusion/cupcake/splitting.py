@@ -115,7 +115,7 @@ def choose(
     Args:
         problem: With whole tensors.
         plan: Makes the plan of a problem.
-        split: The option.
+        split: Value of the option.
 
     Raises:
         InputError: As of `with_splits`, or a limit below an element.
@@ -145,5 +145,5 @@ def _problems(problem: CompressionProblem, split: Split, whole_s: float) -> Iter
 
 
 def _known(plan: FusionPlan, whole: FusionPlan) -> FusionPlan:
-    """With what plans of whole tensors take."""
+    """Plan that also tells what plans of whole tensors take."""
     return changed(plan, baseline_step_s=whole.baseline_step_s, unsplit_step_s=whole.predicted_step_s)

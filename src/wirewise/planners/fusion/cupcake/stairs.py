@@ -31,14 +31,14 @@ def extend(
     Args:
         place: Tensors that they have behind them.
         u: Of all places before, next to each other.
-        v: The same.
+        v: Second value of each label, beside u.
         starts: Where each place's begin, and the end.
         ready: Back-propagation of the first tensors, [tensors + 1].
-        sums: Their elements.
+        sums: Elements of the first tensors, [tensors + 1].
         knots: Size, seconds and slope of what comes first and second, [options, 2, 3, knots].
         swap: Whether the two change their roles: the problem is read from its end.
         other_u: Stairs of what follows; none: nothing is known of it.
-        other_v: The same.
+        other_v: Second value of each of these labels.
         bound: Nothing ends before it.
         limit: Only what can end before it is kept.
         room: Labels that are kept.
@@ -102,7 +102,7 @@ def extend(
 
 @outer
 def _seconds(knots: Vector, at: Numbers, part: int, size: float) -> float:
-    """Of a group; `at` remembers the segment, because sizes rise."""
+    """Seconds of a group; `at` remembers the segment, because sizes rise."""
     k = at[part]
     while k + 1 < knots.shape[1] and knots[0, k + 1] <= size:
         k += 1

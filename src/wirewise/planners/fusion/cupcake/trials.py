@@ -14,7 +14,7 @@ from wirewise.plans.fusion import Bucket, FusionPlan
 __all__ = ["candidates", "fastest", "finalists"]
 
 _WITHIN = 1.25
-"""Of the shortest step that is predicted: plans that are longer are not tried."""
+"""Multiple of the shortest predicted step beyond which plans are not tried."""
 
 
 def candidates(codecs: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -41,7 +41,7 @@ def fastest(plans: Mapping[str, FusionPlan], steps_s: Mapping[str, float], least
     """The plan to take: without codecs unless they save the least gain.
 
     Args:
-        plans: By name.
+        plans: Plans by name.
         steps_s: Seconds of a step of each.
         least_gain: Share of the step without codecs.
     """

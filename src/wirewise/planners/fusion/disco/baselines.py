@@ -33,7 +33,7 @@ def greedy(model: StepModel, state: State, *, shared: bool) -> State:
 
     Args:
         model: Of the step.
-        state: Without copies.
+        state: State without copies.
         shared: Also producers whose result is read elsewhere too.
     """
     return model.fused(state, fused_greedily(model.arrays, state.fusion, shared))

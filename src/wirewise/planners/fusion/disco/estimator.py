@@ -47,11 +47,11 @@ MOST_LOG = 3.0
 """Log of the largest share of its prior that an operator can take; the least is one over it."""
 
 LAUNCH_S = 7e-6
-"""Of a compiled region; weights hold a factor to it."""
+"""Seconds to launch a compiled region; weights hold a factor to it."""
 
 _SHIPPED = Path(__file__).parent / "data"
 VECTORS = ("avx2", "avx512")
-"""Of processors that weights come for."""
+"""Vectors of the processors that weights come for."""
 
 _FORMAT = "wirewise-region-estimator-3"
 _MOST_BYTES = 10_000_000
@@ -66,7 +66,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """Such as "AMD EPYC, AVX2, one thread"."""
     compiler: str
     kinds: tuple[str, ...]
-    """Of operators, in the order of their numbers, from 1 on; number 0 stands for all others."""
+    """Kinds of operators, in the order of their numbers, from 1 on; number 0 stands for all others."""
     members: int = 1
     """Networks, whose mean counts."""
     regions: int = 0
@@ -106,7 +106,7 @@ class Estimator:
         return float(np.exp(np.mean(logs)))
 
     def weights_of(self, member: int) -> dict[str, Array]:
-        """Of one network, by parameter."""
+        """Weights of one network, by parameter."""
         return dict(self._networks[member])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -201,7 +201,7 @@ class LearnedCosts:
         self.estimator, self._graph, self._alone = estimator, graph, AnalyticCosts(graph)
 
     def __call__(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
-        """As `RegionCosts`."""
+        """Seconds of a region, as `RegionCosts` says."""
         if len(operators) == 1:
             return self._alone(operators, outputs)
         return self.estimator.seconds(region_graph(self._graph, operators, outputs))

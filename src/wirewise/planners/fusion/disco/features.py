@@ -28,7 +28,7 @@ _WORK = {
 _GROUPS = {name: group for group, names in _WORK.items() for name in names.split()}
 _OWN, _LAYOUT, _REGION, _LOOP, _WALK, _LEVELS = 17, 12, 4, 8, 12, 5
 FEATURES = _OWN + _LAYOUT + _REGION + _LOOP + len(CATEGORIES) + len(_WORK) + _WALK + 2 * _LEVELS
-"""Of a node."""
+"""Number of features of a node."""
 PRIORS = 7
 """Guesses at what a node takes, whose weighted sum counts: own time, values walked, bytes across the border, values in
 loops that use no vectors, bytes that come from the last cache, and from memory, values that one loop stores for
@@ -39,11 +39,13 @@ _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 _S_PER_VALUE = 3e-10
 """In a loop that uses vectors."""
 _MOST_S_PER_VALUE = 2e-9
-"""Of an operator's own time that counts: eager kernels of some layouts take many times what a fused loop takes."""
+"""Most seconds a value that count of an operator's own time: eager kernels of some layouts take many times what a fused
+loop takes."""
 _S_PER_LONE_VALUE = 1e-9
 """In a loop that uses no vectors."""
 _S_PER_BYTE, _S_PER_NARROW_ELEMENT = 5e-11, 2e-9
-"""Of what crosses the region's border; narrow are those of less than four bytes, which keep loops from vectors."""
+"""Seconds of a byte, and of a narrow element, that crosses the region's border; narrow are those of less than four
+bytes, which keep loops from vectors."""
 
 
 _CACHES = (2**15, 2**18, OWN_CACHE, 2**23, LAST_CACHE)
@@ -58,7 +60,7 @@ class RegionGraph(NamedTuple):
     nodes: Array
     """[n, FEATURES]."""
     kinds: tuple[str, ...]
-    """Of the nodes, without namespace and overload."""
+    """Kinds of the nodes, without namespace and overload."""
     reads: NDArray[np.bool_]
     """Whether a node (row) reads another (column), [n, n]."""
     prior_s: Array
@@ -79,7 +81,7 @@ class _Region(NamedTuple):
     stored: set[int]
     """Operators whose results one loop keeps for another."""
     walks: Mapping[int, Walk]
-    """By operator."""
+    """Walks by operator."""
     moved_bytes: int
     """Read and written."""
 
@@ -239,7 +241,7 @@ def _layout(one: Operator) -> list[float]:
 
 
 def _together(region: _Region) -> dict[int, list[float]]:
-    """Of the operators that one loop computes: what of any of them may keep the whole loop from vectors."""
+    """Figures of the operators that one loop computes: what of any of them may keep the whole loop from vectors."""
     found: dict[int, list[float]] = {}
     for members in {walk.operators for walk in region.walks.values()}:
         layouts = [region.graph.operators[i].layout for i in members]
@@ -258,7 +260,7 @@ def _together(region: _Region) -> dict[int, list[float]]:
 
 
 def _walk(region: _Region, number: int, loops: int) -> list[float]:
-    """Of the loop that computes an operator, one of so many, and what of it is kept for another one."""
+    """Figures of the loop that computes an operator, one of so many, and what of it is kept for another one."""
     if number not in region.walks:
         return [0.0] * _WALK
     walk = region.walks[number]

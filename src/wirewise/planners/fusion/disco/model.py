@@ -38,15 +38,15 @@ class State:
     bucket: Numbers
     """Number of the bucket of each gradient, the least of its gradients' numbers, [gradients]."""
     seconds: Vector
-    """Of each region by its number, 0 for numbers without a region, [operators]."""
+    """Seconds of each region by its number, 0 for numbers without a region, [operators]."""
     signatures: NDArray[np.uint64]
-    """Of each region by its number, equal for equal regions, [operators]."""
+    """Signature of each region by its number, equal for equal regions, [operators]."""
     ready_s: Vector
-    """Of computing until each gradient is there, [gradients]."""
+    """Seconds of computing until each gradient is there, [gradients]."""
 
     @property
     def key(self) -> bytes:
-        """The same for equal states."""
+        """Key that is equal for equal states."""
         found = blake2b(digest_size=16)
         for one in (*self.fusion, self.bucket):
             found.update(one.tobytes())
@@ -54,7 +54,7 @@ class State:
 
 
 class Times(NamedTuple):
-    """Of a step, in seconds."""
+    """Times of a step, in seconds."""
 
     step_s: float
     compute_s: float

@@ -29,7 +29,7 @@ def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Fusion
 
     Args:
         model: Of the step.
-        fusion: To change.
+        fusion: Fusion to change.
         producer: Number of a region.
         reader: Of another one.
 
@@ -45,7 +45,7 @@ def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> F
 
     Args:
         model: Of the step.
-        fusion: To change.
+        fusion: Fusion to change.
         operator: Number of an operator.
         reader: Number of the region, which reads the operator from its home.
 
@@ -61,7 +61,7 @@ def split(model: StepModel, fusion: Fusion, operator: int) -> Fusion | None:
 
     Args:
         model: Of the step.
-        fusion: To change.
+        fusion: Fusion to change.
         operator: Number of an operator.
 
     Returns:
@@ -152,4 +152,4 @@ METHODS: dict[str, Callable[[StepModel, State, int, Random], State]] = {
     "split": _split,
     "mixed": _mixed,
 }
-"""By name: the state after so many changes."""
+"""Moves by name: each gives the state after so many changes."""

@@ -48,7 +48,7 @@ _JOINED = "cat"
 
 
 class Loops(NamedTuple):
-    """Of one operator of a region."""
+    """Loops of one operator of a region."""
 
     live: bool
     """Whether anything that leaves the region depends on its values."""
@@ -59,12 +59,12 @@ class Loops(NamedTuple):
 
 
 def name_of(kind: str) -> str:
-    """Of "aten.mul.Tensor": "mul"."""
+    """Name of a kind: "mul" of "aten.mul.Tensor"."""
     return kind.split(".")[1] if kind.count(".") > 1 else kind
 
 
 def loops_of(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> dict[int, Loops]:
-    """Of the operators of a region, by number.
+    """Loops of the operators of a region, by number.
 
     Args:
         graph: Of the operators.

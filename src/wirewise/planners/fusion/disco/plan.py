@@ -25,7 +25,7 @@ class Planned(NamedTuple):
     plan: FusionPlan
     times: Times
     baselines: dict[tuple[str, str], Times]
-    """By fusion and rule of buckets."""
+    """Times of baselines by fusion and rule of buckets."""
     found: Found | None
     """None: there was no search."""
 

@@ -31,7 +31,7 @@ _AGAIN = 1.0002
 
 @dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """Of the search, with the paper's values.
+    """Knobs of the search, with the paper's values.
 
     Raises:
         PlanError: One is out of range.
@@ -65,7 +65,7 @@ class Found:
     state: State
     times: Times
     baselines: dict[tuple[str, str], Times]
-    """By fusion and rule of buckets."""
+    """Times of baselines by fusion and rule of buckets."""
     evaluations: int
     since_best: int
     """Changed states after the best one."""

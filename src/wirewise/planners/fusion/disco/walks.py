@@ -28,19 +28,19 @@ class Walk(NamedTuple):
 
     operators: tuple[int, ...]
     values: int
-    """That it goes through."""
+    """Number of values that it goes through."""
     inner: int
     """Length of its innermost dimension."""
     accesses: int
     """Tensors that it reads or writes."""
     strided: int
-    """Of what it reads: tensors whose values do not lie next to each other."""
+    """Number of tensors that it reads whose values do not lie next to each other."""
     moved_bytes: int
     """Read and written."""
 
     @property
     def strided_share(self) -> float:
-        """Of all that it does."""
+        """Strided share of all that it does."""
         return self.strided / (_STEPS * len(self.operators) + self.accesses)
 
     @property
