@@ -113,6 +113,7 @@ def test_pieces_are_told_to_scripts(trace):
         (["--costs", "absent.json"], "absent.json"),
         (["--decode", "never"], "unknown place to decode 'never'"),
         (["--memory-budget", "1GiB"], "give one of them"),
+        (["--time-budget", "5"], "no planner for --trace takes --time-budget"),
         (["--split", "big"], "'big' says no limit for pieces"),
         (["--split", "2B"], "expected auto, none or at least 1"),
     ],

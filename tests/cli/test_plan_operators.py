@@ -83,6 +83,7 @@ def test_a_learned_estimator_prices_regions(graph, tmp_path):
         (["--ranks", "1"], "expected at least 2"),
         (["--trace", "t.json"], "give one of them"),
         (["--memory-budget", "1GiB"], "give one of them"),
+        (["--time-budget", "5"], "no planner for --graph takes --time-budget"),
     ],
 )
 def test_wrong_words_are_named(graph, words, message):
