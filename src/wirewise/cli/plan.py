@@ -113,7 +113,9 @@ def fusion(
                 f"{option} {file} takes the place of a run, of its memory and of other files; give one of them"
             )
         if file is not None and asked.time_budget is not None:
-            raise InputError(f"no planner for {option} takes --time-budget; leave it away, or give a run folder")
+            raise InputError(
+                f"no planner for {option} takes --time-budget; leave it away, or give a run folder"
+            )
     if graph is not None:
         plan_operators.operators(graph, method or "disco", words, asked.estimator, out, json)
         return
