@@ -18,11 +18,12 @@ run: $(VENV)/.stamp-run ## Train with AdaQP on four ranks and report what it gai
 	@$(BIN)/wirewise run adaqp
 
 # Tests that stay in one process share the processors; the others start ranks, which need them all. With one hash seed all
-# workers list the cases of a test in the same order. $(1): which of them are left out besides those that need a GPU.
+# workers list the cases of a test in the same order. $(1): the markers of tests that are left out.
 PROCESSES := dist or lab or browser
+WITH_PROCESSES = $(shell grep -rlE 'mark\.(dist|lab|browser)\b' tests --include='test_*.py')
 define run_tests
 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not ($(1) or $(PROCESSES))"; alone=$$?; \
-$(BIN)/python -m pytest -m "($(PROCESSES)) and not ($(1))" && exit $$alone
+$(BIN)/python -m pytest -m "($(PROCESSES)) and not ($(1))" $(WITH_PROCESSES) && exit $$alone
 endef
 
 test: $(VENV)/.stamp-dev ## Run the tests of every part, in minutes

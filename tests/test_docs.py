@@ -73,7 +73,13 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT / "docs"))
 
 
-LONG = ("howto/fuse-operators.md",)
+LONG = (
+    "concepts/codec.md",
+    "concepts/memory.md",
+    "howto/compress-gradients.md",
+    "howto/fuse-operators.md",
+    "howto/see-a-collective.md",
+)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ def run(monkeypatch):
     return load(monkeypatch, "run", "gradient_codecs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fp16", "bf16", "topk", "efsign", "signsgd", "signum", "onebit"])
 def test_torch_operations_send_what_the_codec_sends(run, name):
     job = run.Job(name, 1 << 12)
@@ -25,6 +26,7 @@ def test_torch_operations_send_what_the_codec_sends(run, name):
         torch.testing.assert_close(job.out, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "off"), [("int8", 0.01), ("int4", 0.05)])
 def test_torch_operations_send_about_what_the_codec_sends(run, name, off):
     """Steps of the codec's own blocks are rounded; the error of the code itself is 0.007 and 0.13."""
@@ -37,6 +39,7 @@ def test_torch_operations_send_about_what_the_codec_sends(run, name, off):
     assert (job.out - expected).norm() <= off * expected.norm()
 
 
+@pytest.mark.slow
 def test_sampled_thresholds_send_the_largest_values_as_they_are(run):
     job = run.Job("dgc", 1 << 16)
     job.torch_encode()
@@ -54,6 +57,7 @@ def test_sampled_thresholds_send_the_largest_values_as_they_are(run):
     assert torch.equal(job.out[both], expected[both])
 
 
+@pytest.mark.slow
 def test_low_rank_operations_send_as_much(run):
     job = run.Job("powersgd", 1 << 12)
     job.gradient = torch.outer(torch.randn(64), torch.randn(64)).flatten()
@@ -63,6 +67,7 @@ def test_low_rank_operations_send_as_much(run):
         torch.testing.assert_close(job.out, job.gradient, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qsgd", "terngrad"])
 def test_random_torch_operations_send_the_same_levels(run, name):
     job = run.Job(name, 1 << 12)
@@ -89,6 +94,7 @@ def test_the_page_has_a_row_for_each_way(monkeypatch, run, tmp_path):
     assert "| efsign | encode, checked |" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dgc", "int8", "signum", "bf16"])
 def test_checked_encodes_do_the_same_job(run, name):
     job = run.Job(name, 1 << 12)

@@ -34,6 +34,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_page_quotes_what_is_printed(case, folder):
     before = sorted(folder.rglob("*"))

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner
 
+from tests.collective.exporters.test_chakra import read
 from wirewise.cli.main import app
 from wirewise.cli.programs import FORMATS
 from wirewise.cli.requests import Check, Export
@@ -236,6 +237,11 @@ def test_chakra(ring, tmp_path):
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.glob("run.*.et")) == [f"run.{r}.et" for r in range(8)]
     assert f"Wrote {tmp_path / 'run.0.et'} to run.7.et." in result.stdout
+    # A ring of eight ranks: each sends and receives an eighth of the buffer 14 times.
+    for rank in range(8):
+        messages = [node for node in read(tmp_path / f"run.{rank}.et") if node[1] in (5, 6)]
+        assert [node[1] for node in messages].count(5) == len(messages) / 2 == 14
+        assert {node[4]["comm_size"][1] for node in messages} == {1_000_000}
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_all_collectives_have_a_counterpart_of_torch(tmp_path):
     from wirewise.lab import Loopback
 

@@ -15,22 +15,24 @@ from wirewise.topology import load, path_between
 @pytest.mark.dist
 def test_shaped_links_are_found(tmp_path):
     file = tmp_path / "measured.toml"
+    shaped = {("host0", "host1"): 10e6, ("host0", "host2"): 5e6, ("host2", "host1"): 5e6}
+    best = dict.fromkeys(shaped, 0.0)
     with lab.Lab(3, "80mbit", {2: "40mbit"}) as network:
-        done = network.run(
-            ["-m", "wirewise", "topo", "probe", "-o", str(file)], launcher="torchrun", timeout_s=90
-        )
-    assert done.exit_code == 0
-    found = load(file)
-    # Whether rates fit one switch, or each pair has its own, is up to how busy the machine was.
-    for source, target, shaped in (
-        ("host0", "host1", 80e6 / 8),
-        ("host0", "host2", 40e6 / 8),
-        ("host2", "host1", 40e6 / 8),
-    ):
-        path = path_between(found, source, target)
-        # Headers take 4 to 5 % of what is shaped; the rest is for a busy machine, but not as much as links differ.
-        assert 0.6 < path.bandwidth_bytes_per_s / shaped < 1.05
-        assert 0 < path.latency_s < 5e-3
+        # Whether rates fit one switch, or each pair has its own, is up to how busy the machine was, which only ever
+        # slows a probe down: of up to three the fastest counts.
+        for _ in range(3):
+            done = network.run(
+                ["-m", "wirewise", "topo", "probe", "-o", str(file)], launcher="torchrun", timeout_s=90
+            )
+            assert done.exit_code == 0
+            for pair, rate in shaped.items():
+                path = path_between(load(file), *pair)
+                # Headers take 4 to 5 % of what is shaped.
+                assert path.bandwidth_bytes_per_s / rate < 1.05 and 0 < path.latency_s < 5e-3
+                best[pair] = max(best[pair], path.bandwidth_bytes_per_s / rate)
+            if min(best.values()) > 0.8:
+                break
+    assert min(best.values()) > 0.8
 
 
 def test_without_ranks_it_says_how_to_start(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.harness.threads import run_ranks_as_threads
-from tests.harness.tiers import slow
+from tests.harness.tiers import keep, slow
 from tests.integrations.pyg_models import CLASSES, COMPUTED, FEATURES, REFUSED, Case
 from wirewise import graph
 from wirewise.errors import WirewiseError
@@ -88,7 +88,7 @@ def distance(found: list[Tensor], expected: list[Tensor]) -> float:
 
 
 @pytest.mark.parametrize("world", [slow(1), 2, slow(4)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", keep(["undirected", "directed"], KINDS))
 def test_models_compute_what_one_process_computes(
     kind: str, world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def plan_for(costs: GradientCosts):
     return plan_groups(problem)
 
 
+@pytest.mark.slow
 def test_all_reduce_reaches_the_largest_group_and_payloads_their_largest():
     costs = measured(2, ["efsign"])[0]
     assert costs.without_codecs().schemes["all_reduce"] == costs.concurrent and len(costs.concurrent) >= 5

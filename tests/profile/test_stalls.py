@@ -174,6 +174,7 @@ for e in range(9):
 """
 
 
+@pytest.mark.slow
 def test_files_are_read_in_every_kind_of_run(tmp_path):
     for i in range(40):
         (tmp_path / str(i)).write_bytes(os.urandom(5000))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.harness.tiers import keep
 from tests.trace.profiled import US, Profiled, info
 from wirewise.sim.bounds import HELPS, verdict_of
 from wirewise.sim.usage import rank_uses
@@ -161,7 +162,7 @@ PUBLIC = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", keep(list(PUBLIC)[:2], PUBLIC))
 def test_public_traces_agree_with_holistic_trace_analysis(name, wirewise_data):
     (use,) = rank_uses(open_trace([wirewise_data / "hta-traces" / f"{name}.json.gz"], partial=True))
     idle, compute, other, overlap, within = PUBLIC[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -61,6 +62,54 @@ def test_E2_chunks_larger_than_a_slot_go_in_pieces(protocol, monkeypatch):
     inputs = numbers(algorithm, int(2.5 * slot_bytes), np.int8)
     inputs = [given // 4 for given in inputs]
     assert_right(algorithm, inputs)
+
+
+# Names and values that the parsers of MSCCL read, written down apart from the writer and its own reader.
+ALGO = {
+    "name",
+    "proto",
+    "nchannels",
+    "nchunksperloop",
+    "ngpus",
+    "coll",
+    "inplace",
+    "outofplace",
+    "minBytes",
+    "maxBytes",
+}
+FORM = {
+    "gpu": {"id", "i_chunks", "o_chunks", "s_chunks"},
+    "tb": {"id", "send", "recv", "chan"},
+    "step": {"s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"},
+}
+TYPES = {"s", "r", "rcs", "rrs", "rrc", "rrcs", "re", "cpy", "nop"}
+
+
+@pytest.mark.parametrize("dialect", ["microsoft", "azure"])
+@pytest.mark.parametrize("collective", SIX)
+def test_E4_files_have_the_published_form(collective, dialect):
+    root = ElementTree.fromstring(msccl.dumps(msccl.lower(ring(collective, 5, root=2)), dialect))
+    # The operation of sums may be told.
+    assert root.tag == "algo" and set(root.attrib) - {"redop"} == ALGO
+    assert root.get("proto") in ("Simple", "LL", "LL128") and root.get("ngpus") == "5"
+    assert [gpu.get("id") for gpu in root] == list("01234")
+    for gpu in root:
+        assert gpu.tag == "gpu" and set(gpu.attrib) == FORM["gpu"]
+        assert [block.get("id") for block in gpu] == [str(number) for number in range(len(gpu))]
+        lengths = [len(block) for block in gpu]
+        for block in gpu:
+            assert block.tag == "tb" and set(block.attrib) == FORM["tb"]
+            assert all(-1 <= int(block.get(end)) < 5 for end in ("send", "recv"))
+            assert 0 <= int(block.get("chan")) < int(root.get("nchannels"))
+            assert [step.get("s") for step in block] == [str(number) for number in range(len(block))]
+            for step in block:
+                assert step.tag == "step" and set(step.attrib) == FORM["step"] and step.get("type") in TYPES
+                for side in ("src", "dst"):
+                    buffer, start = step.get(f"{side}buf"), int(step.get(f"{side}off"))
+                    room = int(gpu.get(f"{buffer}_chunks"))
+                    assert start == -1 or start + int(step.get("cnt")) <= room or root.get("inplace") == "1"
+                block_id, number = int(step.get("depid")), int(step.get("deps"))
+                assert (block_id, number) == (-1, -1) or number < lengths[block_id]
 
 
 @pytest.mark.parametrize("dialect", ["microsoft", "azure"])

@@ -35,7 +35,7 @@ def resnet50():
     return read_gradients(path)
 
 
-@pytest.mark.parametrize("model", [deep, resnet50])
+@pytest.mark.parametrize("model", [deep, slow(resnet50)])
 @pytest.mark.parametrize("slots", [slow(1), 2])
 def test_twenty_times_fewer_ops_give_the_same_step(model, slots):
     links = Links.uniform(8, 5e9, 20e-6)

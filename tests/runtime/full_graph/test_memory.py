@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.tiers import slow
+
 CODE = """
 import sys
 import torch
@@ -29,7 +31,7 @@ HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 @pytest.mark.skipif(not HUGE.exists() or "[never]" in HUGE.read_text(), reason="needs huge pages")
 @pytest.mark.parametrize(
     ("below", "size", "returned"),
-    [(16 << 20, 64 << 20, True), (16 << 20, 8 << 20, False), (1 << 30, 64 << 20, False)],
+    [(16 << 20, 64 << 20, True), slow((16 << 20, 8 << 20, False)), slow((1 << 30, 64 << 20, False))],
 )
 def test_only_large_blocks_go_back(below, size, returned):
     command = [sys.executable, "-c", CODE, str(below), str(size)]

@@ -241,7 +241,7 @@ def test_sent_bytes_are_rows_and_ids():
     heads = 3 * 2 * (8 + 4 * steps)
     assert sum(sent for _, sent, _ in found) == rows * (row_bytes(12, 8) + 4) + heads
     problem = problem_of(job.graph, job.ranges, job.train, job.batch_size)
-    assert sum(sum(machine.fetched) for machine in job.plan.machines) == pytest.approx(rows / steps, rel=0.25)
+    assert sum(sum(machine.fetched) for machine in job.plan.machines) == pytest.approx(rows / steps, rel=0.05)
     assert problem.machines == 3
 
 

@@ -92,6 +92,7 @@ def compare(seeds: range) -> int:
     return shorter
 
 
+@pytest.mark.slow
 def test_auto_splits_if_that_gains_enough():
     split = 0
     for seed in range(10):
