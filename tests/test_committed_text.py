@@ -65,11 +65,13 @@ PLAIN = [
     "planners",
     "plans",
     "profile",
+    "recipes",
     "results.py",
     "runtime",
     "sim",
     "topology",
     "trace",
+    "trials",
 ]
 NO_BEGINNING = ("Of ", "That ", "As ", "With ", "By ", "The same")
 LEAST_WORDS = 3

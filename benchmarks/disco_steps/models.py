@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wirewise.recipes.fused_models import Block
+from wirewise.trials.operators.models import Block
 
 CLASSES = 10
 NODES, EDGES, WIDTH = 800, 6000, 256

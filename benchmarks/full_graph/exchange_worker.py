@@ -12,17 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import msgspec
 import numpy as np
 import torch
 
-from rank import joined
 from wirewise import graph
 from wirewise.lab import interface_bytes
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links
+from wirewise.trials.rank import joined, prepare_process
 
 SERIAL = " serial"
 """Suffix of a mode's name: the same without overlap."""
@@ -233,6 +231,7 @@ def measure(case: Case, folder: Path, transport) -> Measured:
 def main(path: str) -> None:
     folder = Path(path).parent
     case = msgspec.json.decode(Path(path).read_bytes(), type=Case)
+    prepare_process()
     with joined() as transport:
         measured = measure(case, folder, transport)
         if transport.rank == 0:

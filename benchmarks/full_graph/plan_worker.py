@@ -11,16 +11,14 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import msgspec
 import numpy as np
 import torch
 
-from rank import joined
 from wirewise import graph
 from wirewise.recipes.job import Job
 from wirewise.runtime import full_graph
+from wirewise.trials.rank import joined, prepare_process
 
 _EPOCH = 2000
 """First number of the timed rounds, far from those of training, whose tags they must not share."""
@@ -92,6 +90,7 @@ def plan_and_time(job: Job, folder: Path, transport, epochs: int, repeats: int) 
 def main(path: str, epochs: int, repeats: int) -> None:
     folder = Path(path).parent
     job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
+    prepare_process()
     with joined() as transport:
         found = plan_and_time(job, folder, transport, epochs, repeats)
         if transport.rank == 0:

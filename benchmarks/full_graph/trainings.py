@@ -16,6 +16,7 @@ from wirewise.graph.datasets import data_root
 from wirewise.recipes import adaqp, launch
 from wirewise.recipes.job import Job, Outcome
 from wirewise.results import EpochRecord
+from wirewise.trials.start import choose_network
 
 WORKER = str(Path(__file__).parent / "plan_worker.py")
 S4_MODES = ("fp32", "adaqp", "uniform-8", "uniform-4", "uniform-2", "bf16")
@@ -34,7 +35,8 @@ def train(job: Job, folder: Path) -> Outcome:
     """Train on parts that lie in the folder already, or are made now."""
     if not (folder / "parts").exists():
         adaqp.prepare_parts(job, folder, Quiet())
-    job, notes = launch.choose_network(job)
+    network, notes = choose_network(job.network)
+    job = msgspec.structs.replace(job, network=network)
     if notes and job.network != "loopback":
         raise SystemExit(notes[0])
     return launch.train(job, folder, lambda mode, record: None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from wirewise.recipes.fused_samples import Sample, key_of
+from wirewise.trials.operators.samples import Sample, key_of
 
 
 def least_of(passes: Sequence[Sequence[Sequence[Sample]]]) -> list[list[Sample]]:

@@ -35,9 +35,9 @@ from passes import least_of
 from common import Page, arguments, scratch, verdict
 from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.estimator import VECTORS, shipped, vectors_here
-from wirewise.recipes.fused_models import SOURCES
-from wirewise.recipes.fused_operators import accuracy, learn, seen, split, structure_of
-from wirewise.recipes.fused_samples import collect, key_of, read_samples
+from wirewise.trials.operators.learning import accuracy, learn, seen, split, structure_of
+from wirewise.trials.operators.models import SOURCES
+from wirewise.trials.operators.samples import collect, key_of, read_samples
 
 WITHIN, ORDER = 0.9, 0.95
 PRESETS = {

@@ -21,8 +21,8 @@ import numpy as np
 
 from common import Page, arguments, scratch, spread, verdict
 from wirewise import lab
+from wirewise.cost.intervals import gain_of
 from wirewise.files import atomic_file
-from wirewise.runtime.data_parallel.closed_loop import gain_of
 
 WORKER = str(Path(__file__).parent / "worker.py")
 O1_OPTIMUM, O1_GAIN, O1_PREDICTED = 0.02, 0.10, 0.12
@@ -107,7 +107,7 @@ def gains_rows(page: Page, preset: dict, cases: list[str], kept: Kept) -> None:
 
 def gains_cells(found: dict[str, Any], rows: list) -> list[str]:
     ddp, plan = np.array(found["ddp_s"]), np.array(found["plan_s"])
-    gain, interval = gain_of(ddp, plan)
+    gain, interval = gain_of(ddp - plan)
     gain, low, high = (s / ddp.mean() for s in (gain, *interval))
     predicted = 1.0 - found["predicted_s"] / found["baseline_s"]
     over = found["predicted_s"] / found["best_s"] - 1.0

@@ -13,15 +13,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import msgspec
 import torch
 
-from rank import joined
 from wirewise import graph
 from wirewise.recipes.job import Job
 from wirewise.runtime import full_graph
+from wirewise.trials.rank import joined, prepare_process
 
 
 class Memory(msgspec.Struct, kw_only=True):
@@ -109,6 +107,7 @@ def gathered(own: Memory, transport: full_graph.Transport) -> Memory:
 def main(path: str, kept_bytes: str) -> None:
     folder = Path(path).parent
     job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
+    prepare_process()
     with joined() as transport:
         full_graph.keep_freed_memory(int(kept_bytes))
         trained(job, folder / "tiny", transport, 0, 0)

@@ -9,17 +9,15 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from rank import joined
 from wirewise.recipes.salientpp import Job, Mode
 from wirewise.recipes.salientpp_part import Part
 from wirewise.runtime.transport import Transport
+from wirewise.trials.rank import joined, prepare_process
 
 
 class Batches(msgspec.Struct, kw_only=True):
@@ -56,6 +54,7 @@ def work(job: Job, folder: Path, transport: Transport, train_s: float) -> Batche
 def main(path: str, train_s: str) -> None:
     folder = Path(path)
     job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+    prepare_process()
     with joined() as transport:
         found = work(job, folder, transport, float(train_s))
         if transport.rank == 0:

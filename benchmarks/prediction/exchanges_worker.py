@@ -12,14 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from rank import joined
 from wirewise import graph
 from wirewise.cost import ExchangeCosts
 from wirewise.planners import PLANNERS
@@ -30,6 +27,7 @@ from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.lane import Lane
 from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_contention, measure_links
 from wirewise.sim import ExchangeTimes, predict
+from wirewise.trials.rank import joined, prepare_process
 
 PLANS = {"fp32": ("uniform", 32), "8 bits": ("uniform", 8), "2 bits": ("uniform", 2), "auto": ("auto", None)}
 
@@ -156,6 +154,7 @@ def work(case: Case, folder: Path, transport) -> Epochs:
 def main(path: str) -> None:
     folder = Path(path).parent
     case = msgspec.json.decode(Path(path).read_bytes(), type=Case)
+    prepare_process()
     with joined() as transport:
         found = work(case, folder, transport)
         if transport.rank == 0:

@@ -13,9 +13,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
+import msgspec
+
 from wirewise.errors import InputError, WirewiseError
 
-__all__ = ["LOCK", "atomic_file", "exclusive_folder", "make_folder", "owns_folder", "read_file"]
+__all__ = [
+    "LOCK",
+    "atomic_file",
+    "exclusive_folder",
+    "make_folder",
+    "owns_folder",
+    "read_file",
+    "write_json",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +69,12 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
         ) from cause
     finally:
         _forget(temporary)
+
+
+def write_json(path: str | os.PathLike[str], record: object) -> None:
+    """Write a record as indented JSON, whole or not at all; errors as `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(record)))
 
 
 def _shortened(name: str) -> str:

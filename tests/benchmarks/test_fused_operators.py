@@ -13,9 +13,9 @@ from benchmarks.fused_operators.passes import least_of
 from benchmarks.random_steps import random_graph
 from tests.benchmarks.test_benchmarks import load
 
-from wirewise.recipes import fused_samples
-from wirewise.recipes.fused_operators import accuracy, split, structure_of
-from wirewise.recipes.fused_samples import Sample
+from wirewise.trials.operators import samples as fused_samples
+from wirewise.trials.operators.learning import accuracy, split, structure_of
+from wirewise.trials.operators.samples import Sample
 
 
 def samples(seed: int) -> list[Sample]:

@@ -16,7 +16,7 @@ from tests.harness.tiers import slow
 
 from wirewise.errors import TraceError
 from wirewise.profile import Tracer
-from wirewise.profile.launch import TraceWish, tracing_environment
+from wirewise.trials.inside import Record, environment
 
 SCRIPT = """
 import os, torch, torch.distributed as dist
@@ -85,10 +85,10 @@ def test_the_last_step_may_be_the_one_that_fails(tmp_path: Path) -> None:
 
 
 def recorded(script: Path, folder: Path, *launcher: str) -> subprocess.CompletedProcess[str]:
-    wish = TraceWish(folder=str(folder), warmup=0, steps=None)
+    task = Record(folder=str(folder), warmup=0, steps=None)
     return subprocess.run(
         [sys.executable, *launcher, str(script)],
-        env=tracing_environment(wish),
+        env=environment(task),
         capture_output=True,
         text=True,
         timeout=100,

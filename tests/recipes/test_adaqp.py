@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 from wirewise import graph, lab, report
 from wirewise.cli.main import app
 from wirewise.errors import InputError, PeerError
-from wirewise.recipes import adaqp, launch
+from wirewise.files import write_json
+from wirewise.recipes import adaqp
 from wirewise.recipes.job import Job
 from wirewise.results import EpochRecord, RunResult
+from wirewise.trials.folder import JOB
 from wirewise.units import parse_links
 
 GRAPH = "block:nodes=600,features=16,classes=4"
@@ -107,8 +109,7 @@ def test_a_killed_host_ends_the_job_with_its_name(tmp_path: Path) -> None:
     """X8: the others raise within the timeout and name the dead rank; nothing stays behind."""
     job = small_job(workers=3, hosts=3, epochs=100_000, modes=("fp32",), evaluate_every=0, network="lab")
     adaqp.prepare_parts(job, tmp_path, Silent())
-    path = tmp_path / "job.json"
-    path.write_bytes(msgspec.json.encode(job))
+    write_json(tmp_path / JOB, job)
     with lab.Lab(3, "100mbit") as network:
         killed_s: list[float] = []
 
@@ -122,7 +123,7 @@ def test_a_killed_host_ends_the_job_with_its_name(tmp_path: Path) -> None:
         killer = threading.Thread(target=kill, daemon=True)
         killer.start()
         result = network.run(
-            ["-m", "wirewise.recipes.full_graph_worker", str(path)], launcher="direct", timeout_s=90
+            ["-m", "wirewise.recipes.full_graph_worker", str(tmp_path)], launcher="direct", timeout_s=90
         )
         ended_s = time.monotonic()
         killer.join(timeout=5)
@@ -174,41 +175,6 @@ def test_links_are_read() -> None:
             parse_links(text)
     with pytest.raises(InputError, match="rate 'quick' is not understood"):
         parse_links("1=quick")
-
-
-def test_workers_that_say_the_same_are_quoted_once(tmp_path: Path) -> None:
-    tails = [
-        ["Traceback (most recent call last):", "[rank0]: wirewise.errors.InputError: unknown mode", "bye"],
-        ["[rank1]: wirewise.errors.InputError: unknown mode"],
-        ["ValueError: a bug"],
-        ["it was killed"],
-        ["it ended well"],
-    ]
-    said = launch.why_it_failed(lab.JobResult([1, 1, 1, -9, 0], tails=tails), tmp_path)
-    assert said == (
-        "training failed. worker 0, 1: unknown mode; worker 2: ValueError: a bug; "
-        f"worker 3: ended by signal 9, its last words: it was killed. The full logs are in {tmp_path}"
-    )
-
-
-def test_the_worker_that_failed_first_is_named_first(tmp_path: Path) -> None:
-    tails = [["wirewise.errors.PeerError: rank 2 is gone"], [], ["epoch 3"]]
-    said = launch.why_it_failed(lab.JobResult([1, -15, -9], tails=tails, first_failed=2), tmp_path)
-    assert said == (
-        "training failed. worker 2: ended by signal 9, its last words: epoch 3; worker 0: rank 2 is gone; "
-        f"worker 1: ended by signal 15 and said nothing. The full logs are in {tmp_path}"
-    )
-
-
-def test_workers_that_never_came_are_named(tmp_path: Path) -> None:
-    waited = [
-        "torch.distributed.DistStoreError: Timed out after 31 seconds waiting for clients. 1/3 clients joined."
-    ]
-    said = launch.why_it_failed(
-        lab.JobResult([1, -15, -15], tails=[waited, [], []], first_failed=0), tmp_path
-    )
-    assert "worker 0: torch.distributed.DistStoreError: Timed out" in said
-    assert "worker 1, 2 did not come to the start of the job in time" in said
 
 
 @pytest.mark.slow

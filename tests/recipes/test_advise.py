@@ -21,10 +21,11 @@ from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
 from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain
 from wirewise.recipes.advise import _tried, advise, advise_on
-from wirewise.recipes.advise_trial import TrialWish, Tried
-from wirewise.recipes.advise_worker import AdviceWish, Advised, _Script
 from wirewise.recipes.scripts import AdviceOptions
 from wirewise.trace.gradients import GradientTensor, GradientTrace
+from wirewise.trials.inside import Measure, Try
+from wirewise.trials.inside.measuring import Advised, _Script
+from wirewise.trials.inside.trying import Tried
 
 SCRIPT = """
 import torch, torch.distributed as dist
@@ -199,37 +200,35 @@ def test_the_lines_name_the_ratio_that_was_measured_with(tmp_path):
     assert "Compression" not in advise_on(found, tmp_path, ["dgc"]).lines[-1]
 
 
-def test_windows_take_turns(tmp_path):
-    made = advise_on(measured(1e7), tmp_path, ["efsign"]).plan
-    wish = TrialWish(file="tried.json", plans=dict.fromkeys("abc", plans.load(made)), windows=3)
-    assert "".join(wish.order) == "abccbaabc"
+def test_windows_take_turns():
+    task = Try(file="tried.json", plans=dict.fromkeys("abc", "plan.json"), windows=3)
+    assert "".join(task.order) == "abccbaabc"
 
 
 def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_path, monkeypatch):
-    made = plans.load(advise_on(measured(1e7), tmp_path, ["efsign"]).plan)
     said, seconds = [], {"none": 0.2, "efsign": 0.1}
 
-    def started(command, entry, log, result, what):
+    def run_command(command, log, environment, *, result, what):
         found = Tried(windows=len(seconds), steps_s=seconds)
         result.write_bytes(msgspec.json.encode(found))
-        return result
 
-    monkeypatch.setattr("wirewise.recipes.advise._started", started)
-    wish = TrialWish(file=str(tmp_path / "tried.json"), plans=dict.fromkeys(("none", "efsign", "dgc"), made))
+    monkeypatch.setattr("wirewise.recipes.advise.run_command", run_command)
+    files = dict.fromkeys(("none", "efsign", "dgc"), "plan.json")
+    task = Try(file=str(tmp_path / "tried.json"), plans=files)
     # Of 6 windows of 10 steps and the one before; 5 to warm up, 2 after each change.
-    assert wish.script_steps == 6 * 11 + 5 + 5 * 2
-    assert _tried(["torchrun"], tmp_path, wish, said.append) == seconds
+    assert task.script_steps == 6 * 11 + 5 + 5 * 2
+    assert _tried(["torchrun"], tmp_path, task, said.append) == seconds
     assert said == ["the script ended after 2 of 6 windows, as it has fewer than 81 steps; not tried: dgc"]
     del seconds["efsign"]
     with pytest.raises(PeerError, match="before a plan with and one without compression had 10 steps each"):
-        _tried(["torchrun"], tmp_path, wish, said.append)
+        _tried(["torchrun"], tmp_path, task, said.append)
 
 
 @pytest.mark.parametrize("optimizers", [1, 2])
 def test_forward_passes_belong_to_their_steps(optimizers):
     net = nn.Linear(4, 4)
     model = SimpleNamespace(module=net, require_backward_grad_sync=True)
-    script = _Script(AdviceWish(file="", codecs=(), warmup=100, steps=3))
+    script = _Script(Measure(file="", codecs=(), warmup=100, steps=3))
     script.begin(model)
     for _ in range(5):
         for micro in range(4):
@@ -252,7 +251,7 @@ def test_forward_passes_belong_to_their_steps(optimizers):
 
 def test_gradients_exchanged_in_every_micro_step_are_refused():
     net = nn.Linear(4, 4)
-    script = _Script(AdviceWish(file="", codecs=(), warmup=100, steps=2))
+    script = _Script(Measure(file="", codecs=(), warmup=100, steps=2))
     script.begin(SimpleNamespace(module=net, require_backward_grad_sync=True))
     for _ in range(3):
         for _ in range(2):

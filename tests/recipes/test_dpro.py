@@ -6,13 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from wirewise import plans
 from wirewise.cli.main import app
-from wirewise.recipes.dpro import gain_of_runs
 
 SCRIPT = """
 import sys
@@ -71,10 +69,3 @@ def test_a_command_that_fails_is_named_with_its_last_words(script, tmp_path):
     done = call("-o", tmp_path / "run", "--", *TORCHRUN, script, "fail")
     assert done.exit_code == 2
     assert "exit code 1" in done.output and "log.txt" in done.output
-
-
-def test_gain_and_interval_by_hand():
-    gain, (low, high) = gain_of_runs(np.array([1.0, 1.0, 1.0]), np.array([0.9, 0.8, 0.7]))
-    assert gain == pytest.approx(0.2)
-    # Student's t with two degrees of freedom: 4.303 * 0.1 / sqrt(3).
-    assert (low, high) == (pytest.approx(0.2 - 0.2484, abs=1e-4), pytest.approx(0.2 + 0.2484, abs=1e-4))

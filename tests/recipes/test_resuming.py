@@ -222,7 +222,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch, "_run", interrupt)
+    monkeypatch.setattr(launch, "run_ranks", interrupt)
     stopped = call("--resume", tmp_path)
     assert stopped.exit_code not in (0, 2)
     assert f"wirewise: stopped. Go on from the last checkpoint: wirewise run adaqp --resume {tmp_path}" in (

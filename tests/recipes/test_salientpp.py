@@ -16,10 +16,10 @@ from wirewise import lab, plans
 from wirewise.cli.main import app
 from wirewise.errors import InputError
 from wirewise.graph import load, read_graph, write_graph
-from wirewise.recipes.launch import why_it_failed
 from wirewise.recipes.salientpp import Job, prepare, run
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
+from wirewise.trials.last_words import why_it_failed
 
 GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
 
@@ -110,12 +110,14 @@ def job_of(**knobs):
 
 
 def work(rank, folders):
-    """Be a machine of one job after another."""
-    from wirewise.recipes.salientpp_worker import Machine
+    """Be a rank of one job after another."""
+    from wirewise.recipes import salientpp_worker
+    from wirewise.runtime.transport import transport_of
+    from wirewise.trials.rank import Rank
 
     for folder in folders:
         job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-        Machine(job, folder).work()
+        salientpp_worker.work(Rank(job, folder, transport_of(timeout_s=job.timeout_s)))
 
 
 @pytest.mark.dist

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,7 +13,6 @@ import torch.distributed as dist
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.full_graph import Transport
-from wirewise.runtime.transport import first_failed
 
 
 def test_messages_of_uneven_size_arrive_whole() -> None:
@@ -119,28 +119,22 @@ def test_a_patient_rank_gives_up_with_an_impatient_one(waits_in: str) -> None:
         assert "log of rank 2" in messages[rank], messages[rank]
 
 
-@pytest.mark.parametrize(
-    "waited_for, reports, first",
-    [
-        (1, {}, 1),
-        (1, {1: 2}, 2),
-        # Nobody knows which of the two silent ones it is.
-        (1, {1: None}, 1),
-        (1, {1: None, 3: 2}, 2),
-        (1, {1: 3, 3: None}, 2),
-        (None, {1: None, 3: None}, 2),
-        (None, {1: 2}, 2),
-        (None, {1: 3, 3: 1}, 2),
-        (None, {1: None}, None),
-        (None, {}, None),
-        (1, {1: 0, 2: 1, 3: 1}, 1),
-    ],
-)
-def test_who_failed_first_has_reported_nothing(
-    waited_for: int | None, reports: dict[int, int | None], first: int | None
-) -> None:
-    """Seen from rank 0 of four."""
-    assert first_failed(waited_for, reports, [1, 2, 3]) == first
+def test_every_rank_gets_the_slowest_the_sum_and_the_mean_in_the_shape_of_the_values() -> None:
+    def body(rank: int, group: Any, store: Any) -> tuple[float, list[list[float]], list[float]]:
+        transport = Transport(group, timeout_s=20, store=store)
+        seconds = float(transport.slowest(1.0 + rank, "times"))
+        nested = transport.total([[rank, 1], [0, 2 * rank]]).tolist()
+        return seconds, nested, transport.mean(np.array([rank, 4])).tolist()
+
+    found = run_ranks_as_threads(3, body)
+    assert found == [(3.0, [[3.0, 3.0], [0.0, 6.0]], [1.0, 4.0])] * 3
+
+
+def test_one_rank_is_its_own_slowest() -> None:
+    def body(rank: int, group: Any, store: Any) -> list[float]:
+        return Transport(group, store=store).slowest([0.5, 2]).tolist()
+
+    assert run_ranks_as_threads(1, body) == [[0.5, 2.0]]
 
 
 class Gone:

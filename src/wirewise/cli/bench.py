@@ -53,24 +53,19 @@ def collective(
     A time is that of the slowest rank, and the median of the calls. Bus bandwidth is as in nccl-tests: what each link
     would carry if the algorithm were the best one for links that are all alike.
     """
-    import torch.distributed as dist  # takes seconds
-
-    from wirewise.runtime.startup import start_gloo
-
     if "RANK" not in os.environ:
         raise InputError(
             "there are no ranks; start it as `wirewise lab run --hosts 4 -- -m wirewise bench collective`, or by "
             "torchrun on each host"
         )
     kind, wanted = parse_collective(asked.collective), [parse_size(size) for size in asked.sizes]
-    start_gloo(asked.timeout_s)
-    try:
-        chosen, left_out = _programs(kind, asked.programs, dist.get_world_size())
+    # Needs torch, which takes seconds to import.
+    from wirewise.trials.rank import joined
+
+    with joined(asked.timeout_s) as transport:
+        chosen, left_out = _programs(kind, asked.programs, transport.world_size)
         rows = _rows(chosen, wanted, asked.repeats, asked.timeout_s)
-    finally:
-        first = dist.get_rank() == 0
-        dist.destroy_process_group()
-    if not first:
+    if transport.rank:
         return
     write_json(json, {"collective": kind, "repeats": asked.repeats, "rows": rows, "left_out": left_out})
     if json != "-":

@@ -98,17 +98,13 @@ def _bound_s(
 
 def _measure(program: Program, size_bytes: int, asked: Comparison) -> dict[str, Any] | None:
     """What rank 0 found; None on the others."""
-    import torch.distributed as dist  # takes seconds
-
+    # Needs torch, which takes seconds to import.
     from wirewise.runtime.collective.measure import compare
-    from wirewise.runtime.startup import start_gloo
+    from wirewise.trials.rank import joined
 
-    start_gloo(asked.timeout_s)
     how = {name: getattr(asked, name) for name in ("repeats", "deterministic", "timeout_s")}
-    try:
+    with joined(asked.timeout_s):
         return compare(program, size_bytes, **how)
-    finally:
-        dist.destroy_process_group()
 
 
 def _tell(record: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from wirewise.errors import TraceError
 from wirewise.files import owns_folder
 
 if TYPE_CHECKING:
-    from wirewise.profile.launch import TraceWish
+    from wirewise.trials.inside import Record
 
 __all__ = ["app"]
 
@@ -40,12 +40,13 @@ def trace(
     json: JsonOption = None,
 ) -> None:
     """Record every rank of an unmodified training command; exit code of the command."""
-    from wirewise.profile.launch import TraceWish, find_program
+    from wirewise.trials.inside import Record
+    from wirewise.trials.start import find_program
 
     program = find_program(command[0])
-    wish = TraceWish(folder=str(out.resolve()), warmup=warmup, steps=steps or None, every=every)
+    task = Record(folder=str(out.resolve()), warmup=warmup, steps=steps or None, every=every)
     quiet = json == "-"
-    record = _record([program, *command[1:]], out, wish, sys.stderr if quiet else None)
+    record = _record([program, *command[1:]], out, task, sys.stderr if quiet else None)
     code = record["exit_code"]
     write_json(json, record)
     if not quiet:
@@ -62,14 +63,14 @@ def trace(
 
 
 @owns_folder
-def _record(argv: Sequence[str], folder: Path, wish: TraceWish, output: IO[str] | None) -> dict[str, Any]:
+def _record(argv: Sequence[str], folder: Path, task: Record, output: IO[str] | None) -> dict[str, Any]:
     """Run the command with every rank recorded into `folder`; what it left there."""
     from wirewise.lab import run_owned
-    from wirewise.profile.launch import tracing_environment
+    from wirewise.trials.inside import environment
 
     for old in folder.glob("rank-*.jsonl"):
         old.unlink()
-    code = run_owned(argv, environment=tracing_environment(wish), output=output)
+    code = run_owned(argv, environment=environment(task), output=output)
     return _recorded(folder.resolve(), code)
 
 

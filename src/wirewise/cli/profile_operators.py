@@ -36,8 +36,7 @@ def operators(
     the estimates are off.
     """
     from wirewise.planners.fusion.disco.estimator import shipped
-    from wirewise.recipes.fused_operators import accuracy, learn, seen, split
-    from wirewise.recipes.fused_samples import collect, read_samples
+    from wirewise.trials.operators import accuracy, collect, learn, read_samples, seen, split
 
     for found in collect(samples, seed=seed, structures=structures, sizes=sizes):
         if json != "-":

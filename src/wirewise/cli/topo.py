@@ -110,21 +110,17 @@ def probe(
     json: JsonOption = None,
 ) -> None:
     """Measure latency and rate between all ranks of a running group; start it by torchrun or `wirewise lab run`."""
-    import torch.distributed as dist  # takes seconds
-
-    from wirewise.profile.pairs import probe_topology
-    from wirewise.runtime.startup import start_gloo
-
     if "RANK" not in os.environ:
         raise InputError(
             "no ranks to measure between; start it as `torchrun ... -m wirewise topo probe -o FILE` on each host"
         )
-    start_gloo(_TIMEOUT_S)
-    try:
-        found, first = probe_topology(name), dist.get_rank() == 0
-    finally:
-        dist.destroy_process_group()
-    if not first:
+    # Both need torch, which takes seconds to import.
+    from wirewise.profile.pairs import probe_topology
+    from wirewise.trials.rank import joined
+
+    with joined(_TIMEOUT_S) as transport:
+        found = probe_topology(name)
+    if transport.rank:
         return
     if out is not None:
         topology.save(found, out)

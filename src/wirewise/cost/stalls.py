@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.cost.intervals import percentiles95
 from wirewise.errors import InputError
 
 __all__ = ["COMPONENTS", "Amount", "DataTimes", "StashTimes", "decompose", "fetch_rate", "stash_formulas"]
@@ -53,12 +54,12 @@ def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) 
     chain = _chain(runs)
     draws = _resampled(runs, np.random.default_rng(seed))
     means = {name: float(np.median([repeat.mean() for repeat in runs[name]])) for name in runs}
-    found = {"total": _amount(means["whole"], draws["whole"])}
+    found = {"total": Amount(means["whole"], percentiles95(draws["whole"]))}
     for name, after, before in chain:
         value, drawn = means[after], draws[after]
         if before is not None:
             value, drawn = value - means[before], drawn - draws[before]
-        found[name] = _amount(value, drawn)
+        found[name] = Amount(value, percentiles95(drawn))
     for name in COMPONENTS:
         found.setdefault(name, Amount(0.0, (0.0, 0.0)))
     return found
@@ -104,11 +105,6 @@ def _block_means(series: NDArray[np.float64], slots: int, rng: np.random.Generat
     starts = rng.integers(len(series), size=(_RESAMPLES, slots, -(-len(series) // length)))
     means: NDArray[np.float64] = blocks[starts].mean(axis=2)
     return means
-
-
-def _amount(value: float, drawn: NDArray[np.float64]) -> Amount:
-    low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
-    return Amount(value, (low, high))
 
 
 class StashTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from wirewise.codec.gradients import GradientCodec, Segments, make
@@ -23,9 +22,12 @@ from wirewise.errors import InputError
 from wirewise.profile.rounds import Bench, Ranks, collective_times, concurrent_times, rising
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
-__all__ = ["GradientWatch", "gradient_trace", "measure_costs"]
+__all__ = ["GradientWatch", "gradient_trace", "measure_costs", "measure_costs_of"]
 
 _SIZES = tuple(4**k for k in range(4, 11))
+_KNOTS = 8
+"""Sizes at which codecs are measured for a trace."""
+_SMALLEST = 64
 
 
 def measure_costs(
@@ -79,6 +81,27 @@ def measure_costs(
         ranks=transport.world_size,
         schemes=collective_times(bench, gradient_bytes, payload_bytes, where),
         concurrent=concurrent_times(bench, gradient_bytes, where),
+    )
+
+
+def measure_costs_of(
+    trace: GradientTrace,
+    transport: Ranks,
+    codecs: Sequence[str],
+    *,
+    ratio: float = 0.01,
+    device: torch.device | str | None = None,
+) -> GradientCosts:
+    """Costs of groups of these gradients, from the smallest one to all of them; arguments as `measure_costs`."""
+    sizes = [tensor.elements for tensor in trace.tensors]
+    low, high = max(min(sizes), _SMALLEST), max(sum(sizes), 2 * _SMALLEST)
+    return measure_costs(
+        transport,
+        codecs,
+        sizes=np.geomspace(low, high, _KNOTS).astype(int).tolist(),
+        ratio=ratio,
+        device=device,
+        tensor_elements=max(sum(sizes) // len(sizes), 1),
     )
 
 
@@ -316,11 +339,11 @@ def _median(
     for own in seen:
         for at_s, name in own.ready:
             since[name].append(at_s - own.ended_s)
-    ready = torch.tensor([np.median(since[name]) for name in trained], dtype=torch.float64)
+    ready = np.array([np.median(since[name]) for name in trained])
     if transport is not None:
-        transport.all_reduce(ready, "the exchange of measured times", dist.ReduceOp.MAX)
-    order = np.argsort(ready.numpy(), kind="stable")
-    gaps = np.diff(ready.numpy()[order], prepend=0.0)
+        ready = transport.slowest(ready)
+    order = np.argsort(ready, kind="stable")
+    gaps = np.diff(ready[order], prepend=0.0)
     names = list(trained)
     tensors = [
         GradientTensor(name=names[i], elements=trained[names[i]].numel(), gap_us=max(0.0, 1e6 * float(gap)))

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Bench", "Knots", "Ranks", "collective_times", "concurrent_times", "rising"]
 
@@ -41,8 +40,8 @@ class Ranks(Protocol):
     group: Any
     world_size: int
 
-    def all_reduce(self, tensor: Tensor, what: str, op: Any = None) -> None:
-        """Sum, or what `op` says, over all ranks, in place."""
+    def slowest(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Largest value of any rank, place by place."""
 
     def barrier(self, what: str) -> None:
         """Wait for all ranks."""
@@ -59,15 +58,15 @@ class Bench:
 
     def rounds(self, action: Callable[[], object], what: str) -> float:
         """Median seconds of the slowest rank, after a round that does not count."""
-        first = self._slowest([self._once(action, 1, what)])[0]
+        first = float(self.transport.slowest(self._once(action, 1, what)))
         count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_ROUNDS))
-        return float(np.median(self._slowest([self._once(action, 1, what) for _ in range(count)])))
+        return float(np.median(self.transport.slowest([self._once(action, 1, what) for _ in range(count)])))
 
     def series(self, action: Callable[[], object], what: str) -> float:
         """Seconds of each of some that follow each other, on the slowest rank, after one that does not count."""
-        first = self._slowest([self._once(action, 1, what)])[0]
+        first = float(self.transport.slowest(self._once(action, 1, what)))
         count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_SERIES))
-        return self._slowest([self._once(action, count, what)])[0] / count
+        return float(self.transport.slowest(self._once(action, count, what))) / count
 
     def _once(self, action: Callable[[], object], count: int, what: str) -> float:
         self.transport.barrier(what)
@@ -76,11 +75,6 @@ class Bench:
         for _ in range(count):
             action()
         return time.perf_counter() - start_s
-
-    def _slowest(self, seconds: list[float]) -> list[float]:
-        both = torch.tensor(seconds, dtype=torch.float64)
-        self.transport.all_reduce(both, "the exchange of measured times", dist.ReduceOp.MAX)
-        return both.tolist()
 
 
 def collective_times(

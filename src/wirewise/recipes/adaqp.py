@@ -21,12 +21,13 @@ import msgspec
 import numpy as np
 
 from wirewise import graph, plans, units
-from wirewise.files import atomic_file, owns_folder
+from wirewise.files import owns_folder, write_json
 from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
 from wirewise.report.series import SMOOTHING, WARM_UP
 from wirewise.results import EpochRecord, ModeResult, RunResult
 from wirewise.topology import processor
+from wirewise.trials.start import choose_network
 
 __all__ = ["Progress", "run", "saved_plan"]
 
@@ -68,7 +69,8 @@ def run(job: Job, folder: Path, progress: Progress, *, resume: bool = False) -> 
     facts = (
         partition_facts(graph.read_meta(folder / "parts")) if resume else prepare_parts(job, folder, progress)
     )
-    job, more = launch.choose_network(job)
+    network, more = choose_network(job.network)
+    job = msgspec.structs.replace(job, network=network)
     notes += more
     if job.network == "lab" and job.links:
         other = ", ".join(f"host {host} at {rate}" for host, rate in sorted(job.links.items()))
@@ -81,8 +83,7 @@ def run(job: Job, folder: Path, progress: Progress, *, resume: bool = False) -> 
     finally:
         progress.finish()
     result = summarize(job, facts, outcome, notes)
-    with atomic_file(folder / "result.json") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(result)))
+    write_json(folder / "result.json", result)
     return result
 
 

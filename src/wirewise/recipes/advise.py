@@ -15,8 +15,7 @@ from wirewise.codec.gradients import CODECS
 from wirewise.cost.gradients import GradientCosts
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PeerError
-from wirewise.files import atomic_file, make_folder, owns_folder
-from wirewise.lab import run_owned
+from wirewise.files import make_folder, owns_folder, write_json
 from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
     CompressionProblem,
@@ -31,12 +30,11 @@ from wirewise.planners.fusion.cupcake import (
 )
 from wirewise.planners.fusion.cupcake.break_even import break_even, gain
 from wirewise.plans import FusionPlan
-from wirewise.profile.launch import environment, find_program, last_words
-from wirewise.recipes import advise_trial, advise_worker
-from wirewise.recipes.advise_trial import TrialWish
-from wirewise.recipes.advise_worker import AdviceWish, Advised
 from wirewise.recipes.cupcake_job import options_of
 from wirewise.recipes.scripts import AdviceOptions
+from wirewise.trials.inside import Measure, Try, environment, measuring, trying
+from wirewise.trials.inside.measuring import Advised
+from wirewise.trials.start import run_command
 
 __all__ = ["Advice", "advise", "advise_on"]
 
@@ -57,15 +55,15 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     gradient_bytes: int
     measured_step_s: float
-    """Of the command as it is."""
+    """Step of the command as it is."""
     predicted_ddp_s: float
-    """The same, predicted with buckets of 25 MiB."""
+    """Predicted step of the command as it is, with buckets of 25 MiB."""
     prediction_error: float
     """`predicted_ddp_s` / `measured_step_s` - 1."""
     predicted_plain_s: float
-    """Of the best buckets without compression."""
+    """Predicted step of the best buckets without compression."""
     predicted_step_s: float
-    """Of the best plan that may compress."""
+    """Predicted step of the best plan that may compress."""
     lower_bound_s: float
     gain: float
     """Share of the best uncompressed step that compressing saves, predicted."""
@@ -76,9 +74,9 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     tried."""
     compress: bool
     latency_s: float
-    """Of an all-reduce, fitted to measured ones."""
+    """Latency of an all-reduce, fitted to measured ones."""
     bandwidth_bytes_per_s: float
-    """Of each rank, fitted to measured all-reduces."""
+    """Bandwidth of each rank, fitted to measured all-reduces."""
     break_even_bytes_per_s: float | None
     """Bandwidth below which compressing pays; None: at none."""
     plan: str
@@ -115,7 +113,7 @@ def advise(
         raise InputError(f"unknown gradient codec {unknown[0]!r}; expected some of: {', '.join(CODECS)}")
     make_folder(folder)
     say(f"running the command as it is for {warmup + steps} steps")
-    found = _measured(command, folder, AdviceWish(
+    found = _measured(command, folder, Measure(
         file=str((folder / "measured.json").resolve()), codecs=codecs, ratio=asked.ratio, steps=steps, warmup=warmup
     ))  # fmt: skip
     say("planning")
@@ -123,20 +121,23 @@ def advise(
         return advise_on(found, folder, codecs)
 
     def measure(tried: Mapping[str, FusionPlan]) -> dict[str, float]:
-        wish = TrialWish(
+        files = {name: (folder / f"tried-{name}.json").resolve() for name in tried}
+        for name, plan in tried.items():
+            plans.save(plan, files[name])
+        task = Try(
             file=str((folder / "tried.json").resolve()),
-            plans=dict(tried),
+            plans={name: str(file) for name, file in files.items()},
             options={codec: options_of(codec, asked.ratio) for codec in codecs},
             windows=asked.trials,
             steps=max(steps // asked.trials, 1),
             warmup=warmup,
         )
         say(
-            f"running the command under {len(tried)} plans in turns ({', '.join(tried)}): {wish.script_steps} steps, "
-            f"about {found.step_s * wish.script_steps:.0f} s and the start; a shorter script tries what it can"
+            f"running the command under {len(tried)} plans in turns ({', '.join(tried)}): {task.script_steps} steps, "
+            f"about {found.step_s * task.script_steps:.0f} s and the start; a shorter script tries what it can"
         )
         try:
-            return _tried(command, folder, wish, say)
+            return _tried(command, folder, task, say)
         except PeerError as error:
             say(f"the advice is as predicted, as plans could not be tried: {error}")
             return {}
@@ -144,55 +145,28 @@ def advise(
     return advise_on(found, folder, codecs, measure)
 
 
-def _measured(command: Sequence[str], folder: Path, wish: AdviceWish) -> Advised:
-    entry = {advise_worker.ENTRY: {advise_worker.VARIABLE: msgspec.json.encode(wish).decode()}}
-    what = f"{wish.warmup + wish.steps + 1} steps of a model in DistributedDataParallel"
-    return advise_worker.read(_started(command, entry, folder / "log.txt", Path(wish.file), what))
+def _measured(command: Sequence[str], folder: Path, task: Measure) -> Advised:
+    what = f"{task.warmup + task.steps + 1} steps of a model in DistributedDataParallel"
+    run_command(command, folder / "log.txt", environment(task), result=Path(task.file), what=what)
+    return measuring.read(task.file)
 
 
-def _tried(
-    command: Sequence[str], folder: Path, wish: TrialWish, say: Callable[[str], None]
-) -> dict[str, float]:
-    # Plans of large models are longer than a variable of the environment may be.
-    asked = (folder / "trial.json").resolve()
-    with atomic_file(asked) as file:
-        file.write(msgspec.json.encode(wish))
-    entry = {advise_trial.ENTRY: {advise_trial.VARIABLE: str(asked)}}
-    what = f"the first of {len(wish.order)} windows of {wish.steps} steps"
-    found = advise_trial.read(_started(command, entry, folder / "trial-log.txt", Path(wish.file), what))
-    if found.windows < len(wish.order):
-        left = [name for name in wish.plans if name not in found.steps_s]
+def _tried(command: Sequence[str], folder: Path, task: Try, say: Callable[[str], None]) -> dict[str, float]:
+    what = f"the first of {len(task.order)} windows of {task.steps} steps"
+    run_command(command, folder / "trial-log.txt", environment(task), result=Path(task.file), what=what)
+    found = trying.read(task.file)
+    if found.windows < len(task.order):
+        left = [name for name in task.plans if name not in found.steps_s]
         say(
-            f"the script ended after {found.windows} of {len(wish.order)} windows, as it has fewer than "
-            f"{wish.script_steps} steps{'; not tried: ' + ', '.join(left) if left else ''}"
+            f"the script ended after {found.windows} of {len(task.order)} windows, as it has fewer than "
+            f"{task.script_steps} steps{'; not tried: ' + ', '.join(left) if left else ''}"
         )
-    if "none" not in found.steps_s or len(found.steps_s) < min(2, len(wish.plans)):
+    if "none" not in found.steps_s or len(found.steps_s) < min(2, len(task.plans)):
         raise PeerError(
-            f"the script ended before a plan with and one without compression had {wish.steps} steps each; give it "
+            f"the script ended before a plan with and one without compression had {task.steps} steps each; give it "
             "more steps, or ask for fewer with --steps and --warmup"
         )
     return found.steps_s
-
-
-def _started(
-    command: Sequence[str], entry: Mapping[str, Mapping[str, str]], log: Path, result: Path, what: str
-) -> Path:
-    """Run the command until its ranks have written the result, which is returned; `what` says what comes before."""
-    result.unlink(missing_ok=True)
-    with log.open("wb") as file:
-        exit_code = run_owned(
-            [find_program(command[0]), *command[1:]],
-            environment=environment(entry),
-            silent=True,
-            output=file,
-            errors=file,
-        )
-    if exit_code or not result.exists():
-        raise PeerError(
-            f"the command ended with exit code {exit_code} before {what}; its log is {log}, and ends:\n"
-            f"{last_words(log)}"
-        )
-    return result
 
 
 def advise_on(
@@ -255,8 +229,7 @@ def advise_on(
         plan=str(path),
         lines=_lines(path, taken, found.costs.ratio) if verdict in ("compress", "regroup") else (),
     )
-    with atomic_file(folder / "advice.json") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(advice)))
+    write_json(folder / "advice.json", advice)
     return advice
 
 
@@ -282,7 +255,7 @@ def _line(costs: GradientCosts) -> tuple[float, float]:
 
 
 def _break_even(found: Advised, latency_s: float, codecs: Sequence[str]) -> float | None:
-    """With what a collective costs here beside its bytes, and links of any rate."""
+    """Break-even over links of any rate, with what a collective costs here beside its bytes."""
     costs = msgspec.structs.replace(found.costs, launch_s=latency_s, latency_s=0.0, schemes={}, concurrent=())
 
     def problem_of(bandwidth_bytes_per_s: float) -> CompressionProblem:

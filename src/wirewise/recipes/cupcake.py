@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 
 from wirewise.decoding import decode_json
-from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.files import make_folder, owns_folder, write_json
 from wirewise.recipes.cupcake_job import COSTS_FILE, Job
-from wirewise.recipes.launch import in_lab
 from wirewise.results import CompressionRun
 from wirewise.trace.gradients import read_gradient_trace
+from wirewise.trials.folder import JOB
+from wirewise.trials.start import open_network, run_ranks
 
 __all__ = ["Job", "make_job", "run"]
 
@@ -48,10 +49,10 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
     """Carry out the plans of a job, a rank on each host of a lab.
 
     Args:
-        job: What.
+        job: Settings of the run.
         folder: Takes the job, the measured costs and gradients, the plans, logs and the result; costs that lie there
             are used again if they are of the same job but for its plans.
-        say: Hears what goes on.
+        say: Called with messages on the progress.
 
     Raises:
         LabError: No lab can be built here.
@@ -59,16 +60,16 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
     """
     make_folder(folder)
     _keep_costs(job, folder)
-    with atomic_file(folder / "job.json") as file:
-        file.write(msgspec.json.encode(job))
-    outcome = in_lab("wirewise.recipes.cupcake_worker", folder, job.hosts, job.link, say)
-    return decode_json(outcome, CompressionRun)
+    write_json(folder / JOB, job)
+    with open_network("lab", job.hosts, job.link) as network:
+        worker = "wirewise.recipes.cupcake_worker"
+        return run_ranks(worker, folder, CompressionRun, network=network, ranks=job.hosts, log=say)
 
 
 def _keep_costs(job: Job, folder: Path) -> None:
     """Remove costs that were measured for another job."""
     try:
-        before = decode_json((folder / "job.json").read_bytes(), Job)
+        before = decode_json((folder / JOB).read_bytes(), Job)
     except (OSError, msgspec.MsgspecError):
         before = None
     same = before is not None and all(

@@ -8,29 +8,24 @@ plans, from which `wirewise sim` predicts the same steps.
 
 from __future__ import annotations
 
-import datetime
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from wirewise.cost.gradients import GradientCosts
-from wirewise.files import atomic_file
+from wirewise.files import write_json
 from wirewise.lab import interface_bytes
 from wirewise.lab.replayed import ReplayedModel
 from wirewise.planners.fusion.cupcake import fastest
 from wirewise.plans import Bucket, FusionPlan, save
-from wirewise.profile.ending import end_process
-from wirewise.profile.gradients import gradient_trace, measure_costs
-from wirewise.recipes.cupcake_contention import measure_delays
+from wirewise.profile.gradients import gradient_trace, measure_costs_of
 from wirewise.recipes.cupcake_job import (
     COSTS_FILE,
     TRACE_FILE,
@@ -42,42 +37,33 @@ from wirewise.recipes.cupcake_job import (
     options_of,
     plan_file,
 )
-from wirewise.recipes.launch import SAYS
 from wirewise.results import CompressionRun, PlanRecord
-from wirewise.runtime import full_graph
-from wirewise.runtime.data_parallel import DataParallel, parallel, transport_of
+from wirewise.runtime.data_parallel import DataParallel, parallel
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.transport import Transport
+from wirewise.trials.contention import measure_delays
+from wirewise.trials.rank import Rank, main
+from wirewise.trials.windows import turns
 
-__all__ = ["main"]
-
-_KNOTS = 8
-"""Sizes at which codecs are measured."""
-_SMALLEST = 64
+__all__ = ["work"]
 
 
-def main(path: str) -> None:
-    """Be the rank that the environment names."""
-    torch.set_num_threads(1)
-    full_graph.keep_freed_memory()
-    folder = Path(path)
-    job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=job.timeout_s))
-    try:
-        _Rank(job, folder, transport_of(timeout_s=job.timeout_s)).work()
-    finally:
-        dist.destroy_process_group()
+def work(rank: Rank[Job]) -> None:
+    """Measure, plan, carry out the plans and write what they took."""
+    _Training(rank).run()
 
 
-class _Rank:
-    def __init__(self, job: Job, folder: Path, transport: Transport) -> None:
-        self.job, self.folder, self.transport = job, folder, transport
-        self.model = ReplayedModel(job.trace, forward_share=job.forward_share, seed=transport.rank)
+class _Training:
+    """The replayed model of one rank."""
+
+    def __init__(self, rank: Rank[Job]) -> None:
+        self.rank, self.job, self.folder, self.transport = rank, rank.job, rank.folder, rank.transport
+        job = rank.job
+        self.model = ReplayedModel(job.trace, forward_share=job.forward_share, seed=self.transport.rank)
         # The steps of an accelerator's optimizer are slept with the forward pass; this one is there to be waited in.
         self.optimizer = torch.optim.SGD([min(self.model.parameters(), key=torch.numel)], lr=0.0)
         self.x = torch.ones(1, requires_grad=True)
 
-    def work(self) -> None:
+    def run(self) -> None:
         """Measure, plan, carry out, write."""
         options = {codec: options_of(codec, self.job.ratio) for codec in self.job.codecs}
         names, size_bytes = zip(*((t.name, 4 * t.elements) for t in self.job.trace.tensors), strict=True)
@@ -89,29 +75,29 @@ class _Rank:
                 buckets=(Bucket(parameters=names, size_bytes=sum(size_bytes)),),
             ),
             self.optimizer,
+            self.transport,
             compression=Compression(options=options),
             timeout_s=self.job.timeout_s,
         )
         found = self._measure(wrapped)
-        made = make_plans(self.job, found) if self.transport.rank == 0 else {}
+        made = make_plans(self.job, found) if self.rank.first else {}
         if self.job.trials:
             made |= self._try(wrapped, found)
-        plans = self._from_first({name: plan for name, (plan, _) in made.items()}, dict[str, FusionPlan])
+        own = {name: plan for name, (plan, _) in made.items()}
+        plans = self.rank.from_first(own, dict[str, FusionPlan])
         steps, sent, accounts = self._carry_out(wrapped, plans, self.job.rounds)
-        if self.transport.rank:
+        if not self.rank.first:
             return
-        with atomic_file(self.folder / TRACE_FILE) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(found.trace)))
+        write_json(self.folder / TRACE_FILE, found.trace)
         records = {}
         for name, (plan, problem) in made.items():
             save(plan, plan_file(self.folder, name))
             groups = groups_of(plan, problem, self.job.ratio, accounts[name])
             records[name] = _record(plan, groups, steps[name], sent[name])
-        with atomic_file(self.folder / "outcome.json") as file:
-            file.write(msgspec.json.encode(self._result(found, records)))
+        self.rank.outcome(self._result(found, records))
 
     def _measure(self, wrapped: DataParallel) -> Measured:
-        self._say("tracing the gradients of a job that sends nothing")
+        self.rank.log("tracing the gradients of a job that sends nothing")
         seconds: list[float] = []
 
         def step() -> None:
@@ -124,36 +110,26 @@ class _Rank:
 
         trace = gradient_trace(self.model, step, steps=self.job.trace_steps, transport=self.transport)
         backward_s = 1e-6 * sum(t.gap_us for t in trace.tensors)
-        whole = torch.tensor([statistics.median(seconds[-self.job.trace_steps :])], dtype=torch.float64)
-        self.transport.all_reduce(whole, "the exchange of measured times", dist.ReduceOp.MAX)
-        return Measured(trace, max(float(whole) - backward_s, 0.0), self._costs(wrapped))
+        whole_s = float(self.transport.slowest(statistics.median(seconds[-self.job.trace_steps :])))
+        return Measured(trace, max(whole_s - backward_s, 0.0), self._costs(wrapped))
 
     def _costs(self, wrapped: DataParallel) -> GradientCosts:
         kept = self.folder / COSTS_FILE
-        found = self._from_first(
+        found = self.rank.from_first(
             msgspec.json.decode(kept.read_bytes(), type=GradientCosts)
-            if self.transport.rank == 0 and kept.exists()
+            if self.rank.first and kept.exists()
             else None,
             GradientCosts | None,
         )
         if found is not None and set(self.job.codecs) <= set(found.codecs):
-            self._say("costs of codecs and collectives are those of costs.json")
+            self.rank.log("costs of codecs and collectives are those of costs.json")
             return found
-        self._say(f"measuring codecs ({', '.join(self.job.codecs) or 'none'}) and collectives")
-        sizes = [t.elements for t in self.job.trace.tensors]
-        low, high = max(min(sizes), _SMALLEST), max(sum(sizes), 2 * _SMALLEST)
-        found = measure_costs(
-            self.transport,
-            self.job.codecs,
-            sizes=np.unique(np.geomspace(low, high, _KNOTS).astype(int)).tolist(),
-            ratio=self.job.ratio,
-            tensor_elements=max(sum(sizes) // len(sizes), 1),
-        )
+        self.rank.log(f"measuring codecs ({', '.join(self.job.codecs) or 'none'}) and collectives")
+        found = measure_costs_of(self.job.trace, self.transport, self.job.codecs, ratio=self.job.ratio)
         delays = measure_delays(found, self.transport, partial(self._backward_beside, wrapped))
         found = msgspec.structs.replace(found, delays=delays)
-        if self.transport.rank == 0:
-            with atomic_file(kept) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(found)))
+        if self.rank.first:
+            write_json(kept, found)
         return found
 
     def _backward_beside(self, wrapped: DataParallel, begin: Callable[[], object]) -> float:
@@ -170,42 +146,40 @@ class _Rank:
 
     def _try(self, wrapped: DataParallel, found: Measured) -> dict[str, Any]:
         """On rank 0: the fastest of the finalists for each plan that has some, and the problem that it answers."""
-        made = make_finalists(self.job, found) if self.transport.rank == 0 else {}
+        made = make_finalists(self.job, found) if self.rank.first else {}
         tried = {name: {way: plan for way, (plan, _) in own.items()} for name, own in made.items()}
         chosen = {}
-        for name, plans in self._from_first(tried, dict[str, dict[str, FusionPlan]]).items():
+        for name, plans in self.rank.from_first(tried, dict[str, dict[str, FusionPlan]]).items():
             steps, _, _ = self._carry_out(wrapped, plans, self.job.trials)
             medians = {way: statistics.median(seconds) for way, seconds in steps.items()}
             way = fastest(plans, medians, self.job.least_gain)
-            self._say(f"{way} is taken after {self.job.trials} windows")
-            if self.transport.rank == 0:
+            self.rank.log(f"{way} is taken after {self.job.trials} windows")
+            if self.rank.first:
                 chosen[name] = made[name][way]
         return chosen
 
     def _carry_out(
         self, wrapped: DataParallel, plans: dict[str, FusionPlan], rounds: int
     ) -> tuple[Any, Any, Any]:
-        """By plan: seconds of each step on the slowest rank, bytes a host sent in a step, times of groups."""
+        """Seconds of each step on the slowest rank, bytes a host sent in a step, and times of groups, by plan."""
         steps: dict[str, list[float]] = {name: [] for name in plans}
         sent: dict[str, list[float]] = {name: [] for name in plans}
         accounts: dict[str, list[Any]] = {name: [] for name in plans}
-        for number in range(rounds):
-            # As ABBA, so that a slow drift of the machine favours none.
-            for name in sorted(plans, key=list(plans).index, reverse=number % 2 == 1):
-                wrapped.use(plans[name])
-                for _ in range(self.job.warmup):
-                    self._timed(wrapped)
-                before = interface_bytes()
-                for _ in range(self.job.steps):
-                    steps[name].append(self._timed(wrapped))
-                    accounts[name].append(_times(wrapped.reducer.account()))
-                after = interface_bytes()
-                if before and after:
-                    sent[name].append((after - before).tx_bytes / self.job.steps)
-                self._say(
-                    f"{name}, window {number + 1} of {rounds}: "
-                    f"{1e3 * statistics.median(steps[name][-self.job.steps :]):.1f} ms a step"
-                )
+        for number, name in turns(list(plans), rounds):
+            wrapped.use(plans[name])
+            for _ in range(self.job.warmup):
+                self._timed(wrapped)
+            before = interface_bytes()
+            for _ in range(self.job.steps):
+                steps[name].append(self._timed(wrapped))
+                accounts[name].append(_times(wrapped.reducer.account()))
+            after = interface_bytes()
+            if before and after:
+                sent[name].append((after - before).tx_bytes / self.job.steps)
+            self.rank.log(
+                f"{name}, window {number + 1} of {rounds}: "
+                f"{1e3 * statistics.median(steps[name][-self.job.steps :]):.1f} ms a step"
+            )
         self.transport.barrier("the end of the last step")
         return self._slowest(steps), self._mean(sent), self._slowest_groups(accounts)
 
@@ -218,30 +192,19 @@ class _Rank:
         return time.perf_counter() - start_s
 
     def _slowest(self, seconds: dict[str, list[float]]) -> dict[str, list[float]]:
-        return {name: self._reduced(own, dist.ReduceOp.MAX) for name, own in seconds.items()}
+        return {name: self.transport.slowest(own).tolist() for name, own in seconds.items()}
 
     def _mean(self, sent: dict[str, list[float]]) -> dict[str, int | None]:
         return {
-            name: round(statistics.mean(self._reduced(own)) / self.transport.world_size) if own else None
-            for name, own in sent.items()
+            name: round(float(self.transport.mean(own).mean())) if own else None for name, own in sent.items()
         }
 
     def _slowest_groups(self, accounts: dict[str, list[Any]]) -> dict[str, Any]:
         """[groups, 3] seconds: medians over steps of the slowest rank; None where torch's all-reduce does all."""
         return {
-            name: np.median(self._reduced(own, dist.ReduceOp.MAX), axis=0).tolist() if own[0] else None
+            name: np.median(self.transport.slowest(own), axis=0).tolist() if own[0] else None
             for name, own in accounts.items()
         }
-
-    def _reduced(self, values: Any, op: Any = dist.ReduceOp.SUM) -> Any:
-        both = torch.tensor(values, dtype=torch.float64)
-        self.transport.all_reduce(both, "the exchange of measured times", op)
-        return both.tolist()
-
-    def _from_first(self, value: Any, kind: Any) -> Any:
-        """What rank 0 has, on all ranks."""
-        text = self.transport.from_first(msgspec.json.encode(value), "what rank 0 decided")
-        return msgspec.json.decode(text, type=kind)
 
     def _result(self, found: Measured, records: dict[str, PlanRecord]) -> CompressionRun:
         job = self.job
@@ -261,11 +224,6 @@ class _Rank:
             plans=records,
             fastest=min(records, key=lambda name: records[name].step_s),
         )
-
-    def _say(self, text: str) -> None:
-        if self.transport.rank == 0:
-            sys.stdout.write(f"{SAYS}{text}\n")
-            sys.stdout.flush()
 
 
 def _times(account: list[dict[str, Any]]) -> list[list[float]]:
@@ -287,5 +245,4 @@ def _record(plan: FusionPlan, groups: Any, seconds: list[float], sent: int | Non
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
-    end_process()
+    main(Job, work, sys.argv[1])

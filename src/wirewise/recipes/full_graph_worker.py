@@ -1,69 +1,40 @@
-"""One worker of a full-graph run: `torchrun ... -m wirewise.recipes.full_graph_worker JOB.json [START]`.
+"""One rank of a full-graph run: `-m wirewise.recipes.full_graph_worker FOLDER [START]`.
 
-It reads its part, trains every mode in turns and lets rank 0 write what all ranks measured next to the job
-file:
+It reads FOLDER/job.json and its part, trains every mode in turns and lets rank 0 write what all ranks measured:
 `events.jsonl` while training and `outcome.json` at the end. START is a JSON object: the epoch of the checkpoint that
 a mode goes on from; the events of the epochs before are then in `events.jsonl` already.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 
 from wirewise import graph, plans
-from wirewise.files import atomic_file
 from wirewise.lab import interface_bytes
-from wirewise.profile.ending import end_process
 from wirewise.recipes import resuming
 from wirewise.recipes.job import Event, Job, ModeOutcome, Outcome
 from wirewise.results import EpochRecord
 from wirewise.runtime import full_graph
+from wirewise.trials.rank import Rank, main
 
-__all__ = ["main"]
+__all__ = ["work"]
 
 
-def main(path: str, start: str = "{}") -> None:
-    """Run the job of `path` as the rank that the environment names, from the checkpoints that `start` names."""
-    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
-    full_graph.keep_freed_memory()
+def work(rank: Rank[Job], start: Mapping[str, int]) -> None:
+    """Train every mode, from the epochs of the checkpoints that `start` names."""
+    job, folder, transport = rank.job, rank.folder, rank.transport
+    device = torch.device("cpu")
+    if job.device == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
     full_graph.warm()
-    folder = Path(path).parent
-    job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
-    device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if job.device == "cuda" else torch.device("cpu")
-    )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    timeout = datetime.timedelta(seconds=job.timeout_s)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
-    try:
-        transport = full_graph.Transport(
-            dist.distributed_c10d._get_default_group(),
-            timeout_s=job.timeout_s,
-            store=dist.distributed_c10d._get_default_store(),
-        )
-        _train(job, folder, transport, device, msgspec.json.decode(start, type=dict[str, int]))
-        transport.close()
-    finally:
-        dist.destroy_process_group()
-
-
-def _train(
-    job: Job,
-    folder: Path,
-    transport: full_graph.Transport,
-    device: torch.device,
-    start: Mapping[str, int],
-) -> None:
     before = full_graph.resident_bytes()
     part = graph.load_part(folder / "parts", transport.rank, transport.world_size)
     tensors = full_graph.PartTensors(part, device=device)
@@ -84,7 +55,7 @@ def _train(
         for i, name in enumerate(job.modes)
     }
     before_stop = _restore(folder, trainers, start)
-    with _Events(folder, transport.rank) as events:
+    with _Events(rank) as events:
         trained = full_graph.train_in_turns(
             trainers,
             job.epochs,
@@ -102,11 +73,11 @@ def _train(
     for name, trainer in trainers.items():
         if trainer.mode.traced:
             plan = trainer.bits.current_plan()
-            if transport.rank == 0:
+            if rank.first:
                 plans.save(plan, folder / f"plan-{name}.json")
         trainer.close()
-    if transport.rank == 0:
-        outcome = Outcome(
+    rank.outcome(
+        Outcome(
             modes={
                 name: ModeOutcome(
                     records=t.records, kernel_bytes=t.kernel_bytes, accuracy=max(t.best[1], 0.0)
@@ -116,8 +87,7 @@ def _train(
             peak_memory_bytes=peak,
             memory_model_bytes=model,
         )
-        with atomic_file(folder / "outcome.json") as file:
-            file.write(msgspec.json.encode(outcome))
+    )
 
 
 def _restore(
@@ -162,10 +132,11 @@ def _host_bytes() -> int | None:
 
 
 class _Events:
-    """Rank 0's line-by-line news of finished epochs."""
+    """News of finished epochs: rank 0 reports them, and keeps them for a run that goes on from a checkpoint."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file: Any = (folder / "events.jsonl").open("ab") if rank == 0 else None
+    def __init__(self, rank: Rank[Job]) -> None:
+        self._rank = rank
+        self._file: Any = (rank.folder / "events.jsonl").open("ab") if rank.first else None
 
     def __enter__(self) -> _Events:
         return self
@@ -175,9 +146,11 @@ class _Events:
             self._file.close()
 
     def write(self, mode: str, record: EpochRecord) -> None:
+        event = Event(mode=mode, record=record)
         if self._file is not None:
-            self._file.write(msgspec.json.encode(Event(mode=mode, record=record)) + b"\n")
+            self._file.write(msgspec.json.encode(event) + b"\n")
             self._file.flush()
+        self._rank.report(event)
 
     def sync(self) -> None:
         """Return when all events are on disk."""
@@ -205,5 +178,9 @@ class _Checkpoints:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
-    end_process()
+    main(
+        Job,
+        partial(work, start=msgspec.json.decode(sys.argv[2] if sys.argv[2:] else "{}", type=dict[str, int])),
+        sys.argv[1],
+        backend=lambda job: "nccl" if job.device == "cuda" else "gloo",
+    )

@@ -6,37 +6,30 @@ INFOCOM 2022. Links, TCP and bytes are real; executions are emulated: a task sle
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
-
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
+from typing import cast
 
 from wirewise import options as opt
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.files import make_folder, owns_folder, write_json
 from wirewise.planners.placement import PlacementProblem
 from wirewise.planners.placement import plan as make_plan
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
 from wirewise.recipes.gnn_tasks_job import Wish, host_names
-from wirewise.recipes.launch import in_lab
 from wirewise.results import PlacementRecord, PlacementRun
 from wirewise.runtime.flows import ORDERS
-from wirewise.sim.flows import FlowRun, FlowSimulator
+from wirewise.sim.flows.measured import Compared, OpTimes, compare_plan
 from wirewise.topology import lab_hosts
 from wirewise.trace.tasks import KINDS, TaskSet
+from wirewise.trials.folder import JOB
+from wirewise.trials.start import open_network, run_ranks
 
 __all__ = [
     "PAYLOAD_SHARE",
-    "Compared",
     "Job",
-    "LineTimes",
-    "OpTimes",
     "Wish",
     "lab_links",
     "lab_problem",
@@ -47,8 +40,8 @@ __all__ = [
 ]
 
 PAYLOAD_SHARE = 0.9
-"""Of a link's rate that hosts use both ways at once: less than `TCP_PAYLOAD`, as acknowledgements of the other way take
-0.02, and what is left keeps queues short."""
+"""Share of a link's rate that hosts use both ways at once: less than `TCP_PAYLOAD`, as acknowledgements of the
+other way take 0.02, and what is left keeps queues short."""
 
 
 class Job(opt.Options, frozen=True, kw_only=True):
@@ -81,53 +74,6 @@ class Job(opt.Options, frozen=True, kw_only=True):
                     f"plan {name!r} shares links under {plan.policy!r}, which chunks cannot follow; expected one of: "
                     f"{', '.join(ORDERS)}"
                 )
-
-
-class OpTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When each op began and ended, of a whole run of a plan or of a part of it, [ops]."""
-
-    start_s: list[float]
-    end_s: list[float]
-
-
-class LineTimes(NamedTuple):
-    """A task or a flow between hosts; seconds since the hosts began together, a figure an iteration."""
-
-    kind: str
-    """Of the task; "flow"."""
-    name: str
-    simulated: OpTimes
-    """When an execution or a flow could begin, and when it ended."""
-    measured: OpTimes
-
-    @property
-    def late_s(self) -> tuple[float, ...]:
-        """How much later than simulated each iteration ended."""
-        pairs = zip(self.measured.end_s, self.simulated.end_s, strict=True)
-        return tuple(measured_s - simulated_s for measured_s, simulated_s in pairs)
-
-
-class Compared(NamedTuple):
-    """A plan, simulated and measured."""
-
-    simulated_s: float
-    """Of an iteration."""
-    measured_s: float
-    """The same, median over turns."""
-    all_s: tuple[float, ...]
-    """Of each turn."""
-    lines: tuple[LineTimes, ...]
-    """Tasks that execute and flows between hosts, in the turn of the median, or the one before it."""
-
-    @property
-    def error(self) -> float:
-        """Of the simulated time: simulated / measured - 1."""
-        return self.simulated_s / self.measured_s - 1.0
-
-    def latest(self, kind: str) -> LineTimes | None:
-        """Of tasks or flows of a kind, the one that ended an iteration furthest from its simulated time."""
-        lines = [line for line in self.lines if line.kind == kind]
-        return max(lines, key=lambda line: max(map(abs, line.late_s)), default=None)
 
 
 def lab_links(links: tuple[str, ...]) -> Links:
@@ -171,29 +117,28 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compare
     """Carry out all plans of a job, a process on each host of a lab.
 
     Args:
-        job: What.
+        job: Settings of the run.
         folder: Takes the job, the plans, logs and the measured times.
-        say: Hears what goes on.
+        say: Called with messages on the progress.
 
     Raises:
         LabError: No lab can be built here.
         PeerError: A host failed; the message holds its last words.
     """
     make_folder(folder)
-    with atomic_file(folder / "job.json") as file:
-        file.write(msgspec.json.encode(job))
+    write_json(folder / JOB, job)
     for name, one in job.plans.items():
         save(one, plan_file(folder, name))
-    outcome = in_lab(
-        "wirewise.recipes.gnn_tasks_worker",
-        folder,
-        len(job.links),
-        job.links[0],
-        say,
-        links=dict(enumerate(job.links)),
-    )
-    measured = msgspec.json.decode(outcome, type=dict[str, list[OpTimes]])
+    hosts, worker = len(job.links), "wirewise.recipes.gnn_tasks_worker"
+    with open_network("lab", hosts, job.links[0], dict(enumerate(job.links))) as network:
+        measured = run_ranks(worker, folder, dict[str, list[OpTimes]], network=network, ranks=hosts, log=say)
     return compare(job, measured)
+
+
+def compare(job: Job, measured: Mapping[str, Sequence[OpTimes]]) -> dict[str, Compared]:
+    """Each plan of a job, simulated and measured."""
+    simulator = lab_problem(job.tasks, job.links).simulator
+    return {name: compare_plan(simulator, plan, measured[name]) for name, plan in job.plans.items()}
 
 
 def summarise(job: Job, found: Mapping[str, Compared]) -> PlacementRun:
@@ -228,35 +173,3 @@ def _record(job: Job, name: str, one: Compared, first: Compared) -> PlacementRec
         crossing_bytes=sum(sum(job.tasks.numbers(flow.size_bytes)) for flow in crossing) / steps,
         latest={kind: (line.name, max(line.late_s, key=abs)) for kind, line in worst.items()},
     )
-
-
-def compare(job: Job, measured: Mapping[str, list[OpTimes]]) -> dict[str, Compared]:
-    """Seconds of an iteration, and of each task and flow, simulated and measured, of each plan."""
-    simulator = lab_problem(job.tasks, job.links).simulator
-    found, steps = {}, job.tasks.iterations
-    for name, plan in job.plans.items():
-        places = np.array([plan.places[task.name] for task in job.tasks.tasks])
-        turns = sorted(measured[name], key=lambda one: max(one.end_s))
-        simulated = simulator.run(places, plan.policy)
-        seconds = tuple(max(one.end_s) / steps for one in measured[name])
-        found[name] = Compared(
-            float(simulated.end_s.max()) / steps,
-            statistics.median(seconds),
-            seconds,
-            tuple(_lines(simulator, places, simulated, turns[(len(turns) - 1) // 2])),
-        )
-    return found
-
-
-def _lines(
-    simulator: FlowSimulator, places: NDArray[np.int64], simulated: FlowRun, measured: OpTimes
-) -> Iterator[LineTimes]:
-    """Lines that take time."""
-    graph, steps = simulator.graph, simulator.tasks.iterations
-    takes = (graph.duration > 0) | ((graph.size > 0) & (places[graph.source] != places[graph.target]))
-    for number, (kind, name) in enumerate(simulator.lines):
-        ops = slice(number * steps, (number + 1) * steps)
-        if takes[ops].any():
-            fluid = OpTimes(start_s=simulated.start_s[ops].tolist(), end_s=simulated.end_s[ops].tolist())
-            real = OpTimes(start_s=measured.start_s[ops], end_s=measured.end_s[ops])
-            yield LineTimes(kind, name, fluid, real)

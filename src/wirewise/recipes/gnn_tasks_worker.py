@@ -9,14 +9,17 @@ import os
 import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
+from wirewise.decoding import decode_json
 from wirewise.errors import PeerError
-from wirewise.files import atomic_file
-from wirewise.recipes.gnn_tasks import Job, OpTimes, lab_links
-from wirewise.recipes.launch import SAYS
+from wirewise.files import write_json
+from wirewise.recipes.gnn_tasks import Job, lab_links
 from wirewise.runtime.flows import Connections, execute, meet
+from wirewise.sim.flows.measured import OpTimes
+from wirewise.trials.folder import JOB, OUTCOME
+from wirewise.trials.log import Text, write_line
+from wirewise.trials.windows import turns
 
 __all__ = ["main"]
 
@@ -24,19 +27,17 @@ __all__ = ["main"]
 def main(path: str) -> None:
     """Be the host that the environment names."""
     folder = Path(path)
-    job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+    job = decode_json((folder / JOB).read_bytes(), Job)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     measured: dict[str, list[OpTimes]] = {name: [] for name in job.plans}
     with meet(rank, world_size, address, port, timeout_s=job.timeout_s) as peers:
-        for _ in range(job.turns):
-            for name in job.plans:
-                whole = _carry_out(job, name, peers)
-                if whole is not None:
-                    measured[name].append(whole)
+        for _, name in turns(list(job.plans), job.turns):
+            whole = _carry_out(job, name, peers)
+            if whole is not None:
+                measured[name].append(whole)
     if rank == 0:
-        with atomic_file(folder / "outcome.json") as file:
-            file.write(msgspec.json.encode(measured))
+        write_json(folder / OUTCOME, measured)
 
 
 def _carry_out(job: Job, name: str, peers: Connections) -> OpTimes | None:
@@ -52,8 +53,7 @@ def _carry_out(job: Job, name: str, peers: Connections) -> OpTimes | None:
             f"plan {name!r}: {np.isnan(whole).any(axis=0).sum()} ops never ended; see the hosts' logs"
         )
     steps = job.tasks.iterations
-    sys.stdout.write(f"{SAYS}{name}: {whole[1].max() / steps:.3f} s an iteration\n")
-    sys.stdout.flush()
+    write_line(Text(f"{name}: {whole[1].max() / steps:.3f} s an iteration"))
     return OpTimes(start_s=whole[0].tolist(), end_s=whole[1].tolist())
 
 

@@ -15,7 +15,16 @@ from wirewise.recipes.job import Event, Job
 from wirewise.results import EpochRecord
 from wirewise.runtime.full_graph import checkpoint
 
-__all__ = ["can_continue", "checkpoint_folder", "forget", "positions", "read_job", "records", "rewind"]
+__all__ = [
+    "can_continue",
+    "checkpoint_folder",
+    "events",
+    "forget",
+    "positions",
+    "read_job",
+    "records",
+    "rewind",
+]
 
 
 def checkpoint_folder(folder: Path, mode: str) -> Path:
@@ -104,7 +113,7 @@ def rewind(job: Job, folder: Path, to: Mapping[str, int]) -> None:
     Raises:
         InputError: The events are damaged, or lack an epoch that a checkpoint holds.
     """
-    kept = [event for event in _events(folder) if event.record.epoch < to.get(event.mode, 0)]
+    kept = [event for event in events(folder) if event.record.epoch < to.get(event.mode, 0)]
     for mode, epochs in to.items():
         there = [event.record.epoch for event in kept if event.mode == mode]
         if there != list(range(epochs)):
@@ -129,12 +138,17 @@ def forget(folder: Path) -> None:
 def records(folder: Path) -> dict[str, list[EpochRecord]]:
     """What the events of a run tell, by mode."""
     found: dict[str, list[EpochRecord]] = {}
-    for event in _events(folder):
+    for event in events(folder):
         found.setdefault(event.mode, []).append(event.record)
     return found
 
 
-def _events(folder: Path) -> Iterator[Event]:
+def events(folder: Path) -> Iterator[Event]:
+    """What `events.jsonl` tells of finished epochs.
+
+    Raises:
+        InputError: The file cannot be read, or a line is no event.
+    """
     path = folder / "events.jsonl"
     try:
         # The writer may have been stopped within the last line.

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 
 from wirewise import plans
 from wirewise.errors import InputError
-from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.files import atomic_file, make_folder, owns_folder, write_json
 from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
 from wirewise.graph.sampling.sampler import check_edges
@@ -24,10 +23,11 @@ from wirewise.planners import cache
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.cache.inclusion import inclusion
 from wirewise.plans import CachePlan
-from wirewise.recipes.launch import in_lab, on_loopback
 from wirewise.recipes.salientpp_job import MODES, Job, Mode
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
+from wirewise.trials.folder import JOB
+from wirewise.trials.start import open_network, run_ranks
 
 __all__ = ["ALPHAS", "MODES", "Job", "Mode", "run"]
 
@@ -40,9 +40,9 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
     """Cut the graph, plan the cache, and train every mode, a machine on each host of a lab or all on loopback.
 
     Args:
-        job: What.
+        job: Settings of the run.
         folder: Takes the graph, the plan, logs and the result.
-        say: Hears what goes on.
+        say: Called with messages on the progress.
 
     Raises:
         LabError: No lab can be built here.
@@ -54,11 +54,8 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
     say(f"cutting {job.dataset} into {job.workers} parts and planning the cache")
     prepare(job, folder)
     hosts, worker = job.hosts or job.workers, "wirewise.recipes.salientpp_worker"
-    if job.network == "loopback":
-        outcome = on_loopback(worker, folder, job.workers, say)
-    else:
-        outcome = in_lab(worker, folder, hosts, job.link, say, per_host=job.workers // hosts)
-    return msgspec.json.decode(outcome, type=MiniBatchRun)
+    with open_network(job.network, hosts, job.link) as network:
+        return run_ranks(worker, folder, MiniBatchRun, network=network, ranks=job.workers, log=say)
 
 
 def _check_device(device: str) -> None:
@@ -85,8 +82,7 @@ def prepare(job: Job, folder: Path) -> None:
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "nodes.npz") as file:
         np.savez(file, offsets=ranges.offsets, train=train, test=test)
-    with atomic_file(folder / "job.json") as file:
-        file.write(msgspec.json.encode(job))
+    write_json(folder / JOB, job)
 
 
 def _check_memory(features: int, plan: CachePlan) -> None:
@@ -109,8 +105,7 @@ def _plan(job: Job, problem: CacheProblem, folder: Path) -> CachePlan:
         name: {f"{alpha:g}": by_alpha[alpha].remaining for alpha in sorted(by_alpha)}
         for name, by_alpha in found.items()
     }
-    with atomic_file(folder / "policies.json") as file:
-        file.write(msgspec.json.encode(left))
+    write_json(folder / "policies.json", left)
     return plan
 
 

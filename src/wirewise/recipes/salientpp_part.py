@@ -32,7 +32,7 @@ class Part:
     Args:
         job: What is trained.
         folder: Holds the graph, the nodes and the cache plan.
-        rank: This machine.
+        rank: Index of this rank.
         ids: Carries ids of rows.
         sampling: Carries the neighbours that machines tell each other where the topology is partitioned. Nothing else
             may use these groups.

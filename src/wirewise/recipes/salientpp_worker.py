@@ -6,14 +6,13 @@ FOLDER/outcome.json.
 
 from __future__ import annotations
 
-import datetime
 import os
 import statistics
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -26,11 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wirewise import units
 from wirewise.codec.layout import row_bytes
-from wirewise.cost import TCP_PAYLOAD
-from wirewise.files import atomic_file
+from wirewise.cost.batches import epoch_bytes, shared_link_s
 from wirewise.lab import VirtualAccelerator
-from wirewise.profile.ending import end_process
-from wirewise.recipes.launch import SAYS
 from wirewise.recipes.salientpp import MODES, Job, Mode
 from wirewise.recipes.salientpp_part import Part
 from wirewise.results import MiniBatchRecord, MiniBatchRun
@@ -39,27 +35,14 @@ from wirewise.runtime import full_graph
 from wirewise.runtime.data_parallel import HookState, hook
 from wirewise.runtime.mini_batch import STAGES, BatchLoader, MiniBatch, PartitionedSampler
 from wirewise.runtime.mini_batch.sage import Sage
-from wirewise.runtime.transport import Transport
+from wirewise.trials.rank import Rank, main
 
-__all__ = ["Machine", "main"]
+__all__ = ["Machine", "work"]
 
 _TIMED = 5
 """Batches that are timed where computing is emulated."""
 _EVALUATED = 20
 """Neighbours in each hop of evaluation."""
-
-
-def main(path: str) -> None:
-    """Be the machine that the environment names."""
-    torch.set_num_threads(1)
-    full_graph.keep_freed_memory(full_graph.ALL_KEPT, shared=True)
-    folder = Path(path)
-    job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=job.timeout_s))
-    try:
-        Machine(job, folder).work()
-    finally:
-        dist.destroy_process_group()
 
 
 class _Net(NamedTuple):
@@ -94,30 +77,30 @@ class _Seen:
             self.stages[stage].append(spent)
 
 
+def work(rank: Rank[Job]) -> None:
+    """Train every mode and write what they took."""
+    Machine(rank).work()
+
+
 class Machine:
     """One rank of the default process group."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
-        self.job, self.folder = job, folder
-        store = dist.distributed_c10d._get_default_store()
+    def __init__(self, rank: Rank[Job]) -> None:
+        self.rank, self.job, self.folder = rank, rank.job, rank.folder
+        self.gradients = rank.transport
         # Rows and ids travel in groups of their own, so that they never wait for gradients or each other.
-        groups = [dist.group.WORLD, *(dist.new_group() for _ in range(4))]
-        self.gradients, self.rows, self.evaluation, ids, sampling = (
-            Transport(group, timeout_s=job.timeout_s, store=store)  # type: ignore[arg-type]
-            for group in groups
-        )
-        self.rank = self.gradients.rank
-        self.part = Part(job, folder, self.rank, ids, sampling)
+        self.rows, self.evaluation, ids, sampling = (rank.group() for _ in range(4))
+        self.part = Part(self.job, self.folder, self.gradients.rank, ids, sampling)
         self.batches = 0
-        """Of an epoch."""
-        self.slept = self._alone_s() if job.processors == "own" else None
+        """Batches of an epoch."""
+        self.slept = self._alone_s() if self.job.processors == "own" else None
         """Forward and backward seconds of a step, where computing is emulated."""
 
     def work(self) -> None:
         """Train every mode, write."""
         records = {name: self._train(name) for name in self.job.modes}
         rate = self._sampling_rate()
-        if self.rank:
+        if not self.rank.first:
             return
         base = next(iter(records.values())).epoch_s
         records = {
@@ -142,8 +125,7 @@ class Machine:
             share=self.job.share,
             processors=self.job.processors,
         )
-        with atomic_file(self.folder / "outcome.json") as file:
-            file.write(msgspec.json.encode(run))
+        self.rank.outcome(run)
 
     def _train(self, name: str) -> MiniBatchRecord:
         mode, net, seen = MODES[name], self._net(MODES[name]), _Seen()
@@ -151,7 +133,7 @@ class Machine:
         self.batches = len(loader)
         for epoch, batches in loader.epochs(range(self.job.epochs)):
             self._epoch(batches, net, seen)
-            self._say(f"{name}, epoch {epoch + 1} of {self.job.epochs}: {seen.epochs_s[-1]:.2f} s")
+            self.rank.log(f"{name}, epoch {epoch + 1} of {self.job.epochs}: {seen.epochs_s[-1]:.2f} s")
         record = self._record(mode, loader, net, seen)
         if net.compressed is not None:
             net.compressed.close()
@@ -166,7 +148,7 @@ class Machine:
                 1, sum(p.numel() for p in bare.parameters()), forward_s=forward_s, backward_s=backward_s
             )
         # Machines start from the same weights and drop different values, as one would in the union of their batches.
-        torch.manual_seed(stream_key(self.job.seed, self.rank))
+        torch.manual_seed(stream_key(self.job.seed, self.gradients.rank))
         wrapped, compressed = DistributedDataParallel(bare), None
         if mode.compressed:
             compressed, function = hook(codec=self.job.codec, model=bare, timeout_s=self.job.timeout_s)
@@ -186,7 +168,7 @@ class Machine:
         batches = list(islice(loader.epoch(0), _TIMED))
         found = (0.0, 0.0)
         for machine in range(self.job.workers):
-            if machine == self.rank:
+            if machine == self.gradients.rank:
                 # The first round loads kernels.
                 for _ in range(2):
                     times = [_timed(net, batch) for batch in batches]
@@ -203,8 +185,8 @@ class Machine:
             seen.losses.append(self._step(net.wrapped, net.optimizer, batch))
             batch.stage_s["train"] = time.perf_counter() - begin_s
             seen.note(batch)
-        seen.cpu_s.append(self._reduced(time.process_time() - cpu_s))
-        seen.epochs_s.append(self._reduced(time.perf_counter() - start_s, dist.ReduceOp.MAX))
+        seen.cpu_s.append(self._total(time.process_time() - cpu_s))
+        seen.epochs_s.append(float(self.gradients.slowest(time.perf_counter() - start_s)))
 
     def _step(self, net: nn.Module, optimizer: torch.optim.Optimizer, batch: MiniBatch) -> float:
         """Train on a batch; gradients are the mean over all seeds of all machines."""
@@ -232,45 +214,45 @@ class Machine:
         if asked is not None:
             sent, received = sent + asked.sent_bytes, received + asked.received_bytes
         busiest = max(sent, received) / epochs + gradients
-        fetched, foreign = self._reduced(float(seen.fetched)), self._reduced(float(seen.foreign))
+        fetched, foreign = self.gradients.total([seen.fetched, seen.foreign]).tolist()
         return MiniBatchRecord(
             epoch_s=statistics.median(seen.epochs_s),
             epochs_s=tuple(seen.epochs_s),
             remote_rows=int(fetched / epochs),
-            bytes_sent=int(self._reduced(float(fetcher.sent_bytes)) / epochs),
+            bytes_sent=int(self._total(fetcher.sent_bytes) / epochs),
             bytes_predicted=self._predicted_bytes(mode, len(loader)),
-            sampling_bytes=int(self._reduced(float(sent - fetcher.sent_bytes)) / epochs),
-            gradient_bytes=int(self._reduced(gradients)),
+            sampling_bytes=int(self._total(sent - fetcher.sent_bytes) / epochs),
+            gradient_bytes=int(self._total(gradients)),
             hit_rate=1 - fetched / foreign if foreign else 0.0,
             accuracy=self._accuracy(net.bare) if self.slept is None else None,
             loss=None if self.slept is not None else self._mean_loss(seen.losses[-len(loader) :]),
             stage_s={stage: statistics.median(spent) for stage, spent in seen.stages.items()},
-            link_s=self._link_s(self._reduced(busiest, dist.ReduceOp.MAX)),
+            link_s=self._link_s(float(self.gradients.slowest(busiest))),
             cpu_s=statistics.median(seen.cpu_s) / min(self.job.workers, os.cpu_count() or 1),
             slept_s=(self.job.step_s + sum(self.slept or ())) * len(loader),
             pipelined=mode.depth > 0,
         )
 
     def _mean_loss(self, losses: list[float]) -> float:
-        return self._reduced(statistics.mean(losses)) / self.job.workers
+        return float(self.gradients.mean(statistics.mean(losses)))
 
     def _link_s(self, sent_bytes: float) -> float:
         """What bytes of a machine take on the link that it shares with others of its host; loopback is no link."""
         if self.job.network != "lab":
             return 0.0
         per_host = self.job.workers // (self.job.hosts or self.job.workers)
-        return sent_bytes / TCP_PAYLOAD * per_host / units.parse_rate(self.job.link)
+        return shared_link_s(sent_bytes, units.parse_rate(self.job.link), per_host)
 
     def _predicted_bytes(self, mode: Mode, batches: int) -> int:
-        """Of an epoch, from the rows that the plan expects of batches of the size that it was made for."""
+        """Predicted bytes of an epoch, from the rows that the plan expects of batches of the size it was made for."""
         owner = self.part.owner_of(self.part.train)
-        steps = np.bincount(owner, minlength=self.job.workers) / self.job.batch_size
-        rows = sum(
-            count * sum(machine.fetched if mode.cached else machine.needed)
-            for count, machine in zip(steps, self.part.plan.machines, strict=True)
+        machines = self.part.plan.machines
+        return epoch_bytes(
+            [sum(machine.fetched if mode.cached else machine.needed) for machine in machines],
+            np.bincount(owner, minlength=self.job.workers) / self.job.batch_size,
+            row_bytes=row_bytes(self.part.num_features, mode.bits),
+            batches=batches,
         )
-        heads = self.job.workers * (self.job.workers - 1) * (8 + 4 * batches)
-        return int(rows * (row_bytes(self.part.num_features, mode.bits) + 4)) + heads
 
     @torch.no_grad()
     def _accuracy(self, net: nn.Module) -> float:
@@ -286,15 +268,15 @@ class Machine:
             for batch in loader.epoch(0)
         )
         net.train()
-        return self._reduced(float(right)) / len(test)
+        return self._total(right) / len(test)
 
     def _sampling_rate(self) -> float:
         """Edges a second on one thread of rank 0, while the other machines wait, or answer what it asks."""
         sampler, drawn = self.part.sampler(self.job.fanouts), 0
         size = min(1024, self.part.num_nodes)
         seeds = np.random.default_rng(0).choice(self.part.num_nodes, size, replace=False)
-        if self.rank == 0 or sampler.collective:
-            mine = seeds if self.rank == 0 else seeds[:0]
+        if self.rank.first or sampler.collective:
+            mine = seeds if self.rank.first else seeds[:0]
             sampler.sample(mine)
             start_s = time.perf_counter()
             drawn = sum(sampler.sample(mine, batch=number).num_edges for number in range(10))
@@ -302,15 +284,8 @@ class Machine:
         self.gradients.all_reduce(torch.zeros(1), "the end")
         return float(drawn)
 
-    def _reduced(self, value: float, op: object = dist.ReduceOp.SUM) -> float:
-        both = torch.tensor([value], dtype=torch.float64)
-        self.gradients.all_reduce(both, "the exchange of measured values", op)
-        return float(both)
-
-    def _say(self, text: str) -> None:
-        if self.rank == 0:
-            sys.stdout.write(f"{SAYS}{text}\n")
-            sys.stdout.flush()
+    def _total(self, value: float) -> float:
+        return float(self.gradients.total(value))
 
 
 def _loss(net: nn.Module, batch: MiniBatch) -> Tensor:
@@ -327,5 +302,5 @@ def _timed(net: nn.Module, batch: MiniBatch) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
-    end_process()
+    memory = partial(full_graph.keep_freed_memory, full_graph.ALL_KEPT, shared=True)
+    main(Job, work, sys.argv[1], memory=memory)

@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 
 from wirewise import lab
-from wirewise.errors import PeerError
-from wirewise.files import atomic_file, make_folder, owns_folder
+from wirewise.files import atomic_file, make_folder, owns_folder, write_json
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
-from wirewise.recipes.launch import SAYS, why_it_failed
 from wirewise.recipes.sea_er_job import DEFAULT_METHODS, Job
 from wirewise.results import IncrementalRecord, IncrementalRun
 from wirewise.runtime.incremental import Peers, train
+from wirewise.trials.folder import JOB
+from wirewise.trials.start import run_ranks
 
 __all__ = ["DEFAULT_METHODS", "Job", "grown", "learn", "run"]
 
@@ -32,9 +31,9 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
     """Learn all tasks with every method, in this process or by workers on this machine.
 
     Args:
-        job: What.
+        job: Settings of the run.
         folder: Takes the graph and the logs of several workers.
-        say: Hears what goes on.
+        say: Called with messages on the progress.
 
     Raises:
         InputError: The graph or a setting cannot be used.
@@ -45,17 +44,9 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
         return learn(job, grown(job, None), Peers(), say)
     grown(job, None)
     prepare(job, folder)
-    command, logs = ["-m", "wirewise.recipes.sea_er_worker", str(folder)], folder / "logs"
-
-    def heard(rank: int, line: str) -> None:
-        if line.startswith(SAYS):
-            say(line.removeprefix(SAYS))
-
-    with lab.Loopback() as loopback:
-        done = loopback.run(command, processes=job.workers, launcher="direct", folder=logs, listener=heard)
-    if not done.ok:
-        raise PeerError(why_it_failed(done, logs))
-    return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=IncrementalRun)
+    with lab.Loopback() as network:
+        worker = "wirewise.recipes.sea_er_worker"
+        return run_ranks(worker, folder, IncrementalRun, network=network, ranks=job.workers, log=say)
 
 
 def prepare(job: Job, folder: Path) -> None:
@@ -67,9 +58,7 @@ def prepare(job: Job, folder: Path) -> None:
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "owner.npy") as file:
         np.save(file, owner.astype(np.int64))
-    (folder / "outcome.json").unlink(missing_ok=True)
-    with atomic_file(folder / "job.json") as file:
-        file.write(msgspec.json.encode(job))
+    write_json(folder / JOB, job)
 
 
 def grown(job: Job, folder: Path | None) -> GrowingGraph:

@@ -6,33 +6,37 @@ import os
 import time
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from wirewise.errors import PeerError
 
-__all__ = ["meet", "start_gloo"]
+__all__ = ["meet", "start_group"]
 
 _POLL_S = 0.05
 _GRACE_S = 1.0
 """Rank 0 holds the store: it leaves a little later, so that the others can still read who is missing."""
 
 
-def start_gloo(timeout_s: float) -> None:
-    """Start torch's default process group on gloo, with rank and world size from the environment.
+def start_group(timeout_s: float, backend: str = "gloo") -> None:
+    """Start torch's default process group, with rank and world size from the environment.
 
     Torch itself waits as long by default as half an hour, and then says how many ranks came, not which did not.
 
     Args:
         timeout_s: Seconds that the other ranks have to come, and that a call of the group may take.
+        backend: "gloo", or "nccl" with the device that LOCAL_RANK names.
 
     Raises:
         PeerError: Ranks did not come; the message names them.
     """
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = meet(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout_s=timeout_s)
     timeout = timedelta(seconds=timeout_s)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
 def meet(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Store:

@@ -17,19 +17,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import ArrayLike, NDArray
 
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.alike import alike_groups, description, digests, first_and_last
+from wirewise.runtime.failures import Failures
 
-__all__ = ["Pending", "Transport"]
+__all__ = ["Pending", "Transport", "transport_of"]
 
+_MEASURED = "the exchange of measured values"
 _GRACE_S = 3.0
 _GAVE_UP = "another rank gave up"
 _LOOK_S = 0.25
 """How often a rank that waits looks whether another has given up."""
-_SOME_GAVE_UP = "wirewise/gave-up"
 
 
 class Transport:
@@ -51,6 +54,7 @@ class Transport:
         self.on_device = "nccl" in str(group.name()).lower()
         """Messages travel between devices (NCCL); otherwise those of a device are staged in pinned host memory."""
         self.peers = [(self.rank + r) % self.world_size for r in range(1, self.world_size)]
+        self._failures = Failures(self.rank, self.peers, store)
         self._jobs: dict[int, queue.SimpleQueue] = {}
         self._threads: list[threading.Thread] = []
         # Also at the end of a program that never calls `close`.
@@ -107,6 +111,34 @@ class Transport:
         out = [torch.empty_like(tensor) for _ in range(self.world_size)]
         self._carry_out(lambda: self.group.allgather([out], [tensor]), what)
         return out
+
+    def slowest(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
+        """Largest value of any rank, place by place: seconds of the rank that took longest.
+
+        Args:
+            values: A number or a nest of numbers, of one shape on all ranks.
+            what: Name of the exchange for error messages.
+
+        Returns:
+            Numbers of that shape, equal on all ranks.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        return self._reduced(values, what, dist.ReduceOp.MAX)
+
+    def total(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
+        """Sum over the ranks, place by place; arguments and errors as `slowest`."""
+        return self._reduced(values, what, dist.ReduceOp.SUM)
+
+    def mean(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
+        """Mean over the ranks, place by place; arguments and errors as `slowest`."""
+        return self.total(values, what) / self.world_size
+
+    def _reduced(self, values: ArrayLike, what: str, op: Any) -> NDArray[np.float64]:
+        tensor = torch.from_numpy(np.array(values, dtype=np.float64))
+        self.all_reduce(tensor, what, op)
+        return tensor.numpy()
 
     @torch.no_grad()
     def broadcast(
@@ -233,13 +265,7 @@ class Transport:
 
     def others_gave_up(self) -> bool:
         """Whether another rank has reported that it waits in vain."""
-        try:
-            if self.store is None or not self.store.check([_SOME_GAVE_UP]):
-                return False
-            return any(self.store.check([_blame_key(rank)]) for rank in self.peers)
-        except RuntimeError:
-            # The store ended with rank 0, which may have done its part.
-            return False
+        return self._failures.others_gave_up()
 
     def waiter(self, peer: int) -> queue.SimpleQueue:
         """Queue of the daemon thread that waits for messages from `peer`."""
@@ -259,7 +285,7 @@ class Transport:
         """Describe a failed wait, naming the rank that failed first where the store can tell."""
         if peer is None and len(self.peers) == 1:
             (peer,) = self.peers
-        first = self._first_failed(peer)
+        first = self._failures.first(peer)
         silent = "imed out" in cause or "timeout" in cause.lower()
         who = f"rank {first}" if first is not None else "a peer"
         if first is not None and peer is not None and first != peer:
@@ -276,59 +302,23 @@ class Transport:
             f"Look at the log of {who}; then start again from the last checkpoint. [{short}]"
         )
 
-    def _first_failed(self, peer: int | None) -> int | None:
-        """Report whom this rank waited for, listen to what the others report, and conclude who failed first."""
-        if self.store is None:
-            return peer
-        reports: dict[int, int | None] = {}
-        deadline = time.monotonic() + _GRACE_S
-        try:
-            self.store.set(_blame_key(self.rank), str(-1 if peer is None else peer))
-            self.store.set(_SOME_GAVE_UP, "1")
-            while time.monotonic() < deadline:
-                self._hear(reports)
-                time.sleep(0.1)
-        except (RuntimeError, ValueError):
-            # The store went with rank 0: it died, or it had reported and ended.
-            if not reports:
-                return peer if peer is not None else 0
-        return first_failed(peer, reports, self.peers)
 
-    def _hear(self, reports: dict[int, int | None]) -> None:
-        for rank in self.peers:
-            if rank not in reports and self.store.check([_blame_key(rank)]):
-                blamed = int(self.store.get(_blame_key(rank)))
-                reports[rank] = blamed if blamed >= 0 else None
-
-
-def first_failed(
-    waited_for: int | None, reports: Mapping[int, int | None], peers: Iterable[int]
-) -> int | None:
-    """The rank that failed before all others; the one that was waited for, or None, where that can't be told.
-
-    A rank that reports is alive, so one is looked for that has not reported: the end of the chain of who waited for
-    whom, or a rank that others name, or the only silent one (of a sum nobody knows whose part is missing).
+def transport_of(
+    process_group: dist.ProcessGroup | Transport | None = None, *, timeout_s: float = 120.0, store: Any = None
+) -> Transport:
+    """The ranks of a process group; without one, those of the default group.
 
     Args:
-        waited_for: The peer that this rank waited for, where it waited for a certain one.
-        reports: For each peer that gave up, the rank that it waited for, or None.
-        peers: All other ranks.
+        process_group: Group, or its transport, which is returned.
+        timeout_s: Seconds to wait for any one message before the peer counts as silent.
+        store: A torch store that all ranks share; the default group brings its own.
     """
-    suspect = waited_for
-    seen: set[int] = set()
-    while suspect is not None and suspect in reports and suspect not in seen:
-        seen.add(suspect)
-        suspect = reports[suspect]
-    silent = [rank for rank in peers if rank not in reports]
-    named = [rank for rank in reports.values() if rank in silent]
-    for rank in [suspect, *named]:
-        if rank in silent:
-            return rank
-    return silent[0] if len(silent) == 1 else waited_for
-
-
-def _blame_key(rank: int) -> str:
-    return f"wirewise/blame/{rank}"
+    if isinstance(process_group, Transport):
+        return process_group
+    if process_group is None:
+        process_group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+    assert process_group is not None
+    return Transport(process_group, timeout_s=timeout_s, store=store)
 
 
 def _side_of(tensor: torch.Tensor, on_device: bool) -> torch.Tensor:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.cost.intervals import percentiles95
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import Breakdown, break_down, overlap_share
@@ -138,7 +139,7 @@ def replay_steps(
         **{name: getattr(base, name) for name in base.__struct_fields__},
         measured_step_s=float(measured[kept].mean()),
         error=float(both[0].mean() / both[1].mean() - 1.0),
-        error_ci95=_interval(errors[0] / errors[1] - 1.0),
+        error_ci95=percentiles95(errors[0] / errors[1] - 1.0),
         steps=len(kept),
         interference=interference,
         per_step=[
@@ -265,11 +266,6 @@ def _resampled(values: Vector) -> Vector:
     return means
 
 
-def _interval(values: Vector) -> tuple[float, float]:
-    low, high = np.percentile(values, [2.5, 97.5]).tolist()
-    return low, high
-
-
 def _summary(periods: Vector, replays: list[Replay], parts: list[Breakdown]) -> StepPrediction:
     p50, p95 = np.percentile(periods, [50, 95]).tolist()
     typical = replays[int(np.argmin(np.abs(periods - p50)))]
@@ -281,7 +277,7 @@ def _summary(periods: Vector, replays: list[Replay], parts: list[Breakdown]) -> 
         predicted_step_s=float(periods.mean()),
         p50_s=p50,
         p95_s=p95,
-        ci95_s=_interval(_resampled(periods[None])[0]),
+        ci95_s=percentiles95(_resampled(periods[None])[0]),
         ranks=flow.ranks,
         breakdown=Breakdown(**mean),
         critical_path=[

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +14,6 @@ from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.data_parallel.examples import batch, made, names_of, plan_of, sequential, whole
 from wirewise.errors import InputError, PlanError
 from wirewise.runtime.data_parallel import Tuner, parallel
-from wirewise.runtime.data_parallel.closed_loop import gain_of
 
 PAIRS, STEPS, WARM = 4, 2, 1
 
@@ -87,20 +85,6 @@ def test_a_drift_is_no_gain():
         assert not trial.kept and plan == present
         # The order ABBA cancels what grows evenly.
         assert trial.gain_s == pytest.approx(0.0, abs=1e-9)
-
-
-def test_the_interval_covers_as_often_as_it_says():
-    random = np.random.default_rng(1)
-    inside = 0
-    for number in range(600):
-        gains = random.normal(1.0, 1.0, 6)
-        _, (low, high) = gain_of(gains, np.zeros(6), number)
-        inside += low <= 1.0 <= high
-    assert 0.92 <= inside / 600 <= 0.98
-
-
-def test_equal_windows_give_a_gain_without_doubt():
-    assert gain_of(np.full(4, 3.0), np.full(4, 1.0)) == (2.0, (2.0, 2.0))
 
 
 def test_proposals_that_do_not_fit_leave_the_job_as_it_is():

@@ -15,6 +15,7 @@ from torch import Tensor
 from wirewise.collective import Program
 from wirewise.errors import PeerError, ProgramError
 from wirewise.runtime.collective.group import Group, connect
+from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["call_of", "check_members", "compare"]
 
@@ -54,9 +55,10 @@ def compare(
                 f"the result of {program.name!r} differs from torch's at rank {group.rank}; prove it with "
                 "`wirewise check`, and look for ranks with other versions"
             )
-        seconds = [[_timed(call) for call, _ in ways] for _ in range(repeats)]
+        transport = transport_of(timeout_s=timeout_s)
+        seconds = [[_timed(call, transport) for call, _ in ways] for _ in range(repeats)]
         edges = msgspec.to_builtins(group.statistics())
-        dist.barrier()
+        transport.barrier("the end of the comparison")
     if group.rank:
         return None
     own, builtin = ([row[way] for row in seconds] for way in (0, 1))
@@ -79,13 +81,11 @@ def check_members(program: Program) -> None:
         )
 
 
-def _timed(call: Callable[[], object]) -> float:
-    dist.barrier()
+def _timed(call: Callable[[], object], transport: Transport) -> float:
+    transport.barrier("the start of a call")
     start = time.perf_counter()
     call()
-    took = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return took.item()
+    return float(transport.slowest(time.perf_counter() - start))
 
 
 def call_of(

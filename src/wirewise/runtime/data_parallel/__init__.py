@@ -9,7 +9,8 @@ from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.parallel import DataParallel, TrainingStep, parallel
 from wirewise.runtime.data_parallel.pools import Pools, resize
-from wirewise.runtime.data_parallel.reducer import Reducer, transport_of
+from wirewise.runtime.data_parallel.reducer import Reducer
+from wirewise.runtime.transport import transport_of
 
 if TYPE_CHECKING:
     from wirewise.runtime.data_parallel.closed_loop import Trial, Tuner

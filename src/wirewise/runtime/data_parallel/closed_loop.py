@@ -9,15 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from scipy import stats
 
+from wirewise.cost.intervals import gain_of
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.parallel import DataParallel
 
-__all__ = ["Trial", "Tuner", "gain_of"]
-
-_DRAWS = 4000
+__all__ = ["Trial", "Tuner"]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +25,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     gain_s: float
     """Mean of what a step got shorter; below 0: it got longer."""
     ci95_s: tuple[float, float]
-    """Interval of the gain, by bootstrap over pairs of windows."""
+    """Interval of the gain, by Student's t over pairs of windows."""
     predicted_gain_s: float
     """Gain that the proposal's planner predicts; 0: none."""
     present_step_s: tuple[float, ...]
@@ -51,7 +49,6 @@ class Tuner:
         pairs: Windows under each plan, at least 4.
         steps: Steps in the time of a window.
         warm: Steps at the beginning of a window that do not count, at least 1.
-        seed: Of the bootstrap.
         clock: Function that tells seconds.
 
     Raises:
@@ -68,7 +65,6 @@ class Tuner:
         pairs: int = 8,
         steps: int = 5,
         warm: int = 2,
-        seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if pairs < 4 or steps < 1 or warm < 1:
@@ -83,7 +79,7 @@ class Tuner:
         self.model, self.present, self.proposal = model, model.plan, proposal
         self.trial: Trial | None = None
         """None until it is over."""
-        self._steps, self._warm, self._seed, self._clock = steps, warm, seed, clock
+        self._steps, self._warm, self._clock = steps, warm, clock
         self._order = [bool(place % 4 in (1, 2)) for place in range(2 * pairs)]
         self._periods: list[float] = []
         self._ends: list[float] = []
@@ -111,38 +107,15 @@ class Tuner:
 
     def _decide(self) -> None:
         self._handle.remove()
-        transport = self.model.transport
-        mean = torch.tensor(self._periods, dtype=torch.float64)
-        transport.all_reduce(mean, "the comparison of step times")
-        periods, proposed = mean.numpy() / transport.world_size, np.array(self._order)
-        gain, interval = gain_of(periods[~proposed], periods[proposed], self._seed)
+        periods = self.model.transport.mean(self._periods, "the comparison of step times")
+        proposed = np.array(self._order)
+        gain = gain_of(periods[~proposed] - periods[proposed])
         self.trial = Trial(
-            kept=interval[0] > 0,
-            gain_s=gain,
-            ci95_s=interval,
+            kept=gain.kept,
+            gain_s=gain.mean,
+            ci95_s=gain.ci95,
             predicted_gain_s=self.proposal.predicted_gain_s,
             present_step_s=tuple(periods[~proposed].tolist()),
             proposed_step_s=tuple(periods[proposed].tolist()),
         )
         self.model.use(self.proposal if self.trial.kept else self.present)
-
-
-def gain_of(
-    present_s: np.ndarray, proposed_s: np.ndarray, seed: int = 0
-) -> tuple[float, tuple[float, float]]:
-    """Mean difference of pairs of windows and its 95 % interval.
-
-    The interval is the expanded percentile one, which for few pairs is as wide as Student's t demands
-    (Hesterberg, The American Statistician 2015, section 5.2).
-
-    Args:
-        present_s: Times under the present plan, [pairs].
-        proposed_s: Times under the proposal, [pairs].
-        seed: Of the draws.
-    """
-    gains = present_s - proposed_s
-    pairs = len(gains)
-    tail = stats.norm.cdf(-np.sqrt(pairs / (pairs - 1)) * stats.t.ppf(0.975, pairs - 1))
-    draws = np.random.default_rng(seed).integers(pairs, size=(_DRAWS, pairs))
-    low, high = np.quantile(gains[draws].mean(axis=1), [tail, 1 - tail]).tolist()
-    return float(gains.mean()), (low, high)

@@ -24,10 +24,9 @@ from wirewise.runtime.data_parallel.matching import (
     check_ranks,
     parameters_of,
 )
-from wirewise.runtime.data_parallel.reducer import transport_of
 from wirewise.runtime.data_parallel.regions import Segment, cut, module_of
 from wirewise.runtime.data_parallel.starting import AllReduces
-from wirewise.runtime.transport import Transport
+from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["CompiledStep", "Compiler", "Rest", "compile_step"]
 

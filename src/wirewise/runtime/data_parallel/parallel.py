@@ -17,8 +17,8 @@ from wirewise.runtime.data_parallel import changes
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.matching import check_capturable
 from wirewise.runtime.data_parallel.pools import Pools
-from wirewise.runtime.data_parallel.reducer import Reducer, Until, Unused, transport_of
-from wirewise.runtime.transport import Transport
+from wirewise.runtime.data_parallel.reducer import Reducer, Until, Unused
+from wirewise.runtime.transport import Transport, transport_of
 
 if TYPE_CHECKING:
     from wirewise.runtime.data_parallel.compiled import CompiledStep
@@ -43,7 +43,7 @@ def parallel(
     model: nn.Module,
     plan: FusionPlan,
     optimizer: torch.optim.Optimizer,
-    process_group: dist.ProcessGroup | None = None,
+    process_group: dist.ProcessGroup | Transport | None = None,
     *,
     step: TrainingStep | None = None,
     unused: Unused = "error",

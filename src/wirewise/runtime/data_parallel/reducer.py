@@ -28,9 +28,9 @@ from wirewise.runtime.data_parallel.matching import (
 )
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.starting import AllReduces
-from wirewise.runtime.transport import Transport
+from wirewise.runtime.transport import Transport, transport_of
 
-__all__ = ["Reducer", "transport_of"]
+__all__ = ["Reducer"]
 
 Unused = Literal["error", "zeros"]
 Until = Literal["backward", "step", "finish"]
@@ -38,18 +38,6 @@ Scale = Literal["mean", "sum"]
 
 _CARRIED = ("chunks", "codec", "scheme", "decode", "splits", "accumulation")
 """Decisions of a plan that a reducer carries out."""
-
-
-def transport_of(
-    process_group: dist.ProcessGroup | Transport | None = None, *, timeout_s: float = 120.0, store: Any = None
-) -> Transport:
-    """The ranks of a process group; without one, those of the default group."""
-    if isinstance(process_group, Transport):
-        return process_group
-    if process_group is None:
-        process_group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
-    assert process_group is not None
-    return Transport(process_group, timeout_s=timeout_s, store=store)
 
 
 class Reducer:

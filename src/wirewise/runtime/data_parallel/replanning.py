@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 import torch
-import torch.distributed as dist
 
 from wirewise.errors import InputError
 from wirewise.plans import FusionPlan
@@ -137,11 +136,8 @@ class Replanner:
         """Decide together: the slowest rank counts, and rank 0 says whether a plan is ready."""
         transport = self.model.transport
         ready = self._made is not None and self._made.done()
-        told = torch.tensor(
-            [self._mean_s, statistics.median(self._seen or [0.0]), float(ready)], dtype=torch.float64
-        )
-        transport.all_reduce(told, "the comparison of steps", dist.ReduceOp.MAX)
-        mean_s, median_s, any_ready = told.tolist()
+        local = [self._mean_s, statistics.median(self._seen or [0.0]), ready]
+        mean_s, median_s, any_ready = transport.slowest(local, "the comparison of steps").tolist()
         if any_ready:
             self._change(median_s)
         elif self._usual_s == 0.0:
@@ -197,6 +193,5 @@ class Replanner:
         return msgspec.json.decode(text, type=FusionPlan | None)
 
     def _slowest_probe(self) -> float:
-        seconds = torch.tensor([self._probe(self.model.transport, self._probe_bytes)], dtype=torch.float64)
-        self.model.transport.all_reduce(seconds, "the probe of the links", dist.ReduceOp.MAX)
-        return float(seconds)
+        seconds = self._probe(self.model.transport, self._probe_bytes)
+        return float(self.model.transport.slowest(seconds, "the probe of the links"))

@@ -1,11 +1,10 @@
 """Carries out a plan in a script that knows nothing of it, in place of DistributedDataParallel.
 
-Called in every rank once torch is there, before the script imports the class.
+What replaces the class is called in every rank before the script imports it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,29 +17,36 @@ from wirewise.errors import PlanError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.parallel import DataParallel
-from wirewise.runtime.data_parallel.reducer import Reducer, Unused, transport_of
+from wirewise.runtime.data_parallel.reducer import Reducer, Unused
+from wirewise.runtime.transport import transport_of
 
-__all__ = ["ENTRY", "PLAN_VARIABLE", "carry_out", "install"]
-
-ENTRY = "wirewise.runtime.data_parallel.unmodified:install"
-"""What the environment of a command names to have `install` called."""
-PLAN_VARIABLE = "WIREWISE_FUSION_PLAN"
-"""Environment variable with the plan's file."""
+__all__ = ["carry_out", "load_plan", "replace_wrapper"]
 
 
-def install() -> None:
-    """From now on DistributedDataParallel is a wrapper that carries out the plan of the environment.
+def load_plan(path: str) -> FusionPlan:
+    """Read the plan of a script's gradients.
 
     Raises:
         PlanError: The file holds no fusion plan.
     """
-    path = os.environ[PLAN_VARIABLE]
     plan = plans.load(path)
     if not isinstance(plan, FusionPlan):
         raise PlanError(
             f"{path} holds a {plan.family} plan; expected a fusion plan, as `wirewise plan fusion` makes"
         )
-    carry_out(plan)
+    return plan
+
+
+def replace_wrapper(base: type, **attributes: Any) -> None:
+    """From now on DistributedDataParallel is a subclass of `base`, wherever a script imports it from.
+
+    Args:
+        base: Wrapper that takes the arguments of DistributedDataParallel.
+        **attributes: Attributes of the subclass.
+    """
+    replacement: Any = type("DistributedDataParallel", (base,), attributes)
+    nn.parallel.DistributedDataParallel = replacement  # type: ignore[misc]
+    nn.parallel.distributed.DistributedDataParallel = replacement  # type: ignore[misc]
 
 
 def carry_out(
@@ -51,14 +57,11 @@ def carry_out(
     """From now on DistributedDataParallel is a wrapper that carries out this plan.
 
     Args:
-        plan: Of every model that is wrapped.
-        compression: As of `parallel`.
+        plan: Plan of every model that is wrapped.
+        compression: Options and state of codecs, as of `parallel`.
         begun: Called with each model once it is wrapped.
     """
-    own = {"fusion_plan": plan, "compression": compression, "begun": staticmethod(begun)}
-    replacement: Any = type("DistributedDataParallel", (_Planned,), own)
-    nn.parallel.DistributedDataParallel = replacement  # type: ignore[misc]
-    nn.parallel.distributed.DistributedDataParallel = replacement  # type: ignore[misc]
+    replace_wrapper(_Planned, fusion_plan=plan, compression=compression, begun=staticmethod(begun))
 
 
 class _Planned(DataParallel):

@@ -60,7 +60,7 @@ def measure_links(transport: Transport, hosts: list[int]) -> Links:
                 seconds = _probe(transport, count, [(rank + step) % size], [source])[source]
                 samples[source].append((float(load[source, rank]), seconds))
                 slowest = max(slowest, seconds)
-            if tried >= _PROBE_LEAST and _agree(transport, slowest) > _PROBE_LIMIT_S:
+            if tried >= _PROBE_LEAST and transport.slowest(slowest, "end of a probe") > _PROBE_LIMIT_S:
                 break
     links = {
         (s, r): LinkCost(latency_s=0.0, s_per_byte=0.0) for s in range(size) for r in range(size) if s != r
@@ -102,12 +102,6 @@ def _probe(
         pass
     pending.wait_sends()
     return pending.arrival_s
-
-
-def _agree(transport: Transport, seconds: float) -> float:
-    slowest = torch.tensor([seconds], dtype=torch.float64)
-    transport.all_reduce(slowest, "end of a probe", torch.distributed.ReduceOp.MAX)
-    return float(slowest)
 
 
 def measure_codec(width: int, *, device: torch.device, rows: int = 1024, rounds: int = 9) -> CodecCost:

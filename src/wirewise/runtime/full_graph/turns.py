@@ -99,9 +99,8 @@ def _take_turn(
     trainer.drain()
     after = interface_bytes()
     if before is not None and after is not None:
-        total = torch.tensor([float(sent + after)], dtype=torch.float64)
-        transport.all_reduce(total, "bytes of a turn")
-        trained.kernel_bytes = (trained.kernel_bytes or 0) + int(total)
+        total = int(transport.total(sent + after, "bytes of a turn"))
+        trained.kernel_bytes = (trained.kernel_bytes or 0) + total
     for record in trainer.records():
         trained.records.append(record)
         heard(name, record)

@@ -1,30 +1,28 @@
-"""Records a script that knows nothing of wirewise; `profile.launch` has it called in every rank."""
+"""Records a script that knows nothing of wirewise."""
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
-import msgspec
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from wirewise.profile import launch
 from wirewise.profile.ending import end_process
 from wirewise.profile.tracer import Tracer
+from wirewise.trials.inside.tasks import Record
 
-__all__ = ["install"]
+__all__ = ["record"]
 
 
-def install() -> None:
+def record(task: Record) -> None:
     """Record from `init_process_group` on, or where a job has none, from its first optimizer step on."""
     original_init, original_destroy = dist.init_process_group, dist.destroy_process_group
     tracers: list[Tracer] = []
 
     def begin() -> None:
         if not tracers:
-            tracers.append(_tracer())
+            tracers.append(_tracer(task))
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         original_init(*args, **kwargs)
@@ -42,19 +40,18 @@ def install() -> None:
     register_optimizer_step_pre_hook(lambda *_: begin())
 
 
-def _tracer() -> Tracer:
-    wanted = msgspec.json.decode(os.environ[launch.TRACE_VARIABLE], type=launch.TraceWish)
+def _tracer(task: Record) -> Tracer:
     tracer = Tracer(
-        wanted.folder,
+        task.folder,
         optimizer="first",
-        warmup=wanted.warmup,
-        steps=wanted.steps,
-        every=wanted.every,
+        warmup=task.warmup,
+        steps=task.steps,
+        every=task.every,
         # A full disk is no reason to end the user's training.
         forgiving=True,
     )
     tracer.watch_all()
-    if wanted.stop:
+    if task.stop:
         register_optimizer_step_post_hook(lambda *_: _stop(tracer))
     return tracer
 

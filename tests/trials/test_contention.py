@@ -6,8 +6,8 @@ import pytest
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.cost.gradients import GradientCosts
-from wirewise.recipes.cupcake_contention import measure_delays
 from wirewise.runtime.transport import Transport
+from wirewise.trials.contention import measure_delays
 
 ALL_REDUCE = ((64, 0.01), (4_000, 0.04), (40_000, 0.08), (400_000, 10.0))
 ALL_GATHER = ((64, 0.02), (4_000, 0.2), (40_000, 0.4))

@@ -1,4 +1,4 @@
-"""By how much collectives in flight delay back-propagation.
+"""Delay of back-propagation by collectives in flight.
 
 Ranks that share processors with the threads that send their gradients compute more slowly while these work: four ranks
 on two processors by a third. Times of codecs and collectives measured by themselves do not show it.
@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from wirewise.cost.gradients import GradientCosts, Knots
 from wirewise.profile.rounds import rising
@@ -38,8 +37,8 @@ def measure_delays(costs: GradientCosts, transport: Transport, backward: Backwar
 
     Args:
         costs: The same on all ranks, with measured schemes.
-        transport: The ranks.
-        backward: See `Backward`.
+        transport: Messages between the ranks.
+        backward: Step that sends nothing, see `Backward`.
 
     Raises:
         PeerError: A peer is gone.
@@ -66,7 +65,7 @@ def _some(knots: Knots, longest_s: float) -> Iterator[tuple[float, float]]:
 def _median_s(
     transport: Transport, thread: ThreadPoolExecutor, backward: Backward, act: Callable[[], None]
 ) -> float:
-    """Of the slowest rank, after a step that does not count."""
+    """Median seconds of the slowest rank, after a step that does not count."""
     seconds, started = list[float](), list[Future[None]]()
 
     def begin() -> Future[None]:
@@ -76,9 +75,7 @@ def _median_s(
     for _ in range(1 + _STEPS):
         seconds.append(backward(begin))
         started[-1].result()
-    slowest = torch.tensor(seconds[1:], dtype=torch.float64)
-    transport.all_reduce(slowest, "the exchange of measured times", dist.ReduceOp.MAX)
-    return float(slowest.quantile(0.5))
+    return float(np.median(transport.slowest(seconds[1:])))
 
 
 def _repeated(exchanges: Exchanges, scheme: str, size_bytes: int, count: int) -> Callable[[], None]:

@@ -1,49 +1,34 @@
 """Measures, inside an unmodified script, what a plan of its gradients needs to know; then ends the script.
 
-`profile.launch.environment` has `install` called in every rank. The script trains as it is, with
-DistributedDataParallel; after some steps its ranks time codecs and collectives among themselves.
+The script trains as it is, with DistributedDataParallel; after some steps its ranks time codecs and collectives among
+themselves.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from wirewise.cost.gradients import GradientCosts
-from wirewise.files import atomic_file
+from wirewise.files import write_json
 from wirewise.profile.ending import end_process
-from wirewise.profile.gradients import GradientWatch, measure_costs
+from wirewise.profile.gradients import GradientWatch, measure_costs_of
+from wirewise.runtime.data_parallel.unmodified import replace_wrapper
 from wirewise.runtime.transport import Transport
 from wirewise.trace.gradients import GradientTrace
+from wirewise.trials.inside.tasks import Measure
 
-__all__ = ["ENTRY", "VARIABLE", "AdviceWish", "Advised", "install", "read"]
-
-ENTRY = "wirewise.recipes.advise_worker:install"
-"""What the environment of a command names to have `install` called."""
-VARIABLE = "WIREWISE_ADVICE"
-"""Environment variable with an `AdviceWish`."""
-
-
-class AdviceWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure."""
-
-    file: str
-    """Rank 0 writes an `Advised` there."""
-    codecs: tuple[str, ...]
-    ratio: float = 0.01
-    warmup: int = 5
-    steps: int = 20
+__all__ = ["Advised", "measure", "read"]
 
 
 class Advised(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,31 +40,31 @@ class Advised(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     """From one optimizer step to the next, median, of the slowest rank."""
     forward_s: float
-    """Of it: all but the last backward pass: data, forward passes, backward passes that exchange nothing, and the
-    optimizer."""
+    """Seconds of a step but for the last backward pass: data, forward passes, backward passes that exchange nothing,
+    and the optimizer."""
 
 
-def install() -> None:
+def measure(task: Measure) -> None:
     """From now on the first model that DistributedDataParallel wraps is watched."""
-    watch = _Script(msgspec.json.decode(os.environ[VARIABLE], type=AdviceWish))
-
-    class Watched(DistributedDataParallel):
-        def __init__(self, module: nn.Module, *args: Any, **options: Any) -> None:
-            super().__init__(module, *args, **options)
-            watch.begin(self)
-
-    Watched.__name__ = Watched.__qualname__ = "DistributedDataParallel"
-    nn.parallel.DistributedDataParallel = Watched  # type: ignore[misc]
-    nn.parallel.distributed.DistributedDataParallel = Watched  # type: ignore[misc]
+    watch = _Script(task)
+    replace_wrapper(_Watched, begun=staticmethod(watch.begin))
     register_optimizer_step_pre_hook(lambda *_: watch.before_step())
     register_optimizer_step_post_hook(lambda *_: watch.after_step())
+
+
+class _Watched(DistributedDataParallel):
+    begun: Callable[[DistributedDataParallel], None]
+
+    def __init__(self, module: nn.Module, *args: Any, **options: Any) -> None:
+        super().__init__(module, *args, **options)
+        self.begun(self)
 
 
 class _Script:
     """One rank of the script."""
 
-    def __init__(self, wish: AdviceWish) -> None:
-        self.wish = wish
+    def __init__(self, task: Measure) -> None:
+        self.task = task
         self.model: DistributedDataParallel | None = None
         self.ends: list[float] = []
         self.optimizing: list[float] = []
@@ -109,7 +94,7 @@ class _Script:
             self.optimizing.append(now - self._began_s)
         elif self.ends:
             self.ends[-1], self.optimizing[-1] = now, now - self._began_s
-        if len(self.ends) > self.wish.warmup + self.wish.steps:
+        if len(self.ends) > self.task.warmup + self.task.steps:
             self._finish()
 
     def _finish(self) -> None:
@@ -118,54 +103,39 @@ class _Script:
         group = dist.new_group(ranks)
         assert isinstance(group, dist.ProcessGroup)
         transport = Transport(group, store=dist.distributed_c10d._get_default_store())
-        steps = self.wish.steps
+        steps = self.task.steps
         trace = self.gradients.trace(steps, transport)
         self.gradients.close()
         found = Advised(
             trace=trace,
-            costs=self._costs(trace, transport),
+            costs=measure_costs_of(
+                trace,
+                transport,
+                self.task.codecs,
+                ratio=self.task.ratio,
+                device=next(self.model.parameters()).device,
+            ),
             ranks=transport.world_size,
-            step_s=self._slowest(self._steps_s(), transport),
-            forward_s=self._slowest(self._forward_s(), transport),
+            step_s=float(transport.slowest(statistics.median(self._steps_s()))),
+            forward_s=float(transport.slowest(statistics.median(self._forward_s()))),
         )
         if dist.get_rank() == ranks[0]:
-            with atomic_file(self.wish.file) as file:
-                file.write(msgspec.json.encode(found))
+            write_json(self.task.file, found)
         end_process()
 
     def _steps_s(self) -> list[float]:
-        last = self.ends[-self.wish.steps - 1 :]
+        last = self.ends[-self.task.steps - 1 :]
         return [after - before for before, after in pairwise(last)]
 
     def _forward_s(self) -> list[float]:
         """From the end of a step to the end of its last forward pass, and in the optimizer."""
-        begins = self.ends[-self.wish.steps - 1 : -1]
-        forwards = self.gradients.forward_ends_s(self.wish.steps)
-        spent = self.optimizing[-self.wish.steps :]
+        begins = self.ends[-self.task.steps - 1 : -1]
+        forwards = self.gradients.forward_ends_s(self.task.steps)
+        spent = self.optimizing[-self.task.steps :]
         return [
             forward - begin + optimizing
             for begin, forward, optimizing in zip(begins, forwards, spent, strict=True)
         ]
-
-    def _costs(self, trace: GradientTrace, transport: Transport) -> GradientCosts:
-        sizes = [tensor.elements for tensor in trace.tensors]
-        low, high = max(min(sizes), 64), max(sum(sizes), 128)
-        grid = {int(low * (high / low) ** (place / 7)) for place in range(8)}
-        device = next(iter(self.model.parameters())).device if self.model is not None else None
-        return measure_costs(
-            transport,
-            self.wish.codecs,
-            sizes=sorted(grid),
-            ratio=self.wish.ratio,
-            device=device,
-            tensor_elements=max(sum(sizes) // len(sizes), 1),
-        )
-
-    @staticmethod
-    def _slowest(seconds: list[float], transport: Transport) -> float:
-        median = torch.tensor([statistics.median(seconds)], dtype=torch.float64)
-        transport.all_reduce(median, "the exchange of measured times", dist.ReduceOp.MAX)
-        return float(median)
 
 
 def read(file: str | Path) -> Advised:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from wirewise.errors import InputError
 from wirewise.profile.regions import PRIME
-from wirewise.recipes.fused_samples import collect_step
+from wirewise.trials.operators.samples import collect_step
 
 
 def loss(model, batch):
@@ -32,9 +32,9 @@ def net(width: int = 24) -> nn.Module:
 _MEASURED = """
 import torch
 from msgspec.structs import replace
-from tests.recipes.test_fused_samples import PRIME, batch_of, collect_step, loss, net
+from tests.trials.operators.test_samples import PRIME, batch_of, collect_step, loss, net
 from wirewise.planners.fusion.disco.estimator import shipped
-from wirewise.recipes.fused_operators import learn, seen
+from wirewise.trials.operators.learning import learn, seen
 torch._inductor.config.compile_threads = 1
 regions = list(collect_step(net(), loss, batch_of(PRIME), draws=8, sizes=2))
 samples = [one for region in regions for one in region]

@@ -248,7 +248,7 @@ def captured_source(name: str, random: Random) -> tuple[fx.GraphModule, Operator
 def captured_step(
     model: nn.Module, loss: Loss, batch: Any
 ) -> tuple[fx.GraphModule, OperatorGraph, dict[str, int]]:
-    """As `captured_source`, of any model.
+    """A captured step of any model; with its operators and bounds as `captured_source` gives them.
 
     Args:
         model: No width that is a multiple of `PRIME`.

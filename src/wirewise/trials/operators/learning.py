@@ -13,8 +13,8 @@ from scipy.stats import spearmanr
 from wirewise.planners.fusion.disco.estimator import Estimator
 from wirewise.planners.fusion.disco.features import RegionGraph, region_graph
 from wirewise.profile.estimator import fit
-from wirewise.recipes.fused_samples import Sample
 from wirewise.topology import processor
+from wirewise.trials.operators.samples import Sample
 
 __all__ = ["Accuracy", "accuracy", "learn", "machine", "seen", "split", "structure_of"]
 
@@ -50,7 +50,7 @@ def learn(samples: Sequence[Sample], *, epochs: int = 60, **knobs: Any) -> Estim
     """An estimator from samples that were measured on this machine.
 
     Args:
-        samples: Some.
+        samples: Measured fused operators.
         epochs: Passes over them.
         **knobs: As `fit` takes them.
 
@@ -81,7 +81,7 @@ class Accuracy(NamedTuple):
 
 
 def accuracy(predicted: Sequence[float], samples: Sequence[Sample]) -> Accuracy:
-    """Of predicted seconds of samples."""
+    """How near predicted seconds of samples are to measured ones."""
     measured = np.array([one.seconds for one in samples])
     missed = np.abs(np.asarray(predicted) / measured - 1)
     order = float(spearmanr(predicted, measured).statistic)

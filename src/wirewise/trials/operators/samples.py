@@ -20,11 +20,11 @@ from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.profile.layouts import node_layout
 from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resized, seconds_alone, seconds_of
-from wirewise.recipes.fused_models import SOURCES, captured_source, captured_step
 from wirewise.runtime.data_parallel.capture import Loss, is_operator, parts_of_result, produces, size_bytes
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Segment, module_of
 from wirewise.trace.operators import Operator, OperatorGraph
+from wirewise.trials.operators.models import SOURCES, captured_source, captured_step
 
 __all__ = ["Sample", "collect", "collect_step", "key_of", "read_samples", "samples_of"]
 
@@ -45,9 +45,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Model, or "chain"."""
     graph: OperatorGraph
-    """Of the region; operators outside that it reads are opaque ones of kind "outside"."""
+    """Operators of the region; those outside that it reads are opaque ones of kind "outside"."""
     operators: tuple[int, ...]
-    """Of the region."""
+    """Numbers of the operators of the region."""
     outputs: tuple[int, ...]
     seconds: float
     """Measured."""
@@ -55,7 +55,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     draw: int = 0
     """Number of the captured step."""
     details: tuple[str, ...] = ()
-    """Of each operator: type, shape, strides and arguments."""
+    """Type, shape, strides and arguments of each operator."""
 
 
 def collect(
@@ -139,7 +139,7 @@ def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
 
 
 def key_of(one: Sample) -> tuple[Any, ...]:
-    """The same in all passes over the same draws."""
+    """What tells a sample from others, equal in all passes over the same draws."""
     return one.source, one.draw, one.size, one.operators, one.outputs, one.details
 
 
@@ -189,12 +189,12 @@ def samples_of(
 
     Args:
         module: Captured at a batch of `PRIME`.
-        graph: Its operators.
-        picked: The region.
+        graph: Operators of the module.
+        picked: Operators of the region.
         bounds: One more than the largest value of each node that has integers, by name.
-        random: Draws sizes.
-        source: Name of it.
-        sizes: How many.
+        random: Random numbers that sizes are drawn by.
+        source: Name of the module's model.
+        sizes: Number of sizes to measure.
 
     Raises:
         InputError: It does not grow with the batch, or cannot be compiled.

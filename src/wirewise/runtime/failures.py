@@ -1,0 +1,89 @@
+"""Which rank failed first, agreed on through the store that all ranks share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["Failures", "first_failed"]
+
+_GRACE_S = 3.0
+_SOME_GAVE_UP = "wirewise/gave-up"
+
+
+class Failures:
+    """What ranks that waited in vain tell each other.
+
+    Args:
+        rank: Index of this rank.
+        peers: All other ranks.
+        store: A torch store that all ranks share; None: nothing can be told.
+    """
+
+    def __init__(self, rank: int, peers: Iterable[int], store: Any) -> None:
+        self._rank, self._peers, self._store = rank, tuple(peers), store
+
+    def others_gave_up(self) -> bool:
+        """Whether another rank has reported that it waits in vain."""
+        try:
+            if self._store is None or not self._store.check([_SOME_GAVE_UP]):
+                return False
+            return any(self._store.check([_key(rank)]) for rank in self._peers)
+        except RuntimeError:
+            # The store ended with rank 0, which may have done its part.
+            return False
+
+    def first(self, peer: int | None) -> int | None:
+        """Report whom this rank waited for, listen to what the others report, and conclude who failed first."""
+        if self._store is None:
+            return peer
+        reports: dict[int, int | None] = {}
+        deadline = time.monotonic() + _GRACE_S
+        try:
+            self._store.set(_key(self._rank), str(-1 if peer is None else peer))
+            self._store.set(_SOME_GAVE_UP, "1")
+            while time.monotonic() < deadline:
+                self._listen(reports)
+                time.sleep(0.1)
+        except (RuntimeError, ValueError):
+            # The store went with rank 0: it died, or it had reported and ended.
+            if not reports:
+                return peer if peer is not None else 0
+        return first_failed(peer, reports, self._peers)
+
+    def _listen(self, reports: dict[int, int | None]) -> None:
+        for rank in self._peers:
+            if rank not in reports and self._store.check([_key(rank)]):
+                blamed = int(self._store.get(_key(rank)))
+                reports[rank] = blamed if blamed >= 0 else None
+
+
+def first_failed(
+    waited_for: int | None, reports: Mapping[int, int | None], peers: Iterable[int]
+) -> int | None:
+    """The rank that failed before all others; the one that was waited for, or None, where that can't be told.
+
+    A rank that reports is alive, so one is looked for that has not reported: the end of the chain of who waited for
+    whom, or a rank that others name, or the only silent one (of a sum nobody knows whose part is missing).
+
+    Args:
+        waited_for: The peer that this rank waited for, where it waited for a certain one.
+        reports: For each peer that gave up, the rank that it waited for, or None.
+        peers: All other ranks.
+    """
+    suspect = waited_for
+    seen: set[int] = set()
+    while suspect is not None and suspect in reports and suspect not in seen:
+        seen.add(suspect)
+        suspect = reports[suspect]
+    silent = [rank for rank in peers if rank not in reports]
+    named = [rank for rank in reports.values() if rank in silent]
+    for rank in [suspect, *named]:
+        if rank in silent:
+            return rank
+    return silent[0] if len(silent) == 1 else waited_for
+
+
+def _key(rank: int) -> str:
+    return f"wirewise/blame/{rank}"

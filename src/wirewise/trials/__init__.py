@@ -1,0 +1,1 @@
+"""Trials of variants on running ranks: starting ranks, being one, and reading what they measured."""

@@ -1,0 +1,85 @@
+"""Carries out several plans in turns inside an unmodified script, in place of DistributedDataParallel; then ends it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from wirewise.files import write_json
+from wirewise.profile.ending import end_process
+from wirewise.runtime.data_parallel import Compression, DataParallel
+from wirewise.runtime.data_parallel.unmodified import carry_out, load_plan
+from wirewise.trials.inside.tasks import Try
+
+__all__ = ["Tried", "read", "try_plans"]
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured until the last window that was whole."""
+
+    windows: int
+    """How many were whole."""
+    steps_s: dict[str, float]
+    """Seconds of a step by plan: median, of the slowest rank; without plans that had no whole window."""
+
+
+def try_plans(task: Try) -> None:
+    """From now on the first model that DistributedDataParallel wraps is trained under the plans in turn."""
+    trial = _Trial(task)
+    carry_out(trial.plans[task.order[0]], Compression(options=task.options), trial.begin)
+    register_optimizer_step_post_hook(lambda *_: trial.after_step())
+
+
+class _Trial:
+    """One rank of the script."""
+
+    def __init__(self, task: Try) -> None:
+        self.task = task
+        self.plans = {name: load_plan(file) for name, file in task.plans.items()}
+        self.model: DataParallel | None = None
+        self.windows = task.order
+        self.skipped = task.warmup
+        self.seconds: dict[str, list[float]] = {name: [] for name in task.plans}
+        self.ends: list[float] = []
+
+    def begin(self, model: DataParallel) -> None:
+        """Try the plans with the first model that is wrapped."""
+        if self.model is None:
+            self.model = model
+
+    def after_step(self) -> None:
+        """The optimizer is done; after the last step of a window take the next plan, after the last window end."""
+        if self.model is None:
+            return
+        self.ends.append(time.perf_counter())
+        if len(self.ends) <= self.skipped + self.task.steps:
+            return
+        name = self.windows.pop(0)
+        self.seconds[name] += (
+            after - before for before, after in pairwise(self.ends[-self.task.steps - 1 :])
+        )
+        self._write(self.model)
+        if not self.windows:
+            end_process()
+        if self.windows[0] != name:
+            self.model.use(self.plans[self.windows[0]])
+        self.ends, self.skipped = [], self.task.settling
+
+    def _write(self, model: DataParallel) -> None:
+        """A script may end before all windows: what was measured until then counts."""
+        known = {name: own for name, own in self.seconds.items() if own}
+        medians = model.transport.slowest([statistics.median(own) for own in known.values()])
+        if model.transport.rank == 0:
+            done = len(self.task.order) - len(self.windows)
+            found = Tried(windows=done, steps_s=dict(zip(known, medians.tolist(), strict=True)))
+            write_json(self.task.file, found)
+
+
+def read(file: str | Path) -> Tried:
+    """What rank 0 wrote."""
+    return msgspec.json.decode(Path(file).read_bytes(), type=Tried)

@@ -1,0 +1,134 @@
+"""Being one rank of a job: process group, transport, log lines for the user, outcome, and an end with all others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from wirewise.decoding import decode_json
+from wirewise.files import write_json
+from wirewise.profile.ending import end_process
+from wirewise.runtime.full_graph import keep_freed_memory
+from wirewise.runtime.startup import start_group
+from wirewise.runtime.transport import Transport, transport_of
+from wirewise.trials.folder import JOB, OUTCOME
+from wirewise.trials.log import Record, Text, write_line
+
+__all__ = ["Rank", "joined", "main", "prepare_process"]
+
+
+class _Job(Protocol):
+    @property
+    def timeout_s(self) -> float: ...
+
+
+J = TypeVar("J", bound=_Job)
+
+
+class Rank(Generic[J]):
+    """One rank, as a process or as a thread of a test.
+
+    Args:
+        job: What all ranks of the job read; its `timeout_s` limits every wait.
+        folder: Folder of the job.
+        transport: Messages between all ranks.
+    """
+
+    def __init__(self, job: J, folder: Path, transport: Transport) -> None:
+        self.job, self.folder, self.transport = job, folder, transport
+        self.first = transport.rank == 0
+
+    def log(self, text: str) -> None:
+        """Tell the user; rank 0 speaks for all."""
+        if self.first:
+            write_line(Text(text))
+
+    def report(self, record: object) -> None:
+        """Tell the parent what was measured so far; rank 0 speaks for all."""
+        if self.first:
+            write_line(Record(msgspec.Raw(msgspec.json.encode(record))))
+
+    def outcome(self, outcome: object) -> None:
+        """Write what all ranks measured; rank 0 writes for all."""
+        if self.first:
+            write_json(self.folder / OUTCOME, outcome)
+
+    def from_first(self, value: object, kind: Any) -> Any:
+        """What rank 0 has, on all ranks.
+
+        Args:
+            value: Record of rank 0; the others' is not used.
+            kind: Type of the record.
+        """
+        content = msgspec.json.encode(value) if self.first else b""
+        return msgspec.json.decode(self.transport.from_first(content, "what rank 0 decided"), type=kind)
+
+    def group(self) -> Transport:
+        """Messages between all ranks in a further process group, which never wait for others; all ranks call it."""
+        group = dist.new_group()
+        assert isinstance(group, dist.ProcessGroup)
+        return Transport(group, timeout_s=self.job.timeout_s, store=self.transport.store)
+
+
+@contextmanager
+def joined(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Transport]:
+    """Join the job that the environment names, and leave it together with all other ranks.
+
+    Args:
+        timeout_s: Seconds that the other ranks have to come, and to answer one another.
+        backend: "gloo", or "nccl" with the device that LOCAL_RANK names.
+
+    Raises:
+        PeerError: Ranks did not come; the message names them.
+    """
+    start_group(timeout_s, backend)
+    try:
+        transport = transport_of(timeout_s=timeout_s)
+        yield transport
+        # A rank that left earlier would look like one that died.
+        transport.barrier("the end of the job")
+        transport.close()
+    finally:
+        dist.destroy_process_group()
+
+
+def prepare_process(memory: Callable[[], None] = keep_freed_memory) -> None:
+    """Compute on as many threads as OMP_NUM_THREADS says, else one, and keep freed memory.
+
+    Args:
+        memory: Sets what the allocator keeps; called before the first tensor is made.
+    """
+    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
+    memory()
+
+
+def main(
+    kind: type[J],
+    work: Callable[[Rank[J]], None],
+    folder: str,
+    *,
+    backend: Callable[[J], str] = lambda _: "gloo",
+    memory: Callable[[], None] = keep_freed_memory,
+) -> NoReturn:
+    """Do the work of the rank that the environment names; then end the process, with exit code 0.
+
+    Args:
+        kind: Type of the job.
+        work: Called with the rank.
+        folder: Folder that holds the job.
+        backend: Backend of the default process group, by the job.
+        memory: As of `prepare_process`.
+    """
+    prepare_process(memory)
+    path = Path(folder)
+    job = decode_json((path / JOB).read_bytes(), kind)
+    with joined(job.timeout_s, backend=backend(job)) as transport:
+        work(Rank(job, path, transport))
+    end_process()

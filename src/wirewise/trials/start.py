@@ -1,0 +1,169 @@
+"""Starting the ranks of a job, in a lab, on loopback or by a user's own command, and reading their outcome."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from wirewise import lab
+from wirewise.decoding import decode_json
+from wirewise.errors import InputError, LabError, PeerError
+from wirewise.trials.folder import OUTCOME
+from wirewise.trials.last_words import last_words, why_it_failed
+from wirewise.trials.log import Text, parse_line
+
+__all__ = ["choose_network", "find_program", "open_network", "run_command", "run_on", "run_ranks"]
+
+T = TypeVar("T")
+
+Network = lab.Lab | lab.Loopback
+
+
+def choose_network(network: str) -> tuple[str, list[str]]:
+    """Settle "auto": the network that will be used, "lab" or "loopback", and what a reader must know of it.
+
+    Raises:
+        LabError: A lab was asked for and cannot be had.
+    """
+    if network == "loopback":
+        return network, ["The workers talked over loopback, which no link shapes."]
+    ok, reason = lab.available()
+    if ok:
+        return "lab", []
+    if network == "lab":
+        raise LabError(f"no lab here: {reason}. Use --network loopback, or mend what is missing")
+    return "loopback", [f"No lab here ({reason}): the workers talked over loopback, which no link shapes."]
+
+
+def open_network(
+    network: str,
+    hosts: int,
+    link: str,
+    links: Mapping[int, str] | None = None,
+    *,
+    advice: str = "`wirewise doctor` says more",
+) -> Network:
+    """A network to enter and to start ranks on.
+
+    Args:
+        network: "lab" or "loopback", where no link shapes what the ranks send.
+        hosts: Number of hosts of the lab.
+        link: Rate of each host's link in the lab.
+        links: Rates of single hosts that differ.
+        advice: What to do where no lab can be built, for the error message.
+
+    Raises:
+        LabError: No lab can be built here.
+    """
+    if network == "loopback":
+        return lab.Loopback()
+    possible, reason = lab.available()
+    if not possible:
+        raise LabError(f"no lab here: {reason}; {advice}")
+    return lab.Lab(hosts, link, links)
+
+
+def run_on(network: Network, command: Sequence[str], ranks: int, **options: Any) -> lab.JobResult:
+    """Run a command as the ranks of one job and wait for its end.
+
+    Args:
+        network: Entered network; a lab's hosts take an equal share of the ranks.
+        command: As of `Lab.launch`.
+        ranks: Number of ranks.
+        **options: Further options of `Lab.launch` and `Loopback.run`.
+    """
+    if isinstance(network, lab.Lab):
+        return network.run(command, processes_per_host=ranks // network.num_hosts, **options)
+    return network.run(command, processes=ranks, **options)
+
+
+def run_ranks(
+    module: str,
+    folder: Path,
+    outcome: type[T],
+    *,
+    network: Network,
+    ranks: int,
+    log: Callable[[str], None] = lambda _: None,
+    report: Callable[[bytes], None] = lambda _: None,
+    arguments: Sequence[str] = (),
+) -> T:
+    """Run `-m MODULE FOLDER` as the ranks of a job and return what rank 0 wrote as its outcome.
+
+    Args:
+        module: Worker, which `trials.rank.main` runs.
+        folder: Existing folder that holds the job; takes the logs and the outcome.
+        outcome: Type of the outcome.
+        network: Entered network that connects the ranks.
+        ranks: Number of ranks.
+        log: Called with each text that rank 0 has for the user.
+        report: Called with each record, as JSON, that rank 0 reports meanwhile.
+        arguments: Further arguments of the worker.
+
+    Raises:
+        PeerError: A rank failed; the message holds its last words and names the folder of the logs.
+    """
+
+    def listener(_host: int, line: str) -> None:
+        told = parse_line(line)
+        if isinstance(told, Text):
+            log(told.text)
+        elif told is not None:
+            report(bytes(told.record))
+
+    (folder / OUTCOME).unlink(missing_ok=True)
+    logs = folder / "logs"
+    command = ["-m", module, str(folder), *arguments]
+    result = run_on(network, command, ranks, launcher="direct", folder=logs, listener=listener)
+    if not result.ok:
+        raise PeerError(why_it_failed(result, logs))
+    return decode_json((folder / OUTCOME).read_bytes(), outcome)
+
+
+def run_command(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    *,
+    result: Path | None = None,
+    what: str = "",
+) -> None:
+    """Run a user's command to its end, its output in a file.
+
+    Args:
+        command: Program and arguments, such as torchrun train.py.
+        log: File that takes all output.
+        environment: All variables of the command.
+        result: File that the ranks write; an older one is removed first.
+        what: What comes before the ranks write it, for the error message.
+
+    Raises:
+        InputError: There is no such program.
+        PeerError: The command failed, or ended without the result; the message holds its last lines.
+    """
+    argv = [find_program(command[0]), *command[1:]]
+    if result is not None:
+        result.unlink(missing_ok=True)
+    with log.open("wb") as file:
+        code = lab.run_owned(argv, environment=environment, silent=True, output=file, errors=file)
+    if code or (result is not None and not result.exists()):
+        before = f" before {what}" if what else ""
+        lines = log.read_text(errors="replace").splitlines()
+        raise PeerError(
+            f"the command ended with exit code {code}{before}; its log is {log}, and ends:\n{last_words(lines)}"
+        )
+
+
+def find_program(name: str) -> str:
+    """File of a program; torchrun and python are those beside this interpreter where the path has none.
+
+    Raises:
+        InputError: There is none.
+    """
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise InputError(f"there is no program {name!r}; expected a command such as torchrun train.py")
+    return found

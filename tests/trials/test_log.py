@@ -1,0 +1,28 @@
+"""Lines for the parent of a rank, told from everything else that it prints."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from wirewise.trials.log import Record, Text, parse_line, write_line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(Text(text) for text in ("fp32, epoch 1 of 3: 0.41 s", 'a "quoted" word', "two\nlines", "ü", "")),
+        Record(msgspec.Raw(b'{"mode":"fp32","loss":0.5}')),
+    ],
+)
+def test_the_parent_reads_what_a_rank_tells(line: Text | Record, capsys: pytest.CaptureFixture[str]) -> None:
+    write_line(line)
+    (printed,) = capsys.readouterr().out.splitlines()
+    assert parse_line(printed) == line
+
+
+@pytest.mark.parametrize(
+    "line", ["", "epoch 1", '{"wirewise":"log"', '{"wirewise":"log","text":3}', '{"text":"a"}']
+)
+def test_other_output_is_for_nobody(line: str) -> None:
+    assert parse_line(line) is None

@@ -1,0 +1,104 @@
+"""Starting ranks and commands: their outcome, their log lines, and why they failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from wirewise import lab
+from wirewise.errors import InputError, LabError, PeerError
+from wirewise.files import write_json
+from wirewise.trials.rank import Rank, main
+from wirewise.trials.start import choose_network, find_program, open_network, run_command, run_ranks
+
+
+class Job(msgspec.Struct, frozen=True):
+    fails: int = -1
+    """Rank that raises."""
+    timeout_s: float = 30.0
+
+
+def work(rank: Rank[Job], word: str) -> None:
+    """Add up the ranks, or fail."""
+    if rank.transport.rank == rank.job.fails:
+        raise InputError(f"rank {rank.job.fails} has nothing to give")
+    rank.log(f"{word} from rank {rank.transport.rank}")
+    rank.outcome(float(rank.transport.total(rank.transport.rank)))
+
+
+def run(job: Job, folder: Path, log: list[str]) -> float:
+    write_json(folder / "job.json", job)
+    with lab.Loopback() as network:
+        return run_ranks(
+            "tests.trials.test_start",
+            folder,
+            float,
+            network=network,
+            ranks=3,
+            log=log.append,
+            arguments=["hello"],
+        )
+
+
+@pytest.mark.dist
+def test_the_outcome_of_the_ranks_and_the_lines_of_rank_0_come_back(tmp_path: Path) -> None:
+    log: list[str] = []
+    assert run(Job(), tmp_path, log) == 3.0
+    assert log == ["hello from rank 0"]
+
+
+@pytest.mark.dist
+def test_a_rank_that_fails_is_quoted_and_no_older_outcome_stays(tmp_path: Path) -> None:
+    (tmp_path / "outcome.json").write_text("7.0")
+    with pytest.raises(
+        PeerError, match=r"worker 1: rank 1 has nothing to give.* The full logs are in .*logs"
+    ):
+        run(Job(fails=1), tmp_path, [])
+    assert not (tmp_path / "outcome.json").exists()
+
+
+def test_a_command_leaves_its_output_in_the_log_and_its_result(tmp_path: Path) -> None:
+    log, result = tmp_path / "log.txt", tmp_path / "result"
+    script = f"print('working'); open({str(result)!r}, 'w').write('done')"
+    run_command([sys.executable, "-c", script], log, os.environ, result=result)
+    assert (log.read_text(), result.read_text()) == ("working\n", "done")
+
+
+def test_a_command_that_fails_or_leaves_no_result_is_quoted(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with pytest.raises(PeerError, match=r"ended with exit code 3; its log is .*log.txt, and ends:\nno luck"):
+        run_command([sys.executable, "-c", "print('no luck'); exit(3)"], log, os.environ)
+    result = tmp_path / "result"
+    result.write_text("of an earlier run")
+    with pytest.raises(PeerError, match="ended with exit code 0 before the first step; its log is"):
+        run_command([sys.executable, "-c", "pass"], log, os.environ, result=result, what="the first step")
+
+
+def test_programs_are_found_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert Path(find_program("python")).parent == Path(sys.executable).parent
+    with pytest.raises(InputError, match="there is no program 'torchrunner'; expected a command such as"):
+        find_program("torchrunner")
+
+
+def test_a_lab_that_cannot_be_had_is_refused_unless_any_network_will_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lab, "available", lambda: (False, "ip not found"))
+    with pytest.raises(LabError, match="no lab here: ip not found; `wirewise doctor` says more"):
+        open_network("lab", 2, "1gbit")
+    with pytest.raises(LabError, match=r"no lab here: ip not found\. Use --network loopback"):
+        choose_network("lab")
+    network, (note,) = choose_network("auto")
+    assert network == "loopback" and "No lab here (ip not found)" in note
+    assert isinstance(open_network(network, 2, "1gbit"), lab.Loopback)
+
+
+if __name__ == "__main__":
+    from functools import partial
+
+    main(Job, partial(work, word=sys.argv[2]), sys.argv[1])
