@@ -164,8 +164,8 @@ def models_rows(page, preset, file, rows):
     regions = least_of(passes)
     samples = [one for region in regions for one in region]
     page.add(
-        f"## E2: unseen fused operators of {len(SOURCES)} models, other ones of which were learned\n\n{len(samples)} fused "
-        f"operators: {len(regions)} regions, the different ones of {knobs['of_each']} draws of a step of each of "
+        f"## E2: unseen fused operators of {len(SOURCES)} models, other ones of which were learned\n\n{len(samples)} "
+        f"fused operators: {len(regions)} regions, the different ones of {knobs['of_each']} draws of a step of each of "
         f"{', '.join(SOURCES)}, at {knobs['sizes']} batches, in {PASSES} passes of which the least time counts. As in "
         "the paper, the estimator learns from other regions of these models: it is trained on from the shipped "
         f"weights in {preset['folds']} turns, each with all but some regions, so that each is held out once; with "

@@ -234,6 +234,9 @@ def test_c6_a_faster_link_is_planned_for(tmp_path):
     losses = [one[1] for one in found["seen"]]
     mean = lambda begin, end: sum(losses[begin:end]) / (end - begin)  # noqa: E731
     assert mean(at, at + 15) <= 1.05 * mean(at - 15, at)
+    # The step after the change is the first under the new plan, and finds the residuals of the old one.
+    residuals = [one[3] for one in found["seen"][at : at + 4]]
+    assert min(residuals) >= 0.8 * residuals[0] > 0
 
 
 def test_probes_time_an_all_reduce():
