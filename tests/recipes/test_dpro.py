@@ -60,7 +60,8 @@ def test_the_whole_way(script, tmp_path):
     sizes = {bucket.size_bytes for bucket in plan.buckets}
     text = (out / "planned-0" / "rank-0.jsonl").read_text()
     assert any(f'"size_bytes":{size}' in text for size in sizes)
-    assert "<svg" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "<svg" in page and "saved by the plan, measured" in page and f"{result['gain']:.1%}" in page
 
 
 @pytest.mark.dist

@@ -56,6 +56,11 @@ def test_the_first_line_is_the_diagnosis(usual):
     assert "rank 2" in words
 
 
+def test_what_a_command_adds_comes_before_the_step(usual):
+    page = replay_html(*usual, "<section>what the plan gave</section>")
+    assert page.index("what the plan gave") < page.index("One step")
+
+
 def test_every_rank_has_its_lanes_and_the_critical_path_is_outlined(usual):
     trace, found = usual
     chart = waterfall(trace, found.step, found.critical, [0, 1, 2, 3])

@@ -67,25 +67,26 @@ def dpro(
 ) -> None:
     """Record a training command, replay it, plan its gradient buckets, and measure the plan (dPRO)."""
     from wirewise.recipes import dpro as recipe
+    from wirewise.report import shell
     from wirewise.report.replay_page import replay_html
-    from wirewise.report.shell import write_page
 
     quiet = json == "-"
     with run_folder(out, "dpro") as folder:
         result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))
+        low, high = result.ci95
+        told = {
+            "recorded, replayed": f"{result.measured_step_s * 1e3:.1f} ms, {result.error:+.1%}",
+            "saved by the plan, simulated": f"{result.predicted_gain:.1%} of a step",
+            "saved by the plan, measured": f"{result.gain:.1%} ({low:.1%} to {high:.1%})",
+            "keep it": "yes" if result.kept else "no: the gain is not above its interval",
+        }
         page = folder / "report.html"
-        write_page(replay_html(trace, analysis), page)
+        gave = shell.section("What the plan gave", "", shell.terms(told))
+        shell.write_page(replay_html(trace, analysis, gave), page)
     write_json(json, msgspec.to_builtins(result))
-    if quiet:
-        return
-    rows = [
-        ["recorded, replayed", f"{result.measured_step_s * 1e3:.1f} ms, {result.error:+.1%}"],
-        ["saved by the plan, simulated", f"{result.predicted_gain:.1%} of a step"],
-        ["saved by the plan, measured", f"{result.gain:.1%} ({result.ci95[0]:.1%} to {result.ci95[1]:.1%})"],
-        ["keep it", "yes" if result.kept else "no: the gain is not above its interval"],
-    ]
-    print_table(["", ""], rows)
-    typer.echo(f"Plan: {result.plan}, report: {page}")
+    if not quiet:
+        print_table(["", ""], list(told.items()))
+        typer.echo(f"Plan: {result.plan}, report: {page}")
 
 
 def _stopped_job(given: Given[Job], out: Path | None, folder: Path) -> Job:

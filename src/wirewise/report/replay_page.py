@@ -24,16 +24,18 @@ _PARTS = {
 }
 
 
-def replay_html(trace: Trace, analysis: Analysis) -> str:
+def replay_html(trace: Trace, analysis: Analysis, section: str = "") -> str:
     """The page as text.
 
     Args:
         trace: Trace on aligned clocks.
         analysis: What a replay of this trace found.
+        section: HTML that comes first, such as what a plan gave.
     """
     report, ranks = analysis.report, shown_ranks(trace, analysis.diagnosis.straggler_rank)
     hosts = list(dict.fromkeys(rank.header.host for rank in trace.ranks))
     first = [
+        section,
         _step(trace, analysis, ranks),
         _parts(analysis, ranks),
         _section(
