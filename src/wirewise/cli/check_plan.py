@@ -33,7 +33,7 @@ def check(source: str, on: str | None, job: Path | None, json: str | None) -> bo
     """Say whether a plan is consistent and fits; the first fault is printed.
 
     Args:
-        source: Plan file.
+        source: File of the plan.
         on: Topology that it is for, a preset or a file; None: it is not looked at.
         job: File of tasks that a placement is for.
         json: Target of `JsonOption`.
