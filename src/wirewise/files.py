@@ -100,7 +100,7 @@ def read_file(path: str | os.PathLike[str], what: str, loads: Callable[[bytes], 
     """Read a file; errors of `loads` are raised with the file named before what they say.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         what: What the file is, such as "plan file".
         loads: Reads its bytes.
 

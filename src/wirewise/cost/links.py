@@ -165,7 +165,7 @@ class Links:
         """Links of measured pairs; no pair is faster than an interface, so its host's fastest pair tells its rate.
 
         Args:
-            costs: Of each (sender, receiver), or one for all.
+            costs: Costs of each (sender, receiver), or one for all.
             world_size: Number of ranks.
             hosts: Host number of each rank; None: one rank a host.
             ring: Whether halo messages travel in the rounds of a ring.

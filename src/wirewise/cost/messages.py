@@ -23,7 +23,7 @@ def message_samples(
     more does not matter to their sum, as it would to each (`trace.traffic`). They pay the latency together.
 
     Args:
-        matches: Of any collectives; messages are taken.
+        matches: Matches of any collectives; messages are taken.
         hosts: Host of each rank, [ranks].
     """
     found = [one for one in matches if one.collective == "send" and one.step >= 0 and one.size_bytes > 0]

@@ -111,7 +111,7 @@ def predict(
         collective: One of `CALLS`.
         algorithm: Ring, tree (all-reduce only) or PAT (all-gather and reduce-scatter, one rank a host).
         protocol: Protocol of NCCL.
-        size_bytes: Of the larger buffer of a rank, in or out.
+        size_bytes: Bytes of the larger buffer of a rank, in or out.
         on: Machine that it runs on.
     """
     latency_us = _latency_us(collective, algorithm, protocol, on)

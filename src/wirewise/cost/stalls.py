@@ -46,7 +46,7 @@ def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) 
         runs: For "compute", "machine", "network", "cached", "cold" and "whole" one array of seconds a step
             for each repeat. Without "machine" there is one rank, without "network" one host: those
             components are 0.
-        seed: Of the bootstrap.
+        seed: Seed of the bootstrap.
 
     Raises:
         InputError: A run is missing, has other repeats than the rest, or holds no finite step.

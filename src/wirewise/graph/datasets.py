@@ -42,7 +42,7 @@ def load(name: str, *, seed: int = 0) -> GraphData:
     Args:
         name: A key of `DATASETS`, in any case; "block" or "block:nodes=20000,classes=12,..." with the knobs of
             `BlockModel`; or the path of an npz file (see `read_graph`).
-        seed: Of a generated graph whose name gives none.
+        seed: Seed of a generated graph whose name gives none.
 
     Raises:
         GraphError: Unknown name, a file that cannot be used, or an optional package that is missing.

@@ -34,9 +34,9 @@ def build_debian(lines: Iterable[str], *, num_words: int = 1000, name: str = "de
     section over the training packages.
 
     Args:
-        lines: Of the text, as `apt-cache dumpavail` prints it.
+        lines: Lines of the text, as `apt-cache dumpavail` prints it.
         num_words: Most features of a node.
-        name: Of the graph.
+        name: Name of the graph.
 
     Raises:
         GraphError: The text holds no package with a section.

@@ -57,8 +57,8 @@ def ranges_of(owner: NDArray[np.int64], scores: Sequence[NDArray[np.float64]] | 
 
     Args:
         owner: Machine of each node, [N].
-        scores: Of each machine; its own nodes are ordered by falling score, such as the probability that a batch needs
-            them, hop 0 included. None: by id. [K][N]
+        scores: Scores of each machine; its own nodes are ordered by falling score, such as the probability that a
+            batch needs them, hop 0 included. None: by id. [K][N]
 
     Raises:
         GraphError: A machine owns nothing, or there are not as many scores as machines.

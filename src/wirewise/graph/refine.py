@@ -51,7 +51,7 @@ def lower_busiest(
         assignment: Owner of each node.
         num_parts: Number of parts.
         weight: Weight of each node, positive.
-        seed: Of the order in which nodes are visited.
+        seed: Seed of the order in which nodes are visited.
         max_imbalance: How far a part's weight may exceed the mean, as a fraction; no move goes above it.
     """
     limit = weight.sum() / num_parts * (1 + max_imbalance)

@@ -36,7 +36,7 @@ def compress(
     Args:
         accelerator: An `accelerate.Accelerator` for several processes without a sharding plugin.
         model: What `accelerator.prepare` returned.
-        plan: Of a planner; or give a codec.
+        plan: Plan of a planner; or give a codec.
         codec: Name of a gradient codec for all gradients.
         compression: How codecs are used.
 

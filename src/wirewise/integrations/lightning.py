@@ -34,7 +34,7 @@ class CompressedDDPStrategy(DDPStrategy):
     strategies.
 
     Args:
-        plan: Of a planner; or give a codec.
+        plan: Plan of a planner; or give a codec.
         codec: Name of a gradient codec for all gradients.
         compression: How codecs are used.
         options: Options of Lightning's `DDPStrategy`.

@@ -45,7 +45,7 @@ class ReplayedModel(nn.Module):
     Args:
         trace: Gradients in the order of back-propagation.
         forward_share: Time of the forward pass over that of back-propagation.
-        seed: Of the noise; the rank, for example.
+        seed: Seed of the noise; the rank, for example.
 
     Raises:
         LabError: The share is below zero or not finite, or a name is that of a module and of a parameter.

@@ -100,7 +100,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
         Args:
             sizes: Bytes of each parameter by name, in the order of launch.
             world_size: Number of ranks.
-            bucket_bytes: Of each bucket but the last at least; all in one by default.
+            bucket_bytes: Bytes of each bucket but the last at least; all in one by default.
         """
         groups: list[list[str]] = []
         filled = inf

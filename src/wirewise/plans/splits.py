@@ -28,7 +28,7 @@ def splits_of(elements: Mapping[str, int], most: int) -> dict[str, int]:
     As few pieces as can be of at most so many elements, about equal, rounded up to `PIECE_BLOCK`.
 
     Args:
-        elements: Of each parameter.
+        elements: Elements of each parameter.
         most: Elements, at least 1.
     """
     found = {}

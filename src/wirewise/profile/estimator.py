@@ -50,7 +50,7 @@ def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
 
     Args:
         regions: Regions to pad.
-        numbers: Of kinds; others have number 0.
+        numbers: Numbers of kinds; others have number 0.
     """
     n = max(len(one.kinds) for one in regions)
     nodes = torch.zeros(len(regions), n, FEATURES)
@@ -73,7 +73,7 @@ class Network(nn.Module):
 
     Args:
         kinds: Numbers of kinds, 0 among them.
-        width: Of a node's state; a multiple of the heads.
+        width: Width of a node's state; a multiple of the heads.
         dropout: Share of kinds and of states that training hides.
     """
 
@@ -181,7 +181,7 @@ def fit(
         batch: Regions of a step of training.
         dropout: Share of kinds and of states that training hides; 0 where the regions to be predicted are of the same
             models as these.
-        seed: Of weights and order.
+        seed: Seed of weights and order.
         start: Another machine's; its networks, which say how many there are, are trained on (the paper's fine-tuning).
 
     Raises:

@@ -52,10 +52,10 @@ def measure_costs(
         codecs: Names of `codec.gradients.CODECS`; "none" is passed over.
         sizes: Elements, at least two and better five, the largest that of the largest group.
         ratio: Share of the values that sparse codecs keep.
-        device: Of the gradients; None: the CPU.
+        device: Device of the gradients; None: the CPU.
         tensor_elements: Of a typical tensor: larger groups are measured in so many segments as they would have.
             None: one segment.
-        options: Of codecs, by name.
+        options: Options of codecs, by name.
 
     Raises:
         InputError: Too few sizes, or an unknown codec.

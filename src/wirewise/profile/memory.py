@@ -84,7 +84,7 @@ def memory_sizes(
     Args:
         model: As it trains, on its device; one in DistributedDataParallel is looked into.
         batch: Its input: a tensor, or the arguments as a tuple or as a dict by name.
-        loss: Of the output; none: the sum of all its floating tensors.
+        loss: Loss of the output; none: the sum of all its floating tensors.
         bfloat16: Measure under autocast as well.
 
     Returns:

@@ -36,7 +36,7 @@ def measure_operators(
     Args:
         module: The graph, functional; nodes have the operators' names.
         inputs: What it takes.
-        operators: Of this graph.
+        operators: Operators of this graph.
         passes: That count; one more goes before.
         known: Seconds from earlier calls; what is measured is added. Nothing runs where it has all.
 

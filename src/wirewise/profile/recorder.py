@@ -64,7 +64,7 @@ class Recorder:
     Args:
         folder: Takes `rank-R.jsonl`; made where it is missing.
         first_line: Header, which says who records.
-        clock: Of the device that computes.
+        clock: Clock of the device that computes.
         forgiving: Go on without a file where it cannot be written; the job is then as it would be unrecorded, and
             this rank still answers the others, which may be able to record.
 

@@ -44,7 +44,7 @@ def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
     where otherwise a path would leave the region and come back.
 
     Args:
-        graph: Of the captured step.
+        graph: Graph of the captured step.
         random: Source of the draws.
         most: Operators, at least 1.
 

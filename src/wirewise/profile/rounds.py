@@ -86,7 +86,7 @@ def collective_times(
         bench: Ranks to measure between.
         gradient_bytes: Most that an all-reduce carries.
         payload_bytes: Most that an all-gather, or the two stages of the divisible scheme, carry; 0: they are not used.
-        device: Of the gradients.
+        device: Device of the gradients.
     """
     if bench.ranks == 1:
         return {}

@@ -43,7 +43,7 @@ def meet(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Sto
     """Wait until all ranks share a store.
 
     Args:
-        rank: Of this process; rank 0 opens the store, unless torchrun has.
+        rank: Rank of this process; rank 0 opens the store, unless torchrun has.
         size: Number of ranks.
         host: Address of the store.
         port: Port of the store.

@@ -40,7 +40,7 @@ def verdict_of(uses: Sequence[RankUse]) -> Verdict:
     """Name what fills most of a step.
 
     Args:
-        uses: Of at least one rank.
+        uses: Uses of at least one rank.
     """
     rows = [_parts(use) for use in uses]
     parts = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}

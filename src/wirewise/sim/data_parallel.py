@@ -75,8 +75,8 @@ def buckets(
 
     Args:
         sizes: Bytes of each gradient.
-        cap_bytes: Of a bucket; none: the default, 25 MiB.
-        first_bytes: Of the first bucket; none: 1 MiB where the cap is the default, else the cap.
+        cap_bytes: Bytes of a bucket; none: the default, 25 MiB.
+        first_bytes: Bytes of the first bucket; none: 1 MiB where the cap is the default, else the cap.
 
     Raises:
         InputError: A cap that is not above 0.
@@ -121,7 +121,7 @@ def data_parallel_step(
         optimizer_s: Time of the update.
         comm_slots: Collectives that run at once.
         slowdown: Factor of each rank's compute, [ranks].
-        overhead: Of each all-reduce.
+        overhead: Overhead of each all-reduce.
         simulated: Ranks whose ops are in the graph; none: all. Exact where the others are never later.
         busy_s: Time from the beginning in which one slot is taken.
     """
@@ -219,7 +219,7 @@ class _Communication:
 
     Args:
         sketch: Graph that is being built.
-        algorithm: Of the all-reduces.
+        algorithm: Algorithm of the all-reduces.
         overhead: Overhead of each collective.
         ready: Of each simulated rank, the ops after which buckets can go.
     """

@@ -50,7 +50,7 @@ class Gradients:
 
     Args:
         flow: A step of data-parallel training with the same backward ops on all ranks.
-        links: Of its hosts; they decide the order of the ops.
+        links: Links of its hosts; they decide the order of the ops.
 
     Raises:
         InputError: There are no buckets, or the ranks have different backward ops.
@@ -99,9 +99,9 @@ class Gradients:
 
         Args:
             place: Place of the backward op that completes its last gradient, in `backward` of each rank.
-            size_bytes: Of its gradients.
+            size_bytes: Bytes of its gradients.
             chunks: Collectives of equal size that it goes out as.
-            algorithm: Of these all-reduces (`collective.named`).
+            algorithm: Algorithm of these all-reduces (`collective.named`).
         """
         waits = next(
             (e for e, end in zip(self._exits, self._last, strict=True) if end >= place), self._exits[-1]

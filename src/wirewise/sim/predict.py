@@ -20,7 +20,7 @@ def predict(plan: Plan, job: Any = None, links: Any = None, **conditions: Any) -
     from the same job, links and conditions, is what this returns.
 
     Args:
-        plan: Of any family.
+        plan: Plan of any family.
         job: A description of the job, of a grain that the family is about: a `ModuleTrace`, `Trace`, `GradientTrace`
             or `OperatorGraph` for gradients; `ExchangeTimes` or None for bit widths; `BatchTimes` for cached rows; a
             `TaskSet` for placements; None for collectives.

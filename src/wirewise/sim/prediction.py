@@ -54,7 +54,7 @@ def prediction_of(plan: Plan, unit: str, timeline: Timeline, step_s: float | Non
     Args:
         plan: That was simulated.
         unit: What the timeline shows one of.
-        timeline: Of all ranks.
+        timeline: Timeline of all ranks.
         step_s: Seconds of the unit; None: from the first span's start to the last one's end.
     """
     seconds = timeline.seconds if step_s is None else step_s

@@ -64,7 +64,7 @@ def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTr
 
     Args:
         trace: On aligned clocks, of data-parallel training whose all-reduces are rings.
-        links: Of its hosts; none: fitted from the trace, with at least 0.1 ms of latency.
+        links: Links of its hosts; none: fitted from the trace, with at least 0.1 ms of latency.
 
     Raises:
         InputError: No gradient buckets, or backward ops that differ from rank to rank.
@@ -109,10 +109,10 @@ def modules_of_flows(
 
     Args:
         flows: Steps of one job; those with other backward ops than most are left out.
-        links: Of its hosts.
+        links: Links of its hosts.
         measured_step_s: Measured period of the steps.
         parameters: Names in each bucket.
-        algorithm: Of the all-reduces.
+        algorithm: Algorithm of the all-reduces.
         interference: Factor by which compute was slower beside communication.
 
     Raises:

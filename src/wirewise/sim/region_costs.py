@@ -98,8 +98,8 @@ class AnalyticCosts:
     """The formula, scaled for each region by how far its operators' measured times lie from theirs.
 
     Args:
-        graph: Of the operators.
-        constants: Of the device; none: fitted.
+        graph: Graph of the operators.
+        constants: Constants of the device; none: fitted.
 
     Raises:
         InputError: As `fit`.

@@ -179,7 +179,7 @@ def signatures(graph: Arrays, fusion: Fusion, words: NDArray[np.uint64]) -> NDAr
     """A number for each region, made of what it computes and of what leaves it; 0 where there is no region.
 
     Args:
-        graph: Of the operators.
+        graph: Graph of the operators.
         fusion: Fusion of the operators.
         words: Random numbers of an operator that is computed, and of one whose result leaves, [n, 2].
     """

@@ -62,10 +62,10 @@ def with_ranks(
 
     Args:
         flow: A graph whose transfers are collectives of all ranks.
-        links: Of its hosts; new hosts are like the present ones, in turn.
+        links: Links of its hosts; new hosts are like the present ones, in turn.
         ranks: How many ranks there shall be; as many on each host as now.
-        factors: Of the compute of each rank beyond the present ones, [ranks - present] or more.
-        algorithm: Of the all-reduces.
+        factors: Factors of the compute of each rank beyond the present ones, [ranks - present] or more.
+        algorithm: Algorithm of the all-reduces.
 
     Raises:
         InputError: Fewer than 1 rank, or a transfer among some of the ranks only.

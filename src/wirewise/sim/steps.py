@@ -113,7 +113,7 @@ def replay_steps(
 
     Args:
         steps: In order; a step whose number does not follow the one before begins as it was measured.
-        links: Of the hosts of the graphs.
+        links: Links of the hosts of the graphs.
         interference: Factor by which compute slows down beside communication (`cost.interference`).
         what_if: Changes (`whatif.parse`); the report then holds the prediction with them too.
 
@@ -192,7 +192,7 @@ def without_interference(flow: Dataflow, links: Links, interference: float) -> D
 
     Args:
         flow: Graph as it was recorded.
-        links: Of its hosts.
+        links: Links of its hosts.
         interference: Factor by which compute slowed down beside communication (`cost.interference`).
     """
     if interference == 1.0:

@@ -84,7 +84,7 @@ def replay_trace(
     Args:
         trace: On aligned clocks.
         build: Makes the graph of a step; none: `trace.dataflow.build`.
-        links: Of the hosts; none: fitted from the trace.
+        links: Links of the hosts; none: fitted from the trace.
         what_if: Changes, as text (`whatif.parse`) or parsed.
         interference: Factor by which compute slows down beside communication; none: fitted from the trace, 1
             where it cannot be told.

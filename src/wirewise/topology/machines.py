@@ -68,7 +68,7 @@ def nvswitch_hosts(name: str, hosts: int, gpus: int, fabric: float, port: float)
     """Hosts of GPUs around one switch each, with one network port a GPU.
 
     Args:
-        name: Of the topology.
+        name: Name of the topology.
         hosts: Number of machines.
         gpus: GPUs of each.
         fabric: Bytes per second of a GPU to and from the switch.
@@ -115,8 +115,8 @@ def pairwise_hosts(
     """Hosts with a link of its own for each pair, both ways; each host is one rank.
 
     Args:
-        name: Of the topology.
-        rates: Of each pair, such as {(0, 1): "400mbit"}; a number is bytes per second.
+        name: Name of the topology.
+        rates: Rates of each pair, such as {(0, 1): "400mbit"}; a number is bytes per second.
         latency_s: From host to host, to be measured.
 
     Raises:

@@ -35,13 +35,13 @@ def from_pairs(
     switch. Where both are seen, each rank gets a port out and a port in, and ports out are linked to ports in.
 
     Args:
-        name: Of the topology.
+        name: Name of the topology.
         ranks: Name of each rank; each becomes a host.
         rate: Bytes per second of each pair alone, [ranks, ranks], source first; the diagonal does not count.
         latency_s: One way, of a message without bytes, [ranks, ranks].
         leaving: Bytes per second that each rank sends to all others at once, [ranks].
         arriving: Bytes per second that each rank gets from all others at once, [ranks].
-        kind: Of the links.
+        kind: Kind of the links.
         description: Where the figures come from.
 
     Raises:

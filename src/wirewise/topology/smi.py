@@ -91,10 +91,10 @@ def from_smi(
 
     Args:
         text: Output of `nvidia-smi topo -m`.
-        name: Of the topology.
-        nvlink_bytes_per_s: Of one NVLink, each way.
-        pcie_bytes_per_s: Of a device, each way.
-        port_rate: Of a network port.
+        name: Name of the topology.
+        nvlink_bytes_per_s: Bytes per second of one NVLink, each way.
+        pcie_bytes_per_s: Bytes per second of a device, each way.
+        port_rate: Rate of a network port.
 
     Raises:
         TopologyError: As `parse_smi`.

@@ -56,7 +56,7 @@ class Draft:
 
     Args:
         hosts: Host of each rank.
-        step: Of all ops.
+        step: Step of all ops.
     """
 
     def __init__(self, hosts: Sequence[int], step: int) -> None:

@@ -56,7 +56,7 @@ def read_all(
 
     Args:
         paths: One file a rank.
-        execution_traces: Of the same ranks in the same order, or none.
+        execution_traces: Execution traces of the same ranks in the same order, or none.
         partial: Whether some ranks of the run are enough (`Trace.partial`).
 
     Raises:
@@ -99,7 +99,7 @@ def read(
     """One rank's file; times are seconds since its base time.
 
     Args:
-        path: Of `export_chrome_trace`, plain or compressed.
+        path: Path of `export_chrome_trace`, plain or compressed.
         execution_trace: What ExecutionTraceObserver wrote in the same run.
         rank_of: (rank, number of ranks), where the file does not tell.
 

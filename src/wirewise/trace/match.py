@@ -115,7 +115,7 @@ def slot_starts(matches: Sequence[Match], slots: int) -> list[float]:
     in order.
 
     Args:
-        matches: Of one group, by number.
+        matches: Matches of one group, by number.
         slots: How many run at once.
     """
     free = [-float("inf")] * max(slots, 1)

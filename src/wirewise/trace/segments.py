@@ -27,7 +27,7 @@ def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[Piece]:
     """Ops of one thread, each without the ops inside it, cut where something else begins.
 
     Args:
-        ops: Of one thread. One that begins inside another and outlasts it ends with it.
+        ops: Ops of one thread. One that begins inside another and outlasts it ends with it.
         cuts: Times in order; waits are not cut.
 
     Returns:
@@ -61,7 +61,7 @@ def own_work(ops: Iterable[Op]) -> Iterator[tuple[int, Piece]]:
     """(step, piece) of all that a rank works on itself: no communication, no waiting; threads one by one.
 
     Args:
-        ops: Of one rank, of any steps.
+        ops: Ops of one rank, of any steps.
     """
     threads: dict[tuple[int, str], list[Op]] = {}
     for op in ops:

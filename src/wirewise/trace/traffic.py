@@ -53,7 +53,7 @@ class Traffic:
         """Seconds that each message would have taken alone, its shares of the time summed up, [k].
 
         Args:
-            weight: Of each message against others on its fuller interface, [k]; none: all alike.
+            weight: Weight of each message against others on its fuller interface, [k]; none: all alike.
         """
         own = np.ones(len(self.begin)) if weight is None else weight
         full = self._load(own).max(axis=0)

@@ -153,7 +153,7 @@ class GradientCodec(ABC):
         Args:
             gradient: Flat group, float32 [d].
             memory: `Memory` of the codec, read and written; None: without feedback.
-            segments: Of d elements.
+            segments: Segments of d elements.
             out: Payload, uint8 [size_bytes(segments)]; the part of the first round is written in full.
             seed: The same on all ranks.
             step: Training step; random draws differ between steps.

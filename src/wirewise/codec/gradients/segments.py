@@ -27,7 +27,7 @@ class Segments:
         sizes: Elements of each tensor, at least one; [t].
         ids: Number of each tensor in the model, below 2^31: random draws depend on it; None: 0, 1, ...; [t].
         block: Cut each tensor into blocks of so many elements, the last one shorter; None: a segment is a tensor.
-        shapes: Of each tensor, for codecs of matrices; None: not known; [t].
+        shapes: Shapes of each tensor, for codecs of matrices; None: not known; [t].
         firsts: Number of the first block of each tensor: what stands for a tensor may be a piece of it; None: 0; [t].
 
     Attributes:

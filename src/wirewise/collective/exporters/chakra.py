@@ -54,7 +54,7 @@ def save(
     Args:
         program: Program to write.
         prefix: Path without rank and suffix.
-        size_bytes: Of the larger buffer of a rank, in or out.
+        size_bytes: Bytes of the larger buffer of a rank, in or out.
         reduce_s_per_byte: Time of adding; 0: additions are not in the trace.
 
     Raises:

@@ -80,7 +80,7 @@ def matched_weights(
         z: Rows that get weights, [n, d].
         x: Rows of the target, [m, d].
         kernel: One of `KERNELS`.
-        sigma: Of rbf; by default the median distance of z.
+        sigma: Sigma of rbf; by default the median distance of z.
         most: As of `solve_matching`, like the next two.
         slack: Freedom of the sum of weights, as in `solve_matching`.
         groups: Class of each row, [n], as in `solve_matching`.

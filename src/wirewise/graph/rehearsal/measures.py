@@ -26,7 +26,7 @@ def average_forgetting(accuracy: NDArray[np.float64]) -> float:
     """AF: mean over all tasks but the last of the accuracy at the end less that when learnt; negative: forgotten.
 
     Args:
-        accuracy: Of task k after task t is learnt, [t, k], for k up to t.
+        accuracy: Accuracy of task k after task t is learnt, [t, k], for k up to t.
 
     Raises:
         InputError: Not square, or a value up to t is missing.

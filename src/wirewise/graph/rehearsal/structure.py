@@ -108,7 +108,7 @@ def k_centre(
     that stop where they bring nothing nearer.
 
     Args:
-        edges: Of the undirected graph.
+        edges: Edges of the undirected graph.
         vertices: To choose from and to be near to, ascending.
         budget: At most so many are chosen.
         most: Distances above this count as this.
@@ -189,11 +189,11 @@ def coverage(
     / 64.
 
     Args:
-        edges: Of the undirected graph.
+        edges: Edges of the undirected graph.
         vertices: To choose from and to cover, ascending.
         budget: At most so many are chosen.
         hops: How far a vertex covers.
-        seed: Of the draw, and of the order in which ties are broken.
+        seed: Seed of the draw, and of the order in which ties are broken.
     """
     if budget >= len(vertices):
         return vertices

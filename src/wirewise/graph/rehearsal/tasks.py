@@ -94,7 +94,7 @@ def growing_graph(
         fewest: Classes with fewer labelled vertices are left out.
         growth: One of `GROWTHS`.
         most_tasks: Leave out the tasks after so many; None: all.
-        seed: Of the split of each class into 60 % train, 20 % validation, 20 % test.
+        seed: Seed of the split of each class into 60 % train, 20 % validation, 20 % test.
 
     Raises:
         InputError: A setting out of its range.

@@ -96,9 +96,9 @@ def expand(
         end: One behind the last.
         count: Nodes so far.
         fanout: Neighbours of each; below 0: all.
-        key: Of the hop, 32 bits.
+        key: Key of the hop, 32 bits.
         table: [N]: tag and local number of what is in the batch.
-        tag: Of the batch.
+        tag: Tag of the batch.
         sums: Edges before each local number; those behind `begin` are written.
         sources: Local number of each edge's source; written from `sums[begin]` on.
 
@@ -148,7 +148,7 @@ def draw(
         rows: Numbers of the nodes in the part.
         first: Global id of the part's first node.
         fanout: Neighbours of each; below 0: all.
-        key: Of the hop, 32 bits.
+        key: Key of the hop, 32 bits.
         degrees: Takes how many each node drew.
         sources: Takes them, `edge_room` of the nodes.
     """

@@ -166,7 +166,7 @@ class NeighborSampler:
         edges: In-neighbours of each node, `GraphData.in_edges`.
         fanouts: Neighbours of a node in each hop, the seeds' own first; -1: all. [L]
         semantics: One of `SEMANTICS`.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Raises:
         InputError: No hops, a fanout below -1, unknown semantics, or edges that carry data.

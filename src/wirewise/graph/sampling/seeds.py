@@ -19,9 +19,9 @@ def seed_batches(
 
     Args:
         train: Training nodes of a machine, [T].
-        batch_size: Of all batches but the last.
+        batch_size: Batch size of all batches but the last.
         epoch: Orders differ between epochs.
-        seed: Of the order.
+        seed: Seed of the order.
         batches: Cut into exactly so many, nearly equal; some are empty where there are fewer nodes.
     """
     order = np.random.default_rng(stream_key(seed, epoch)).permutation(np.asarray(train, dtype=np.int64))

@@ -33,7 +33,7 @@ def plan_by_exchange(
         solve: Bits of the groups of each channel, uint8 [groups].
         planner: Recorded in the plan.
         seed: Recorded in the plan.
-        knobs: Of `Program`: lam, bits, group_size, normaliser, exact_bytes.
+        knobs: Knobs of `Program`: lam, bits, group_size, normaliser, exact_bytes.
 
     Raises:
         PlanError: A weight or a knob cannot be used, or as `solve`.

@@ -111,7 +111,7 @@ class _Pairs:
         problem: What machines sample.
         scores: Scores of the nodes for each machine, [K][N].
         expected: Expected rows of a batch, [K][N].
-        seconds: Of a row on each machine's link, [K].
+        seconds: Seconds of a row on each machine's link, [K].
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class _Pairs:
         """The choice that leaves the least weighted load by scores, [pairs].
 
         Args:
-            weights: Of what machines receive, then of what they send, [2K].
+            weights: Weights of what machines receive, then of what they send, [2K].
             budget: Rows of all, or of each.
         """
         receiving, sending = weights.reshape(2, -1) * self.seconds

@@ -86,9 +86,9 @@ def inclusion(
     expand a node once; for choosing what to cache the two do not differ.
 
     Args:
-        drawers: Of the graph.
+        drawers: Drawers of the graph.
         seeds: Probability that a node is a seed, p_0, [N].
-        fanouts: Of each hop, the seeds' own first; -1: all neighbours.
+        fanouts: Fanouts of each hop, the seeds' own first; -1: all neighbours.
         hop_zero: Count being a seed as well, as one orders a machine's own nodes.
         frontier: A hop expands only what no hop before saw.
     """

@@ -58,7 +58,7 @@ def plan(
         share: How machines divide the rows.
         row_s: Seconds that a row takes on each machine's link, for balanced links; none: the same. [K]
         seed: Recorded in the plan.
-        knobs: Of the policy.
+        knobs: Knobs of the policy.
 
     Raises:
         PlanError: Unknown policy or share.

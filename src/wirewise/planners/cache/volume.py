@@ -21,7 +21,7 @@ def access_counts(
     Args:
         sampler: Draws the neighbourhoods.
         batches: Seeds of each; empty ones need nothing.
-        epoch: Of the draws.
+        epoch: Epoch of the draws.
         first: Number of the first batch.
     """
     counts = np.zeros(sampler.num_nodes, np.int64)
@@ -36,7 +36,7 @@ def missed(counts: NDArray[np.int64], own: NDArray[np.bool_], cached: NDArray[An
     """Rows that a machine fetches over all counted batches.
 
     Args:
-        counts: Of its batches, [N].
+        counts: Counts of its batches, [N].
         own: Whether it owns a node, [N].
         cached: Ids of the remote nodes that it keeps.
     """

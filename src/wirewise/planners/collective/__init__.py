@@ -66,8 +66,8 @@ def plan(
         method: "auto" or a name in `SYNTHESIZERS`.
         time_limit_s: For the search; the best program found within it counts. Checks and the choice of segments can
             take a few seconds more.
-        seed: Of random choices.
-        knobs: Of the planner, such as `sketch` of "taccl".
+        seed: Seed of random choices.
+        knobs: Knobs of the planner, such as `sketch` of "taccl".
 
     Raises:
         InputError: A time limit that is not above 0.

@@ -68,7 +68,7 @@ def synthesize(
         problem: One of `COLLECTIVES`.
         time_limit_s: No further tree is simulated after it.
         seed: Not used: all is deterministic.
-        shapes: Of the levels, the slowest first, names of `SHAPES`; none: all are tried.
+        shapes: Shapes of the levels, the slowest first, names of `SHAPES`; none: all are tried.
         segments: Number of segments; None: as `pipeline_segments` says.
 
     Raises:
@@ -144,7 +144,7 @@ def tree(distance: NDArray[np.float64], groups: Groups, root: int, shapes: Seque
         distance: As for `grouped`.
         groups: Groups of ranks.
         root: Leader of its groups on all levels; the leader of any other group is nearest to the ranks outside.
-        shapes: Of the levels, the outermost first; the last one also serves further levels.
+        shapes: Shapes of the levels, the outermost first; the last one also serves further levels.
 
     Raises:
         PlanError: An unknown shape.

@@ -101,7 +101,7 @@ def choose(
         planners: By name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this order, the
             quick ones first. One that fails is left out, and a note says why.
         time_limit_s: For all, without compiling; a quick planner gets half of what is left, the others equal parts.
-        seed: Of the planners.
+        seed: Seed of the planners.
         gain: Share of its time that a program has to save to be preferred to a simpler one: to one of fewer messages,
             as handling a message takes processor time, which the simulation leaves out, and to what process groups do
             by themselves, "builtin". 4 MB on h4-quarter: what was simulated to take 204 ms in 768 messages took 232 ms,

@@ -51,8 +51,8 @@ def synthesize(
     Args:
         problem: Any collective; those that add up are planned backwards.
         time_limit_s: No run starts after it; the first run always ends.
-        seed: Of the first run.
-        chunks: Of a block; None: several numbers are tried.
+        seed: Seed of the first run.
+        chunks: Chunks of a block; None: several numbers are tried.
         runs: Most runs to try.
 
     Raises:

@@ -91,7 +91,7 @@ def match(
         links: Links of the network.
         source: Rank that holds each chunk, [K].
         needs: Whether a rank needs a chunk that it does not hold, [K, R].
-        seed: Of the random order.
+        seed: Seed of the random order.
         by_distance: Links take the chunk that has furthest to go, or else that of which there are fewest.
         patience: Factor over the quickest way, as above.
         deadline_s: Time by which transfers must arrive.

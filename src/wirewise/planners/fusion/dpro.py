@@ -37,8 +37,8 @@ def dpro(
 
     Args:
         problem: What is decided on.
-        memory_budget_bytes: Of a rank; none: unlimited.
-        time_budget_s: Of the search.
+        memory_budget_bytes: Most bytes of a rank; none: unlimited.
+        time_budget_s: Seconds for the search.
         passes: What may be changed, some of `PASSES`.
         seed: Recorded in the plan; the search draws nothing.
 

@@ -51,7 +51,7 @@ def step_model(
     Args:
         job: Operators of the step.
         links: Between the ranks; None: `all_reduce` or what was measured into the costs.
-        costs: Of all-reduces, as of `cost.group_costs`; None: `V100`.
+        costs: Costs of all-reduces, as of `cost.group_costs`; None: `V100`.
         regions: Of regions of operators; None: the analytic ones, fitted to the operators' measured times.
         all_reduce: Fixed seconds of a bucket, and seconds a byte, instead of links and costs.
         ranks: That `all_reduce` holds for, 2 if nothing is said; else the expected number.

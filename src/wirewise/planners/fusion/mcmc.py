@@ -31,12 +31,12 @@ def mcmc(
 
     Args:
         problem: What is decided on.
-        memory_budget_bytes: Of a rank; none: unlimited.
-        time_budget_s: Of the search.
+        memory_budget_bytes: Most bytes of a rank; none: unlimited.
+        time_budget_s: Seconds for the search.
         passes: What may be changed, some of `PASSES`.
         beta: How soon worse decisions are refused.
         steps: Changes that are tried at most.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Raises:
         PlanError: Nothing fits into the memory, or a knob that is out of range.

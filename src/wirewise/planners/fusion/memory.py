@@ -41,7 +41,7 @@ def fit_memory(
     Args:
         problem: What is decided on.
         decision: The rest of the decision.
-        budget_bytes: Of a rank.
+        budget_bytes: Most bytes of a rank.
         passes: "recompute", "accumulation" and "precision" are used if they are among them.
 
     Raises:

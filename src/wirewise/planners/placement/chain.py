@@ -49,10 +49,10 @@ def search(
     Args:
         problem: What is placed.
         start: Where the chain begins; it fits.
-        policy: Of the flows.
-        steps: Of the chain.
+        policy: Policy of the flows.
+        steps: Steps of the chain.
         beta: How much a slower step is disliked: 1 % of the start's time is accepted with exp(-beta / 100).
-        seed: Of all draws.
+        seed: Seed of all draws.
 
     Raises:
         InputError: Steps or beta below 0, or a start that does not fit.

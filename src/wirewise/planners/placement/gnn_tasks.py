@@ -35,9 +35,9 @@ def plan(
         method: One of `METHODS`; the search starts from the faster one of colocated and store-affine
             tasks, where they fit.
         policy: How flows share interfaces, in the simulation and when the plan is carried out.
-        steps: Of the search.
-        beta: Of the search (`chain.search`).
-        seed: Of random choices.
+        steps: Steps of the search.
+        beta: Beta of the search (`chain.search`).
+        seed: Seed of random choices.
 
     Raises:
         PlanError: Unknown method, or no room; the message names the resource that is short.

@@ -104,12 +104,12 @@ def from_graph(
     Args:
         problem: Graph, partition, training nodes of each part, seeds of a worker's batch, fanouts.
         hosts: Names, one for each part.
-        row_bytes: Of a node's features, with its id.
-        model_bytes: Of all gradients of a worker, and of all parameters.
+        row_bytes: Bytes of a node's features, with its id.
+        model_bytes: Bytes of all gradients of a worker, and of all parameters.
         workers_per_host: They share the part's training nodes.
-        samplers: Of each worker.
+        samplers: Samplers of each worker.
         servers: That share the parameters.
-        iterations: Of the record.
+        iterations: Iterations of the record.
         prefetch: Iterations that samplers run ahead.
         sampler_s: Seconds of a sampler's execution.
         worker_s: Of a worker's.

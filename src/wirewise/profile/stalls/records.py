@@ -46,7 +46,7 @@ def read_run(folder: Path, ranks: int, warmup: int, steps: int, ending: str) -> 
     """Read the files of all ranks.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         ranks: How many there were.
         warmup: Steps to leave out.
         steps: Steps that follow them.

@@ -56,7 +56,7 @@ def tune_chunk_size(
         program: For all ranks of the group; its segments do not count.
         size_bytes: The larger buffer of a rank, in or out.
         probes: Sizes to try at most.
-        calls: Of each size, besides a first one that does not count.
+        calls: Calls of each size, besides a first one that does not count.
 
     Raises:
         InputError: No probes or calls.

@@ -24,7 +24,7 @@ def default(collective: Collective, ranks: int, size_bytes: int, root: int = 0) 
         collective: Name of the collective.
         ranks: Size of the group.
         size_bytes: The larger buffer of a rank, in or out.
-        root: Of a rooted collective.
+        root: Root of a rooted collective.
     """
     small = size_bytes <= _SMALL_BYTES
     whole = collective in ("broadcast", "reduce")

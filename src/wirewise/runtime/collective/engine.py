@@ -42,7 +42,7 @@ class Engine:
     """The connections of a rank, and its operations in flight.
 
     Args:
-        rank: Of this process.
+        rank: Rank of this process.
         connections: A non-blocking socket for each peer.
         timeout_s: Seconds without any bytes after which a peer that does not answer counts as silent.
     """

@@ -43,7 +43,7 @@ def connect(
 
     Args:
         store: A torch store that all ranks share; None: that of the default process group.
-        rank: Of this process; None: that of the default process group.
+        rank: Rank of this process; None: that of the default process group.
         size: Number of ranks; None: that of the default process group.
         timeout_s: Seconds without any bytes after which a peer that does not answer counts as silent.
         interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, as in the lab.
@@ -127,7 +127,7 @@ class Group:
         """Add up a tensor over all ranks, in place.
 
         Args:
-            tensor: Of any shape, the same on all ranks; also not contiguous.
+            tensor: Tensor of any shape, the same on all ranks; also not contiguous.
             op: One of `REDUCTIONS`.
             options: `program`; `async_op`; `segments` other than the program's; `deterministic`.
 
@@ -256,8 +256,8 @@ class Group:
 
         Args:
             program: Program to relay for.
-            elements: Of each block.
-            dtype: Of the members' tensors.
+            elements: Elements of each block.
+            dtype: Type of the members' tensors.
             options: Options of `all_reduce`.
         """
         if self.rank in program.group:

@@ -97,7 +97,7 @@ def call_of(
         program: With all ranks as members.
         size_bytes: The larger buffer of a rank, in or out.
         group: Whose ranks call; None: those of the default process group, by torch's own collective.
-        options: Of the group's method.
+        options: Options of the group's method.
     """
     rank, ranks, root = group.rank if group else dist.get_rank(), program.ranks, program.root
     count = max(size_bytes // 4 // ranks, 1)

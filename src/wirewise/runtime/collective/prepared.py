@@ -38,7 +38,7 @@ class Cache:
     """What was prepared before on this rank; the oldest is forgotten.
 
     Args:
-        rank: Of this process.
+        rank: Rank of this process.
         ranks: Size of the group.
     """
 

@@ -37,7 +37,7 @@ def join(
 
     Args:
         store: A torch store that only this group uses, such as a `PrefixStore`.
-        rank: Of this process.
+        rank: Rank of this process.
         size: Number of ranks.
         timeout_s: Seconds that the others have to appear.
         interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, or the way to MASTER_ADDR.

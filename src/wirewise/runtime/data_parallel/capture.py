@@ -140,7 +140,7 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
 
     Args:
         model: Parameters and buffers hold all its tensors; other attributes that are tensors are not seen.
-        loss: Of the model and a batch.
+        loss: Loss of the model and a batch.
         example_batch: Any nest of tensors; later batches have its shapes.
 
     Raises:

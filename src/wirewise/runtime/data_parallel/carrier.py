@@ -72,7 +72,7 @@ class Carrier:
             codec: Name of a gradient codec, or "none".
             scheme: One of `plans.fusion.SCHEMES`.
             decode: One of `plans.fusion.DECODES`.
-            step: Of training; None: that of the pools.
+            step: Step of training; None: that of the pools.
             chunks: Collectives of a group without a codec.
             checked: Whether the gradients were seen to be finite (`GradientCodec.encode`).
             done: Is called once the group has come, or has failed, on the thread where that shows.

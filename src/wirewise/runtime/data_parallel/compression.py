@@ -27,7 +27,7 @@ class Compression:
         nonfinite: What a NaN or infinity in a gradient that is to be encoded does. "raise": an InputError on every
             rank. "skip": all gradients of the step become NaN on every rank, so that `torch.amp.GradScaler` skips the
             step, and residuals are as before it; that takes a copy of them in each step.
-        seed: Of random draws.
+        seed: Seed of random draws.
         ranks_per_host: For the scheme "hierarchical": ranks of a host follow each other. None: what torchrun says.
 
     Raises:

@@ -94,9 +94,9 @@ class FlatBucket:
     Args:
         slots: What lies in each of the buffers, in its order.
         flats: 1-D buffers, [slots].
-        views: Of the gradients; of a parameter in pieces, all of it.
+        views: Views of the gradients; of a parameter in pieces, all of it.
         chunks: Pieces of about equal size that the bucket travels in.
-        copies: Of the gradients into these views, for all buckets that share them.
+        copies: Copies of the gradients into these views, for all buckets that share them.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def flat_buckets(groups: Sequence[Sequence[Slot]], chunks: Sequence[int]) -> lis
 
     Args:
         groups: Slots in their order; pieces of a parameter follow each other, in one group or in several.
-        chunks: Of each bucket, [groups].
+        chunks: Chunks of each bucket, [groups].
     """
     number = iter(chunks)
     return [bucket for chain in _chains(groups) for bucket in _in_one_memory(chain, number)]

@@ -43,10 +43,10 @@ def compress_fsdp(
     Args:
         model: Model after `fully_shard`.
         codec: Name of a gradient codec of one round whose payloads need not be the same on all ranks.
-        options: Of the codec.
+        options: Options of the codec.
         block: Elements that have a scale, norm or k of their own; borders of parameters are not known here.
         feedback: Whether there is a residual, where the codec keeps one.
-        seed: Of random draws.
+        seed: Seed of random draws.
         timeout_s: Seconds to wait for a message.
 
     Raises:

@@ -35,7 +35,7 @@ class Members:
 
     Args:
         sizes: Elements of each parameter; the order numbers them.
-        shapes: Of parameters, where they are known.
+        shapes: Shapes of parameters, where they are known.
     """
 
     def __init__(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:

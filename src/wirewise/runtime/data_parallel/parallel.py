@@ -63,7 +63,7 @@ def parallel(
     Args:
         model: Names of the plan are those of its parameters and modules.
         plan: The same on all ranks. All of it is carried out; regions go together with chunks only.
-        optimizer: Of the model's parameters; its steps wait for the gradients.
+        optimizer: Optimizer of the model's parameters; its steps wait for the gradients.
         process_group: As of `Reducer`.
         step: The loss and an example batch, for `model.step`.
         unused: As of `Reducer`.

@@ -50,9 +50,9 @@ class Part:
     """Encodes and decodes elements `begin` to `end` of a group; a payload is the codec's, then a flag of 8 bytes.
 
     Args:
-        codec: Of the group.
+        codec: Codec of the group.
         compression: Block and seed.
-        members: Of the group, [t]; their shapes are used where none of them is cut.
+        members: Members of the group, [t]; their shapes are used where none of them is cut.
         begin: Number of the first element.
         end: One behind the last element.
         share: Which of the shares it is; draws of different shares of a tensor are independent.

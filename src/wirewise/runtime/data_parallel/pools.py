@@ -34,7 +34,7 @@ class Pools:
             on all ranks and under all plans.
         compression: Whether there is feedback.
         device: Where buffers lie.
-        shapes: Of parameters by name, for codecs of matrices.
+        shapes: Shapes of parameters by name, for codecs of matrices.
 
     Attributes:
         step: Steps so far; random draws depend on it.

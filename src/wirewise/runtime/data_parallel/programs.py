@@ -29,7 +29,7 @@ class Observer(Protocol):
             kind: "send" or "recv" of a hop; "encode", "all_gather" or "decode" of a compressed exchange.
             source: Rank that sends.
             target: Rank that receives; of what a rank does alone, the rank itself.
-            size_bytes: Of the message, or of what is encoded or decoded.
+            size_bytes: Bytes of the message, or of what is encoded or decoded.
             start_s: `time.perf_counter` when it was asked for.
             end_s: The same when it was done.
         """

@@ -61,7 +61,7 @@ class Replanner:
         patience: Steps that a difference must last.
         every: Steps between comparisons.
         smoothing: Weight of the newest step in the mean.
-        probe_bytes: Of the all-reduce that is timed.
+        probe_bytes: Bytes of the all-reduce that is timed.
         clock: Function that tells seconds.
         probe: Times the all-reduce.
 

@@ -40,7 +40,7 @@ class TaskExecution:
     """The ops of one host.
 
     Args:
-        graph: Of all iterations; the same on all hosts.
+        graph: Graph of all iterations; the same on all hosts.
         place: Host of each task, [T].
         rank: Number of this host.
         engine: Engine that carries its flows.

@@ -38,7 +38,7 @@ class TokenBucket:
     """Tokens of an interface: it is busy for as long as what was let through takes.
 
     Args:
-        rate_bytes_per_s: Of the interface.
+        rate_bytes_per_s: Bytes per second of the interface.
         chunk_bytes: Most that is let through at once.
         order: One of `ORDERS`; what is let through at once is less where it gives flows shares.
 
@@ -82,7 +82,7 @@ class Grants:
     """What other hosts want to send here, and how much of it they were allowed to.
 
     Args:
-        bucket: Of the interface inwards.
+        bucket: Bucket of the interface inwards.
         order: One of `ORDERS`.
     """
 

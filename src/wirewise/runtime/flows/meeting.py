@@ -37,7 +37,7 @@ class Connections:
         centre: Connections between host 0 and each other, by host; a host other than 0 has only that to host 0.
         out: Connections to send on, by host and purpose.
         into: Connections to receive from, by host and purpose.
-        timeout_s: Of a wait for another host.
+        timeout_s: Most seconds of a wait for another host.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ def meet(rank: int, world_size: int, address: str, port: int, *, timeout_s: floa
     Args:
         rank: Number of this host.
         world_size: Number of hosts.
-        address: Of host 0.
+        address: Address of host 0.
         port: At which host 0 listens for the others.
-        timeout_s: Of this, and of every later wait.
+        timeout_s: Most seconds of this, and of every later wait.
 
     Raises:
         PeerError: A host did not come in time.

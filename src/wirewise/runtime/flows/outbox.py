@@ -26,7 +26,7 @@ class Outbox:
     """Flows to other hosts.
 
     Args:
-        bucket: Of the interface outwards.
+        bucket: Bucket of the interface outwards.
         order: One of `ORDERS`.
     """
 

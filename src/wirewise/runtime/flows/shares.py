@@ -29,7 +29,7 @@ class EqualShares(Shares):
     flow's share, so that a flow ends when its last byte would.
 
     Args:
-        rate_bytes_per_s: Of the interface.
+        rate_bytes_per_s: Bytes per second of the interface.
         saved_bytes: Most of its share that a late flow makes up for.
     """
 

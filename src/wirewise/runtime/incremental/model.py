@@ -19,8 +19,8 @@ class Gcn(nn.Module):
     Args:
         features: Width of an input row.
         hidden: Width of embeddings.
-        classes: Of all tasks.
-        seed: Of the first weights.
+        classes: Classes of all tasks.
+        seed: Seed of the first weights.
     """
 
     def __init__(self, features: int, hidden: int, classes: int, seed: int) -> None:

@@ -57,7 +57,7 @@ def train(
     Args:
         growing: The graph and its tasks.
         methods: Keys of `METHODS`.
-        settings: Of all methods.
+        settings: Settings of all methods.
         heard: Called after each task of each method with both, the accuracies so far and the seconds.
         peers: Ranks that learn together; all of them get the same result.
 

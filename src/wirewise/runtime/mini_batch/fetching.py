@@ -61,7 +61,7 @@ class Fetcher(AllToAll):
         ids: Carries ids in a group of its own, so that they do not queue behind rows of earlier batches; none: the
             group of the rows.
         bits: One of `WIRE_BITS`, at most those of the store; none: rows as they are.
-        seed: Of stochastic rounding, where rows are quantized.
+        seed: Seed of stochastic rounding, where rows are quantized.
 
     Raises:
         InputError: Other bits.

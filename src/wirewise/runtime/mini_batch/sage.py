@@ -32,7 +32,7 @@ def mean_of_neighbours(
 
     Args:
         x: float32, a row for each source of the layer.
-        layer: Of a sampled batch.
+        layer: Layer of a sampled batch.
         implementation: "numba", "torch", or "auto": numba on the CPU, torch operations elsewhere.
 
     Raises:
@@ -83,7 +83,7 @@ class SageConvolution(nn.Module):
 
     Args:
         features: Width of the rows that come in.
-        width: Of those that go out.
+        width: Width of those that go out.
     """
 
     def __init__(self, features: int, width: int) -> None:
@@ -100,7 +100,7 @@ class Sage(nn.Module):
     """GraphSAGE with a convolution for each hop.
 
     Args:
-        widths: Of the features, the hidden rows and the classes; [hops + 1].
+        widths: Widths of the features, the hidden rows and the classes; [hops + 1].
         dropout: Probability of dropping a hidden value.
     """
 

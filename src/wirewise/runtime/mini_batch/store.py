@@ -120,7 +120,7 @@ class RowStore:
         """The rows of a batch: those that are held, and those that came for `places` of it.
 
         Args:
-            ids: Of the batch, [n].
+            ids: Ids of the batch, [n].
             places: In `ids` of the rows that came, [w].
             decode: Adds them to places of a matrix.
         """

@@ -54,7 +54,7 @@ class PartitionedSampler(AllToAll):
         transport: Transport between the machines.
         fanouts: Neighbours of a node in each hop, the seeds' own first; -1: all. [L]
         semantics: One of `graph.sampling.SEMANTICS`.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Raises:
         InputError: Edges that are not those of this machine, no hops, a fanout below -1, unknown semantics, or

@@ -46,7 +46,7 @@ def wire_of(dtype: torch.dtype, width: int, bits: int) -> Wire:
     """How rows of a store travel.
 
     Args:
-        dtype: Of the store, float32 or float16.
+        dtype: Type of the store, float32 or float16.
         width: Values of a row.
         bits: One of `WIRE_BITS`, at most those of the store.
 

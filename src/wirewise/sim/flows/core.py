@@ -58,7 +58,7 @@ def run(graph: Graph, place: Ints, capacity: Vector, policy: int, record: bool) 
     """Simulate.
 
     Args:
-        graph: Of all iterations.
+        graph: Graph of all iterations.
         place: Host of each task, [T].
         capacity: Bytes a second out of each host, then into each, [2 H].
         policy: Number of a policy (`rates`).

@@ -45,7 +45,7 @@ class FlowSimulator:
 
     Args:
         tasks: With times and bytes of every iteration, which all placements share.
-        links: Of the hosts.
+        links: Links of the hosts.
     """
 
     def __init__(self, tasks: TaskSet, links: Links) -> None:

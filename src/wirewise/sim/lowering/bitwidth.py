@@ -62,7 +62,7 @@ def lower_bitwidth(
     Args:
         plan: Widths of all messages.
         job: `ExchangeTimes`, or None: nothing is computed.
-        links: Of the ranks.
+        links: Links of the ranks.
         costs: Seconds of packing and unpacking; None: nothing.
         overlap: Whether central rows are computed while bytes are on the wire.
     """

@@ -48,7 +48,7 @@ def lower_fusion(
     Args:
         plan: Buckets, and what else changes the step.
         job: One of `GRAINS`.
-        links: Of its ranks.
+        links: Links of its ranks.
         costs: `GradientCosts`: seconds of codecs, and of collectives where these were measured; of a gradient trace
             also the `GroupCost` of each codec and scheme.
         regions: Seconds of regions of operators; None: the analytic ones.

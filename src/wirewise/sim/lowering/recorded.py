@@ -36,9 +36,9 @@ def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "
 
     Args:
         flow: A step of data-parallel training.
-        links: Of its hosts.
+        links: Links of its hosts.
         plan: Made for as many ranks.
-        algorithm: Of the all-reduces (`collective.named`).
+        algorithm: Algorithm of the all-reduces (`collective.named`).
 
     Raises:
         PlanError: The plan is inconsistent, of another number of ranks, or changes what the graph recorded.

@@ -73,7 +73,7 @@ def execute(
         algorithm: Algorithm to carry out.
         inputs: By rank, its input: [chunks, elements of a chunk], see `sizes`.
         fifo: Sends that wait in a connection at most; None: as many as the protocol has.
-        seed: Of the order in which thread blocks take turns; None: in the order of their numbers.
+        seed: Seed of the order in which thread blocks take turns; None: in the order of their numbers.
 
     Returns:
         By rank, its buffers at the end.

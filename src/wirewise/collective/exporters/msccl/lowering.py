@@ -59,7 +59,7 @@ def lower(
 
     Args:
         program: Which; all ranks take part.
-        protocol: Of the runtime.
+        protocol: Protocol of the runtime.
         in_place: For calls whose input and output are the same memory, or for the others.
         instances: Copies that each move an equal part of every chunk, on channels of their own.
         channels: Connections between two ranks in each copy, used in turn; None: as few as keep thread blocks

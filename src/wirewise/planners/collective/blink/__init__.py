@@ -53,9 +53,9 @@ def synthesize(
 
     Args:
         problem: What to plan, for all ranks of its network.
-        time_limit_s: Of the integer programs.
+        time_limit_s: Seconds for the integer programs.
         seed: Without effect, nothing is random.
-        epsilon: Of the multiplicative weights.
+        epsilon: Epsilon of the multiplicative weights.
         tolerance: Part of the best rate that may be given up for fewer trees.
         servers: Ranks of each server, for an all-reduce in three phases; none: one server.
 
@@ -120,7 +120,7 @@ def packed_trees(
 
     Args:
         capacity: Bytes per second from each rank to each; [ranks, ranks]. With `both`, symmetric.
-        root: Of all trees.
+        root: Root of all trees.
         epsilon: Step of the weights, as in `synthesize`.
         tolerance: Share of the rate that may be lost, as in `synthesize`.
         time_limit_s: Seconds to search, as in `synthesize`.

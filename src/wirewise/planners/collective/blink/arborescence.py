@@ -135,7 +135,7 @@ def pack(
 
     Args:
         capacity: From each vertex to each; [n, n]. With `both`, symmetric.
-        root: Of all trees.
+        root: Root of all trees.
         both: Whether a tree uses its edges in both directions, as an all-reduce does.
         epsilon: Smaller is nearer to the optimum, and slower.
 

@@ -36,7 +36,7 @@ def fewest(
         capacity: In units in which whole weights make sense, such as links; [edges].
         optimum: Largest sum that any trees reach.
         tolerance: Part of it that may be lost.
-        time_limit_s: Of each integer program.
+        time_limit_s: Seconds for each integer program.
 
     Raises:
         PlanError: The trees do not carry so much.

@@ -42,7 +42,7 @@ def divided(network: Network, group: Sequence[int], time_limit_s: float) -> Divi
     Args:
         network: Network to divide.
         group: Ranks that take part.
-        time_limit_s: Of the linear program.
+        time_limit_s: Seconds for the linear program.
     """
     rates = np.array([edge.bandwidth_bytes_per_s for edge in network.edges])
     solved = _solved(network, group, rates / rates.max(), time_limit_s)

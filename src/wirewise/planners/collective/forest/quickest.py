@@ -22,7 +22,7 @@ def quickest_trees(network: Network, roots: Sequence[int], group: Sequence[int])
 
     Args:
         network: Network of the trees.
-        roots: Of the trees.
+        roots: Roots of the trees.
         group: Ranks to reach.
 
     Raises:

@@ -34,7 +34,7 @@ def routed_paths(
         network: Where; all ranks take part.
         supply: Relative rate of trees that start at each vertex; [vertices].
         sinks: Ranks that all trees must reach.
-        time_limit_s: Of the linear program.
+        time_limit_s: Seconds for the linear program.
 
     Returns:
         By route (numbers of edges) its capacity; None: too many ranks, or no time.

@@ -56,7 +56,7 @@ def direct_paths(
         fixed_routes: Only paths that programs can use; otherwise all.
         only_even: Give up where the even split loses.
         useful: No path past a switch needs less capacity than this.
-        deadline: Of the search.
+        deadline: Deadline of the search.
 
     Returns:
         Paths with their capacities; None: an even split loses.

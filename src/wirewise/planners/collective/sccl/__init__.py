@@ -37,7 +37,7 @@ def pareto(
         problem: A collective that moves.
         time_limit_s: For all of it; the walk ends early where a point is not decided.
         slack: Rounds above the number of steps that are tried (the k of k-synchronous).
-        most_chunks: Of a block.
+        most_chunks: Most chunks of a block.
     """
     for point, program in _walk(problem, time_limit_s, slack, most_chunks):
         if program is not None:
@@ -66,7 +66,7 @@ def propose(
     Args:
         problem: Any collective; those that add up are planned backwards.
         time_limit_s: For the search.
-        seed: Of the planner greedy; the search itself is exact.
+        seed: Seed of the planner greedy; the search itself is exact.
         point: Chunks of a block, steps, rounds; None: walk the front.
         slack: Slack as in `pareto`.
         most_chunks: Most chunks, as in `pareto`.

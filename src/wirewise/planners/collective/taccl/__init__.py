@@ -69,7 +69,7 @@ def synthesize(
             one is taken as it is. None: those of the network.
         time_limit_s: For the whole search. Where, without a sketch, it ends before the first matching does, the
             program is that of the planner greedy.
-        seed: Of matchings and solver.
+        seed: Seed of matchings and solver.
         heuristic: Rule of order; None: all are tried.
 
     Raises:

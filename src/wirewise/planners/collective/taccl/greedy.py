@@ -39,7 +39,7 @@ def match(instance: Instance, seed: int = 0, *, first_come: bool = False) -> Mat
 
     Args:
         instance: Chunks and topology.
-        seed: Of ties; 0: the next rank in number goes first.
+        seed: Seed of ties; 0: the next rank in number goes first.
         first_come: Whether, between hosts and within, those that have waited longest at their source go first.
 
     Raises:

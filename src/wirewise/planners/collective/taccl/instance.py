@@ -248,7 +248,7 @@ def instance(
         chunkup: Chunks in each block.
         root: Rank of a rooted collective.
         members: Ranks of the group; none: all.
-        deadline: Of the first matching; None: it may take its time.
+        deadline: Deadline of the first matching; None: it may take its time.
     """
     group = members or tuple(range(topology.ranks))
     made = Program(

@@ -69,7 +69,7 @@ class Model:
 
         Args:
             time_limit_s: After it the best solution found counts.
-            seed: Of the solver's random choices.
+            seed: Seed of the solver's random choices.
             start: A solution to begin with.
             gap: Absolute difference between objective and bound that is close enough.
 

@@ -104,7 +104,7 @@ def route(
         instance: Chunks and topology.
         matched: An algorithm to begin with; its time bounds the constants.
         time_limit_s: After it the best routing found counts, with its gap.
-        seed: Of the solver's random choices.
+        seed: Seed of the solver's random choices.
         warm: Whether the solver begins with `matched`, and is left out where a cut proves that best.
 
     Raises:

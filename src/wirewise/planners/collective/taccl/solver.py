@@ -89,7 +89,7 @@ def solve(
         root: Rank of a rooted collective.
         members: Ranks of the group; none: all.
         time_limit_s: Shared among the stages; each returns the best that it has.
-        seed: Of matchings and solver.
+        seed: Seed of matchings and solver.
         heuristic: The one rule of order; None: all are tried.
         upwards: Whether chunks are summed up.
 

@@ -46,7 +46,7 @@ def schedule(
     Args:
         instance: Chunks and topology.
         messages: The sends of trees, some together.
-        wishes: Of each message, comparable. Equal ones are placed symmetric ones together, as symmetry asks.
+        wishes: Wishes of each message, comparable. Equal ones are placed symmetric ones together, as symmetry asks.
         upwards: Whether a message waits for those that leave its target, instead of for the one into its source.
     """
     before = _before(messages, upwards)

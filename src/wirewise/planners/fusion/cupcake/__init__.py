@@ -106,8 +106,8 @@ def plan_groups(
         problem: What is decided on.
         method: Name of the planner.
         seed: Recorded in the plan.
-        least_gain: Of `cupcake`; by default its plan is the best of the model, however little it gains.
-        slack: Of `cupcake`; by default its step is the shortest of the model, whatever it has to do.
+        least_gain: Least gain of `cupcake`; by default its plan is the best of the model, however little it gains.
+        slack: Slack of `cupcake`; by default its step is the shortest of the model, whatever it has to do.
         split: Which tensors travel in pieces; with "auto" those of rules stay whole.
 
     Raises:

@@ -70,7 +70,7 @@ def search(problem: CompressionProblem, bounds: Cuts, limit_s: float, room: int)
 
     Args:
         problem: What is decided on.
-        bounds: Of the problem.
+        bounds: Bounds of the problem.
         limit_s: Only plans below it are looked for.
         room: Labels a tensor; where there are more, those with the least bounds are kept.
     """

@@ -64,7 +64,7 @@ def spans(ready_s: Vector, sums: Vector, costs: Lines, limit_s: float = np.inf) 
     Args:
         ready_s: When the first j tensors are there, [tensors + 1].
         sums: Their elements, [tensors + 1].
-        costs: Of a group.
+        costs: Costs of a group.
         limit_s: As of `linear`.
     """
     end = len(sums) - 1

@@ -145,7 +145,7 @@ def compression_problem(
         links: Between the ranks; None: collectives take what was measured into the costs.
         codec: One that groups have to choose from beside none, "auto": all of the costs, or names, of which "none"
             allows no compression.
-        costs: Of the codecs; None: `V100`.
+        costs: Costs of the codecs; None: `V100`.
         ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
         decodes: Places where decoding may run.
         forward_share: Time of the forward pass over that of back-propagation, which traces do not say.

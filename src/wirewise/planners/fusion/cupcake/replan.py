@@ -34,7 +34,7 @@ def slower(costs: GradientCosts, slowdown: float, size_bytes: int) -> GradientCo
     Args:
         costs: With measured collectives.
         slowdown: How many times longer an all-reduce takes; below 1: it got faster.
-        size_bytes: Of that all-reduce.
+        size_bytes: Bytes of that all-reduce.
 
     Raises:
         InputError: A factor that is not above 0, or costs without an all-reduce.
@@ -100,7 +100,7 @@ def replanner(
         costs: Costs as measured before.
         codecs: That groups may choose from; without a codec they always may.
         forward_s: Forward pass and optimizer; None: half of back-propagation.
-        probe_bytes: Of the all-reduce by which the slowdown is found.
+        probe_bytes: Bytes of the all-reduce by which the slowdown is found.
         split: As of `plan_groups`.
     """
 

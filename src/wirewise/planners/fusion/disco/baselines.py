@@ -32,7 +32,7 @@ def greedy(model: StepModel, state: State, *, shared: bool) -> State:
     """Fuse producers into their readers, from the last operator to the first, wherever it is legal.
 
     Args:
-        model: Of the step.
+        model: Model of the step.
         state: State without copies.
         shared: Also producers whose result is read elsewhere too.
     """

@@ -190,7 +190,7 @@ class LearnedCosts:
     """Costs of regions by an estimator; an operator alone takes what was measured (`RegionCosts`).
 
     Args:
-        graph: Of the operators, with measured times.
+        graph: Graph of the operators, with measured times.
         estimator: For the device that they were measured on.
 
     Raises:
@@ -218,7 +218,7 @@ def costs_for(graph: OperatorGraph, estimator: Estimator | None = None) -> Chose
     """The learned costs where there are weights for the graph's device, else the analytic ones.
 
     Args:
-        graph: Of the operators, with measured times.
+        graph: Graph of the operators, with measured times.
         estimator: None: the one that comes with wirewise, which is for CPUs.
 
     Raises:

@@ -95,7 +95,7 @@ def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tupl
     """What the network is told about a region.
 
     Args:
-        graph: Of the operators; one without a measured time counts as a launch.
+        graph: Graph of the operators; one without a measured time counts as a launch.
         operators: Numbers of the region's, ascending.
         outputs: Those whose results leave it.
     """

@@ -81,8 +81,8 @@ class StepModel:
     """A step of which regions and buckets are chosen.
 
     Args:
-        graph: Of the operators.
-        costs: Of regions; they are asked once for each region.
+        graph: Graph of the operators.
+        costs: Costs of regions; they are asked once for each region.
         all_reduce: Seconds by bytes of a bucket.
         overlap_rate: How fast it computes while a bucket travels, of 1 alone.
         ranks: That the line holds for.

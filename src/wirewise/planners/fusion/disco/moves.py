@@ -28,7 +28,7 @@ def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Fusion
     """Two regions as one.
 
     Args:
-        model: Of the step.
+        model: Model of the step.
         fusion: Fusion to change.
         producer: Number of a region.
         reader: Of another one.
@@ -44,7 +44,7 @@ def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> F
     """An operator, computed again in a region that reads it; no longer at home if nobody else reads it there.
 
     Args:
-        model: Of the step.
+        model: Model of the step.
         fusion: Fusion to change.
         operator: Number of an operator.
         reader: Number of the region, which reads the operator from its home.
@@ -60,7 +60,7 @@ def split(model: StepModel, fusion: Fusion, operator: int) -> Fusion | None:
     """An operator, with what its region computes for it, as a region of its own.
 
     Args:
-        model: Of the step.
+        model: Model of the step.
         fusion: Fusion to change.
         operator: Number of an operator.
 

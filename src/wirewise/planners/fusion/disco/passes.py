@@ -67,7 +67,7 @@ def loops_of(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[in
     """Loops of the operators of a region, by number.
 
     Args:
-        graph: Of the operators.
+        graph: Graph of the operators.
         operators: The region's, ascending.
         outputs: Those whose results leave it.
     """

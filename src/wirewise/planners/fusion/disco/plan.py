@@ -43,7 +43,7 @@ def plan_operators(
         model: The captured step, with what regions and all-reduces take.
         method: One of `METHODS`.
         other_s: Of a step beside what is in the graph, such as the optimizer.
-        knobs: Of the search.
+        knobs: Knobs of the search.
 
     Raises:
         PlanError: An unknown method, or as `FusionPlan.check_itself`.

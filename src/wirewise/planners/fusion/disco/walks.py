@@ -64,10 +64,10 @@ def walks_of(
     """The first loop of each operator of a region that has one.
 
     Args:
-        graph: Of the operators.
+        graph: Graph of the operators.
         operators: The region's, ascending.
         written: Those whose results are written to memory.
-        loops: Of the operators.
+        loops: Loops of the operators.
         held: Bytes of results, of outside operators too.
     """
     groups: dict[tuple[int, int], list[int]] = {}
