@@ -22,7 +22,7 @@ run: $(VENV)/.stamp-run ## Train with AdaQP on four ranks and report what it gai
 PROCESSES := dist or lab or browser
 WITH_PROCESSES = $(shell grep -rlE 'mark\.(dist|lab|browser)\b' tests --include='test_*.py')
 define run_tests
-PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not ($(1) or $(PROCESSES))"; alone=$$?; \
+PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not ($(1) or $(PROCESSES))"; alone=$$?; \
 $(BIN)/python -m pytest -m "($(PROCESSES)) and not ($(1))" $(WITH_PROCESSES) && exit $$alone
 endef
 

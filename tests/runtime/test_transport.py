@@ -82,6 +82,7 @@ def test_a_silent_rank_is_named_by_all_others() -> None:
     assert "log of rank 2" in messages[0]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_missing_from_a_sum_is_named() -> None:
     def body(rank: int, group: Any, store: Any) -> str:
         transport = Transport(group, timeout_s=1.0, store=store)
@@ -98,6 +99,7 @@ def test_a_rank_that_is_missing_from_a_sum_is_named() -> None:
         assert f"rank {rank} waited in the gradient all-reduce: rank 2" in messages[rank]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits_in", ["a sum", "a message"])
 def test_a_patient_rank_gives_up_with_an_impatient_one(waits_in: str) -> None:
     """Rank 1 gives up first; rank 0, which would wait for much longer, hears of it and both can name rank 2."""
@@ -250,6 +252,7 @@ def test_a_broadcast_names_the_tensor_that_differs_on_every_rank(
     run_ranks_as_threads(3, body)
 
 
+@pytest.mark.slow
 def test_a_broadcast_that_waits_in_vain_names_tensor_and_rank() -> None:
     def body(rank: int, group: Any, store: Any) -> str:
         transport = Transport(group, timeout_s=1.0, store=store)

@@ -326,6 +326,7 @@ def test_a_slow_rank_holds_nobody_up_for_good():
     assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.slow
 def test_a_silent_rank_is_named_and_what_follows_does_not_wait_again():
     def body(carrier, rank):
         if rank == 1:

@@ -29,6 +29,7 @@ def step(model: nn.Module, rank: int, number: int = 0) -> None:
     nn.functional.cross_entropy(model(x), y).backward()
 
 
+@pytest.mark.slow
 def test_a_silent_rank_is_named():
     def body(rank: int, group: Any, store: Any) -> str:
         model = made(sequential)

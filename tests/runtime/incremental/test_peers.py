@@ -90,6 +90,7 @@ def test_what_cannot_be_shared_is_named(growing):
             learner_of(name, growing, SETTINGS, peers)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_others(growing, monkeypatch):
     def keep(self, graph):
         if self.peers.rank == 1:

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch_geometric.nn import SAGEConv
 
+from tests.harness.tiers import slow
 from tests.runtime.mini_batch.machines import FANOUTS, Job, problem_of
 from wirewise.codec.layout import row_bytes
 from wirewise.errors import InputError, PeerError
@@ -336,7 +337,7 @@ class _Length:
         return self._length
 
 
-@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("depth", [0, slow(3)])
 def test_d5_a_machine_that_is_gone_is_named_with_the_stage(depth):
     # More batches than any machine makes ahead.
     job = Job(3, depth=depth, timeout_s=3.0, batch_size=3)
