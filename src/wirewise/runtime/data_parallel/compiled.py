@@ -82,7 +82,7 @@ def compile_step(
     plan.check_itself()
     check_capturable(plan)
     transport = transport_of(process_group, timeout_s=timeout_s, store=store)
-    check_ranks(plan, transport)
+    check_ranks(plan, transport.world_size)
     check_agreement(transport, model, plan, Compression())
     transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
     captured = capture(model, loss, example_batch)

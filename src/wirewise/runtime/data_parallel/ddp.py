@@ -224,13 +224,16 @@ class HookState:
         store = dist.distributed_c10d._get_default_store()
         transport = Transport(_existing(self.process_group), timeout_s=self.timeout_s, store=store)
         assert self.plan is not None
-        check_ranks(self.plan, transport)
+        check_ranks(self.plan, transport.world_size)
         return transport
 
     def _open(self, device: torch.device) -> Carrier:
         """Join a group of our own: DistributedDataParallel goes on using its group meanwhile."""
         default = _existing(self.process_group)
         ranks = dist.get_process_group_ranks(default)
+        if self.plan is not None:
+            # Before the group is opened: a rank that refuses meanwhile would look to the others like one that died.
+            check_ranks(self.plan, len(ranks))
         try:
             group = dist.new_group(
                 ranks,
@@ -246,8 +249,6 @@ class HookState:
             ) from error
         store = dist.distributed_c10d._get_default_store()
         transport = Transport(group, timeout_s=self.timeout_s, store=store)
-        if self.plan is not None:
-            check_ranks(self.plan, transport)
         self._check_agreement(transport)
         self.pools.to(device)
         self._carrier = Carrier(transport, self.pools, self.compression)

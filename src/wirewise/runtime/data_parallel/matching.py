@@ -64,16 +64,16 @@ def check_capturable(plan: FusionPlan) -> None:
     )
 
 
-def check_ranks(plan: FusionPlan, transport: Transport) -> None:
+def check_ranks(plan: FusionPlan, ranks: int) -> None:
     """Raise unless there are as many ranks as the plan was made for.
 
     Raises:
         PlanError: There are more, or fewer.
     """
-    if plan.world_size != transport.world_size:
+    if plan.world_size != ranks:
         raise PlanError(
             f"plan {plan.planner!r} was made for world size {plan.world_size}, the process group has "
-            f"{transport.world_size} ranks; make the plan again or start {plan.world_size}"
+            f"{ranks} ranks; make the plan again or start {plan.world_size}"
         )
 
 

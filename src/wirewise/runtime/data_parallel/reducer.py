@@ -116,7 +116,7 @@ class Reducer:
             )
         self.model, self.plan, self.unused, self.until, self.scale = model, plan, unused, until, scale
         self.transport = transport_of(process_group, timeout_s=timeout_s, store=store)
-        check_ranks(plan, self.transport)
+        check_ranks(plan, self.transport.world_size)
         self.buckets = flat_buckets(slots_of(model, plan), [bucket.chunks for bucket in plan.buckets])
         check_agreement(self.transport, model, plan, self.compression)
         self._buckets_of = _buckets_of(self.buckets)
