@@ -18,6 +18,7 @@ import torch
 
 from wirewise import graph
 from wirewise.lab import interface_bytes
+from wirewise.profile.ending import end_process
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links
 from wirewise.trials.rank import joined, prepare_process
@@ -240,3 +241,4 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    end_process()

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from wirewise import graph
+from wirewise.profile.ending import end_process
 from wirewise.recipes.job import Job
 from wirewise.runtime import full_graph
 from wirewise.trials.rank import joined, prepare_process
@@ -99,3 +100,4 @@ def main(path: str, epochs: int, repeats: int) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    end_process()

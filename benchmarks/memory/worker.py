@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from wirewise import graph
+from wirewise.profile.ending import end_process
 from wirewise.recipes.job import Job
 from wirewise.runtime import full_graph
 from wirewise.trials.rank import joined, prepare_process
@@ -119,3 +120,4 @@ def main(path: str, kept_bytes: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process()

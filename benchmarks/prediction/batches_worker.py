@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from wirewise.profile.ending import end_process
 from wirewise.recipes.salientpp import Job, Mode
 from wirewise.recipes.salientpp_part import Part
 from wirewise.runtime.transport import Transport
@@ -63,3 +64,4 @@ def main(path: str, train_s: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2])
+    end_process()

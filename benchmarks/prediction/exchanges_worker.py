@@ -22,6 +22,7 @@ from wirewise.cost import ExchangeCosts
 from wirewise.planners import PLANNERS
 from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, ExchangeProblem
 from wirewise.plans import BitWidthPlan
+from wirewise.profile.ending import end_process
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.lane import Lane
@@ -163,3 +164,4 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    end_process()
