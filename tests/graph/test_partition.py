@@ -1,4 +1,6 @@
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -132,3 +134,31 @@ def test_a_graph_without_edges_has_no_halo():
 def test_seeds_that_no_method_takes_are_named(seed):
     with pytest.raises(GraphError, match=f"seed is {seed}; expected 0 to 9223372036854775807"):
         partition(toy([(0, 1)]), 2, seed=seed)
+
+
+_SIGNALLED = """
+import os, signal, sys, threading
+from wirewise.errors import GraphError
+from wirewise.graph import BlockModel, block_model, partition
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+graph = block_model(BlockModel(nodes=60_000, classes=6, features=4, mean_degree=8))
+if sys.argv[1] == "during":
+    threading.Timer(float(sys.argv[2]), os.kill, [os.getpid(), signal.SIGTERM]).start()
+    try:
+        owner = partition(graph, 4, "metis")
+    except GraphError as error:
+        sys.exit(8 if "SIGTERM" in str(error) else 9)
+else:
+    partition(graph, 4, "metis")
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
+threading.Event().wait(20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "seconds"), [("after", 0), ("during", 0.02), ("during", 0.1), ("during", 0.2)]
+)
+def test_a_signal_ends_the_process_during_and_after_metis(when, seconds):
+    done = subprocess.run([sys.executable, "-c", _SIGNALLED, when, str(seconds)], timeout=60)
+    assert done.returncode in ({7} if when == "after" else {7, 8})

@@ -96,8 +96,11 @@ def test_check_says_whether_and_how(monkeypatch):
 
 
 def test_clean_names_what_it_removed(monkeypatch):
+    # Both are replaced: tests that run beside this one leave caches of dead processes too.
     monkeypatch.setattr("wirewise.lab.clean", lambda: ["ww-1-2-3-h0"])
-    assert json.loads(invoke("clean", "--json", "-").stdout) == {"removed": ["ww-1-2-3-h0"]}
+    monkeypatch.setattr("wirewise.profile.stalls.cache.remove_stale", lambda: ["/dev/shm/wirewise-cache-x"])
+    removed = ["ww-1-2-3-h0", "/dev/shm/wirewise-cache-x"]
+    assert json.loads(invoke("clean", "--json", "-").stdout) == {"removed": removed}
 
 
 def test_links_are_read():

@@ -7,6 +7,7 @@ array. METIS needs undirected graphs, so directed ones are symmetrised for it.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from wirewise.graph.structure import InEdges, in_edges, symmetrized
 __all__ = ["PARTITIONERS", "PartitionQuality", "check_assignment", "measure", "partition"]
 
 _MAX_IMBALANCE = 0.05
+_SMALL = 100
+"""Nodes; METIS may leave a part of fewer without any."""
 _OBJECTIVE_CUT, _OBJECTIVE_VOLUME = 0, 1
 
 
@@ -184,15 +187,28 @@ def _undirected_edges(data: GraphData) -> InEdges:
 def _run_metis(
     edges: InEdges, num_parts: int, seed: int, weight: NDArray[np.int64], objective: int
 ) -> NDArray[np.int32]:
-    # Recursive bisection, METIS' other scheme, knows no volume objective.
-    _, owner = pymetis.part_graph(
-        num_parts,
-        pymetis.CSRAdjacency(edges.indptr, edges.indices.astype(np.int64)),
-        vweights=weight,
-        recursive=False,
-        options=pymetis.Options(seed=seed, objtype=objective),
-    )
+    try:
+        # Recursive bisection, METIS' other scheme, knows no volume objective.
+        _, owner = pymetis.part_graph(
+            num_parts,
+            pymetis.CSRAdjacency(edges.indptr, edges.indices.astype(np.int64)),
+            vweights=weight,
+            recursive=False,
+            options=pymetis.Options(seed=seed, objtype=objective),
+        )
+    except RuntimeError as error:
+        raise _stopped() from error
+    finally:
+        # METIS catches SIGTERM while it runs, and leaves it such that system calls go on after it: a wait of
+        # this process would then never see the signal.
+        signal.siginterrupt(signal.SIGTERM, True)
+    if min(num_parts, len(weight) // _SMALL) > 1 and not any(owner):
+        raise _stopped()  # METIS takes the signal for a failure of its first cut, and reports none.
     return np.asarray(owner, dtype=np.int32)
+
+
+def _stopped() -> GraphError:
+    return GraphError("METIS ended without a partition; expected one, unless SIGTERM came or memory ran out")
 
 
 def _fill_empty(owner: NDArray[np.int32], num_parts: int) -> NDArray[np.int32]:
