@@ -7,6 +7,8 @@ from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
 from wirewise.plans.placement import PlacedTask, PlacementPlan
+from wirewise.plans.stages import Stage, StagePlan
+from wirewise.plans.timetables import StageAction
 
 __all__ = [
     "BITS",
@@ -26,6 +28,9 @@ __all__ = [
     "PlacedTask",
     "PlacementPlan",
     "Plan",
+    "Stage",
+    "StageAction",
+    "StagePlan",
     "TopologyLike",
     "load",
     "loads",

@@ -1,0 +1,337 @@
+"""How a model is cut into pipeline stages, who computes them, and in which order microbatches go through."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import ClassVar, Literal, Self
+
+import msgspec
+
+from wirewise.errors import PlanError
+from wirewise.plans.base import Plan
+from wirewise.plans.timetables import (
+    STYLES,
+    StageAction,
+    StagePass,
+    Timetable,
+    in_flight,
+    ordered,
+    timetable,
+    unrolled,
+)
+
+__all__ = ["ExchangePlace", "Stage", "StagePlan"]
+
+ExchangePlace = Literal["end", "hidden"]
+"""Replicas exchange gradients at the end of an update before anything else; or beside the next update's passes."""
+
+_SHOWN = 12
+"""Actions of a position that a table shows."""
+_UPDATES = 3
+"""Updates in a row that are checked where they follow each other without a flush."""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Modules that one position computes one after the other."""
+
+    modules: tuple[str, ...]
+    """Names of the modules, in the order in which they are computed."""
+    position: int
+    """Position in the pipeline whose ranks compute the stage."""
+    recompute: bool = False
+    """Whether only inputs are kept, and the forward pass is repeated before the backward pass."""
+
+
+class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
+    """Stages of a model, their ranks, and the timetable of an update."""
+
+    family: ClassVar[str] = "stages"
+
+    style: str
+    """Name of the timetable's style in `STYLES`, or "custom"."""
+    stages: tuple[Stage, ...]
+    """Stages in the order of the forward pass."""
+    ranks: tuple[tuple[tuple[int, ...], ...], ...]
+    """Ranks of each position, [positions, replicas, width]; width ranks share a stage's tensors."""
+    microbatches: int
+    """Microbatches m that one replica works on for an update of the weights."""
+    microbatch_size: int = 1
+    """Samples of a microbatch."""
+    timetable: Timetable
+    """Actions of each position in their order, [positions]; microbatch m + j is microbatch j of the next update."""
+    edges: tuple[tuple[int, int], ...] = ()
+    """Pairs of stages between which activations travel, and gradients back; none: each stage feeds the next alone."""
+    weight_versions: Literal[1, 2] = 1
+    """Versions of the weights that are kept; with 2, microbatches use the one before the newest and nothing flushes."""
+    exchange: ExchangePlace = "end"
+    """When replicas exchange gradients; "hidden" needs two versions of the weights."""
+    depths: tuple[int, ...]
+    """Most activations, of one stage and one microbatch each, that each position may keep, [positions]."""
+    predicted_s: float = 0.0
+    """Simulated seconds of an update; 0: not simulated. Without flushes, of one among many."""
+    predicted_bytes: tuple[int, ...] = ()
+    """Most memory that a rank of each position needs, [positions]; none: not known."""
+    notes: tuple[str, ...] = ()
+    """What the planner has to say, such as why more stages are not better."""
+
+    @classmethod
+    def by_hand(
+        cls,
+        modules: Sequence[str],
+        cuts: Sequence[int],
+        *,
+        style: str = "1f1b",
+        microbatches: int,
+        microbatch_size: int = 1,
+        replicas: int = 1,
+        width: int = 1,
+        chunks: int | None = None,
+        depths: Sequence[int] | None = None,
+        edges: Sequence[tuple[int, int]] = (),
+        recompute: bool = False,
+        exchange: ExchangePlace = "end",
+    ) -> Self:
+        """The plan of a chain of modules cut where you say.
+
+        Ranks are numbered by position, then replica, then within the stage's width.
+
+        Args:
+            modules: Names of all modules in the order of the forward pass.
+            cuts: Number of the first module of each stage but the first.
+            style: Style of the timetable (`STYLES`); "2bw" keeps two versions of the weights.
+            microbatches: Microbatches of an update.
+            microbatch_size: Samples of a microbatch.
+            replicas: Pipelines beside each other.
+            width: Ranks that share a stage's tensors.
+            chunks: Stages a position of an interleaved timetable; None: 2.
+            depths: Microbatches in flight at each position; None: the style's own.
+            edges: Pairs of stages between which activations travel; none: each stage feeds the next.
+            recompute: Whether all stages keep inputs alone.
+            exchange: When replicas exchange gradients.
+
+        Raises:
+            PlanError: Cuts that leave a stage without modules, stages that positions cannot share evenly, or what
+                `check_itself` and the style refuse.
+        """
+        bounds = [0, *cuts, len(modules)]
+        if any(later <= earlier for earlier, later in itertools.pairwise(bounds)):
+            raise PlanError(
+                f"cuts are {list(cuts)} for {len(modules)} modules; expected rising numbers from 1 to "
+                f"{len(modules) - 1}"
+            )
+        each = (2 if chunks is None else chunks) if style == "interleaved" else 1
+        count = len(bounds) - 1
+        if each < 1 or count % each:
+            raise PlanError(f"got {count} stages, {each} a position; expected a multiple of {each} stages")
+        positions, size = count // each, replicas * width
+        found = timetable(style, positions, microbatches, depths=depths, chunks=chunks)
+        plan = cls(
+            world_size=positions * size,
+            planner="by hand",
+            style=style,
+            stages=tuple(
+                Stage(
+                    modules=tuple(modules[bounds[s] : bounds[s + 1]]),
+                    position=s % positions,
+                    recompute=recompute,
+                )
+                for s in range(count)
+            ),
+            ranks=tuple(
+                tuple(
+                    tuple(p * size + replica * width + lane for lane in range(width))
+                    for replica in range(replicas)
+                )
+                for p in range(positions)
+            ),
+            microbatches=microbatches,
+            microbatch_size=microbatch_size,
+            timetable=found,
+            edges=tuple(edges),
+            weight_versions=2 if style == "2bw" else 1,
+            exchange=exchange,
+            depths=tuple(in_flight(row, microbatches) for row in found),
+        )
+        plan.check_itself()
+        return plan
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return len(self.ranks)
+
+    @property
+    def replicas(self) -> int:
+        """Pipelines beside each other."""
+        return len(self.ranks[0])
+
+    @property
+    def all_edges(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of stages between which activations travel, those of a chain spelt out."""
+        return self.edges or tuple((s, s + 1) for s in range(len(self.stages) - 1))
+
+    def place_of(self, rank: int) -> tuple[int, int, int]:
+        """Position, replica and number within the width of a rank.
+
+        Raises:
+            PlanError: No stage is on this rank.
+        """
+        for position, replicas in enumerate(self.ranks):
+            for replica, own in enumerate(replicas):
+                if rank in own:
+                    return position, replica, own.index(rank)
+        raise PlanError(f"rank {rank} has no stage; expected one of 0 to {self.world_size - 1}")
+
+    def steps(self, position: int, updates: int = 1) -> list[StagePass]:
+        """What a position does in a number of updates, the first of which fills the pipeline and the last drains it."""
+        return list(unrolled(self.timetable[position], self.microbatches, updates))
+
+    @property
+    def headline(self) -> str:
+        """Stages, ranks and timetable, and the simulated seconds of an update."""
+        said = (
+            f"stages plan by {self.planner!r} for {self.world_size} ranks: {len(self.stages)} stages at "
+            f"{self.positions} positions, {self.replicas} replicas, {self.microbatches} microbatches of "
+            f"{self.microbatch_size}, timetable {self.style}"
+        )
+        return said + (
+            f", an update takes {self.predicted_s:.4g} s simulated" if self.predicted_s > 0 else ""
+        )
+
+    def check_itself(self) -> None:
+        """Raise if stages, ranks or the timetable are inconsistent; see `Plan.check_itself`.
+
+        Every stage passes each microbatch forward once and then backward once, no position keeps more activations than
+        `depths` says, and positions never wait for each other.
+        """
+        Plan.check_itself(self)
+        for faults in (self._value_faults, self._rank_faults, self._stage_faults, self._timetable_faults):
+            for fault in faults():
+                raise PlanError(fault)
+        updates = _UPDATES if self.weight_versions > 1 else 1
+        ordered([self.steps(position, updates) for position in range(self.positions)], self.all_edges)
+
+    def _value_faults(self) -> Iterator[str]:
+        if self.style not in STYLES and self.style != "custom":
+            yield f"style is {self.style!r} - at `$.style`; expected custom or one of: {', '.join(STYLES)}"
+        for name in ("microbatches", "microbatch_size"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)} - at `$.{name}`; expected at least 1"
+        if self.exchange == "hidden" and self.weight_versions == 1:
+            yield (
+                "exchange is 'hidden' with one version of the weights - at `$.exchange`; the next update needs its "
+                "result at once, expected 'end' or two versions"
+            )
+        if not isfinite(self.predicted_s) or self.predicted_s < 0:
+            yield f"predicted_s is {self.predicted_s} - at `$.predicted_s`; expected finite seconds of at least 0"
+        known = self.predicted_bytes
+        if known and (len(known) != self.positions or min(known) < 0):
+            yield (
+                f"predicted_bytes are {list(known)} - at `$.predicted_bytes`; expected a figure of at least 0 for each "
+                f"of {self.positions} positions"
+            )
+
+    def _rank_faults(self) -> Iterator[str]:
+        shapes = [[len(own) for own in replicas] for replicas in self.ranks]
+        for position, shape in enumerate(shapes):
+            if not shape or len(shape) != len(shapes[0]) or min(shape) < 1 or len(set(shape)) != 1:
+                yield (
+                    f"position {position} has replicas of {shape} ranks - at `$.ranks[{position}]`; expected "
+                    f"{max(len(shapes[0]), 1)} replicas of as many ranks each"
+                )
+        used = sorted(rank for replicas in self.ranks for own in replicas for rank in own)
+        if len(used) != self.world_size or used != list(range(self.world_size)):
+            yield (
+                f"positions have the ranks {used[:16]} - at `$.ranks`; expected each of 0 to {self.world_size - 1} once"
+            )
+
+    def _stage_faults(self) -> Iterator[str]:
+        seen: dict[str, int] = {}
+        for number, stage in enumerate(self.stages):
+            where = f"stage {number} - at `$.stages[{number}]`"
+            if not stage.modules:
+                yield f"{where}: has no modules; expected at least one"
+            for name in stage.modules:
+                if name in seen:
+                    yield f"{where}: module {name!r} is also in stage {seen[name]}; expected each module once"
+                seen[name] = number
+            if not 0 <= stage.position < self.positions:
+                yield f"{where}: position is {stage.position}; expected 0 to {self.positions - 1}"
+        idle = set(range(self.positions)) - {stage.position for stage in self.stages}
+        if idle:
+            yield f"position {min(idle)} has no stage - at `$.stages`; expected at least one for each position"
+        for number, (source, target) in enumerate(self.edges):
+            if not 0 <= source < target < len(self.stages):
+                yield (
+                    f"edge {source} -> {target} - at `$.edges[{number}]`; expected two stages of 0 to "
+                    f"{len(self.stages) - 1} in the order of the forward pass"
+                )
+        if len(set(self.edges)) != len(self.edges):
+            yield "an edge stands twice - at `$.edges`; expected each pair of stages once"
+
+    def _timetable_faults(self) -> Iterator[str]:
+        if len(self.timetable) != self.positions or len(self.depths) != self.positions:
+            yield (
+                f"there are {len(self.timetable)} rows of actions and {len(self.depths)} depths - at `$.timetable` and "
+                f"`$.depths`; expected {self.positions} of each, one for each position"
+            )
+            return
+        for position, row in enumerate(self.timetable):
+            where = f"position {position} - at `$.timetable[{position}]`"
+            own = [number for number, stage in enumerate(self.stages) if stage.position == position]
+            if fault := next(self._row_faults(row, own), ""):
+                yield f"{where}: {fault}"
+                return
+            if (most := in_flight(row, self.microbatches)) > self.depths[position]:
+                yield (
+                    f"{where}: keeps {most} activations at once; expected at most {self.depths[position]}, as "
+                    f"`$.depths[{position}]` says"
+                )
+
+    def _row_faults(self, row: Sequence[StageAction], stages: list[int]) -> Iterator[str]:
+        limit = self.microbatches * self.weight_versions
+        passes: dict[tuple[str, int, int], int] = {}
+        for place, action in enumerate(row):
+            if action.stage not in stages:
+                yield f"action {place} is {action}, which another position has; its stages are {stages}"
+            if not 0 <= action.microbatch < limit:
+                yield f"action {place} is {action}; expected microbatches 0 to {limit - 1}"
+            key = (action.kind, action.stage, action.microbatch % self.microbatches)
+            if key in passes:
+                yield f"action {place} is {action} once more; expected it once in an update"
+            passes[key] = place
+        if sum(action.kind == "F" for action in row) < self.microbatches * len(stages):
+            yield f"a forward pass is missing; expected {self.microbatches} microbatches in each of stages {stages}"
+        for kind, stage, microbatch in passes:
+            if kind == "F" and ("B", stage, microbatch) not in passes:
+                if {("I", stage, microbatch), ("W", stage, microbatch)} - passes.keys():
+                    yield f"stage {stage} has no backward pass over microbatch {microbatch}; expected B, or I and W"
+            elif kind == "B" and {("I", stage, microbatch), ("W", stage, microbatch)} & passes.keys():
+                yield f"stage {stage} passes microbatch {microbatch} backward twice; expected B, or I and W"
+        done: set[StagePass] = set()
+        for step in unrolled(row, self.microbatches, self.weight_versions):
+            first = {"B": "F", "I": "F", "W": "I"}.get(step.kind)
+            if first and step._replace(kind=first) not in done:  # type: ignore[arg-type]
+                yield f"{step} comes before its {first}; expected it behind"
+            done.add(step)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """A row for each position: ranks, stages, activations, the first actions."""
+        rows = []
+        for position, row in enumerate(self.timetable):
+            own = [(n, stage) for n, stage in enumerate(self.stages) if stage.position == position]
+            said = " ".join(f"{a.kind}{a.microbatch}" for a in row[:_SHOWN])
+            rows.append(
+                [
+                    str(position),
+                    " ".join(",".join(map(str, ranks)) for ranks in self.ranks[position]),
+                    " ".join(str(number) for number, _ in own),
+                    str(sum(len(stage.modules) for _, stage in own)),
+                    str(self.depths[position]),
+                    " ".join("yes" if stage.recompute else "no" for _, stage in own),
+                    said + (" ..." if len(row) > _SHOWN else ""),
+                ]
+            )
+        return ["position", "ranks", "stages", "modules", "activations", "recompute", "timetable"], rows
