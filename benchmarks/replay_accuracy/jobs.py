@@ -12,7 +12,7 @@ from workloads import Work
 
 from common import scratch
 from wirewise import cost, lab, sim, trace
-from wirewise.sim.baselines import one_rank_s, slower_part_s, sum_of_parts_s
+from wirewise.sim.analysis import one_rank_s, slower_part_s, sum_of_parts_s
 
 WORKER = str(Path(__file__).parent / "worker.py")
 

@@ -9,13 +9,14 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner
 
+from tests.collective.exporters import nccl_plugin
 from tests.collective.exporters.test_chakra import read
 from wirewise.cli.main import app
 from wirewise.cli.programs import FORMATS
 from wirewise.cli.requests import Check, Export
 from wirewise.collective import Program, save
 from wirewise.collective.builders import build
-from wirewise.collective.exporters import msccl, mscclpp_plan, nccl_tuner
+from wirewise.collective.exporters import msccl, mscclpp_plan
 from wirewise.cost import nccl
 from wirewise.options import fields_of
 from wirewise.plans import Certificate, CollectivePlan
@@ -198,7 +199,7 @@ def test_nccl_tuner(ring, tmp_path):
     out = tmp_path / "tuner.csv"
     result = call("export", ring, "--to", "nccl-tuner", "-o", out, "--topology", "dgx-1v", "--gpu", "volta")
     assert result.exit_code == 0, result.output
-    rows = nccl_tuner.loads(out.read_text())
+    rows = nccl_plugin.loads(out.read_text())
     assert {row.collective for row in rows} == {"allreduce"}
     assert {(row.hosts, row.ranks) for row in rows} == {(1, 8)}
     assert rows[0].min_bytes == 0 and rows[-1].max_bytes == 2**63 - 1

@@ -5,7 +5,7 @@ import pytest
 
 from wirewise.cost import Links
 from wirewise.sim import replay
-from wirewise.sim.baselines import one_rank_s, slower_part_s, sum_of_parts_s
+from wirewise.sim.analysis import one_rank_s, slower_part_s, sum_of_parts_s
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.sim.sensitivity import link_sensitivity, op_sensitivity
 from wirewise.trace.sketch import Node, Sketch

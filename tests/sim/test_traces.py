@@ -1,13 +1,16 @@
 """Replay of traces whose ops come from simulated steps on known links."""
 
+import msgspec
 import numpy as np
 import pytest
 
+from tests.trace.synthetic import make
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, data_parallel_step
-from wirewise.sim.traces import recorded_steps, replay_trace
+from wirewise.sim.traces import by_step, recorded_steps, replay_trace
+from wirewise.trace import build
 from wirewise.trace.records import COLLECTIVES, KINDS, Header, Op, RankTrace, Trace
 
 MIB = 2**20
@@ -75,3 +78,18 @@ def test_times_come_from_the_step_ops():
     assert second.begin_s == pytest.approx(first.end_s + 0.001)
     with pytest.raises(InputError, match="record at least one whole step"):
         recorded_steps(Trace([RankTrace(trace.ranks[0].header, [])]), lambda _, step: flows[step])
+
+
+def test_steps_cut_out_give_the_same_graphs():
+    trace = make(ranks=3, steps=4).true
+    # A wait that ends in the next step.
+    ops = trace.ranks[1].ops
+    place = max(i for i, op in enumerate(ops) if op.kind == "wait" and op.step == 1)
+    ops[place] = msgspec.structs.replace(ops[place], step=2)
+    parts = by_step(trace)
+    assert list(parts) == trace.steps()
+    for step, part in parts.items():
+        whole, cut = build(trace, step), build(part, step)
+        assert whole.names == cut.names
+        assert whole.indices.tolist() == cut.indices.tolist()
+        assert whole.duration_s == pytest.approx(cut.duration_s)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gzip
 import shutil
 
-import msgspec
 import numpy as np
 import pytest
 
 from tests.trace.synthetic import make, shifted
 from wirewise.errors import TraceError
-from wirewise.trace import align, build, chrome, clock_quality, load, open_trace, write_trace
-from wirewise.trace.split import split
+from wirewise.trace import align, chrome, clock_quality, load, open_trace, write_trace
 
 
 @pytest.fixture
@@ -100,18 +98,3 @@ def test_the_uncertainty_holds_the_error():
 def test_nothing_is_known_of_a_clock_that_nothing_ties():
     (alone,) = clock_quality(align(make(ranks=1).seen))
     assert (alone.spread_s, alone.uncertainty_s) == (None, None)
-
-
-def test_steps_cut_out_give_the_same_graphs():
-    trace = make(ranks=3, steps=4).true
-    # A wait that ends in the next step.
-    ops = trace.ranks[1].ops
-    place = max(i for i, op in enumerate(ops) if op.kind == "wait" and op.step == 1)
-    ops[place] = msgspec.structs.replace(ops[place], step=2)
-    parts = split(trace)
-    assert list(parts) == trace.steps()
-    for step, part in parts.items():
-        whole, cut = build(trace, step), build(part, step)
-        assert whole.names == cut.names
-        assert whole.indices.tolist() == cut.indices.tolist()
-        assert whole.duration_s == pytest.approx(cut.duration_s)

@@ -18,11 +18,15 @@ from wirewise.cost.pairs import (
     Vector,
     between_hosts,
     fastest,
+    graph_of,
+    hosts_of_ranks,
+    interfaces_of,
     inverse,
     pairs_of,
     rates_of,
+    routes_of,
+    with_payload,
 )
-from wirewise.cost.routes import graph_of, hosts_of_ranks, interfaces_of, routes_of, with_payload
 from wirewise.cost.traces import host_rates, hosts_of, transfers_of
 from wirewise.cost.wire import Channels, competing_bytes, exchange_s
 from wirewise.errors import InputError

@@ -9,8 +9,7 @@ import numpy as np
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.sim.baselines import one_rank_s, slower_part_s, sum_of_parts_s
-from wirewise.sim.breakdown import Breakdown, break_down_ranks
+from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.diagnose import (
     DATA_READY,
     NO_COMMUNICATION,
@@ -19,15 +18,17 @@ from wirewise.sim.diagnose import (
     diagnose,
     straggler_gone,
 )
-from wirewise.sim.replay import Replay, replay
+from wirewise.sim.links import prepare
+from wirewise.sim.replay import Replay, is_compute, replay
 from wirewise.sim.sensitivity import LinkSensitivity, OpSensitivity, link_sensitivity, op_sensitivity
 from wirewise.sim.steps import RecordedStep, ReplayReport, StepPrediction, replay_changed, replay_steps
 from wirewise.sim.stragglers import compute_seconds, find_straggler
 from wirewise.sim.traces import Recording, record
 from wirewise.sim.whatif import parse
 from wirewise.trace.chrome import places
-from wirewise.trace.dataflow import coarsen
+from wirewise.trace.dataflow import COLLECTIVES, Dataflow, coarsen
 from wirewise.trace.records import Trace
+from wirewise.trace.sketch import Sketch
 
 __all__ = [
     "WHAT_IFS",
@@ -36,7 +37,10 @@ __all__ = [
     "analyse",
     "baselines",
     "critical_ops",
+    "one_rank_s",
     "replay_step",
+    "slower_part_s",
+    "sum_of_parts_s",
     "typical_step",
 ]
 
@@ -109,7 +113,6 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
     known = {row.change: row.prediction for row in rows if row.prediction is not None}
     typical = typical_step(found, report)
     replayed = replay_step(found, typical)
-    until = np.full(replayed.dataflow.ranks, replayed.end_s.max(initial=0.0))
     small = _smaller(found, typical)
     hosts = small.dataflow.host_count
     return Analysis(
@@ -119,13 +122,7 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
         baselines=baselines(found),
         links=found.links,
         step=typical.number,
-        ranks=break_down_ranks(
-            replayed.dataflow,
-            replayed.start_s,
-            replayed.end_s,
-            np.full(len(until), replayed.begin_s.min(initial=0.0)),
-            until,
-        ),
+        ranks=replayed.breakdowns(),
         critical=places(trace, replayed.dataflow, replayed.critical_path().ops.tolist()),
         compute_s=np.median(compute_seconds(trace), axis=1).tolist(),
         link_sensitivity=link_sensitivity(small) if 1 < hosts <= _MOST_HOSTS else [],
@@ -163,7 +160,7 @@ def critical_ops(trace: Trace) -> set[tuple[int, int]]:
 
 
 def baselines(recording: Recording) -> dict[str, float]:
-    """Mean seconds of a step by "daydream", "sum" and "max" (`sim.baselines`), over 8 steps at most."""
+    """Mean seconds of a step by "daydream", "sum" and "max" over 8 steps at most."""
     places = np.unique(np.linspace(0, len(recording.steps) - 1, _MOST_STEPS).round().astype(int))
     graphs = [recording.steps[place].dataflow for place in places]
     functions = {"daydream": one_rank_s, "sum": sum_of_parts_s, "max": slower_part_s}
@@ -207,3 +204,45 @@ def _smaller(recording: Recording, step: RecordedStep) -> Replay:
     if len(step.dataflow.names) > _MOST_OPS:
         step = step._replace(dataflow=coarsen(step.dataflow))
     return replay_step(recording, step)
+
+
+def one_rank_s(dataflow: Dataflow, links: Links, rank: int = 0) -> float:
+    """Seconds of a step from one rank's graph alone, in the style of Daydream (Zhu et al., USENIX ATC 2020).
+
+    Each transfer takes bytes * 2 (N - 1) / N over the rate of the rank's interface, without latency, other
+    ranks or sharing of the link.
+    """
+    sketch = Sketch.of(dataflow)
+    rate = float(links.bandwidth_out_bytes_per_s[dataflow.hosts[rank]])
+    n = dataflow.ranks
+    # All at once: each removal looks through the whole graph.
+    sketch.remove([op for op, node in sketch.nodes.items() if node.rank not in (-1, rank)])
+    for node in sketch.nodes.values():
+        if node.flows:
+            share = 2.0 * (n - 1) / n if node.collective == COLLECTIVES[1] else 1.0
+            node.duration_s, node.flows = share * node.size_bytes / rate, []
+    return replay(sketch.dataflow(), links).step_s
+
+
+def _parts(dataflow: Dataflow, links: Links) -> tuple[float, float]:
+    """Compute of the busiest rank, and all transfers one after the other."""
+    compute = np.zeros(dataflow.ranks)
+    own = is_compute(dataflow)
+    np.add.at(compute, dataflow.rank[own], dataflow.duration_s[own])
+    prepared = prepare(dataflow, links)
+    uses, ops = prepared.uses, prepared.ops
+    slowest = np.zeros(len(dataflow.names))
+    need = uses.weight * ops.work[uses.owner] / uses.capacity[uses.interface]
+    np.maximum.at(slowest, uses.owner, need)
+    transfer = dataflow.size_bytes > 0
+    return float(compute.max(initial=0.0)), float((slowest + ops.duration)[transfer].sum())
+
+
+def sum_of_parts_s(dataflow: Dataflow, links: Links) -> float:
+    """Compute plus communication: nothing overlaps."""
+    return sum(_parts(dataflow, links))
+
+
+def slower_part_s(dataflow: Dataflow, links: Links) -> float:
+    """The larger of compute and communication: all that can overlaps."""
+    return max(_parts(dataflow, links))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,11 @@ from wirewise.trace.dataflow import KINDS, Dataflow
 __all__ = [
     "Breakdown",
     "break_down",
-    "break_down_ranks",
-    "covered",
+    "breakdown_of",
+    "clip",
     "length",
+    "mean_breakdown",
+    "members",
     "overlap_share",
     "union",
     "union_s",
@@ -41,17 +45,6 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 def break_down(
     dataflow: Dataflow, start_s: Vector, end_s: Vector, begin_s: Vector, until_s: Vector
-) -> Breakdown:
-    """Divide the time of every rank from `begin_s` to `until_s`, both [ranks], and take the mean."""
-    ranks = break_down_ranks(dataflow, start_s, end_s, begin_s, until_s)
-    names = Breakdown.__struct_fields__
-    return Breakdown(
-        **{name: sum(getattr(rank, name) for rank in ranks) / max(len(ranks), 1) for name in names}
-    )
-
-
-def break_down_ranks(
-    dataflow: Dataflow, start_s: Vector, end_s: Vector, begin_s: Vector, until_s: Vector
 ) -> list[Breakdown]:
     """Divide the time of every rank from `begin_s` to `until_s`, both [ranks]."""
     found = []
@@ -59,20 +52,28 @@ def break_down_ranks(
     for rank in range(dataflow.ranks):
         low, high = begin_s[rank], until_s[rank]
         own = (dataflow.rank == rank) & ~np.isin(dataflow.kind, _IDLE)
-        busy = _clip(union(np.stack([start_s[own], end_s[own]], axis=1)), low, high)
-        moved = _clip(communication[rank], low, high)
-        compute, moving = length(busy), length(moved)
-        both = float(covered(moved, busy[:, 1]).sum() - covered(moved, busy[:, 0]).sum())
-        exposed = max(moving - both, 0.0)
-        found.append(
-            Breakdown(
-                compute_s=compute,
-                exposed_communication_s=exposed,
-                overlapped_communication_s=both,
-                wait_s=max(float(high - low) - compute - exposed, 0.0),
-            )
-        )
+        busy = clip(union(np.stack([start_s[own], end_s[own]], axis=1)), low, high)
+        found.append(breakdown_of(busy, clip(communication[rank], low, high), float(high - low)))
     return found
+
+
+def breakdown_of(busy: Intervals, moved: Intervals, seconds: float) -> Breakdown:
+    """Where the time of a rank goes that computes and communicates in these disjoint intervals, [k, 2] each."""
+    compute = length(busy)
+    both = float((_covered(moved, busy[:, 1]) - _covered(moved, busy[:, 0])).sum())
+    exposed = max(length(moved) - both, 0.0)
+    return Breakdown(
+        compute_s=compute,
+        exposed_communication_s=exposed,
+        overlapped_communication_s=both,
+        wait_s=max(seconds - compute - exposed, 0.0),
+    )
+
+
+def mean_breakdown(parts: Sequence[Breakdown]) -> Breakdown:
+    """Mean of the breakdowns of ranks or of steps; zeros without any."""
+    names = Breakdown.__struct_fields__
+    return Breakdown(**{n: sum(getattr(one, n) for one in parts) / max(len(parts), 1) for n in names})
 
 
 def union_s(intervals: Intervals) -> float:
@@ -86,7 +87,7 @@ def overlap_share(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> Vector:
     communication = _communication(dataflow, start_s, end_s)
     for rank in range(dataflow.ranks):
         own = np.flatnonzero((dataflow.rank == rank) & (end_s > start_s))
-        moving = covered(communication[rank], end_s[own]) - covered(communication[rank], start_s[own])
+        moving = _covered(communication[rank], end_s[own]) - _covered(communication[rank], start_s[own])
         share[own] = np.clip(moving / (end_s[own] - start_s[own]), 0.0, 1.0)
     return share
 
@@ -147,7 +148,8 @@ def union(intervals: Intervals) -> Intervals:
     return np.stack([ordered[opens, 0], until[closes]], axis=1)
 
 
-def _clip(intervals: Intervals, low: float, high: float) -> Intervals:
+def clip(intervals: Intervals, low: float, high: float) -> Intervals:
+    """The parts of intervals, [k, 2], from `low` to `high`."""
     return np.clip(intervals, low, max(low, high))
 
 
@@ -156,7 +158,7 @@ def length(intervals: Intervals) -> float:
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def covered(intervals: Intervals, times: Vector) -> Vector:
+def _covered(intervals: Intervals, times: Vector) -> Vector:
     """Seconds of disjoint intervals before each time."""
     if not len(intervals):
         return np.zeros(len(times))
@@ -164,5 +166,5 @@ def covered(intervals: Intervals, times: Vector) -> Vector:
     before = np.concatenate([[0.0], np.cumsum(lengths)])
     place = np.searchsorted(intervals[:, 0], times, side="right")
     inside = np.minimum(times - intervals[np.maximum(place - 1, 0), 0], lengths[np.maximum(place - 1, 0)])
-    covered: Vector = before[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0.0)
-    return covered
+    inside_s: Vector = before[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0.0)
+    return inside_s

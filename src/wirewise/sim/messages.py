@@ -15,18 +15,8 @@ from numpy.typing import NDArray
 
 from wirewise.collective.dependences import Dependences
 from wirewise.sim.compiled import inner, outer
-from wirewise.sim.waiting import (
-    Events,
-    Items,
-    leave,
-    new_events,
-    new_items,
-    pop_event,
-    pop_starter,
-    push_event,
-    push_starter,
-    wait,
-)
+from wirewise.sim.heap import Heap, new_heap, pop, schedule
+from wirewise.sim.waiting import Items, leave, new_items, wait
 
 __all__ = ["Trip", "run"]
 
@@ -57,7 +47,10 @@ class Trip(NamedTuple):
 
 
 class _State(NamedTuple):
-    events: Events
+    events: Heap
+    """Arrivals of items, ends of additions and edges that get free, by time, then by number."""
+    starters: Heap
+    """Items that may start now, all at time 0 and so by their number."""
     items: Items
     start: Floats
     end: Floats
@@ -88,7 +81,7 @@ def _pass(d: Dependences, s: _State, gate: int, segment: int) -> None:
         item = segment * messages + d.sends.items[k]
         s.send_left[item] -= 1
         if s.send_left[item] == 0:
-            push_starter(s.items, item)
+            schedule(s.starters, item, 0.0)
     for k in range(d.receives.first[gate], d.receives.first[gate + 1]):
         _arrive(s, segment * messages + d.receives.items[k])
 
@@ -115,7 +108,7 @@ def _take_in(d: Dependences, trip: Trip, s: _State, now: float) -> None:
         else:
             rank = trip.target[message]
             s.adder_free[rank] = max(s.adder_free[rank], now) + trip.adding_s[message]
-            push_event(s.events, s.adder_free[rank], len(s.start) + item)
+            schedule(s.events, len(s.start) + item, s.adder_free[rank])
 
 
 @inner
@@ -147,7 +140,7 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
         s.free[edge] = now + hold
         s.busy[edge] += hold
         _wake(s, edge)
-    push_event(s.events, now + trip.travel_s[message], item)
+    schedule(s.events, item, now + trip.travel_s[message])
     for k in range(d.by_send.first[message], d.by_send.first[message + 1]):
         _pass(d, s, d.by_send.items[k], segment)
 
@@ -157,13 +150,13 @@ def _wake(s: _State, edge: int) -> None:
     """Look at the edge again when it is free, if any item waits there."""
     if s.items.top[edge] >= 0 and not s.woken[edge]:
         s.woken[edge] = True
-        push_event(s.events, s.free[edge], 2 * len(s.start) + edge)
+        schedule(s.events, 2 * len(s.start) + edge, s.free[edge])
 
 
 @inner
 def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
     """Look at the next item that may start."""
-    item = pop_starter(s.items)
+    item = pop(s.starters)
     came_from = s.items.waits_at[item]
     if came_from >= 0:
         if s.free[came_from] > now:
@@ -176,13 +169,13 @@ def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
         wait(s.items, item, blocked)
         _wake(s, blocked)
     if came_from >= 0 and s.items.top[came_from] >= 0 and s.free[came_from] <= now:
-        push_starter(s.items, s.items.top[came_from])
+        schedule(s.starters, s.items.top[came_from], 0.0)
 
 
 @inner
 def _take_event(d: Dependences, s: _State, now: float) -> None:
     items = len(s.start)
-    code = pop_event(s.events)
+    code = pop(s.events)
     if code < items:
         _arrive(s, code)
     elif code < 2 * items:
@@ -191,18 +184,18 @@ def _take_event(d: Dependences, s: _State, now: float) -> None:
         edge = code - 2 * items
         s.woken[edge] = False
         if s.items.top[edge] >= 0:
-            push_starter(s.items, s.items.top[edge])
+            schedule(s.starters, s.items.top[edge], 0.0)
 
 
 @outer
 def _simulate(d: Dependences, trip: Trip, s: _State) -> None:
     for item in range(len(s.start)):
         if s.send_left[item] == 0:
-            push_starter(s.items, item)
+            schedule(s.starters, item, 0.0)
     now = 0.0
     while True:
         _take_in(d, trip, s, now)
-        while s.items.starters[0]:
+        while s.starters.size[0]:
             _start_or_wait(d, trip, s, now)
             _take_in(d, trip, s, now)
         if s.events.size[0] == 0:
@@ -210,6 +203,12 @@ def _simulate(d: Dependences, trip: Trip, s: _State) -> None:
         now = s.events.time[0]
         while s.events.size[0] and s.events.time[0] == now:
             _take_event(d, s, now)
+
+
+def _heap(numbers: int) -> Heap:
+    """No events; of those at one time the least number comes first."""
+    heap: Heap = new_heap(np.zeros(numbers, np.int64), np.zeros(numbers))
+    return heap
 
 
 def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, Floats, Floats]:
@@ -223,7 +222,8 @@ def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, 
     """
     edges, n = len(trip.s_per_byte), segments * len(d.source)
     state = _State(
-        events=new_events(n + edges),
+        events=_heap(2 * n + edges),
+        starters=_heap(n),
         items=new_items(n, edges),
         start=np.full(n, np.nan),
         end=np.full(n, np.nan),

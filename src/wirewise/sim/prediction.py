@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from wirewise.plans.base import Plan
-from wirewise.sim.breakdown import Breakdown, covered, length, union
+from wirewise.sim.breakdown import Breakdown, breakdown_of, mean_breakdown, union
 from wirewise.sim.timeline import Timeline
 
 __all__ = ["Prediction", "prediction_of"]
@@ -69,7 +69,7 @@ def prediction_of(plan: Plan, unit: str, timeline: Timeline, step_s: float | Non
 
 
 def _broken_down(timeline: Timeline, step_s: float) -> Breakdown:
-    compute = exposed = both = 0.0
+    found = []
     for rank in range(timeline.world_size):
         own = timeline.of(rank)
         busy, moved = (
@@ -80,17 +80,8 @@ def _broken_down(timeline: Timeline, step_s: float) -> Breakdown:
             )
             for moving in (False, True)
         )
-        beside = float((covered(moved, busy[:, 1]) - covered(moved, busy[:, 0])).sum())
-        compute, both = compute + length(busy), both + beside
-        exposed += max(length(moved) - beside, 0.0)
-    ranks = max(timeline.world_size, 1)
-    compute, exposed, both = compute / ranks, exposed / ranks, both / ranks
-    return Breakdown(
-        compute_s=compute,
-        exposed_communication_s=exposed,
-        overlapped_communication_s=both,
-        wait_s=max(step_s - compute - exposed, 0.0),
-    )
+        found.append(breakdown_of(busy, moved, step_s))
+    return mean_breakdown(found)
 
 
 def _ms(seconds: float) -> str:

@@ -12,7 +12,7 @@ from wirewise.cost.interference import slowed
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim import critical
-from wirewise.sim.breakdown import Breakdown, break_down, members, overlap_share
+from wirewise.sim.breakdown import Breakdown, break_down, mean_breakdown, members, overlap_share
 from wirewise.sim.engine import Run, run
 from wirewise.sim.links import Prepared, prepare
 from wirewise.sim.timeline import Span, Timeline
@@ -80,6 +80,10 @@ class Replay:
 
     def breakdown(self) -> Breakdown:
         """Where the mean rank spends the step."""
+        return mean_breakdown(self.breakdowns())
+
+    def breakdowns(self) -> list[Breakdown]:
+        """Where each rank spends the step."""
         until = np.full(self.dataflow.ranks, self.run.end.max(initial=0.0))
         begin = np.full(self.dataflow.ranks, self.begin_s.min(initial=0.0))
         return break_down(self.dataflow, self.run.start, self.run.end, begin, until)

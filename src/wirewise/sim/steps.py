@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wirewise.cost.intervals import percentiles95
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.sim.breakdown import Breakdown, break_down, overlap_share
+from wirewise.sim.breakdown import Breakdown, break_down, mean_breakdown, overlap_share
 from wirewise.sim.replay import Replay, is_compute, replay
 from wirewise.sim.rewrite import skew_of
 from wirewise.sim.whatif import Change, Setting, apply
@@ -242,7 +242,7 @@ def _chain(
         done = result.finish_s
         periods.append(float((done - before).mean()))
         replays.append(result)
-        parts.append(break_down(result.dataflow, result.start_s, result.end_s, before, done))
+        parts.append(mean_breakdown(break_down(result.dataflow, result.start_s, result.end_s, before, done)))
     return np.array(periods), replays, parts
 
 
@@ -270,16 +270,13 @@ def _summary(periods: Vector, replays: list[Replay], parts: list[Breakdown]) -> 
     p50, p95 = np.percentile(periods, [50, 95]).tolist()
     typical = replays[int(np.argmin(np.abs(periods - p50)))]
     flow = typical.dataflow
-    mean = {
-        name: float(np.mean([getattr(part, name) for part in parts])) for name in Breakdown.__struct_fields__
-    }
     return StepPrediction(
         predicted_step_s=float(periods.mean()),
         p50_s=p50,
         p95_s=p95,
         ci95_s=percentiles95(_resampled(periods[None])[0]),
         ranks=flow.ranks,
-        breakdown=Breakdown(**mean),
+        breakdown=mean_breakdown(parts),
         critical_path=[
             CriticalOp(
                 name=flow.names[op],

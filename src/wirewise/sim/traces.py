@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,10 +16,9 @@ from wirewise.sim.whatif import Change, parse
 from wirewise.trace import dataflow
 from wirewise.trace.arrays import Dataflow
 from wirewise.trace.match import match
-from wirewise.trace.records import Trace
-from wirewise.trace.split import split
+from wirewise.trace.records import Op, RankTrace, Trace
 
-__all__ = ["Recording", "record", "recorded_steps", "replay_trace"]
+__all__ = ["Recording", "by_step", "record", "recorded_steps", "replay_trace"]
 
 Build = Callable[[Trace, int], Dataflow]
 
@@ -43,7 +43,7 @@ def recorded_steps(trace: Trace, build: Build | None = None) -> list[RecordedSte
     """
     matches = [] if build else match(trace)
     found = []
-    for number, part in split(trace).items():
+    for number, part in by_step(trace).items():
         begin, end = [], []
         for rank in range(trace.world_size):
             ops = part.of(rank, number)
@@ -96,3 +96,22 @@ def replay_trace(
     changes = parse(what_if) if isinstance(what_if, str) else what_if
     found = record(trace, build, links, interference=interference)
     return replay_steps(found.steps, found.links, interference=found.interference, what_if=changes)
+
+
+def by_step(trace: Trace) -> dict[int, Trace]:
+    """The part of each step that all ranks have: its ops, and waits of other steps for its collectives."""
+    numbers = trace.steps()
+    found: dict[int, list[RankTrace]] = {number: [] for number in numbers}
+    for rank in trace.ranks:
+        ops: dict[int, list[Op]] = defaultdict(list)
+        waits: dict[tuple[str, int], list[Op]] = defaultdict(list)
+        for op in rank.ops:
+            ops[op.step].append(op)
+            if op.kind == "wait" and op.seq >= 0:
+                waits[op.group, op.seq].append(op)
+        for number in numbers:
+            own = ops[number]
+            keys = dict.fromkeys((op.group, op.seq) for op in own if op.kind == "communication")
+            later = [op for key in keys for op in waits.get(key, []) if op.step != number]
+            found[number].append(RankTrace(rank.header, own + later, rank.complete))
+    return {number: Trace(ranks=ranks, aligned=trace.aligned) for number, ranks in found.items()}

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.sim.breakdown import length, union
+from wirewise.sim.breakdown import clip, length, union
 from wirewise.trace.kernels import COPY
 from wirewise.trace.records import Op, RankTrace, Trace
 from wirewise.trace.segments import own_work
@@ -98,7 +98,7 @@ def _of_device(recorded: RankTrace) -> RankUse:
     host_wait, kernel_wait, other = _idle(kernels, spans, busy)
     begin, end = (kept[0].start_s, kept[-1].end_s) if kept else (low, high)
     host = _spans([op for op in recorded.ops if not op.stream and op.kind not in ("step", "communication")])
-    recorded_s = length(_within(union(np.concatenate([busy, host])), begin, end))
+    recorded_s = length(clip(union(np.concatenate([busy, host])), begin, end))
     return RankUse(
         rank=recorded.header.rank,
         lane="device",
@@ -172,12 +172,8 @@ def _spans(ops: list[Op]) -> Intervals:
     return np.array([(op.start_s, op.end_s) for op in ops], dtype=np.float64).reshape(-1, 2)
 
 
-def _within(intervals: Intervals, low: float, high: float) -> Intervals:
-    return np.clip(intervals, low, max(low, high))
-
-
 def _inside(intervals: Intervals, whole: Intervals) -> Intervals:
     """The union of intervals, as far as it lies in disjoint ones."""
     own = union(intervals)
-    parts = [_within(own[(own[:, 1] > a) & (own[:, 0] < b)], a, b) for a, b in whole.tolist()]
+    parts = [clip(own[(own[:, 1] > a) & (own[:, 0] < b)], a, b) for a, b in whole.tolist()]
     return np.concatenate(parts) if parts else own

@@ -1,4 +1,4 @@
-"""Heaps of the message simulator: events by time, items that may start, and items that wait at each edge."""
+"""Items that wait at the edges of a network: a heap of item numbers for each edge, in arrays that all of them share."""
 
 from __future__ import annotations
 
@@ -9,34 +9,13 @@ from numpy.typing import NDArray
 
 from wirewise.sim.compiled import inner
 
-__all__ = [
-    "Events",
-    "Items",
-    "leave",
-    "new_events",
-    "new_items",
-    "pop_event",
-    "pop_starter",
-    "push_event",
-    "push_starter",
-    "wait",
-]
+__all__ = ["Items", "leave", "new_items", "wait"]
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-
-class Events(NamedTuple):
-    """Heap by (time, code)."""
-
-    time: Floats
-    code: Ints
-    size: Ints
-    """[1]"""
 
 
 class Items(NamedTuple):
-    """Items in order of their numbers: those that may start now in a heap, those that wait in one for each edge."""
+    """For each edge, the items that wait there in a heap by their numbers; an item waits at one edge at most."""
 
     low: Ints
     """Children in an edge's heap, or -1, [items]."""
@@ -45,25 +24,15 @@ class Items(NamedTuple):
     """Edge at which an item waits, or -1, [items]."""
     top: Ints
     """First item that waits at each edge, or -1, [edges]."""
-    may_start: Ints
-    starters: Ints
-    """How many may start, [1]."""
-
-
-def new_events(capacity: int) -> Events:
-    """No events."""
-    return Events(np.empty(capacity), np.empty(capacity, np.int64), np.zeros(1, np.int64))
 
 
 def new_items(items: int, edges: int) -> Items:
-    """None may start, none waits."""
+    """No item waits."""
     return Items(
         low=np.full(items, -1, np.int64),
         high=np.full(items, -1, np.int64),
         waits_at=np.full(items, -1, np.int64),
         top=np.full(edges, -1, np.int64),
-        may_start=np.empty(items + edges, np.int64),
-        starters=np.zeros(1, np.int64),
     )
 
 
@@ -85,82 +54,6 @@ def _merge(items: Items, a: int, b: int) -> int:
             other, b = b, other
         items.low[a] = b
         a, b = b, other
-
-
-@inner
-def _earlier(events: Events, place: int, time: float, code: int) -> bool:
-    return events.time[place] < time or (events.time[place] == time and events.code[place] < code)
-
-
-@inner
-def push_event(events: Events, time: float, code: int) -> None:
-    """Add an event."""
-    place = events.size[0]
-    events.size[0] += 1
-    while place > 0:
-        parent = (place - 1) >> 1
-        if _earlier(events, parent, time, code):
-            break
-        events.time[place], events.code[place] = events.time[parent], events.code[parent]
-        place = parent
-    events.time[place], events.code[place] = time, code
-
-
-@inner
-def pop_event(events: Events) -> int:
-    """Take the first event out; its code."""
-    first = events.code[0]
-    events.size[0] -= 1
-    size = events.size[0]
-    time, code = events.time[size], events.code[size]
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and _earlier(events, child + 1, events.time[child], events.code[child]):
-            child += 1
-        if not _earlier(events, child, time, code):
-            break
-        events.time[place], events.code[place] = events.time[child], events.code[child]
-        place = child
-    events.time[place], events.code[place] = time, code
-    return first
-
-
-@inner
-def push_starter(items: Items, item: int) -> None:
-    """Let an item start."""
-    place = items.starters[0]
-    items.starters[0] += 1
-    while place > 0:
-        parent = (place - 1) >> 1
-        if item >= items.may_start[parent]:
-            break
-        items.may_start[place] = items.may_start[parent]
-        place = parent
-    items.may_start[place] = item
-
-
-@inner
-def pop_starter(items: Items) -> int:
-    """Take the first item that may start out."""
-    first = items.may_start[0]
-    items.starters[0] -= 1
-    size = items.starters[0]
-    item, place = items.may_start[size], 0
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and items.may_start[child + 1] < items.may_start[child]:
-            child += 1
-        if items.may_start[child] >= item:
-            break
-        items.may_start[place] = items.may_start[child]
-        place = child
-    items.may_start[place] = item
-    return first
 
 
 @inner

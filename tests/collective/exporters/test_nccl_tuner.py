@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.collective.exporters import nccl_plugin
 from wirewise.collective.exporters import nccl_tuner
 from wirewise.collective.exporters.nccl_tuner import Row
 from wirewise.errors import InputError
@@ -16,7 +17,7 @@ def test_E6_rows_are_read_back():
     ]
     text = nccl_tuner.dumps(rows)
     assert text.splitlines()[1] == "allreduce,0,65536,tree,ll,2,1,-1,-1,0"
-    assert nccl_tuner.loads(text) == rows
+    assert nccl_plugin.loads(text) == rows
 
 
 def test_E6_the_rules_of_the_plugin():
@@ -31,7 +32,7 @@ def test_E6_the_rules_of_the_plugin():
             "unknown,0,1,what,ever,a,1,1,1,1,99",
         ]
     )
-    assert nccl_tuner.loads(text) == [
+    assert nccl_plugin.loads(text) == [
         Row("broadcast", 0, 32768, "tree", "simple", 4, 1, -1),
         Row("allgather", 0, 1048576, "ring", "ll128", 8, -1, 8, 2),
         Row("allreduce", 0, 1, "ring", "simple", 0, 1, 1, 1, 1),
@@ -40,7 +41,7 @@ def test_E6_the_rules_of_the_plugin():
 
 def test_E6_long_lines_reach_the_plugin_in_parts():
     line = "allreduce,0,100,tree,ll,2,1,1".ljust(255) + "allgather,0,100,ring,ll,2,1,1"
-    assert [row.collective for row in nccl_tuner.loads(line)] == ["allreduce", "allgather"]
+    assert [row.collective for row in nccl_plugin.loads(line)] == ["allreduce", "allgather"]
 
 
 def test_E6_the_first_row_that_holds_is_taken():
@@ -51,14 +52,14 @@ def test_E6_the_first_row_that_holds_is_taken():
     ]
 
     def chosen(size, **how):
-        row = nccl_tuner.choose(rows, "allreduce", size, **{"hosts": 1, "ranks": 8, **how})
+        row = nccl_plugin.choose(rows, "allreduce", size, **{"hosts": 1, "ranks": 8, **how})
         return row and (row.algorithm, row.protocol)
 
     assert chosen(100, hosts=2) == ("tree", "ll")
     assert chosen(100, registered=1) == ("ring", "ll")
     assert chosen(100) == chosen(200) == ("ring", "simple")
     assert chosen(201) is None and chosen(49) is None and chosen(100, ranks=4) is None
-    assert nccl_tuner.choose(rows, "allgather", 60, hosts=1, ranks=8) is None
+    assert nccl_plugin.choose(rows, "allgather", 60, hosts=1, ranks=8) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from wirewise.collective import network
 from wirewise.errors import ProgramError
 from wirewise.lab import Lab, Pairs, topology_of
 from wirewise.runtime.collective import LinkMonitor, SlowLink
-from wirewise.runtime.collective.statistics import EdgeStatistics
+from wirewise.runtime.collective.link import EdgeStatistics
 
 PLANNED = network(topology_of(Pairs(3, "400mbit", {})))
 

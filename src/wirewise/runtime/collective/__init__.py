@@ -4,9 +4,9 @@ from wirewise.runtime.collective.backend import ProcessGroup, group_of, register
 from wirewise.runtime.collective.chunks import Probe, Tuned, tune_chunk_size
 from wirewise.runtime.collective.ddp import ddp_hook
 from wirewise.runtime.collective.group import Group, connect
+from wirewise.runtime.collective.link import EdgeStatistics
 from wirewise.runtime.collective.memory import REDUCTIONS, Blocks
 from wirewise.runtime.collective.over_torch import run_over_torch
-from wirewise.runtime.collective.statistics import EdgeStatistics
 from wirewise.runtime.collective.watch import LinkMonitor, SlowLink
 from wirewise.runtime.collective.work import Work
 

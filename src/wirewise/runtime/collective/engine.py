@@ -22,9 +22,8 @@ from collections.abc import Callable, Mapping
 from wirewise.errors import PeerError
 from wirewise.runtime.collective.acts import Act
 from wirewise.runtime.collective.execution import Execution
-from wirewise.runtime.collective.link import ASK, DATA, GONE, HERE, START, Header, Link
+from wirewise.runtime.collective.link import ASK, DATA, GONE, HERE, START, EdgeStatistics, Header, Link
 from wirewise.runtime.collective.memory import Pool, Scratch
-from wirewise.runtime.collective.statistics import EdgeStatistics
 from wirewise.runtime.collective.work import Work
 
 __all__ = ["Engine"]

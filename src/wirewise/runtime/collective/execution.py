@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wirewise.runtime.collective.acts import Act
+from wirewise.runtime.collective.link import EdgeStatistics
 from wirewise.runtime.collective.memory import Memory, Pool, Scratch
 from wirewise.runtime.collective.prepared import Prepared
-from wirewise.runtime.collective.statistics import EdgeStatistics
 
 __all__ = ["Execution", "Sender"]
 

@@ -16,10 +16,10 @@ from wirewise.errors import InputError, ProgramError
 from wirewise.runtime.collective.defaults import default
 from wirewise.runtime.collective.engine import Engine
 from wirewise.runtime.collective.execution import Execution
+from wirewise.runtime.collective.link import EdgeStatistics
 from wirewise.runtime.collective.memory import REDUCTIONS, Blocks, Memory, copies_back
 from wirewise.runtime.collective.prepared import Cache
 from wirewise.runtime.collective.rendezvous import join
-from wirewise.runtime.collective.statistics import EdgeStatistics
 from wirewise.runtime.collective.work import Work
 
 __all__ = ["Group", "connect"]

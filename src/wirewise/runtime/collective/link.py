@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from wirewise.runtime.collective.memory import Scratch
-from wirewise.runtime.collective.statistics import EdgeStatistics, of_kernel
+import msgspec
 
-__all__ = ["ASK", "DATA", "GONE", "HERE", "START", "Header", "Link", "Receiver"]
+from wirewise.runtime.collective.memory import Scratch
+
+__all__ = ["ASK", "DATA", "GONE", "HERE", "START", "EdgeStatistics", "Header", "Link", "Receiver"]
 
 DATA, START, ASK, HERE, GONE = range(5)
 """Kinds of frames: a message; the receiver has started the operation; are you there; I am; I give up, because."""
@@ -22,6 +23,34 @@ _READS_AT_ONCE = 16
 """Reads of one peer before the others have their turn."""
 _MOST_VIEWS = 1000
 """The kernel takes up to 1024 pieces at once."""
+# Fields of the kernel's `struct tcp_info` (linux/tcp.h): its length, the least round trip and the time busy sending.
+_INFO_BYTES = 192
+_MIN_ROUND_TRIP = struct.Struct("=148xI")
+_BUSY = struct.Struct("=168xQ")
+_NO_ROUND_TRIP = 0xFFFFFFFF
+
+
+class EdgeStatistics(msgspec.Struct, kw_only=True):
+    """Counts of one direction between this rank and a peer, since the group was made."""
+
+    source: int
+    target: int
+    messages: int = 0
+    size_bytes: int = 0
+    """Payload."""
+    busy_s: float = 0.0
+    """At the source: time in which the kernel had bytes under way that were not acknowledged."""
+    round_trip_s: float = 0.0
+    """At the source: the shortest that the kernel saw."""
+    late_s: float = 0.0
+    """At the target: time that it could have taken messages in and they had not arrived, summed up."""
+    latest_s: float = 0.0
+    """The longest of these times."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Rate while busy, at the source; of many bytes it is what the link carries. 0: nothing was sent."""
+        return self.size_bytes / self.busy_s if self.busy_s > 0 else 0.0
 
 
 class Header(NamedTuple):
@@ -122,7 +151,7 @@ class Link:
 
     def statistics(self) -> tuple[EdgeStatistics, EdgeStatistics]:
         """Statistics of what is sent and of what is received."""
-        self.sent.busy_s, self.sent.round_trip_s = of_kernel(self.socket)
+        self.sent.busy_s, self.sent.round_trip_s = _of_kernel(self.socket)
         return self.sent, self.received
 
     @property
@@ -201,3 +230,12 @@ def _cut(views: list[memoryview], count: int) -> None:
     del views[:passed]
     if count:
         views[0] = views[0][count:]
+
+
+def _of_kernel(connection: socket.socket) -> tuple[float, float]:
+    """Seconds busy sending and the shortest round trip of a connection; zeros where the kernel does not tell."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    if len(info) < _INFO_BYTES:
+        return 0.0, 0.0
+    round_trip_us, busy_us = _MIN_ROUND_TRIP.unpack_from(info)[0], _BUSY.unpack_from(info)[0]
+    return busy_us * 1e-6, 0.0 if round_trip_us == _NO_ROUND_TRIP else round_trip_us * 1e-6

@@ -13,8 +13,7 @@ from wirewise.collective.exporters.msccl.model import (
     Step,
     ThreadBlock,
 )
-from wirewise.collective.exporters.msccl.rules import RULES
-from wirewise.collective.exporters.msccl.validate import Violation, check, result_unknown, violations
+from wirewise.collective.exporters.msccl.validate import RULES, Violation, check, result_unknown, violations
 from wirewise.collective.exporters.msccl.xml import dumps, loads
 
 __all__ = [

@@ -29,7 +29,7 @@ class Violation(NamedTuple):
     """One thing that is wrong with a file."""
 
     rule: str
-    """One of `rules.RULES`."""
+    """One of `validate.RULES`."""
     where: str
     message: str
 
