@@ -75,7 +75,7 @@ def aggregate_forward(preset: Preset, width: int) -> Contenders:
     target = torch.repeat_interleave(torch.arange(preset.nodes), csr.indptr.diff())
     source, weight = csr.indices.long(), csr.weight[:, None]
     return {
-        "wirewise": lambda: ops.aggregate(csr, x, out=out),
+        "wirewise": lambda: ops.aggregate_into(csr, x, out),
         "torch.sparse.mm": lambda: torch.sparse.mm(tensor, x),
         "index_add": lambda: out.zero_().index_add_(0, target, x[source] * weight),
         "scipy": lambda: matrix @ x.numpy(),

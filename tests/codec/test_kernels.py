@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.codec.messages import adversarial, decode, encode
 from wirewise import codec
-from wirewise.codec.kernels import threads
+from wirewise.codec.kernels import cpu
 from wirewise.errors import CodecError
 
 has_cuda = torch.cuda.is_available()
@@ -68,7 +68,7 @@ def test_bytes_do_not_depend_on_threads(monkeypatch):
     bits = np.resize(codec.BITS, 500)
     layout, expected = encode(x, bits)
     rows = decode(expected, layout)
-    monkeypatch.setattr(threads, "_MIN_BYTES", 1000)
+    monkeypatch.setattr(cpu, "_MIN_BYTES", 1000)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     _, buffer = encode(x, bits)
     assert torch.equal(buffer, expected)
@@ -77,14 +77,14 @@ def test_bytes_do_not_depend_on_threads(monkeypatch):
 
 def test_rows_are_split_over_threads_without_gaps(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    ranges = threads.split(lambda lo, hi: (lo, hi), (), 10, threads._MIN_BYTES)
+    ranges = cpu.split(lambda lo, hi: (lo, hi), (), 10, cpu._MIN_BYTES)
     assert ranges == [(0, 3), (3, 6), (6, 10)]
-    assert threads.split(lambda lo, hi: (lo, hi), (), 10, 1) == [(0, 10)]
-    assert threads.split(lambda lo, hi: (lo, hi), (), 10, threads._MIN_BYTES, serial=True) == [(0, 10)]
+    assert cpu.split(lambda lo, hi: (lo, hi), (), 10, 1) == [(0, 10)]
+    assert cpu.split(lambda lo, hi: (lo, hi), (), 10, cpu._MIN_BYTES, serial=True) == [(0, 10)]
 
 
 def test_the_first_bad_message_is_named_with_threads_too(monkeypatch):
-    monkeypatch.setattr(threads, "_MIN_BYTES", 1)
+    monkeypatch.setattr(cpu, "_MIN_BYTES", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     x = torch.randn(40, 8)
     x[[11, 25, 38]] = torch.inf

@@ -8,7 +8,6 @@ arithmetic.
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 from typing import Any
 
@@ -17,14 +16,11 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from wirewise.codec.kernels import reference
+from wirewise.codec.kernels import IMPLEMENTATIONS, chosen, reference
 from wirewise.codec.layout import MessageLayout
 from wirewise.errors import CodecError
 
 __all__ = ["IMPLEMENTATIONS", "pack", "unpack", "unpack_add", "unpack_aggregate", "warm"]
-
-IMPLEMENTATIONS = ("auto", "torch", "numba", "triton")
-"""auto: numba on the CPU, Triton on CUDA where it is installed, else torch operations."""
 
 
 def pack(
@@ -199,32 +195,17 @@ def _kernels(implementation: str, device: torch.device) -> ModuleType:
     """Module of kernels for an implementation's name; compiled ones are imported on first use."""
     if implementation not in IMPLEMENTATIONS:
         raise CodecError(f"implementation is {implementation!r}, expected one of {IMPLEMENTATIONS}")
-    if implementation == "auto":
-        implementation = _choose(device)
-    if implementation == "torch":
+    name = chosen(implementation, device)
+    if name == "torch":
         return reference
-    if implementation == "numba":
-        if device.type != "cpu":
-            raise CodecError(
-                f"tensors are on {device}, numba kernels take CPU tensors; use 'auto' or 'triton'"
-            )
+    if name == "numba":
         from wirewise.codec.kernels import cpu
 
         return cpu
-    if importlib.util.find_spec("triton") is None:
-        raise CodecError(
-            "triton is not installed; install a CUDA build of torch or use implementation='torch'"
-        )
     from wirewise.codec.kernels import triton_gpu
 
     triton_gpu.check_device(device)
     return triton_gpu
-
-
-def _choose(device: torch.device) -> str:
-    if device.type == "cpu":
-        return "numba"
-    return "triton" if device.type == "cuda" and importlib.util.find_spec("triton") else "torch"
 
 
 def _check_tensor(name: str, value: Any, dtype: torch.dtype, dim: int) -> None:

@@ -10,10 +10,19 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
-from wirewise.graph.structure import InEdges, in_edges, one_way_edge, order_by_target, symmetrized
+from wirewise.graph.structure import (
+    InEdges,
+    entries_of,
+    in_edges,
+    offsets_of,
+    one_way_edge,
+    order_by_target,
+    symmetrized,
+)
 
 __all__ = ["NO_SPLIT", "SPLITS", "TEST", "TRAIN", "VALIDATION", "GraphData", "SparseRows"]
 
@@ -48,25 +57,25 @@ class SparseRows:
 
     def rows(self, index: NDArray[Any]) -> SparseRows:
         """The rows `index` (int [n]), in that order, as a new matrix of n rows."""
-        counts = np.diff(self.indptr)[index]
+        at, counts = entries_of(self.indptr, index)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        at = np.repeat(self.indptr[index] - indptr[:-1], counts) + np.arange(indptr[-1])
         data = None if self.data is None else self.data[at]
         return SparseRows(indptr=indptr, indices=self.indices[at], data=data, num_columns=self.num_columns)
 
     def to_dense(self) -> NDArray[np.float32]:
         """Dense float32 array of the values; values that are stored twice are added."""
-        dense = np.zeros(self.shape, dtype=np.float32)
-        row = np.repeat(np.arange(len(self)), np.diff(self.indptr))
-        np.add.at(dense, (row, self.indices), np.float32(1) if self.data is None else self.data)
-        return dense
+        return np.asarray(self.to_scipy().toarray(), dtype=np.float32)
+
+    def to_scipy(self) -> sp.csr_matrix:
+        """SciPy matrix of the same rows, float32."""
+        data = np.ones(len(self.indices), np.float32) if self.data is None else self.data
+        return sp.csr_matrix((data, self.indices, self.indptr), shape=self.shape)
 
     @classmethod
     def from_dense(cls, x: NDArray[Any]) -> SparseRows:
         """The non-zero values of a dense array; `data` is None when all of them are one."""
         row, column = np.nonzero(x)
-        indptr = np.zeros(len(x) + 1, dtype=np.int64)
-        np.cumsum(np.bincount(row, minlength=len(x)), out=indptr[1:])
+        indptr = offsets_of(row, len(x))
         values = np.asarray(x[row, column], dtype=np.float32)
         data = None if bool(np.all(values == 1)) else values
         return cls(indptr=indptr, indices=column.astype(np.int32), data=data, num_columns=x.shape[1])
@@ -158,8 +167,7 @@ class GraphData:
         """Sorted in-neighbours of each node; of a multigraph as often as they are given, otherwise once."""
         if not self.multigraph:
             return self.simple_in_edges
-        indptr = np.zeros(self.num_nodes + 1, np.int64)
-        np.cumsum(np.bincount(self.edge_index[1], minlength=self.num_nodes), out=indptr[1:])
+        indptr = offsets_of(self.edge_index[1], self.num_nodes)
         weight = None if self.edge_weight is None else self.edge_weight[self.edge_order].astype(np.float32)
         sources = self.edge_index[0][self.edge_order].astype(np.int32)
         return InEdges(indptr, sources, weight, tuple(self.edge_data))
@@ -218,7 +226,10 @@ class GraphData:
         if self.num_nodes == 0:
             raise GraphError("the graph has no nodes (y is empty); expected at least one")
         # Rows first: nodes are counted by y, and a y that is too short would show as edges that dangle.
-        _check_rows_of_nodes(self)
+        if (rows := self.x.shape[0]) != self.num_nodes:
+            raise GraphError(
+                f"x has {rows} rows and y has {self.num_nodes}; expected one row for each node in both"
+            )
         _check_edges(self)
         _check_features(self)
         _check_labels(self)
@@ -266,12 +277,6 @@ def _check_rows(given: Mapping[str, NDArray[Any]], count: int, what: str) -> Non
             raise GraphError(
                 f"{name} is {rows.dtype} {list(rows.shape)}; expected numbers with a row for each of {count} {what}s"
             )
-
-
-def _check_rows_of_nodes(data: GraphData) -> None:
-    rows, nodes = data.x.shape[0], data.num_nodes
-    if rows != nodes:
-        raise GraphError(f"x has {rows} rows and y has {nodes}; expected one row for each node in both")
 
 
 def _check_features(data: GraphData) -> None:

@@ -64,14 +64,6 @@ def load(name: str, *, seed: int = 0) -> GraphData:
     )
 
 
-def _debian() -> GraphData:
-    return dataclasses.replace(read_graph(_DEBIAN), name="debian")
-
-
-def _debian_directed() -> GraphData:
-    return graph_of(read_arrays(_DEBIAN), "debian-directed").validate()
-
-
 def _planetoid(name: str) -> Callable[[], GraphData]:
     def read() -> GraphData:
         from torch_geometric.datasets import Planetoid
@@ -130,10 +122,12 @@ DATASETS: dict[str, Dataset] = {
     "debian": Dataset(
         summary="Debian packages: 63,666 nodes, 58 sections as classes, dependencies used in both directions",
         source="shipped",
-        read=_debian,
+        read=lambda: dataclasses.replace(read_graph(_DEBIAN), name="debian"),
     ),
     "debian-directed": Dataset(
-        summary="the same, edges from dependent to dependency only", source="shipped", read=_debian_directed
+        summary="the same, edges from dependent to dependency only",
+        source="shipped",
+        read=lambda: graph_of(read_arrays(_DEBIAN), "debian-directed").validate(),
     ),
     "cora": Dataset(summary="citations, 2,708 nodes, 7 classes", source="Planetoid", read=_planetoid("Cora")),
     "citeseer": Dataset(

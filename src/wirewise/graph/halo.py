@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.graph.structure import InEdges
+from wirewise.graph.structure import InEdges, entries_of, offsets_of
 
 __all__ = ["LocalEdges", "halo_of", "halo_volume", "local_edges", "needed_rows", "sends_of"]
 
@@ -46,7 +46,7 @@ def halo_of(
     ids = np.flatnonzero(needed[rank])
     owner = assignment[ids]
     order = np.argsort(owner, kind="stable")
-    return ids[order], _offsets(owner, len(needed))
+    return ids[order], offsets_of(owner, len(needed))
 
 
 def sends_of(
@@ -55,7 +55,7 @@ def sends_of(
     """Own row numbers that each other part needs, by part and then by global id, and offsets [parts + 1]."""
     order = np.argsort(own_ids)
     receiver, position = np.nonzero(needed[:, own_ids[order]])
-    return order[position].astype(np.int32), _offsets(receiver, len(needed))
+    return order[position].astype(np.int32), offsets_of(receiver, len(needed))
 
 
 def halo_volume(needed: NDArray[np.bool_], assignment: NDArray[Any]) -> NDArray[np.int64]:
@@ -81,7 +81,7 @@ def local_edges(
         number: Scratch, int32 [nodes], overwritten (shared by all parts of a graph).
     """
     own = np.flatnonzero(assignment == rank)
-    at, counts = _gather(edges.indptr, own)
+    at, counts = entries_of(edges.indptr, own)
     remote = assignment[edges.indices[at]] != rank
     marginal = np.zeros(len(own), dtype=bool)
     marginal[np.repeat(np.arange(len(own)), counts)[remote]] = True
@@ -89,7 +89,7 @@ def local_edges(
     number[own] = np.arange(len(own), dtype=np.int32)
     number[halo_ids] = np.arange(len(own), len(own) + len(halo_ids), dtype=np.int32)
 
-    at, counts = _gather(edges.indptr, own)
+    at, counts = entries_of(edges.indptr, own)
     row = np.repeat(np.arange(len(own)), counts)
     column = number[edges.indices[at]]
     order = np.lexsort((column, row))
@@ -97,14 +97,3 @@ def local_edges(
     position = at[order]
     weight = None if edges.weight is None else edges.weight[position]
     return LocalEdges(own, int((~marginal).sum()), indptr, column[order], weight, position)
-
-
-def _gather(indptr: NDArray[np.int64], rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the values of several CSR rows, one row after the other, and how many each row has."""
-    counts = np.diff(indptr)[rows]
-    starts = np.cumsum(counts) - counts
-    return np.repeat(indptr[rows] - starts, counts) + np.arange(counts.sum()), counts
-
-
-def _offsets(groups: NDArray[Any], num_groups: int) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=num_groups))]).astype(np.int64)

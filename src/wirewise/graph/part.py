@@ -127,14 +127,42 @@ class Part:
         """Read the part of one rank.
 
         Args:
-            folder: Written by `save_parts`.
+            folder: Folder that `save_parts` wrote.
             rank: Rank whose part is read.
             num_parts: World size of the job; the folder must hold that many parts. None: not checked.
 
         Raises:
             GraphError: The folder is incomplete, the file truncated, or from another graph or world size.
         """
-        return load_part(folder, rank, num_parts)
+        meta = read_meta(folder)
+        if num_parts is not None and num_parts != meta.num_parts:
+            raise GraphError(
+                f"{folder} holds {meta.num_parts} parts and the job has {num_parts} ranks; start "
+                f"{meta.num_parts} ranks or partition the graph into {num_parts} parts"
+            )
+        if not 0 <= rank < meta.num_parts:
+            raise GraphError(
+                f"rank {rank} asks for its part, but {folder} holds {meta.num_parts} parts (ranks 0 to "
+                f"{meta.num_parts - 1}); start {meta.num_parts} ranks or partition again"
+            )
+        path = Path(folder) / _file_name(rank)
+        expected_bytes = meta.parts[rank]["size_bytes"]
+        if path.exists() and path.stat().st_size != expected_bytes:
+            raise GraphError(
+                f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is "
+                "truncated or from another run, write the parts again"
+            )
+        part = _from_arrays(read_arrays(path), path)
+        for name, got, wanted in (
+            ("rank", part.rank, rank),
+            ("num_parts", part.num_parts, meta.num_parts),
+            ("fingerprint", part.fingerprint, meta.fingerprint),
+        ):
+            if got != wanted:
+                raise GraphError(
+                    f"{path} has {name} {got}; meta.json expects {wanted}, write the parts again"
+                )
+        return part
 
 
 class PartsMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,37 +331,6 @@ def read_meta(folder: str | Path) -> PartsMeta:
     return meta
 
 
-def load_part(folder: str | Path, rank: int, num_parts: int | None = None) -> Part:
-    """Read the part of one rank; see `Part.load`."""
-    meta = read_meta(folder)
-    if num_parts is not None and num_parts != meta.num_parts:
-        raise GraphError(
-            f"{folder} holds {meta.num_parts} parts and the job has {num_parts} ranks; start "
-            f"{meta.num_parts} ranks or partition the graph into {num_parts} parts"
-        )
-    if not 0 <= rank < meta.num_parts:
-        raise GraphError(
-            f"rank {rank} asks for its part, but {folder} holds {meta.num_parts} parts (ranks 0 to "
-            f"{meta.num_parts - 1}); start {meta.num_parts} ranks or partition again"
-        )
-    path = Path(folder) / _file_name(rank)
-    expected_bytes = meta.parts[rank]["size_bytes"]
-    if path.exists() and path.stat().st_size != expected_bytes:
-        raise GraphError(
-            f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is "
-            "truncated or from another run, write the parts again"
-        )
-    part = _from_arrays(read_arrays(path), path)
-    for name, got, wanted in (
-        ("rank", part.rank, rank),
-        ("num_parts", part.num_parts, meta.num_parts),
-        ("fingerprint", part.fingerprint, meta.fingerprint),
-    ):
-        if got != wanted:
-            raise GraphError(f"{path} has {name} {got}; meta.json expects {wanted}, write the parts again")
-    return part
-
-
 def _file_name(rank: int) -> str:
     return f"part-{rank}.npz"
 
@@ -375,6 +372,9 @@ def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
         raise GraphError(
             f"{path} is no part file ({error} missing or malformed); write the parts again"
         ) from error
+
+
+load_part = Part.load
 
 
 def edge_weights(part: Part, kind: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from wirewise.errors import GraphError
 from wirewise.graph import halo
 from wirewise.graph.data import GraphData
-from wirewise.graph.structure import InEdges, in_edges, symmetrized
+from wirewise.graph.structure import in_edges, symmetrized
 
 __all__ = ["PARTITIONERS", "PartitionQuality", "check_assignment", "measure", "partition"]
 
@@ -157,14 +158,6 @@ def _random(data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64
     return owner
 
 
-def _metis(data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64]) -> NDArray[np.int32]:
-    return _run_metis(_undirected_edges(data), num_parts, seed, weight, _OBJECTIVE_CUT)
-
-
-def _metis_volume(data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64]) -> NDArray[np.int32]:
-    return _run_metis(_undirected_edges(data), num_parts, seed, weight, _OBJECTIVE_VOLUME)
-
-
 def _metis_balanced(
     data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64]
 ) -> NDArray[np.int32]:
@@ -177,16 +170,13 @@ def _metis_balanced(
     )
 
 
-def _undirected_edges(data: GraphData) -> InEdges:
-    if not data.directed:
-        return data.simple_in_edges
-    pairs, _ = symmetrized(data.edge_index, data.num_nodes)
-    return in_edges(pairs, data.num_nodes)
-
-
-def _run_metis(
-    edges: InEdges, num_parts: int, seed: int, weight: NDArray[np.int64], objective: int
+def _metis(
+    data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64], objective: int = _OBJECTIVE_CUT
 ) -> NDArray[np.int32]:
+    edges = data.simple_in_edges
+    if data.directed:
+        pairs, _ = symmetrized(data.edge_index, data.num_nodes)
+        edges = in_edges(pairs, data.num_nodes)
     try:
         # Recursive bisection, METIS' other scheme, knows no volume objective.
         _, owner = pymetis.part_graph(
@@ -224,6 +214,6 @@ def _fill_empty(owner: NDArray[np.int32], num_parts: int) -> NDArray[np.int32]:
 PARTITIONERS: dict[str, Callable[[GraphData, int, int, NDArray[np.int64]], NDArray[np.int32]]] = {
     "metis-balanced": _metis_balanced,
     "metis": _metis,
-    "metis-volume": _metis_volume,
+    "metis-volume": partial(_metis, objective=_OBJECTIVE_VOLUME),
     "random": _random,
 }

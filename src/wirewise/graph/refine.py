@@ -95,21 +95,8 @@ class _State:
 
     def one_pass(self, order: NDArray[np.int64], limit: float, heat: float) -> int:
         """Visit every node once and return the number of moves."""
-        return int(
-            _one_pass(
-                self.edges.indptr,
-                self.edges.indices,
-                self.owner,
-                self.weight,
-                self.count,
-                self.send,
-                self.receive,
-                self.load,
-                order,
-                limit,
-                heat,
-            )
-        )
+        tables = (self.owner, self.weight, self.count, self.send, self.receive, self.load)
+        return _one_pass(self.edges.indptr, self.edges.indices, *tables, order, limit, heat)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -8,7 +8,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["InEdges", "in_edges", "one_way_edge", "order_by_target", "out_edges", "symmetrized"]
+__all__ = [
+    "InEdges",
+    "entries_of",
+    "in_edges",
+    "offsets_of",
+    "one_way_edge",
+    "order_by_target",
+    "out_edges",
+    "symmetrized",
+]
 
 
 class InEdges(NamedTuple):
@@ -26,6 +35,18 @@ class InEdges(NamedTuple):
     def without_data(self) -> InEdges:
         """Neighbours alone, for those who follow edges and use nothing that these carry."""
         return InEdges(self.indptr, self.indices, None)
+
+
+def offsets_of(groups: NDArray[Any], num_groups: int) -> NDArray[np.int64]:
+    """Begin of each group in an array that is sorted by group, then the end; int64 [num_groups + 1]."""
+    return np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=num_groups))]).astype(np.int64)
+
+
+def entries_of(indptr: NDArray[np.int64], rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the entries of several CSR rows, one row after the other, and how many each row has."""
+    counts = np.diff(indptr)[rows]
+    starts = np.cumsum(counts) - counts
+    return np.repeat(indptr[rows] - starts, counts) + np.arange(counts.sum()), counts
 
 
 def in_edges(edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None) -> InEdges:

@@ -6,18 +6,25 @@ compress(accelerator, model, codec="efsign")
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wirewise.errors import InputError
-from wirewise.integrations.pool_files import load_pools, save_pools
+from wirewise.files import atomic_file
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import Compression, HookState, hook
 from wirewise.runtime.data_parallel.ddp import check_hooked
+from wirewise.runtime.data_parallel.pools import resize
 
 __all__ = ["compress"]
+
+_NAME = "wirewise-rank{}.pt"
+"""What codecs remember, a file for each rank beside a checkpoint."""
 
 
 def compress(
@@ -58,6 +65,28 @@ def compress(
         )
     state, carry = hook(plan, model.process_group, codec=codec, compression=compression, model=model.module)
     model.register_comm_hook(state, carry)
-    accelerator.register_save_state_pre_hook(lambda _models, _weights, folder: save_pools(state, folder))
-    accelerator.register_load_state_pre_hook(lambda _models, folder: load_pools(state, folder))
+    accelerator.register_save_state_pre_hook(lambda _models, _weights, folder: _save_pools(state, folder))
+    accelerator.register_load_state_pre_hook(lambda _models, folder: _load_pools(state, folder))
     return state
+
+
+def _save_pools(state: HookState, folder: str | Path) -> None:
+    """Write the file of this rank; InputError where the folder does not take it, and an older file is still whole."""
+    with atomic_file(Path(folder) / _NAME.format(dist.get_rank())) as file:
+        torch.save(state.state_dict(), file)
+
+
+def _load_pools(state: HookState, folder: str | Path) -> None:
+    """Read what this rank saved; where as many ranks as now did not save, the mean of what all saved."""
+    files = sorted(Path(folder).glob(_NAME.format("*")))
+    if not files:
+        raise InputError(
+            f"{folder} has no {_NAME.format('*')}; expected a checkpoint that was saved under compression"
+        )
+    states = [torch.load(file, map_location="cpu", weights_only=True) for file in files]
+    world = dist.get_world_size()
+    if len(files) == world:
+        own = Path(folder) / _NAME.format(dist.get_rank())
+        state.load_state_dict(states[files.index(own)])
+    else:
+        state.load_state_dict(resize(states, world))

@@ -8,7 +8,7 @@ import msgspec
 
 from wirewise import options as opt
 from wirewise.planners.placement import METHODS
-from wirewise.runtime.flows.grants import ORDERS
+from wirewise.runtime.flows.orders import ORDERS
 
 __all__ = ["Wish", "host_names"]
 

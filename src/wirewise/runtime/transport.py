@@ -87,13 +87,8 @@ class Transport:
         """Reduce `tensor` in place over all ranks (sum by default) and wait."""
         if self.world_size == 1:
             return
-        if tensor.is_cuda and not self.on_device:
-            staged = tensor.cpu()
-            self.all_reduce(staged, what, op)
-            tensor.copy_(staged)
-            return
-        if self.on_device and not tensor.is_cuda:
-            moved = tensor.cuda()
+        if tensor.is_cuda != self.on_device:
+            moved = self.staged(tensor)
             self.all_reduce(moved, what, op)
             tensor.copy_(moved)
             return
@@ -106,8 +101,7 @@ class Transport:
         if self.world_size == 1:
             return [tensor]
         if tensor.is_cuda != self.on_device:
-            moved = tensor.cuda() if self.on_device else tensor.cpu()
-            return [t.to(tensor.device) for t in self.all_gather(moved, what)]
+            return [t.to(tensor.device) for t in self.all_gather(self.staged(tensor), what)]
         out = [torch.empty_like(tensor) for _ in range(self.world_size)]
         self._carry_out(lambda: self.group.allgather([out], [tensor]), what)
         return out
@@ -203,14 +197,18 @@ class Transport:
         """Values of rank 0, 1-D, of the same size everywhere, as bytes: no type is beyond a process group then."""
         if self.world_size == 1:
             return flat
-        staged = flat if flat.is_cuda == self.on_device else _side_of(flat, self.on_device)
+        staged = self.staged(flat)
         options = dist.BroadcastOptions()
         options.rootRank = 0
-        started: list[dist.Work] = []
         bits = staged.view(torch.uint8)
-        self.guard(lambda: started.append(self.group.broadcast([bits], options)), what)
-        self.wait_for(started[0], what)
+        self.complete(lambda: self.group.broadcast([bits], options), what)
         return staged.to(flat.device)
+
+    def staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, or a copy of it, on the side that the process group reads."""
+        if tensor.is_cuda == self.on_device:
+            return tensor
+        return tensor.cuda() if self.on_device else tensor.cpu()
 
     def barrier(self, what: str) -> None:
         """Wait for all ranks.
@@ -224,7 +222,11 @@ class Transport:
         if self.on_device:
             # Without a timeout only later work on the device would wait.
             self.guard(lambda: collective().wait(self.timeout), what)
-            return
+        else:
+            self.complete(collective, what)
+
+    def complete(self, collective: Callable[[], dist.Work], what: str) -> None:
+        """Start a collective and wait for it; errors as `wait_for`."""
         started: list[dist.Work] = []
         self.guard(lambda: started.append(collective()), what)
         self.wait_for(started[0], what)
@@ -319,10 +321,6 @@ def transport_of(
         process_group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
     assert process_group is not None
     return Transport(process_group, timeout_s=timeout_s, store=store)
-
-
-def _side_of(tensor: torch.Tensor, on_device: bool) -> torch.Tensor:
-    return tensor.cuda() if on_device else tensor.cpu()
 
 
 def _other_side(buffer: torch.Tensor) -> torch.Tensor:

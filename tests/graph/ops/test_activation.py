@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from wirewise.errors import InputError
-from wirewise.graph.ops import counter_dropout, keep_mask, norm_act_drop
+from wirewise.graph.ops import keep_mask, norm_act_drop
 
 KEY = 0xC0FFEE11
 
@@ -112,12 +112,11 @@ def test_inputs_are_not_changed_and_may_be_strided(implementation):
 def test_dropout_alone(implementation):
     x = torch.randn(6, 7, dtype=torch.float64, requires_grad=True)
     rows = torch.arange(6) + 2**33
-    y = counter_dropout(x, 0.25, KEY, rows, implementation=implementation)
+    options = {"norm": False, "relu": False, "implementation": implementation}
+    y = norm_act_drop(x, p=0.25, key=KEY, rows=rows, **options)
     torch.testing.assert_close(y, x * keep_mask(KEY, rows, 7, 0.25) / 0.75)
-    assert torch.autograd.gradcheck(
-        lambda t: counter_dropout(t, 0.25, KEY, rows, implementation=implementation), x
-    )
-    assert counter_dropout(x, 0.25, KEY, rows, training=False) is x
+    assert torch.autograd.gradcheck(lambda t: norm_act_drop(t, p=0.25, key=KEY, rows=rows, **options), x)
+    assert torch.equal(norm_act_drop(x, p=0.25, training=False, **options), x)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,6 @@ def test_dropout_alone(implementation):
         (lambda x: norm_act_drop(x, p=1.0), "expected 0 <= p < 1"),
         (lambda x: norm_act_drop(x, torch.ones(4)), "got gain"),
         (lambda x: norm_act_drop(x, None, torch.ones(5).double()), "got bias"),
-        (lambda x: counter_dropout(x, 0.5, 0, torch.arange(3)), "global number of each row"),
     ],
 )
 def test_misfits_are_named(call, message):

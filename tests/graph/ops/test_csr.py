@@ -32,12 +32,6 @@ def test_transposed_is_the_transpose_and_is_cached(make_csr, shape):
     np.testing.assert_array_equal(dense(block.transposed), dense(block).T)
 
 
-def test_columns_take_a_column_block(make_csr):
-    csr = make_csr(6, 8)
-    np.testing.assert_array_equal(dense(csr.columns(2, 7)), dense(csr)[:, 2:7])
-    assert csr.columns(0, 8) is csr
-
-
 def test_no_weight_means_ones():
     csr = Csr([0, 2, 3], [0, 2, 1], num_columns=3)
     np.testing.assert_array_equal(dense(csr), [[1, 0, 1], [0, 1, 0]])
@@ -81,5 +75,3 @@ def test_unsound_arrays_are_named(indptr, indices, weight, message):
 def test_ranges_outside_are_refused(make_csr):
     with pytest.raises(InputError, match="rows 2 to 9"):
         make_csr(5, 5).rows(2, 9)
-    with pytest.raises(InputError, match="columns 4 to 2"):
-        make_csr(5, 5).columns(4, 2)

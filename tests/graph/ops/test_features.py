@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 
 from wirewise.errors import InputError
+from wirewise.graph import SparseRows
 from wirewise.graph.ops import Csr, aggregate_features, sparse_linear
 
 
@@ -58,7 +57,7 @@ def test_aggregated_features_equal_the_product(make_csr, binary, with_self):
     matrix = sp.random(8, 6, 0.4, format="csr", random_state=1, dtype=np.float32)
     if binary:
         matrix.data[:] = 1
-    rows = SimpleNamespace(
+    rows = SparseRows(
         indptr=matrix.indptr, indices=matrix.indices, data=None if binary else matrix.data, num_columns=6
     )
     weight = torch.rand(5, dtype=torch.float64) if with_self else None

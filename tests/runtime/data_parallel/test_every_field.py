@@ -25,7 +25,7 @@ from wirewise.runtime.data_parallel import (
     hook,
     parallel,
 )
-from wirewise.runtime.data_parallel.starting import AllReduces
+from wirewise.runtime.data_parallel.exchanges import AllReduces
 
 FIGURES = {
     "planner",

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from tests.sim.flows.helpers import links
-from wirewise.runtime.flows import Grants, TokenBucket
-from wirewise.runtime.flows.outbox import Outbox
-from wirewise.runtime.flows.shares import EqualShares, Shares
+from wirewise.runtime.flows.orders import EqualShares, Grants, Outbox, Shares, TokenBucket
 from wirewise.sim.flows import FlowSimulator
 from wirewise.trace import Flow, Task, TaskSet
 

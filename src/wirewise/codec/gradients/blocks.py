@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.codec import Draw, GradientCodec
+from wirewise.codec.gradients.codec import Draw, Feedback, GradientCodec
 from wirewise.codec.gradients.kernels.reference_blocks import SCALED
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import InputError
@@ -37,21 +37,16 @@ class _Blocks(GradientCodec):
         """`bits` an element, rounded up to bytes for each segment, and 2 bytes for each of its blocks."""
         return int(segments.starts_of(self.bits)[-1] + 2 * segments.blocks_of(SCALED)[-1])
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels = self._kernels(gradient.device)
         key = draw.own_key if self.rounding == "stochastic" else None
-        bad: int
         steps, bad = kernels.write_blocks(gradient, memory, segments, self.bits, key, out)
         if bad < 0:
             raw = (steps.view(torch.int32) >> 16).to(torch.int16)
             out[int(segments.starts_of(self.bits)[-1]) :].copy_(raw.view(torch.uint8))
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         raw = payloads[:, int(segments.starts_of(self.bits)[-1]) :].clone(
             memory_format=torch.contiguous_format
         )

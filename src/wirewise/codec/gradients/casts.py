@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.codec import Draw, GradientCodec
+from wirewise.codec.gradients.codec import Draw, Feedback, GradientCodec
 from wirewise.codec.gradients.segments import Segments
 
 __all__ = ["BF16", "FP16"]
@@ -19,15 +19,11 @@ class _Cast(GradientCodec):
         """2 bytes an element."""
         return 2 * segments.total
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels = self._kernels(gradient.device)
         return kernels.write_cast(gradient, memory, segments, out, self.wire_dtype)
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         self._kernels(out.device).add_cast(payloads, out, scale, self.wire_dtype)
 
 

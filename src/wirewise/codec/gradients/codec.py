@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,11 +17,13 @@ from torch import Tensor
 from wirewise import rng
 from wirewise.codec.gradients.kernels import reference
 from wirewise.codec.gradients.segments import Segments
+from wirewise.codec.kernels import IMPLEMENTATIONS, chosen
 from wirewise.errors import CodecError, InputError
 
 __all__ = [
     "IMPLEMENTATIONS",
     "Draw",
+    "Feedback",
     "GradientCodec",
     "Memory",
     "check_ratio",
@@ -32,13 +32,13 @@ __all__ = [
     "rows_of",
 ]
 
-IMPLEMENTATIONS = ("auto", "numba", "torch", "triton")
-"""auto: numba on the CPU, Triton on CUDA where it is installed, else torch operations."""
-
-
 Memory = Tensor | Sequence[Tensor]
 """What a codec keeps of a group: float32 [d], the first of its `memories`, or one [d] for each of them, as a list or
 the rows of a tensor."""
+
+
+Feedback = Tensor | None
+"""Memory of a codec that keeps one buffer, float32 [d]; None: it works without feedback."""
 
 
 class Draw(NamedTuple):
@@ -113,17 +113,14 @@ class GradientCodec(ABC):
         """What must be refused before the memory is touched: the first segment that is not finite, or -1."""
         if memory is None or not self.looks_first:
             return -1
-        bad: int = kernels.first_not_finite(gradient, None, segments)
-        return bad
+        return kernels.first_not_finite(gradient, None, segments)
 
     @abstractmethod
     def _encode(self, gradient: Tensor, memory: Any, segments: Segments, out: Tensor, draw: Draw) -> int:
         """Encode; returns the first segment that is not finite, or -1."""
 
     @abstractmethod
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         """Decode the rows of `payloads` and write the scaled sum."""
 
     def parts(self, segments: Segments) -> tuple[slice, ...]:
@@ -194,11 +191,11 @@ class GradientCodec(ABC):
         """Continue after part `number` of the payload was added up, in place, over the ranks; see the class.
 
         Args:
-            number: From 0 to rounds - 1.
-            payload: That `encode` wrote, uint8 [size_bytes(segments)].
-            gradient: As for `encode`, unchanged since.
-            memory: As for `encode`, unchanged since.
-            segments: As for `encode`.
+            number: Number of the round, from 0 to rounds - 1.
+            payload: Payload that `encode` wrote, uint8 [size_bytes(segments)].
+            gradient: Flat group that `encode` was given, unchanged since.
+            memory: Memory that `encode` was given, unchanged since.
+            segments: Segments of the group.
 
         Raises:
             CodecError: A tensor does not fit.
@@ -223,11 +220,11 @@ class GradientCodec(ABC):
 
         Args:
             payloads: In rank order; a matrix, as all-gather leaves it, is read in place, a list is copied into one.
-            segments: Those of the senders.
+            segments: Segments that the senders had.
             out: Flat group, float32 [d]; written in full.
-            scale: Factor, for example 1 / ranks.
-            seed: That of the senders.
-            step: That of the senders.
+            scale: Factor of the sum, for example 1 / ranks.
+            seed: Seed that the senders had.
+            step: Step that the senders had.
 
         Raises:
             CodecError: A tensor does not fit, or a payload says something impossible.
@@ -235,22 +232,20 @@ class GradientCodec(ABC):
         self._check_floats("out", out, segments)
         rows = payloads if isinstance(payloads, Tensor) else torch.stack(list(payloads))
         _check_bytes("payloads", rows, self.size_bytes(segments), 2)
-        self._decode_sum(rows, segments, out.detach(), scale, Draw(seed, step))
+        self._decode(rows, segments, out.detach(), scale, Draw(seed, step))
 
     def _kernels(self, device: torch.device) -> ModuleType:
-        name = self.implementation
-        if name == "auto":
-            fast = "triton" if device.type == "cuda" and find_spec("triton") else "torch"
-            name = "numba" if device.type == "cpu" else fast
+        name = chosen(self.implementation, device)
         if name == "torch":
             return reference
-        if name == "triton":
-            return _triton(device)
-        if device.type != "cpu":
-            raise CodecError(
-                f"tensors are on {device}, numba kernels take CPU tensors; use 'auto' or 'torch'"
-            )
-        return _numba()
+        if name == "numba":
+            from wirewise.codec.gradients.kernels import cpu
+
+            return cpu
+        from wirewise.codec.gradients.kernels import gpu
+
+        gpu.check_device(device)
+        return gpu
 
     def _check_floats(self, name: str, value: Tensor, segments: Segments) -> None:
         if value.dtype != torch.float32 or value.shape != (segments.total,) or not value.is_contiguous():
@@ -278,22 +273,6 @@ class GradientCodec(ABC):
 def rows_of(memory: Memory) -> tuple[Tensor, ...]:
     """The buffers of a memory, [d] each."""
     return (memory,) if isinstance(memory, Tensor) and memory.dim() == 1 else tuple(memory)
-
-
-@cache
-def _numba() -> ModuleType:
-    from wirewise.codec.gradients.kernels import cpu
-
-    return cpu
-
-
-def _triton(device: torch.device) -> ModuleType:
-    if find_spec("triton") is None:
-        raise CodecError("triton is not installed; install it, or use implementation='auto'")
-    from wirewise.codec.gradients.kernels import gpu
-
-    gpu.check_device(device)
-    return gpu
 
 
 def _check_bytes(name: str, value: Tensor, size: int, dim: int) -> None:

@@ -10,14 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.codec import (
-    Draw,
-    GradientCodec,
-    Memory,
-    check_ratio,
-    get_floats,
-    rows_of,
-)
+from wirewise.codec.gradients.codec import Draw, GradientCodec, Memory, check_ratio, get_floats, rows_of
 from wirewise.codec.gradients.kernels.pieces import Bounds, Chosen
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.gradients.sparse import add_gathered
@@ -79,8 +72,7 @@ class DGC(GradientCodec):
 
     def _look(self, kernels: ModuleType, gradient: Tensor, memory: Any, segments: Segments) -> int:
         rows = () if memory is None else rows_of(memory)
-        bad: int = kernels.first_not_finite(gradient, rows[0] if len(rows) == 1 else None, segments)
-        return bad
+        return kernels.first_not_finite(gradient, rows[0] if len(rows) == 1 else None, segments)
 
     def _encode(
         self, gradient: Tensor, memory: Memory | None, segments: Segments, out: Tensor, draw: Draw
@@ -94,7 +86,6 @@ class DGC(GradientCodec):
         total = (len(words) - len(segments)) // 2
         into = Chosen(words[:total], words[total : 2 * total].view(torch.float32), words[2 * total :])
         tables = (segments, self._bounds(segments), draw.own_key, into)
-        bad: int
         if rows is not None and rest is None:
             bad = kernels.accumulate_above(gradient, rows, self.momentum, self.masking, *tables)
         else:
@@ -103,9 +94,7 @@ class DGC(GradientCodec):
             out.copy_(target)
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         most = torch.from_numpy(self._bounds(segments).most).to(out.device)
         total = int(most.sum())
         counts = get_floats(payloads, 8 * total, len(segments)).view(torch.int32)

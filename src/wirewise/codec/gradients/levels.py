@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.codec import Draw, GradientCodec, get_floats, put_floats
+from wirewise.codec.gradients.codec import Draw, Feedback, GradientCodec, get_floats, put_floats
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import InputError
 
@@ -42,9 +42,7 @@ class QSGD(GradientCodec):
         """A byte an element, and 4 bytes for each segment."""
         return segments.total + 4 * len(segments)
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels = self._kernels(gradient.device)
         squares, bad = kernels.sums(gradient, memory, segments, 2)
         if bad < 0:
@@ -53,9 +51,7 @@ class QSGD(GradientCodec):
             put_floats(out, segments.total, norms)
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         steps = get_floats(payloads, segments.total, len(segments)) / self.levels
         self._kernels(out.device).add_levels(payloads, segments, steps * scale, out)
 
@@ -71,9 +67,7 @@ class TernGrad(GradientCodec):
         """2 bits an element, rounded up to bytes, and 4 bytes, for each segment."""
         return int(segments.starts_of(2)[-1]) + 4 * len(segments)
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels = self._kernels(gradient.device)
         peaks, bad = kernels.peaks(gradient, memory, segments)
         if bad < 0:
@@ -82,8 +76,6 @@ class TernGrad(GradientCodec):
             put_floats(out, int(segments.starts_of(2)[-1]), peaks)
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         peaks = get_floats(payloads, int(segments.starts_of(2)[-1]), len(segments))
         self._kernels(out.device).add_ternary(payloads, segments, peaks * scale, out)

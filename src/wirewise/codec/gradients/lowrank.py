@@ -66,12 +66,12 @@ class _Layout(NamedTuple):
     @property
     def left_tables(self) -> np.ndarray:
         """First element, rows and columns of the first factors, int64 [matrices, 3]."""
-        return _table([(one.left, one.rank, one.m) for one in self.matrices])
+        return np.array([(one.left, one.rank, one.m) for one in self.matrices], np.int64).reshape(-1, 3)
 
     @property
     def right_tables(self) -> np.ndarray:
         """First element, rows and columns of the second factors, int64 [matrices, 3]."""
-        return _table([(one.right, one.rank, one.n) for one in self.matrices])
+        return np.array([(one.right, one.rank, one.n) for one in self.matrices], np.int64).reshape(-1, 3)
 
 
 class PowerSGD(GradientCodec):
@@ -128,7 +128,7 @@ class PowerSGD(GradientCodec):
         layout.copy_vectors(values, sent)
         # What is not finite makes all products with it so.
         if not kernels.all_finite(sent):
-            bad: int = kernels.first_not_finite(gradient, None, segments)
+            bad = kernels.first_not_finite(gradient, None, segments)
             if bad < 0 and rows:
                 bad = kernels.first_not_finite(values.clamp_(-_LARGEST, _LARGEST), None, segments)
             if bad >= 0:
@@ -173,9 +173,7 @@ class PowerSGD(GradientCodec):
                 kernels.add_product(left, right, -1.0, part, first=False)
         put_floats(payload, 4 * (layout.left + layout.plain), rights)
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         layout = self._layout(segments)
         kernels = self._kernels(out.device)
         pairs = zip(self._lefts(layout, payloads), self._rights(layout, payloads), strict=True)
@@ -203,10 +201,6 @@ class PowerSGD(GradientCodec):
         if segments not in self._layouts:
             self._layouts[segments] = _layout_of(segments, self.rank)
         return self._layouts[segments]
-
-
-def _table(rows: list[tuple[int, int, int]]) -> np.ndarray:
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def _layout_of(segments: Segments, most: int) -> _Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.codec import Draw, GradientCodec, get_floats, put_floats
+from wirewise.codec.gradients.codec import Draw, Feedback, GradientCodec, get_floats, put_floats
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import InputError
 
@@ -22,9 +22,7 @@ class EFSign(GradientCodec):
         """A bit an element, rounded up to bytes, and 4 bytes, for each segment."""
         return int(segments.starts_of(1)[-1]) + 4 * len(segments)
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels = self._kernels(gradient.device)
         sums, bad = kernels.sums(gradient, memory, segments, 1)
         if bad < 0:
@@ -33,9 +31,7 @@ class EFSign(GradientCodec):
             put_floats(out, int(segments.starts_of(1)[-1]), scale)
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         high = get_floats(payloads, int(segments.starts_of(1)[-1]), len(segments)) * scale
         self._kernels(out.device).add_signs(payloads, segments, -high, high, out)
 
@@ -52,15 +48,10 @@ class SignSGD(GradientCodec):
         """A bit an element, rounded up to bytes for each segment."""
         return int(segments.starts_of(1)[-1])
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
-        bad: int = self._kernels(gradient.device).write_plain_signs(gradient, segments, out)
-        return bad
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
+        return self._kernels(gradient.device).write_plain_signs(gradient, segments, out)
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         one = torch.ones(len(payloads), len(segments), device=out.device)
         self._kernels(out.device).add_signs(payloads, segments, -one, one, out)
         out.sign_().mul_(scale)
@@ -85,14 +76,11 @@ class Signum(SignSGD):
             raise InputError(f"momentum is {momentum}; expected at least 0 and below 1, for example 0.9")
         self.momentum = momentum
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         if memory is None:
             return super()._encode(gradient, None, segments, out, draw)
         kernels = self._kernels(gradient.device)
-        bad: int = kernels.write_momentum(gradient, memory, segments, 1.0 - self.momentum, out)
-        return bad
+        return kernels.write_momentum(gradient, memory, segments, 1.0 - self.momentum, out)
 
 
 class OneBit(GradientCodec):
@@ -105,9 +93,7 @@ class OneBit(GradientCodec):
         """A bit an element, rounded up to bytes, and 8 bytes, for each segment."""
         return int(segments.starts_of(1)[-1]) + 8 * len(segments)
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels = self._kernels(gradient.device)
         low, high, bad = kernels.halves(gradient, memory, segments)
         if bad < 0:
@@ -115,9 +101,7 @@ class OneBit(GradientCodec):
             put_floats(out, int(segments.starts_of(1)[-1]), torch.cat([low, high]))
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         both = get_floats(payloads, int(segments.starts_of(1)[-1]), 2 * len(segments)) * scale
         low, high = (part.contiguous() for part in both.split(len(segments), dim=1))
         self._kernels(out.device).add_signs(payloads, segments, low, high, out)

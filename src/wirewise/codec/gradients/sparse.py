@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.codec import Draw, GradientCodec, check_ratio, get_floats, put_floats
+from wirewise.codec.gradients.codec import Draw, Feedback, GradientCodec, check_ratio, get_floats, put_floats
 from wirewise.codec.gradients.segments import Segments
 from wirewise.errors import CodecError
 
@@ -32,9 +32,7 @@ class TopK(GradientCodec):
         """8 bytes (int32 index in the group, float32 value) for each element that is kept."""
         return 8 * int(segments.counts(self.ratio).sum())
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels = self._kernels(gradient.device)
         counts = segments.counts(self.ratio)
         indices, values, bad = kernels.largest(gradient, memory, segments, counts)
@@ -43,9 +41,7 @@ class TopK(GradientCodec):
             put_floats(out, 4 * len(indices), values)
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         add_gathered(self._kernels(out.device), payloads, payloads.shape[1] // 8, scale, segments, out)
 
 
@@ -72,11 +68,8 @@ class RandomK(GradientCodec):
         """4 bytes for each element that is kept; indices do not travel."""
         return 4 * int(segments.counts(self.ratio).sum())
 
-    def _encode(
-        self, gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, draw: Draw
-    ) -> int:
+    def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
         kernels, values = self._kernels(gradient.device), gradient if memory is None else memory
-        bad: int
         if memory is None:
             bad = kernels.first_not_finite(gradient, None, segments)
         else:
@@ -87,9 +80,7 @@ class RandomK(GradientCodec):
             put_floats(out, 0, taken * self._factors(segments, out.device) if self.scaled else taken)
         return bad
 
-    def _decode_sum(
-        self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw
-    ) -> None:
+    def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
         indices = self._indices(segments, draw, out.device)
         out.zero_()
         for values in get_floats(payloads, 0, len(indices)) * scale:

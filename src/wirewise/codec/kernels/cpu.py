@@ -5,21 +5,55 @@ Rows are independent, so threads do not change a byte; kernels release the GIL.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wirewise.codec.kernels import threads
 from wirewise.codec.kernels.cpu_pack import pack_rows, pack_wide
 from wirewise.codec.kernels.cpu_unpack import aggregate_rows, unpack_rows
 from wirewise.codec.layout import BITS, Group, MessageLayout
 
-__all__ = ["pack", "unpack", "unpack_add", "unpack_aggregate", "warm"]
+__all__ = ["pack", "split", "unpack", "unpack_add", "unpack_aggregate", "warm"]
 
 _NO_INDEX = np.empty(0, dtype=np.int64)
 _NO_RANGES = np.empty(0, dtype=np.float32)
+_MIN_BYTES = 1 << 20
+"""A thread gets at least this much: below, handing over costs more than it gains."""
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+# Threads do not survive a fork, so a child starts without pools.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.clear)
+
+
+def split(
+    kernel: Callable[..., Any], arguments: tuple[Any, ...], count: int, row_size: int, *, serial: bool = False
+) -> list[Any]:
+    """Call `kernel(*arguments, lo, hi)` on ranges that cover 0..count; results in order of the ranges.
+
+    Args:
+        kernel: Function without the GIL whose rows are independent.
+        arguments: Its arguments before the range.
+        count: Number of rows.
+        row_size: Bytes that a row moves, to judge whether threads pay.
+        serial: Keep one thread.
+    """
+    parts = 1 if serial else max(1, min(torch.get_num_threads(), count * row_size // _MIN_BYTES))
+    if parts == 1:
+        return [kernel(*arguments, 0, count)]
+    if parts not in _pools:
+        # Another thread may get here too: the first pool stays, and one without jobs has started no threads.
+        _pools.setdefault(parts, ThreadPoolExecutor(parts, thread_name_prefix="wirewise-codec"))
+    pool = _pools[parts]
+    edges = [count * part // parts for part in range(parts + 1)]
+    jobs = [pool.submit(kernel, *arguments, edges[part], edges[part + 1]) for part in range(parts)]
+    return [job.result() for job in jobs]
 
 
 def _index(index: Tensor | None) -> np.ndarray:
@@ -43,10 +77,7 @@ def pack(
 ) -> int:
     """Encode messages into `out`; returns the number of the first message that cannot be coded, or -1."""
     source, target = x.detach().numpy(), out.numpy()
-    words, spans = (
-        source.view(np.uint32),
-        _NO_RANGES if ranges is None else ranges.numpy(),
-    )
+    words, spans = (source.view(np.uint32), _NO_RANGES if ranges is None else ranges.numpy())
     zeros = np.empty(layout.num_quantized, dtype=np.float32)
     steps = np.empty(layout.num_quantized, dtype=np.uint16)
     bad: list[int] = []
@@ -54,7 +85,7 @@ def pack(
         block, chosen, order = _rows_of(target, group), _index(index), group.order
         if group.bits >= 16:
             arguments: tuple[Any, ...] = (words, source.view(np.uint8), chosen, order, block, spans)
-            bad += threads.split(pack_wide, arguments, len(order), 4 * layout.width)
+            bad += split(pack_wide, arguments, len(order), 4 * layout.width)
             continue
         place = slice(group.first_param, group.first_param + len(order))
         narrow = layout.param_bytes == 4
@@ -73,7 +104,7 @@ def pack(
             steps[place],
             spans,
         )
-        bad += threads.split(pack_rows, arguments, len(order), 4 * layout.width)
+        bad += split(pack_rows, arguments, len(order), 4 * layout.width)
     _write_parameters(layout, target, zeros, steps)
     return min((message for message in bad if message >= 0), default=-1)
 
@@ -107,13 +138,7 @@ def unpack_add(buffer: Tensor, layout: MessageLayout, index: Tensor, out: Tensor
 
 
 def _unpack(
-    buffer: Tensor,
-    layout: MessageLayout,
-    index: Tensor | None,
-    out: Tensor,
-    scale: float,
-    *,
-    add: bool,
+    buffer: Tensor, layout: MessageLayout, index: Tensor | None, out: Tensor, scale: float, *, add: bool
 ) -> None:
     source, target = buffer.numpy(), out.detach().numpy()
     zeros, steps = _read_parameters(layout, source)
@@ -131,16 +156,11 @@ def _unpack(
             target,
         )
         # Two messages may go to one row, so additions are not split over threads.
-        threads.split(unpack_rows, arguments, len(group.order), 4 * layout.width, serial=add)
+        split(unpack_rows, arguments, len(group.order), 4 * layout.width, serial=add)
 
 
 def unpack_aggregate(
-    buffer: Tensor,
-    layout: MessageLayout,
-    indptr: Tensor,
-    indices: Tensor,
-    weight: Tensor,
-    out: Tensor,
+    buffer: Tensor, layout: MessageLayout, indptr: Tensor, indices: Tensor, weight: Tensor, out: Tensor
 ) -> None:
     """Add to `out[r]` the weighted sum of the messages of row r of a CSR matrix."""
     source = buffer.numpy()
@@ -157,7 +177,7 @@ def unpack_aggregate(
         out.detach().numpy(),
     )
     per_row = 4 * layout.width * max(1, len(indices) // max(1, len(out)))
-    threads.split(aggregate_rows, arguments, len(out), per_row)
+    split(aggregate_rows, arguments, len(out), per_row)
 
 
 def warm() -> None:

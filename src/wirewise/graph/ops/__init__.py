@@ -4,13 +4,13 @@
     aggregate, aggregate_into,        weighted sums over neighbours
     aggregate_transposed
     sparse_linear, aggregate_features first layer on sparse features
-    norm_act_drop, counter_dropout    LayerNorm, ReLU, dropout; the mask depends on global row numbers only
+    norm_act_drop                     LayerNorm, ReLU, dropout; the mask depends on global row numbers only
     warm                              compile the CPU kernels ahead
 
 Every operation takes `implementation`: "numba" (compiled, CPU), "torch" (any device), "auto" (numba on CPU).
 """
 
-from wirewise.graph.ops.activation import counter_dropout, norm_act_drop
+from wirewise.graph.ops.activation import norm_act_drop
 from wirewise.graph.ops.aggregation import aggregate, aggregate_into, aggregate_transposed
 from wirewise.graph.ops.counter import keep_mask, uniform16
 from wirewise.graph.ops.csr import Csr
@@ -23,7 +23,6 @@ __all__ = [
     "aggregate_features",
     "aggregate_into",
     "aggregate_transposed",
-    "counter_dropout",
     "keep_mask",
     "norm_act_drop",
     "sparse_linear",

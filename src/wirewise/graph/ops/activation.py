@@ -17,9 +17,9 @@ from torch.nn import functional
 from wirewise.errors import InputError
 from wirewise.graph.ops.backend import check_matrix, uses_numba
 from wirewise.graph.ops.counter import drop_threshold, keep_mask
-from wirewise.graph.ops.dense_kernels import drop_rows, norm_act_drop_backward, norm_act_drop_forward
+from wirewise.graph.ops.dense_kernels import norm_act_drop_backward, norm_act_drop_forward
 
-__all__ = ["counter_dropout", "norm_act_drop"]
+__all__ = ["norm_act_drop"]
 
 
 def norm_act_drop(
@@ -58,7 +58,9 @@ def norm_act_drop(
     """
     check_matrix(x, "x")
     drops = training and drop_threshold(p) > 0
-    _check_rows(x, rows, drops)
+    if drops and (rows is None or rows.shape != x.shape[:1] or rows.dtype != torch.int64):
+        got = "none" if rows is None else f"{rows.dtype} {tuple(rows.shape)}"
+        raise InputError(f"dropout needs the global number of each row, int64 [{len(x)}]; got {got}")
     for name, t in (("gain", gain), ("bias", bias)):
         if norm and t is not None and (t.shape != x.shape[1:] or t.dtype != x.dtype):
             raise InputError(f"got {name} {t.dtype} {tuple(t.shape)}; expected {x.dtype} [{x.shape[1]}]")
@@ -67,34 +69,7 @@ def norm_act_drop(
         gain = bias = None
     if not uses_numba(implementation, x):
         return _torch(x, gain, bias, steps)
-    result: Tensor = _NormActDrop.apply(x, gain, bias, steps)
-    return result
-
-
-def counter_dropout(
-    x: Float[Tensor, "n d"],
-    p: float,
-    key: int,
-    rows: Int[Tensor, " n"],
-    *,
-    training: bool = True,
-    implementation: str = "auto",
-) -> Float[Tensor, "n d"]:
-    """Dropout alone, with the mask that `norm_act_drop` uses; for models that drop before they normalise."""
-    check_matrix(x, "x")
-    if not training or drop_threshold(p) == 0:
-        return x
-    _check_rows(x, rows, True)
-    if not uses_numba(implementation, x):
-        return x * keep_mask(key, rows, x.shape[1], p) * (1.0 / (1.0 - p))
-    result: Tensor = _Dropout.apply(x, p, key, rows)
-    return result
-
-
-def _check_rows(x: Tensor, rows: Tensor | None, needed: bool) -> None:
-    if needed and (rows is None or rows.shape != x.shape[:1] or rows.dtype != torch.int64):
-        got = "none" if rows is None else f"{rows.dtype} {tuple(rows.shape)}"
-        raise InputError(f"dropout needs the global number of each row, int64 [{len(x)}]; got {got}")
+    return _NormActDrop.apply(x, gain, bias, steps)
 
 
 class _Steps(NamedTuple):
@@ -117,12 +92,6 @@ def _torch(x: Tensor, gain: Tensor | None, bias: Tensor | None, steps: _Steps) -
     return y.clone() if y is x else y
 
 
-def _scalars(x: Tensor, p: float, key: int) -> tuple[Any, Any, Any]:
-    """Key, threshold and survivor scale in the types that the kernels are compiled for."""
-    real = np.float64 if x.dtype == torch.float64 else np.float32
-    return np.uint32(key & 0xFFFFFFFF), np.int32(drop_threshold(p)), real(1.0 / (1.0 - p))
-
-
 class _NormActDrop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor | None, bias: Tensor | None, steps: _Steps) -> Tensor:
@@ -131,8 +100,10 @@ class _NormActDrop(torch.autograd.Function):
         mean, rstd = x.new_empty(2, len(x) if steps.norm else 0)
         out = torch.empty_like(x)
         a, b = _affine(x, gain, bias)
-        key, threshold, scale = _scalars(x, steps.p, steps.key)
-        real = type(scale)
+        # In the types that the kernels are compiled for.
+        real = np.float64 if x.dtype == torch.float64 else np.float32
+        key, threshold = np.uint32(steps.key & 0xFFFFFFFF), np.int32(drop_threshold(steps.p))
+        scale = real(1.0 / (1.0 - steps.p))
         floor = real(0.0 if steps.relu else -np.inf)
         norm_act_drop_forward(
             x.numpy(), a, b, rows.numpy(), key, threshold, scale, real(steps.eps), steps.norm, floor,
@@ -162,22 +133,3 @@ def _affine(x: Tensor, gain: Tensor | None, bias: Tensor | None) -> tuple[Any, A
     a = x.new_ones(x.shape[1]) if gain is None else gain.detach().contiguous()
     b = x.new_zeros(x.shape[1]) if bias is None else bias.detach().contiguous()
     return a.numpy(), b.numpy()
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, key: int, rows: Tensor) -> Tensor:
-        ctx.draw = p, key, rows.contiguous()
-        return _drop(x, *ctx.draw)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _drop(grad, *ctx.draw), None, None, None
-
-
-def _drop(x: Tensor, p: float, key: int, rows: Tensor) -> Tensor:
-    x = x.contiguous()
-    out = torch.empty_like(x)
-    drop_rows(x.numpy(), rows.numpy(), *_scalars(x, p, key), out.numpy())
-    return out

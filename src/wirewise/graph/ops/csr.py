@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,16 +14,7 @@ from torch import Tensor
 
 from wirewise.errors import GraphError, InputError
 
-__all__ = ["Csr", "SparseRowsLike"]
-
-
-class SparseRowsLike(Protocol):
-    """What `Csr.from_sparse_rows` needs of sparse features."""
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    data: NDArray[np.float32] | None
-    num_columns: int
+__all__ = ["Csr"]
 
 
 class Csr:
@@ -115,23 +106,12 @@ class Csr:
             )
         return self._cache[key]
 
-    def columns(self, low: int, high: int) -> Csr:
-        """Columns low to high as a matrix of its own; made once."""
-        if not 0 <= low <= high <= self.num_columns:
-            raise InputError(f"got columns {low} to {high}; expected a range inside 0 to {self.num_columns}")
-        if (low, high) == (0, self.num_columns):
-            return self
-        return self._derived(("columns", low, high), lambda m: m[:, low:high])
-
     @property
     def transposed(self) -> Csr:
         """Columns as rows, made once; entries of a row ascend by the row they came from."""
-        return self._derived("transposed", lambda m: m.tocsc().T)
-
-    def _derived(self, key: Any, make: Any) -> Csr:
-        if key not in self._cache:
-            self._cache[key] = Csr.from_scipy(make(self.to_scipy()), device=self.device)
-        return self._cache[key]
+        if "transposed" not in self._cache:
+            self._cache["transposed"] = Csr.from_scipy(self.to_scipy().tocsc().T, device=self.device)
+        return self._cache["transposed"]
 
     def to(self, device: torch.device | str) -> Csr:
         """Copy of the matrix on another device."""
@@ -156,18 +136,10 @@ class Csr:
             self._cache[dtype] = self.weight.to(dtype)
         return self._cache[dtype]
 
-    def arrays(self, dtype: torch.dtype, split: int) -> tuple[NDArray[Any], ...]:
-        """For the CPU kernels: begin, first entry of a column >= split, end of each row; columns; weights."""
-        key = ("arrays", dtype, split)
-        if key not in self._cache:
-            indptr, indices = self.indptr.numpy(), self.indices.numpy()
-            begin, end = indptr[:-1], indptr[1:]
-            middle = end
-            if split < self.num_columns:
-                below = np.concatenate([[0], np.cumsum(indices < split)])
-                middle = begin + below[end] - below[begin]
-            self._cache[key] = begin, middle, end, indices, self.weight_as(dtype).numpy()
-        return self._cache[key]
+    def arrays(self, dtype: torch.dtype) -> tuple[NDArray[Any], ...]:
+        """What the CPU kernels take: begin and end of each row, columns, weights."""
+        indptr = self.indptr.numpy()
+        return indptr[:-1], indptr[1:], self.indices.numpy(), self.weight_as(dtype).numpy()
 
     def sparse_tensor(self, dtype: torch.dtype) -> Tensor:
         """Sparse CSR tensor of torch; made once."""

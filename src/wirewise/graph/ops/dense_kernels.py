@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from wirewise.rng import GOLDEN, row_key
 
-__all__ = ["drop_rows", "norm_act_drop_backward", "norm_act_drop_forward"]
+__all__ = ["norm_act_drop_backward", "norm_act_drop_forward"]
 
 _BLOCK = 64
 """Rows whose gradient contributions are summed in working precision before they join the float64 totals."""
@@ -59,18 +59,6 @@ def _keep_row(key, row, threshold, scale, words, keep):
         keep[j] = scale if np.int32(words[j] & np.uint32(0xFFFF)) >= threshold else zero
     for j in range(len(upper)):
         upper[j] = scale if np.int32(words[j] >> np.uint32(16)) >= threshold else zero
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def drop_rows(x, rows, key, threshold, scale, out):
-    """Set out to x * mask * scale; its own gradient."""
-    width = x.shape[1]
-    words = np.empty((width + 1) // 2, np.uint32)
-    keep = np.empty(width, x.dtype)
-    for r in range(len(x)):
-        _keep_row(key, rows[r], threshold, scale, words, keep)
-        for d in range(width):
-            out[r, d] = x[r, d] * keep[d]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})

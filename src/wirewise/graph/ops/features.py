@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from wirewise.errors import InputError
+from wirewise.graph.data import SparseRows
 from wirewise.graph.ops.aggregation import spmm
 from wirewise.graph.ops.backend import check_matrix, uses_numba
-from wirewise.graph.ops.csr import Csr, SparseRowsLike
+from wirewise.graph.ops.csr import Csr
 from wirewise.graph.ops.sparse_kernels import scatter_rows
 
 __all__ = ["aggregate_features", "sparse_linear"]
@@ -50,12 +50,11 @@ def sparse_linear(
         raise InputError(
             f"got bias {bias.dtype} {tuple(bias.shape)}; expected {weight.dtype} [{weight.shape[0]}]"
         )
-    result: Tensor = _SparseLinear.apply(x, weight, bias, implementation)
-    return result
+    return _SparseLinear.apply(x, weight, bias, implementation)
 
 
 def aggregate_features(
-    csr: Csr, x: SparseRowsLike | sp.sparray | sp.spmatrix, self_weight: Float[Tensor, " own"] | None = None
+    csr: Csr, x: SparseRows | sp.sparray | sp.spmatrix, self_weight: Float[Tensor, " own"] | None = None
 ) -> Csr:
     """Sum sparse input features over in-neighbours, once: the first layer then needs no exchange and no sum.
 
@@ -67,7 +66,7 @@ def aggregate_features(
     Returns:
         Features summed over in-neighbours, [own, features], for `sparse_linear`.
     """
-    features = _scipy(x)
+    features = x.to_scipy() if isinstance(x, SparseRows) else x.tocsr()
     if features.shape[0] != csr.num_columns:
         raise InputError(
             f"got features of {features.shape[0]} rows; expected {csr.num_columns}, own then halo rows"
@@ -80,13 +79,6 @@ def aggregate_features(
         scale = self_weight.detach().cpu().numpy().astype(matrix.dtype)
         total = total + sp.diags_array(scale) @ features[: csr.num_rows]
     return Csr.from_scipy(sp.csr_matrix(total).astype(matrix.dtype), device=csr.device)
-
-
-def _scipy(x: Any) -> sp.csr_matrix:
-    if sp.issparse(x):
-        return x.tocsr()
-    data = np.ones(len(x.indices), np.float32) if x.data is None else x.data
-    return sp.csr_matrix((data, x.indices, x.indptr), shape=(len(x.indptr) - 1, x.num_columns))
 
 
 class _SparseLinear(torch.autograd.Function):
@@ -115,8 +107,7 @@ def _weight_gradient(x: Csr, grad: Tensor, implementation: str) -> Tensor:
     """Compute grad^T x, [out, features]; the smaller of gradient and result is visited out of order."""
     if uses_numba(implementation, grad) and x.num_columns <= x.num_rows:
         out = grad.new_zeros(x.num_columns, grad.shape[1])
-        begin, _, end, indices, weight = x.arrays(grad.dtype, x.num_columns)
-        scatter_rows(begin, end, indices, weight, grad.numpy(), out.numpy())
+        scatter_rows(*x.arrays(grad.dtype), grad.numpy(), out.numpy())
     else:
         out = grad.new_empty(x.num_columns, grad.shape[1])
         spmm(x.transposed, grad, out, implementation=implementation)

@@ -10,10 +10,17 @@ from wirewise.graph.rehearsal.matching import (
     median_distance,
     solve_matching,
 )
-from wirewise.graph.rehearsal.measures import average_forgetting, average_performance, balanced_accuracy
 from wirewise.graph.rehearsal.selection import SELECTIONS, Candidates, select
 from wirewise.graph.rehearsal.structure import coverage, k_centre, radius
-from wirewise.graph.rehearsal.tasks import GROWTHS, GrowingGraph, Task, growing_graph
+from wirewise.graph.rehearsal.tasks import (
+    GROWTHS,
+    GrowingGraph,
+    Task,
+    average_forgetting,
+    average_performance,
+    balanced_accuracy,
+    growing_graph,
+)
 
 __all__ = [
     "GROWTHS",

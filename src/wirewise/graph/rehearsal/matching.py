@@ -7,6 +7,7 @@ of their task under the current graph. Sums over target rows add up, so ranks th
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ __all__ = [
     "matched_weights",
     "median_distance",
     "solve_matching",
+    "squared_distances",
 ]
 
 KERNELS = ("linear", "rbf")
@@ -36,7 +38,7 @@ Rows = NDArray[np.float64]
 
 def median_distance(z: Rows) -> float:
     """Median distance between different rows, [n, d]: a bandwidth; 1 where that is 0 or there is one row."""
-    distances = np.sqrt(_squares(z, z))[np.triu_indices(len(z), 1)]
+    distances = np.sqrt(squared_distances(z, z))[np.triu_indices(len(z), 1)]
     return float(np.median(distances)) if len(distances) and np.median(distances) > 0 else 1.0
 
 
@@ -50,7 +52,7 @@ def gram(a: Rows, b: Rows, *, kernel: str = "linear", sigma: float = 1.0) -> Row
         raise InputError(f"kernel {kernel!r} is unknown; expected one of: {', '.join(KERNELS)}")
     if kernel == "linear":
         return a @ b.T
-    found: Rows = np.exp(-_squares(a, b) / (2 * sigma**2))
+    found: Rows = np.exp(-squared_distances(a, b) / (2 * sigma**2))
     return found
 
 
@@ -81,9 +83,9 @@ def matched_weights(
         x: Rows of the target, [m, d].
         kernel: One of `KERNELS`.
         sigma: Sigma of rbf; by default the median distance of z.
-        most: As of `solve_matching`, like the next two.
-        slack: Freedom of the sum of weights, as in `solve_matching`.
-        groups: Class of each row, [n], as in `solve_matching`.
+        most: Largest weight, at least one.
+        slack: Freedom of the sum of weights; by default most / sqrt(n).
+        groups: Class of each row, [n]; the sum is bounded in every class by itself (see `solve_matching`).
         least_effective: Share of n that `effective_size` must reach, see `guarded`.
         total: Sums an array over ranks that hold the same z and parts of x; None: x is all there is.
 
@@ -185,6 +187,7 @@ def guarded(b: Rows, least: float = 0.5) -> Rows:
     return b + high * (1 - b)
 
 
-def _squares(a: Rows, b: Rows) -> Rows:
-    found: Rows = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
+def squared_distances(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """Squared distance of each row of a from each of b, [len(a), len(b)], in their type."""
+    found: NDArray[Any] = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
     return found

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
+from wirewise.graph.rehearsal.matching import squared_distances
 from wirewise.graph.rehearsal.structure import coverage, k_centre
 from wirewise.graph.structure import InEdges
 
@@ -42,8 +43,8 @@ def select(name: str, candidates: Candidates, budget: int) -> NDArray[np.int64]:
 
     Args:
         name: A key of `SELECTIONS`.
-        candidates: To choose from.
-        budget: At least one.
+        candidates: Vertices to choose from.
+        budget: Most vertices to choose, at least one.
 
     Raises:
         InputError: An unknown name, or a budget below one.
@@ -73,7 +74,10 @@ def _least_mixed(candidates: Candidates, budget: int) -> NDArray[np.int64]:
     others = candidates.others
     if not len(others):
         return candidates.vertices[order[:budget]]
-    blocks = [_distances(candidates.rows[low : low + _ROWS], others) for low in range(0, len(order), _ROWS)]
+    blocks = [
+        np.sqrt(squared_distances(candidates.rows[low : low + _ROWS], others))
+        for low in range(0, len(order), _ROWS)
+    ]
     near = _NEAR * float(np.mean([block.mean() for block in blocks]))
     count = np.concatenate([(block < near).sum(axis=1) for block in blocks])
     return candidates.vertices[order[np.argsort(count[order], kind="stable")[:budget]]]
@@ -99,11 +103,6 @@ def _centres(candidates: Candidates, budget: int) -> NDArray[np.int64]:
 
 def _covering(candidates: Candidates, budget: int) -> NDArray[np.int64]:
     return coverage(candidates.edges, candidates.vertices, budget, hops=_HOPS, seed=candidates.seed)
-
-
-def _distances(rows: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
-    squares = (rows**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * rows @ others.T
-    return np.sqrt(np.maximum(squares, 0))
 
 
 SELECTIONS: dict[str, Callable[[Candidates, int], NDArray[np.int64]]] = {

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.graph.structure import InEdges
+from wirewise.graph.structure import InEdges, entries_of
 
 __all__ = ["coverage", "k_centre", "radius"]
 
@@ -223,8 +223,7 @@ def _covered(edges: InEdges, order: NDArray[np.int64], hops: int) -> NDArray[np.
     needed = [order]
     for _ in range(hops - 1):
         around = needed[0]
-        degree = np.diff(edges.indptr)[around]
-        at = np.repeat(edges.indptr[around] - np.cumsum(degree) + degree, degree) + np.arange(degree.sum())
+        at, _ = entries_of(edges.indptr, around)
         needed.insert(0, np.union1d(around, edges.indices[at]))
     for into in needed[:hops]:
         spread = np.zeros_like(bits)

@@ -1,4 +1,4 @@
-"""Tasks of a growing graph: classes arrive in order, and with them their vertices and edges.
+"""Tasks of a growing graph: classes arrive in order, with their vertices and edges; and how well they are solved.
 
 The protocol is that of CGLB (Zhang, Song, Tao: CGLB: Benchmark Tasks for Continual Graph Learning, NeurIPS Datasets
 and Benchmarks 2022): classes in label order, a split of every class by seed.
@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 
 from wirewise.errors import GraphError, InputError
 from wirewise.graph.data import GraphData
-from wirewise.graph.structure import InEdges
+from wirewise.graph.structure import InEdges, offsets_of
 
-__all__ = ["GROWTHS", "GrowingGraph", "Task", "growing_graph"]
+__all__ = [
+    "GROWTHS",
+    "GrowingGraph",
+    "Task",
+    "average_forgetting",
+    "average_performance",
+    "balanced_accuracy",
+    "growing_graph",
+]
 
 GROWTHS = ("inductive", "separate", "transductive")
 """Later vertices add edges to earlier ones; tasks share no edges; or the whole graph is there from the start and only
@@ -71,10 +79,8 @@ class GrowingGraph:
         keep = there[target] & there[whole.indices]
         if self.growth == "separate":
             keep &= self.arrival[target] == self.arrival[whole.indices]
-        indptr = np.zeros(nodes + 1, np.int64)
-        np.cumsum(np.bincount(target[keep], minlength=nodes), out=indptr[1:])
         weight = None if whole.weight is None else whole.weight[keep]
-        return InEdges(indptr, whole.indices[keep], weight)
+        return InEdges(offsets_of(target[keep], nodes), whole.indices[keep], weight)
 
 
 def growing_graph(
@@ -138,3 +144,38 @@ def _task(data: GraphData, classes: NDArray[np.int64], seed: int) -> Task:
             part.append(found)
     train, validation, test = (np.sort(np.concatenate(part)) for part in parts)
     return Task(tuple(int(label) for label in classes), train, validation, test)
+
+
+def balanced_accuracy(found: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+    """Mean over the classes among `labels` of the share that is right."""
+    right = found == labels
+    return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
+
+
+def average_performance(accuracy: NDArray[np.float64]) -> float:
+    """AP: mean over all tasks of the accuracy after the last one; `accuracy` is that of `average_forgetting`."""
+    _check(accuracy)
+    return float(accuracy[-1].mean())
+
+
+def average_forgetting(accuracy: NDArray[np.float64]) -> float:
+    """AF: mean over all tasks but the last of the accuracy at the end less that when learnt; negative: forgotten.
+
+    Args:
+        accuracy: Accuracy of task k after task t is learnt, [t, k], for k up to t.
+
+    Raises:
+        InputError: Not square, or a value up to t is missing.
+    """
+    _check(accuracy)
+    if len(accuracy) == 1:
+        return 0.0
+    return float((accuracy[-1] - accuracy.diagonal())[:-1].mean())
+
+
+def _check(accuracy: NDArray[np.float64]) -> None:
+    square = accuracy.ndim == 2 and accuracy.shape[0] == accuracy.shape[1] > 0
+    if not square or not np.isfinite(accuracy[np.tril_indices(len(accuracy))]).all():
+        raise InputError(
+            f"got accuracies {accuracy.shape}; expected a square matrix with a value for every task so far"
+        )

@@ -1,6 +1,5 @@
 """Neighbour sampling for mini-batch training: the same batches for any number of threads. Needs no torch."""
 
-from wirewise.graph.sampling.sampler import SEMANTICS, Batch, Layer, NeighborSampler
-from wirewise.graph.sampling.seeds import seed_batches
+from wirewise.graph.sampling.sampler import SEMANTICS, Batch, Layer, NeighborSampler, seed_batches
 
 __all__ = ["SEMANTICS", "Batch", "Layer", "NeighborSampler", "seed_batches"]

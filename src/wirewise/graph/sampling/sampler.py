@@ -26,6 +26,7 @@ __all__ = [
     "check_seeds",
     "check_used_hops",
     "nothing",
+    "seed_batches",
 ]
 
 SEMANTICS = ("cumulative", "frontier")
@@ -83,25 +84,20 @@ class Table:
         self.entries = np.zeros(nodes, np.int64)
         self.tag = 0
 
-    def next_tag(self) -> int:
-        """The tag of another batch."""
-        self.tag += 1
-        if self.tag == _TAGS:
-            self.entries[:] = 0
-            self.tag = 1
-        return self.tag
-
     def begin(self, seeds: NDArray[np.int64]) -> int:
         """Number the seeds of another batch; returns its tag.
 
         Raises:
             InputError: A seed stands twice.
         """
-        tag = self.next_tag()
-        twice = enter(seeds, self.entries, tag)
+        self.tag += 1
+        if self.tag == _TAGS:
+            self.entries[:] = 0
+            self.tag = 1
+        twice = enter(seeds, self.entries, self.tag)
         if twice >= 0:
             raise InputError(f"seed {seeds[twice]} stands twice; expected every seed of a batch once")
-        return tag
+        return self.tag
 
 
 def check_hops(fanouts: Sequence[int], semantics: str) -> None:
@@ -275,21 +271,24 @@ class NeighborSampler:
         sums: NDArray[np.int64],
         sources: NDArray[np.int32],
     ) -> int:
-        key, fanout = stream_key(self.seed, *place, hop), self.fanouts[hop]
-        edges = self.edges
-        return int(
-            expand(
-                edges.indptr,
-                edges.indices,
-                nodes,
-                begin,
-                count,
-                count,
-                fanout,
-                key,
-                table,
-                tag,
-                sums,
-                sources,
-            )
-        )
+        key, known = stream_key(self.seed, *place, hop), (self.edges.indptr, self.edges.indices)
+        fanout = self.fanouts[hop]
+        return expand(*known, nodes, begin, count, count, fanout, key, table, tag, sums, sources)
+
+
+def seed_batches(
+    train: NDArray[Any], batch_size: int, *, epoch: int = 0, seed: int = 0, batches: int | None = None
+) -> list[NDArray[np.int64]]:
+    """The training nodes in a random order that depends on (seed, epoch) only, cut into batches.
+
+    Args:
+        train: Training nodes of a machine, [T].
+        batch_size: Batch size of all batches but the last.
+        epoch: Orders differ between epochs.
+        seed: Seed of the order.
+        batches: Cut into exactly so many, nearly equal; some are empty where there are fewer nodes.
+    """
+    order = np.random.default_rng(stream_key(seed, epoch)).permutation(np.asarray(train, dtype=np.int64))
+    if batches is not None:
+        return np.array_split(order, batches)
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

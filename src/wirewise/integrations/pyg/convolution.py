@@ -32,7 +32,7 @@ class HaloConvolution:
 
     Args:
         conv: The convolution, in the copy of the model that is ours.
-        name: Its name in the model.
+        name: Name of the convolution in the model.
         layer: Number of its exchange, unique in the job.
         view: What this rank holds.
 
@@ -210,10 +210,8 @@ class HaloConvolution:
             alike = isinstance(out, Tensor) and self._splits(rows, edge_data)
             why = "gives other rows when it is called on some targets, or with edges or sources in another order"
         except Exception as error:
-            alike, why = (
-                False,
-                f"could not be called on some targets ({type(error).__name__}: {str(error)[:160]})",
-            )
+            alike = False
+            why = f"could not be called on some targets ({type(error).__name__}: {str(error)[:160]})"
         if not alike:
             view.recording.note(f"holds {self.name}, a {type(self.conv).__name__} that {why}")
         return out

@@ -49,44 +49,11 @@ class LocalEdges(Tensor):
         return f"LocalEdges({self.shape[1]} in-edges of own nodes)"
 
 
-_HARMLESS = {
-    *(
-        "shape",
-        "size",
-        "dim",
-        "ndim",
-        "device",
-        "dtype",
-        "numel",
-        "nelement",
-        "layout",
-        "requires_grad",
-        "__len__",
-    ),
-    *(
-        "is_cuda",
-        "is_sparse",
-        "is_floating_point",
-        "is_complex",
-        "is_quantized",
-        "is_nested",
-        "is_contiguous",
-        "names",
-    ),
-    *(
-        "is_leaf",
-        "grad_fn",
-        "grad",
-        "is_mps",
-        "is_xpu",
-        "is_meta",
-        "itemsize",
-        "nbytes",
-        "element_size",
-        "get_device",
-    ),
-    *("is_sparse_csr", "is_mkldnn", "_version"),
-}
+_HARMLESS = set(
+    "shape size dim ndim device dtype numel nelement layout requires_grad __len__ is_cuda is_sparse is_floating_point "
+    "is_complex is_quantized is_nested is_contiguous names is_leaf grad_fn grad is_mps is_xpu is_meta itemsize nbytes "
+    "element_size get_device is_sparse_csr is_mkldnn _version".split()
+)
 _KEEPS = {"to", "clone", "detach", "contiguous", "pin_memory", "long", "cpu", "__deepcopy__"}
 
 

@@ -28,7 +28,7 @@ class LossContract:
     Args:
         train_mask: Own training nodes, bool [own].
         share: This rank's share of the training nodes of all ranks, times the number of ranks; 1 where it has none.
-        trains: It has training nodes.
+        trains: Whether this rank has training nodes.
         transport: Messages between the ranks.
     """
 
@@ -159,10 +159,10 @@ def _outputs_of(value: Tensor) -> list[Output]:
             continue
         variable = getattr(node, "variable", None)
         if variable is not None:
-            own = "of a distributed model outside its forward"
+            distributed = getattr(variable, "_wirewise_distributed", False)
             what = (
-                own
-                if getattr(variable, "_wirewise_distributed", False)
+                "of a distributed model outside its forward"
+                if distributed
                 else "that no distributed model holds"
             )
             raise InputError(

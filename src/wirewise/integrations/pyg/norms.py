@@ -28,9 +28,9 @@ def spread(module: nn.Module, name: str, view: GraphView, *, of_edges: bool) -> 
 
     Args:
         module: A module that `looks_at_all_nodes`.
-        name: Its name in the model.
+        name: Name of the module in the model.
         view: What this rank holds.
-        of_edges: It belongs to a convolution, which may apply it to a row for each edge.
+        of_edges: Whether it belongs to a convolution, which may apply it to a row for each edge.
 
     Raises:
         InputError: Its moments cannot be taken over ranks.
@@ -50,7 +50,8 @@ def spread(module: nn.Module, name: str, view: GraphView, *, of_edges: bool) -> 
                 f"{name} ({type(module).__name__}) is called with more than rows (a batch vector?); expected rows "
                 "only, since all nodes belong to one graph"
             )
-        if view.probing:
+        # Left out of the proof, whose few rows have other moments.
+        if view.recording is not None:
             return x
         return rule(module, x, moments)
 

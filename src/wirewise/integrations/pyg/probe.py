@@ -74,7 +74,12 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any) -> None:
     view.recording = recording
     moved = _moved(module)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _WithoutNoise(), _full_precision():
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            _WithoutNoise(),
+            torch.autocast("cpu", enabled=False),
+        ):
             out = _rows_of(_called(module, moved, args, kwargs))
             recording.rows = rows = _some_rows(view)
             picked = pytree.tree_map(lambda a: _pick(a, rows, view), (args, kwargs))
@@ -188,12 +193,7 @@ class _WithoutNoise(TorchFunctionMode):
             return args[0] if args else kwargs["input"]
         if name in ("rand", "randn", "rand_like", "randn_like"):
             kwargs.pop("generator", None)
-            half = torch.full_like if name.endswith("_like") else None
-            if half is not None:
-                return half(args[0], 0.5, **kwargs)
+            if name.endswith("_like"):
+                return torch.full_like(args[0], 0.5, **kwargs)
             return torch.zeros(*args, **kwargs) + 0.5
         return func(*args, **kwargs)
-
-
-def _full_precision() -> Any:
-    return torch.autocast("cpu", enabled=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +33,7 @@ class GraphView:
     features_version: int
     inside: bool = False
     """The distributed model's forward is running."""
-    recording: Recording | None = field(default=None)
+    recording: Recording | None = None
     """The proof that rows do not mix, while it runs."""
 
     @property
@@ -45,11 +45,6 @@ class GraphView:
     def transport(self) -> full_graph.Transport:
         """Messages between the ranks."""
         return self.graph.exchange.transport
-
-    @property
-    def probing(self) -> bool:
-        """Whether norms and dropout are left out, as they depend on numbers of rows that are proven elsewhere."""
-        return self.recording is not None
 
     def stored_features(self, x: Any) -> Tensor | None:
         """Input features of own and halo rows where `x` are those of the own rows, unchanged; else None."""

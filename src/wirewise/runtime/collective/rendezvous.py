@@ -13,8 +13,7 @@ from contextlib import closing
 from typing import Any
 
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.admission import admitted
-from wirewise.runtime.congestion import leave_bbr
+from wirewise.runtime.connections import admitted, leave_bbr
 
 __all__ = ["interface_address", "join"]
 

@@ -106,7 +106,12 @@ class Carrier:
             InputError: A gradient is not finite, and the policy is to raise.
             PeerError: A peer is gone.
         """
-        errors = [error for one in travelling if (error := _error_of(one.wait)) is not None]
+        errors: list[Exception] = []
+        for one in travelling:
+            try:
+                one.wait()
+            except Exception as error:
+                errors.append(error)
         bad = any(one.faults for one in travelling)
         self.pools.end_step(failed=bad and self.compression.nonfinite == "skip")
         if errors:
@@ -242,14 +247,6 @@ class Travelling:
             "finite values: look for a diverging loss, or give Compression(nonfinite='skip') together with "
             "torch.amp.GradScaler"
         )
-
-
-def _error_of(act: Callable[[], None]) -> Exception | None:
-    try:
-        act()
-    except Exception as error:
-        return error
-    return None
 
 
 def _synchronize(tensor: Tensor) -> None:

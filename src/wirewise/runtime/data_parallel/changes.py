@@ -34,7 +34,8 @@ def apply(model: nn.Module, plan: FusionPlan) -> Callable[[], None]:
     again = modules_of(model, plan.recompute)
     undo: list[Callable[[], None]] = []
     carrier: dict[nn.Module, nn.Module] = {}
-    if groups and (reason := why_no_compiler(_device(model))):
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    if groups and (reason := why_no_compiler(device)):
         warnings.warn(f"fused ops stay as they are: {reason}", RuntimeWarning, stacklevel=3)
         groups = []
     for names, group in zip(plan.fused_ops, groups, strict=False):
@@ -67,21 +68,13 @@ def _probe(x: torch.Tensor) -> torch.Tensor:
     return x * 2 + 1
 
 
-def _device(model: nn.Module) -> str:
-    return next((p.device.type for p in model.parameters()), "cpu")
-
-
 def _fuse(
     model: nn.Module, names: Sequence[str], group: list[nn.Module], undo: list[Callable[[], None]]
 ) -> dict[nn.Module, nn.Module]:
     """Which module computes what the modules of the group did."""
     if len(group) > 1 and not _follow(model, names):
-        told = ", ".join(names)
-        warnings.warn(
-            f"{told} do not follow each other in a Sequential; each is compiled alone",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        told = f"{', '.join(names)} do not follow each other in a Sequential; each is compiled alone"
+        warnings.warn(told, RuntimeWarning, stacklevel=4)
         for module in group:
             _replace(module, torch.compile(module.forward), undo)
         return {}

@@ -18,6 +18,7 @@ from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.capture import Capture, Loss, capture
 from wirewise.runtime.data_parallel.changes import why_no_compiler
 from wirewise.runtime.data_parallel.compression import Compression
+from wirewise.runtime.data_parallel.exchanges import AllReduces
 from wirewise.runtime.data_parallel.matching import (
     check_agreement,
     check_capturable,
@@ -25,7 +26,6 @@ from wirewise.runtime.data_parallel.matching import (
     parameters_of,
 )
 from wirewise.runtime.data_parallel.regions import Segment, cut, module_of
-from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["CompiledStep", "Compiler", "Rest", "compile_step"]
@@ -64,10 +64,10 @@ def compile_step(
         compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
         rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, all-reduce or
             operator that no compiler takes, such as those that draw random numbers.
-        collective: As of `Reducer`.
+        collective: Function that sums a flat tensor over all ranks in place, instead of the group's all-reduce.
         broadcast_buffers: Whether buffers follow rank 0 at every step, as in DistributedDataParallel.
         timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
-        store: As of `Reducer`.
+        store: A torch store that all ranks share, for a group that is not the default one.
 
     Raises:
         InputError: The step cannot be captured.

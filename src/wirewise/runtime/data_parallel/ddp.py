@@ -1,7 +1,6 @@
 """What DistributedDataParallel can carry out of a plan itself: chunks, or codecs and schemes, of its buckets."""
 
 import datetime
-import hashlib
 import inspect
 import itertools
 import threading
@@ -19,7 +18,12 @@ from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
-from wirewise.runtime.data_parallel.matching import check_decisions, check_pieces, check_ranks
+from wirewise.runtime.data_parallel.matching import (
+    check_decisions,
+    check_pieces,
+    check_ranks,
+    ranks_that_differ,
+)
 from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.transport import Transport
 
@@ -104,12 +108,8 @@ class HookState:
         model: nn.Module | None,
         timeout_s: float,
     ) -> None:
-        self.plan, self.process_group, self.compression, self.timeout_s = (
-            plan,
-            process_group,
-            compression,
-            timeout_s,
-        )
+        self.plan, self.process_group = plan, process_group
+        self.compression, self.timeout_s = compression, timeout_s
         self._always = None if codec is None else _bucket_of(codec, compression)
         self.compresses = True
         if plan is not None:
@@ -257,11 +257,7 @@ class HookState:
     def _check_agreement(self, transport: Transport) -> None:
         plan = None if self.plan is None else self.plan.to_json()
         told = f"{plan} {self._always} {self.compression.described()}"
-        digest = hashlib.sha256(told.encode()).digest()[:8]
-        seen = transport.all_gather(
-            torch.frombuffer(bytearray(digest), dtype=torch.int64), "the comparison of plans"
-        )
-        if others := [rank for rank, value in enumerate(seen) if not torch.equal(value, seen[0])]:
+        if others := ranks_that_differ(transport, told):
             raise PlanError(
                 f"ranks {others} gave the hook another plan, codec or Compression than rank 0; give all ranks the same"
             )

@@ -1,8 +1,9 @@
-"""Collectives of flat buffers, of a whole process group or of some of its ranks, with the bytes that leave a rank."""
+"""Collectives of flat buffers: those that wait, with the bytes that leave a rank, and all-reduces under way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Exchanges"]
+__all__ = ["AllReduces", "Exchanges"]
 
 
 class Exchanges:
@@ -29,7 +30,7 @@ class Exchanges:
     def all_reduce(self, flat: Tensor) -> None:
         """Sum over the ranks in place, [elements]."""
         ranks = self.transport.world_size
-        staged = self._staged(flat)
+        staged = self.transport.staged(flat)
         if ranks > 1:
             self._wait("all-reduce", self.transport.group.allreduce, [staged])
         if staged is not flat:
@@ -39,7 +40,7 @@ class Exchanges:
     def all_gather(self, own: Tensor) -> Tensor:
         """uint8 [bytes], as many on all ranks -> [ranks, bytes]."""
         ranks = self.transport.world_size
-        staged = self._staged(own)
+        staged = self.transport.staged(own)
         rows = staged.new_empty(ranks * own.numel())
         if ranks > 1:
             self._wait("all-gather", self.transport.group._allgather_base, rows, staged)
@@ -60,7 +61,7 @@ class Exchanges:
         """
         ranks, own = range(self.transport.world_size), self.transport.rank
         device = next(iter(parts.values())).device
-        together = self._staged(torch.cat([parts[rank] for rank in sorted(parts)]))
+        together = self.transport.staged(torch.cat([parts[rank] for rank in sorted(parts)]))
         came = together.new_empty(sum(sizes.values()))
         out = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
         into = [sizes.get(rank, 0) for rank in ranks]
@@ -72,13 +73,60 @@ class Exchanges:
         rows = came.to(device).split(into)
         return {rank: rows[rank] for rank in sizes}
 
-    def _staged(self, tensor: Tensor) -> Tensor:
-        """The tensor on the side that the process group reads."""
-        if tensor.is_cuda == self.transport.on_device:
-            return tensor
-        return tensor.cuda() if self.transport.on_device else tensor.cpu()
-
     def _wait(self, name: str, collective: Any, *args: Any) -> None:
-        what, started = f"the {name} of {self.what}", []
-        self.transport.guard(lambda: started.append(collective(*args)), what)
-        self.transport.wait_for(started[0], what)
+        self.transport.complete(lambda: collective(*args), f"the {name} of {self.what}")
+
+
+class AllReduces:
+    """All-reduces without a codec, started on the thread of back-propagation.
+
+    Args:
+        transport: Transport between the ranks.
+        collective: Instead of the group's all-reduce, called on a thread of its own.
+    """
+
+    def __init__(self, transport: Transport, collective: Callable[[Tensor], None] | None) -> None:
+        self.transport, self._collective = transport, collective
+        self._thread = ThreadPoolExecutor(1, "wirewise-reduce") if collective else None
+        self._works: list[tuple[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._works)
+
+    def start(self, tensor: Tensor, what: str, planned: bool = True) -> None:
+        """Start one; those that the plan does not know go by the group's all-reduce."""
+        if planned and self._thread is not None:
+            if tensor.is_cuda:
+                torch.cuda.current_stream(tensor.device).synchronize()
+            assert self._collective is not None
+            tell(self._collective, tensor)
+            self._works.append((what, self._thread.submit(self._collective, tensor)))
+            return
+
+        def launch() -> None:
+            self._works.append((what, self.transport.group.allreduce([tensor])))
+
+        self.transport.guard(launch, "all-reduce")
+
+    def wait(self) -> None:
+        """Until all are done.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        for what, work in self._works:
+            if isinstance(work, Future):
+                # The collective has timeouts of its own.
+                work.result()
+            else:
+                self.transport.wait_for(work, what)
+
+    def forget(self) -> None:
+        """Those that were waited for."""
+        self._works = []
+
+
+def tell(collective: Callable[[Tensor], None], tensor: Tensor) -> None:
+    """Tell a collective that wants to know that a tensor was handed over."""
+    if (handed_over := getattr(collective, "handed_over", None)) is not None:
+        handed_over(tensor)

@@ -229,7 +229,10 @@ def _chains(groups: Sequence[Sequence[Slot]]) -> list[list[Sequence[Slot]]]:
 
 def _in_one_memory(chain: Sequence[Sequence[Slot]], chunks: Iterator[int]) -> Iterator[FlatBucket]:
     slots = _by_kind(slot for group in chain for slot in group)
-    flats = {kind: _zeros(own) for kind, own in slots.items()}
+    flats = {
+        (dtype, device): torch.zeros(sum(slot.elements for slot in own), dtype=dtype, device=device)
+        for (dtype, device), own in slots.items()
+    }
     views = {p: view for kind, own in slots.items() for p, view in _views(flats[kind], own).items()}
     starts, copies = dict.fromkeys(flats, 0), Copies(views)
     for group in chain:
@@ -249,24 +252,15 @@ def _by_kind(slots: Iterable[Slot]) -> dict[Any, list[Slot]]:
     return found
 
 
-def _zeros(slots: Sequence[Slot]) -> Tensor:
-    first = slots[0].parameter
-    return torch.zeros(sum(slot.elements for slot in slots), dtype=first.dtype, device=first.device)
-
-
 def _views(flat: Tensor, slots: Sequence[Slot]) -> dict[nn.Parameter, Tensor]:
     """Gradients in a buffer, each from its first slot on."""
     found: dict[nn.Parameter, Tensor] = {}
     start = 0
     for slot in slots:
         parameter = slot.parameter
-        if parameter not in found and parameter.dim() == 4 and _channels_last(parameter):
-            found[parameter] = flat.as_strided(parameter.size(), parameter.stride(), start)
-        elif parameter not in found:
+        if parameter not in found:
             found[parameter] = flat[start : start + parameter.numel()].view(parameter.shape)
+            if parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
+                found[parameter] = flat.as_strided(parameter.size(), parameter.stride(), start)
         start += slot.elements
     return found
-
-
-def _channels_last(parameter: nn.Parameter) -> bool:
-    return parameter.is_contiguous(memory_format=torch.channels_last)

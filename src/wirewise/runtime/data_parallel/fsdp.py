@@ -159,26 +159,15 @@ class _Compressed(ReduceScatter):
         )
         for target, row in enumerate(rows):
             memory = None if self.residual is None else self.residual[target]
-            self._codec.encode(
-                row.contiguous(),
-                memory,
-                self._segments,
-                out[target],
-                seed=self._seed,
-                step=self.step,
-                rank=rank,
-            )
+            draws: dict[str, Any] = {"seed": self._seed, "step": self.step, "rank": rank}
+            self._codec.encode(row.contiguous(), memory, self._segments, out[target], **draws)
         return out
 
     def _exchange(self, payloads: Tensor, group: dist.ProcessGroup) -> Tensor:
         if self._transport is None:
             self._transport = Transport(group, timeout_s=self._timeout_s)
         came = torch.empty_like(payloads)
-        works: list[Any] = []
-        self._transport.guard(
-            lambda: works.append(group.alltoall_base(came, payloads, [], [])),
-            "the reduce-scatter of gradients",
-        )
-        self._transport.wait_for(works[0], "the reduce-scatter of gradients")
+        what = "the reduce-scatter of gradients"
+        self._transport.complete(lambda: group.alltoall_base(came, payloads, [], []), what)
         self.sent_bytes += payloads.nbytes - payloads[0].nbytes
         return came

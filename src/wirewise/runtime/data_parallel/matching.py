@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,12 @@ __all__ = [
     "check_pieces",
     "check_ranks",
     "check_unchanged",
+    "listed",
     "modules_of",
     "parameters_of",
+    "ranks_that_differ",
     "slots_of",
 ]
-
-_SHOWN = 20
 
 
 def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instead: str) -> None:
@@ -100,7 +100,7 @@ def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Param
         ],
     }
     if any(faults.values()):
-        told = "; ".join(f"{what}: {_listed(names)}" for what, names in faults.items() if names)
+        told = "; ".join(f"{what}: {listed(names)}" for what, names in faults.items() if names)
         raise PlanError(
             f"the plan by {plan.planner!r} does not fit the model: {told}; make the plan again from this model, "
             "with the names of `model.named_parameters()`"
@@ -143,7 +143,7 @@ def slots_of(model: nn.Module, plan: FusionPlan) -> list[list[Slot]]:
     """What each bucket holds, by the model's first name of each parameter.
 
     Raises:
-        PlanError: As of `parameters_of`.
+        PlanError: Names or sizes of the plan are not those of the model; the message lists them.
     """
     own = {p: name for name, p in model.named_parameters()}
     return [
@@ -170,8 +170,8 @@ def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise PlanError(
-            f"the plan names modules that the model does not have: {_listed(unknown)}; it has "
-            f"{_listed([name for name in known if name])}; make the plan again from this model"
+            f"the plan names modules that the model does not have: {listed(unknown)}; it has "
+            f"{listed([name for name in known if name])}; make the plan again from this model"
         )
     return [known[name] for name in wanted]
 
@@ -193,7 +193,7 @@ def check_unchanged(model: nn.Module, planned: Collection[nn.Parameter]) -> None
     ]
     added = [names[p] for p in trained if p not in planned]
     told = "; ".join(
-        f"{what}: {_listed(found)}" for what, found in (("frozen", frozen), ("added", added)) if found
+        f"{what}: {listed(found)}" for what, found in (("frozen", frozen), ("added", added)) if found
     )
     raise PlanError(
         f"the trained parameters are not those of the plan any more: {told}; make the plan again from this model, "
@@ -212,17 +212,26 @@ def check_agreement(
     """
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters()]
     told = f"{plan.to_json()}{shapes}{(compression or Compression()).described()}"
-    digest = hashlib.sha256(told.encode()).digest()[:8]
-    own = torch.frombuffer(bytearray(digest), dtype=torch.int64)
-    seen = [int(t) for t in transport.all_gather(own, "the comparison of plans")]
-    others = [rank for rank, value in enumerate(seen) if value != seen[0]]
-    if others:
+    if others := ranks_that_differ(transport, told):
         raise PlanError(
             f"ranks {others} have another plan, Compression or other parameters than rank 0; buckets must be the same "
             "and in the same order everywhere: give all ranks the same plan file and the same model"
         )
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def ranks_that_differ(transport: Transport, told: str) -> list[int]:
+    """Ranks whose text is another one than that of rank 0; a collective call.
+
+    Raises:
+        PeerError: A peer is gone.
+    """
+    digest = hashlib.sha256(told.encode()).digest()[:8]
+    own = torch.frombuffer(bytearray(digest), dtype=torch.int64)
+    seen = [int(t) for t in transport.all_gather(own, "the comparison of plans")]
+    return [rank for rank, value in enumerate(seen) if value != seen[0]]
+
+
+def listed(names: Sequence[str], shown: int = 20) -> str:
+    """The first names in words, for messages."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

@@ -25,10 +25,6 @@ class Member(NamedTuple):
     shape: tuple[int, ...] | None = None
     """Shape of a whole parameter, if it is known."""
 
-    def first_block(self, block: int | None) -> int:
-        """Number of its first block of so many elements in the parameter; None: each piece is a block."""
-        return self.number if block is None else self.begin // block
-
 
 class Members:
     """Members by name.

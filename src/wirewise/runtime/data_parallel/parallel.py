@@ -34,9 +34,9 @@ class TrainingStep(NamedTuple):
     batch: Any
     """Any nest of tensors; under regions all batches have its shapes."""
     compiler: Literal["inductor", "none"] = "inductor"
-    """What makes a region one kernel, as of `compile_step`."""
+    """What makes a region one kernel; see `compile_step`."""
     rest: Literal["eager", "compiled"] = "eager"
-    """How operators in no region run, as of `compile_step`."""
+    """How operators in no region run; see `compile_step`."""
 
 
 def parallel(
@@ -64,16 +64,16 @@ def parallel(
         model: Names of the plan are those of its parameters and modules.
         plan: The same on all ranks. All of it is carried out; regions go together with chunks only.
         optimizer: Optimizer of the model's parameters; its steps wait for the gradients.
-        process_group: As of `Reducer`.
+        process_group: Group of gloo or NCCL, or its transport; none: the default group.
         step: The loss and an example batch, for `model.step`.
-        unused: As of `Reducer`.
-        until: As of `Reducer`.
-        collective: As of `Reducer`.
-        compression: As of `Reducer`.
+        unused: What to do with a parameter without gradient, "error" or "zeros" (see `Reducer`).
+        until: When gradients must be there, "backward" or "step" (see `Reducer`).
+        collective: Function that sums a flat tensor over all ranks in place, instead of the group's all-reduce.
+        compression: How the codecs of the plan are used.
         broadcast_buffers: Whether buffers, such as the statistics of BatchNorm, follow rank 0 at every step,
             as in DistributedDataParallel.
-        timeout_s: As of `Reducer`.
-        store: As of `Reducer`.
+        timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
+        store: A torch store that all ranks share, for a group that is not the default one.
 
     Raises:
         PlanError: The plan does not fit the model or the group, is not the same on all ranks, or has regions next to
@@ -129,7 +129,7 @@ class DataParallel(nn.Module):
         self._compiled: CompiledStep | None = None
         self._check_regions(plan)
         self.reducer = reducer(plan=plan, alone=False)
-        self._undo: Callable[[], None] = _nothing
+        self._undo: Callable[[], None] = lambda: None
         try:
             self._undo = changes.apply(module, plan)
             transport.broadcast(dict([*module.named_parameters(), *module.named_buffers()]))
@@ -154,7 +154,7 @@ class DataParallel(nn.Module):
         """Go on with another plan, between two steps; what codecs remember stays; on an error the present plan does.
 
         Raises:
-            PlanError: As of `parallel`.
+            PlanError: The plan does not fit the model or the group; the message names the fields.
         """
         self._check_regions(plan)
         present = self.reducer
@@ -245,10 +245,6 @@ class DataParallel(nn.Module):
         with torch.autocast(device, dtype=torch.bfloat16):
             result = self.module(*args, **kwargs)
         return _to_float32(result)
-
-
-def _nothing() -> None:
-    """Undo no change."""
 
 
 def _captured(

@@ -90,7 +90,8 @@ class Part:
                 ids=[place * shares + share for place in self._places],
                 block=compression.block,
                 shapes=known if len(known) == len(found) else None,
-                firsts=[member.first_block(compression.block) for member in found],
+                # Number of the first block in the parameter; without a block each piece is one.
+                firsts=[m.begin // compression.block if compression.block else m.number for m in found],
             )
         self.size_bytes = self.FLAG_BYTES
         if self._segments is not None:
@@ -116,13 +117,13 @@ class Part:
 
         Args:
             values: Elements to encode, float32.
-            memory: As of `GradientCodec.encode`.
+            memory: What the codec remembers of these elements; None: nothing (see `GradientCodec.encode`).
             out: Payload to write, uint8 [size_bytes].
             step: Step of training.
             rank: Number of this rank.
             again: Whether these are sums that were encoded before, so that draws are others.
             whole: Whether all rounds follow at once, without sums over the ranks between them.
-            checked: As of `GradientCodec.encode`.
+            checked: Whether the values were seen to be finite (see `GradientCodec.encode`).
         """
         out[-self.FLAG_BYTES :].zero_()
         if self._segments is None:

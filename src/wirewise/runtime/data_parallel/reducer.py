@@ -17,7 +17,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
-from wirewise.runtime.data_parallel.exchanges import Exchanges
+from wirewise.runtime.data_parallel.exchanges import AllReduces, Exchanges
 from wirewise.runtime.data_parallel.flat import FlatBucket, flat_buckets
 from wirewise.runtime.data_parallel.matching import (
     check_agreement,
@@ -27,7 +27,6 @@ from wirewise.runtime.data_parallel.matching import (
     slots_of,
 )
 from wirewise.runtime.data_parallel.pools import Pools
-from wirewise.runtime.data_parallel.starting import AllReduces
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Reducer"]
@@ -263,8 +262,10 @@ class Reducer:
         if self._flags is not None:
             counts = self._flags.tolist()
             for number, parameter in enumerate(self._buckets_of):
-                if parameter in self._blank and counts[number] == 0 and self._is_blank(parameter):
-                    parameter.grad = None
+                if parameter in self._blank and counts[number] == 0:
+                    # A codec may have brought what was left of before.
+                    if self._carrier is None or not parameter.grad.any():  # type: ignore[union-attr]
+                        parameter.grad = None
         self._forget()
 
     def _finish(self, carrier: Carrier) -> None:
@@ -278,10 +279,6 @@ class Reducer:
             self._forget()
             raise
         self._accounts = [one.account() for one in travelling]
-
-    def _is_blank(self, parameter: nn.Parameter) -> bool:
-        """Whether a parameter that no rank used got nothing; a codec may have brought what was left of before."""
-        return self._carrier is None or not parameter.grad.any()  # type: ignore[union-attr]
 
     def _before_forward(self, *_: Any) -> None:
         if torch._C._current_graph_task_id() >= 0:
@@ -322,12 +319,12 @@ class Reducer:
     def _check_gradient(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise InputError(
-                f"the gradient of {self._name(parameter)!r} is sparse; buckets are dense: make the module with "
+                f"the gradient of {self._names[parameter]!r} is sparse; buckets are dense: make the module with "
                 "sparse=False"
             )
         if parameter not in bucket.missing:
             raise InputError(
-                f"the gradient of {self._name(parameter)!r} came twice in one back-propagation; give "
+                f"the gradient of {self._names[parameter]!r} came twice in one back-propagation; give "
                 "use_reentrant=False to torch.utils.checkpoint"
             )
 
@@ -354,7 +351,7 @@ class Reducer:
         if unused:
             check_unchanged(self.model, self._buckets_of)
         if unused and self.unused == "error":
-            names = ", ".join(self._name(p) for p in unused[:20])
+            names = ", ".join(self._names[p] for p in unused[:20])
             raise InputError(
                 f"no gradient came for {len(unused)} parameters: {names}; use them in the loss, freeze them with "
                 "requires_grad_(False) and plan again, or give unused='zeros'; with torch.utils.checkpoint give "
@@ -404,9 +401,6 @@ class Reducer:
                     checked=bucket.is_finite(part),
                 )
                 self._travelling.append(started)
-
-    def _name(self, parameter: nn.Parameter) -> str:
-        return self._names[parameter]
 
 
 def _buckets_of(buckets: Sequence[FlatBucket]) -> dict[nn.Parameter, list[FlatBucket]]:

@@ -11,6 +11,7 @@ from torch import Tag, fx
 
 from wirewise.errors import PlanError
 from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces
+from wirewise.runtime.data_parallel.matching import listed
 
 __all__ = ["Segment", "cut", "module_of"]
 
@@ -93,8 +94,8 @@ def _named(nodes: Sequence[fx.Node], regions: Sequence[Sequence[str]]) -> Iterat
     unknown = [name for region in regions for name in region if name not in number]
     if unknown:
         raise PlanError(
-            f"the plan's regions name operators that the captured step does not have: {_listed(unknown)}; plan again "
-            "from a capture of this model, loss and batch"
+            f"the plan's regions name operators that the captured step does not have: {listed(unknown, _SHOWN)}; plan "
+            "again from a capture of this model, loss and batch"
         )
     for region in regions:
         yield tuple(nodes[i] for i in sorted(number[name] for name in region))
@@ -120,18 +121,14 @@ def _order(
             left[user] -= 1
         for user in sorted((u for u in users[unit] if left[u] == 0), key=lambda u: number[units[u][-1]]):
             (ready.appendleft if units[user][0] in urgent else ready.append)(user)
-    _check_order(units, left)
-    return order
-
-
-def _check_order(units: Sequence[tuple[fx.Node, ...]], left: Sequence[int]) -> None:
-    stuck = [units[u] for u, n in enumerate(left) if n and len(units[u]) > 1]
     if any(left):
-        told = "; ".join(_listed([node.name for node in unit]) for unit in stuck[:3])
+        stuck = [units[u] for u, n in enumerate(left) if n and len(units[u]) > 1]
+        told = "; ".join(listed([node.name for node in unit], _SHOWN) for unit in stuck[:3])
         raise PlanError(
             f"{len(stuck)} regions wait for each other: {told}; a region may hold no two operators with a path "
             "between them that leaves it: plan again"
         )
+    return order
 
 
 def _providers(units: Sequence[tuple[fx.Node, ...]]) -> dict[fx.Node, int]:
@@ -180,8 +177,3 @@ def module_of(part: Segment) -> fx.GraphModule:
     graph.output(tuple(copies[node] for node in part.outputs))
     graph.eliminate_dead_code()
     return fx.GraphModule({}, graph)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

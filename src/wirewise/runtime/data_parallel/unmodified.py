@@ -58,7 +58,7 @@ def carry_out(
 
     Args:
         plan: Plan of every model that is wrapped.
-        compression: Options and state of codecs, as of `parallel`.
+        compression: How the codecs of the plan are used.
         begun: Called with each model once it is wrapped.
     """
     replace_wrapper(_Planned, fusion_plan=plan, compression=compression, begun=staticmethod(begun))

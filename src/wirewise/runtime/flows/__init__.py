@@ -1,9 +1,9 @@
 """Carry out placed tasks: flows over TCP in chunks that go by priority. Needs no torch."""
 
 from wirewise.runtime.flows.engine import FlowEngine
-from wirewise.runtime.flows.execution import TaskExecution, Times, execute
-from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Grants, TokenBucket
+from wirewise.runtime.flows.execution import OpTimes, TaskExecution, execute
 from wirewise.runtime.flows.meeting import Connections, meet
+from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, TokenBucket
 
 __all__ = [
     "CHUNK_BYTES",
@@ -11,8 +11,8 @@ __all__ = [
     "Connections",
     "FlowEngine",
     "Grants",
+    "OpTimes",
     "TaskExecution",
-    "Times",
     "TokenBucket",
     "execute",
     "meet",

@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable
 
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.flows.grants import CHUNK_BYTES, ORDERS, Grants, TokenBucket
 from wirewise.runtime.flows.meeting import FLOWS, WORDS, Connections
-from wirewise.runtime.flows.outbox import Outbox
+from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, Outbox, TokenBucket
 
 __all__ = ["FlowEngine"]
 

@@ -17,17 +17,17 @@ from wirewise.cost.links import Links
 from wirewise.errors import PeerError
 from wirewise.plans.placement import PlacementPlan
 from wirewise.runtime.flows.engine import FlowEngine
-from wirewise.runtime.flows.grants import CHUNK_BYTES
 from wirewise.runtime.flows.meeting import Connections
+from wirewise.runtime.flows.orders import CHUNK_BYTES
 from wirewise.sim.flows import Graph, expand
 from wirewise.trace.tasks import TaskSet
 
-__all__ = ["TaskExecution", "Times", "execute"]
+__all__ = ["OpTimes", "TaskExecution", "execute"]
 
 Vector = NDArray[np.float64]
 
 
-class Times(NamedTuple):
+class OpTimes(NamedTuple):
     """When ops began and ended, in seconds since the hosts began together; NaN: on another host."""
 
     start_s: Vector
@@ -49,7 +49,7 @@ class TaskExecution:
     def __init__(self, graph: Graph, place: NDArray[np.int64], rank: int, engine: FlowEngine) -> None:
         self.graph, self.rank, self.engine = graph, rank, engine
         self.begins, self.ends = place[graph.source], place[graph.target]
-        self.times = Times(np.full(len(graph.size), np.nan), np.full(len(graph.size), np.nan))
+        self.times = OpTimes(np.full(len(graph.size), np.nan), np.full(len(graph.size), np.nan))
         self._size = np.rint(graph.size).astype(np.int64)
         self._left = self._size.copy()
         self._pending = graph.pending.copy()
@@ -61,7 +61,7 @@ class TaskExecution:
         self._origin_s = 0.0
         engine.arrived, engine.told = self._arrived, self._release
 
-    def run(self, timeout_s: float) -> Times:
+    def run(self, timeout_s: float) -> OpTimes:
         """Carry all out.
 
         Raises:
@@ -144,13 +144,8 @@ class TaskExecution:
 
 
 def execute(
-    plan: PlacementPlan,
-    tasks: TaskSet,
-    peers: Connections,
-    links: Links,
-    *,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> Times:
+    plan: PlacementPlan, tasks: TaskSet, peers: Connections, links: Links, *, chunk_bytes: int = CHUNK_BYTES
+) -> OpTimes:
     """Carry out this host's part of a plan; all hosts call it together.
 
     Args:

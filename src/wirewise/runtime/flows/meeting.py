@@ -16,8 +16,7 @@ from typing import Self
 import msgspec
 
 from wirewise.errors import PeerError
-from wirewise.runtime.admission import admitted
-from wirewise.runtime.congestion import leave_bbr
+from wirewise.runtime.connections import admitted, leave_bbr
 
 __all__ = ["FLOWS", "WORDS", "Connections", "meet"]
 

@@ -18,8 +18,7 @@ from wirewise.runtime.full_graph.memory import (
 from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
 from wirewise.runtime.full_graph.modes import MODES, Mode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
-from wirewise.runtime.full_graph.reduce import gradient_reducer
-from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions
+from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions, gradient_reducer
 from wirewise.runtime.full_graph.turns import Trained, train_in_turns
 from wirewise.runtime.full_graph.warm import warm
 from wirewise.runtime.transport import Transport

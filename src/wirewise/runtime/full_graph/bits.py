@@ -219,24 +219,23 @@ class BitController:
 
     def _gathered(self, own: ExchangeProblem) -> ExchangeProblem:
         """Exchange with the channels of all ranks."""
-        transport = self.exchange.transport
-        counts = np.zeros(transport.world_size)
-        for c in own.channels:
-            counts[c.receiver] = len(c.weights)
-        every = self._all_gather(counts)
-        longest = int(max(row.sum() for row in every))
-        packed = np.zeros(longest)
-        flat = np.concatenate([np.zeros(0), *(c.weights for c in own.channels)])
-        packed[: len(flat)] = flat
-        channels = []
-        for sender, (row, values) in enumerate(zip(every, self._all_gather(packed), strict=True)):
-            ends = np.cumsum(row).astype(int)
-            channels += [
-                ChannelProblem(sender=sender, receiver=r, weights=values[ends[r] - int(n) : ends[r]])
-                for r, n in enumerate(row)
-                if r != sender
-            ]
+        found = self._of_all_ranks({c.receiver: c.weights for c in own.channels})
+        channels = [ChannelProblem(sender=s, receiver=r, weights=values) for s, r, values in found]
         return ExchangeProblem(name=own.name, width=own.width, channels=channels)
+
+    def _of_all_ranks(self, own: Mapping[int, np.ndarray]) -> list[tuple[int, int, np.ndarray]]:
+        """Sender, receiver and a value for each message of every channel, from those of this rank by receiver."""
+        ranks = range(self.exchange.transport.world_size)
+        rows = [np.asarray(own.get(r, ()), dtype=np.float64) for r in ranks]
+        counts = [row.astype(int) for row in self._all_gather(np.array([len(row) for row in rows]))]
+        packed = np.zeros(max(count.sum() for count in counts))
+        flat = np.concatenate(rows)
+        packed[: len(flat)] = flat
+        found = []
+        for sender, (count, values) in enumerate(zip(counts, self._all_gather(packed), strict=True)):
+            parts = np.split(values[: count.sum()], np.cumsum(count)[:-1])
+            found += [(sender, r, part) for r, part in enumerate(parts) if r != sender]
+        return found
 
     def _tell(self, lane: Lane, tables: Mapping[int, np.ndarray]) -> None:
         """Send every receiver the bit table of its channel, one byte a message, and lay the buffers out anew."""
@@ -257,29 +256,15 @@ class BitController:
 
     def current_plan(self) -> BitWidthPlan:
         """The bits that hold now, of all ranks, as a plan; a collective call."""
-        transport, channels = self.exchange.transport, []
+        channels = []
         for name, lane in self.exchange.training_lanes().items():
-            rows = {p: lane.send_bits.get(p, np.empty(0, np.uint8)) for p in range(transport.world_size)}
-            counts = np.array([len(rows[p]) for p in range(transport.world_size)], dtype=np.float64)
-            every = self._all_gather(counts)
-            packed = np.zeros(int(max(row.sum() for row in every)))
-            flat = np.concatenate(list(rows.values()))
-            packed[: len(flat)] = flat
-            for sender, (row, values) in enumerate(zip(every, self._all_gather(packed), strict=True)):
-                ends = np.cumsum(row).astype(int)
-                channels += [
-                    ChannelBits(
-                        exchange=name,
-                        sender=sender,
-                        receiver=r,
-                        width=lane.width,
-                        bits=values[ends[r] - int(n) : ends[r]].astype(np.uint8).tobytes(),
-                    )
-                    for r, n in enumerate(row)
-                    if r != sender
-                ]
+            for sender, receiver, values in self._of_all_ranks(lane.send_bits):
+                bits = values.astype(np.uint8).tobytes()
+                channels.append(
+                    ChannelBits(exchange=name, sender=sender, receiver=receiver, width=lane.width, bits=bits)
+                )
         return BitWidthPlan(
-            world_size=transport.world_size,
+            world_size=self.exchange.transport.world_size,
             planner=self.exchange.mode.planner,
             seed=self.exchange.seed,
             epoch=self.exchange.epoch,
@@ -313,12 +298,7 @@ class BitController:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next decision starts from; the lanes keep bits, traces and arrivals."""
-        return {
-            "costs": self.costs,
-            "decision": self.decision,
-            "online": self._online,
-            "usual": self._usual,
-        }
+        return {"costs": self.costs, "decision": self.decision, "online": self._online, "usual": self._usual}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""

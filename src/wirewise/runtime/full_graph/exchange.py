@@ -21,10 +21,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wirewise.errors import InputError
+from wirewise.runtime.full_graph.boundary import Route
 from wirewise.runtime.full_graph.clock import Clock
 from wirewise.runtime.full_graph.lane import Lane
 from wirewise.runtime.full_graph.modes import Mode
-from wirewise.runtime.full_graph.route import Route
 from wirewise.runtime.transport import Transport
 
 if TYPE_CHECKING:

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from wirewise import codec, rng
 from wirewise.errors import PeerError
+from wirewise.runtime.full_graph.boundary import BlockSkipper, BoundarySampler, Route
 from wirewise.runtime.full_graph.clock import Clock
 from wirewise.runtime.full_graph.modes import Mode
 from wirewise.runtime.full_graph.received import Received
-from wirewise.runtime.full_graph.route import Route
-from wirewise.runtime.full_graph.sampling import BoundarySampler
-from wirewise.runtime.full_graph.skipping import BlockSkipper
 from wirewise.runtime.transport import Pending, Transport
 
 __all__ = ["Lane", "check_tables"]
@@ -198,7 +196,8 @@ class Lane:
                     here.add(next(landed))
             seen.add(peer)
             yield self._received(slot, peer)
-        self._note_arrivals(slot.pending)
+        for peer, seconds in slot.pending.arrival_s.items():
+            self._arrival_s[peer] = min(seconds, self._arrival_s.get(peer, seconds))
         if self._skipper.active:
             # Blocks that their owners did not send again are still in the buffer.
             for peer in set(self._receivable()) - seen:
@@ -208,10 +207,6 @@ class Lane:
         positions = slot.received.get(peer)
         buffer = self._part(slot.receive[peer], positions)
         return Received(peer, buffer, self.receive_layouts[peer], positions, self._sampler.scale, self.clock)
-
-    def _note_arrivals(self, pending: Pending) -> None:
-        for peer, seconds in pending.arrival_s.items():
-            self._arrival_s[peer] = min(seconds, self._arrival_s.get(peer, seconds))
 
     def take_arrivals(self) -> dict[int, float]:
         """Least seconds from the start of an exchange to the landing of each peer's message, since the last call."""
@@ -290,7 +285,7 @@ def check_tables(lanes: Mapping[str, Lane], transport: Transport) -> None:
         PeerError: Two ranks hold different tables for a channel.
     """
     for number, (name, lane) in enumerate(sorted(lanes.items())):
-        mine = {p: _checksum(zlib.crc32(b.tobytes())) for p, b in lane.send_bits.items()}
+        mine = {p: torch.tensor([zlib.crc32(b.tobytes())]) for p, b in lane.send_bits.items()}
         theirs = {p: torch.zeros(1, dtype=torch.int64) for p in lane.receive_bits}
         transport.exchange(f"tables of {name}", 7 + 8 * number, mine, theirs)
         for peer, checksum in theirs.items():
@@ -299,7 +294,3 @@ def check_tables(lanes: Mapping[str, Lane], transport: Transport) -> None:
                     f"rank {transport.rank} and rank {peer} hold different bit tables for {name}; "
                     "both must apply the same plan: load it from one file on every rank"
                 )
-
-
-def _checksum(value: int) -> Tensor:
-    return torch.tensor([value], dtype=torch.int64)

@@ -66,7 +66,9 @@ def keep_freed_memory(below_bytes: int = KEPT_BYTES, *, shared: bool = False) ->
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return
-    if _huge_pages():
+    # Whether a process that asks for huge pages gets them.
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if setting.exists() and "[never]" not in setting.read_text():
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     else:
         below_bytes = ALL_KEPT
@@ -74,9 +76,3 @@ def keep_freed_memory(below_bytes: int = KEPT_BYTES, *, shared: bool = False) ->
     mallopt(_M_TRIM_THRESHOLD, ALL_KEPT)
     if shared:
         mallopt(_M_ARENA_MAX, 1)
-
-
-def _huge_pages() -> bool:
-    """Whether a process that asks for huge pages gets them."""
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    return setting.exists() and "[never]" not in setting.read_text()

@@ -10,15 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from wirewise.cost import (
-    CodecCost,
-    ExchangeCosts,
-    LinkCost,
-    LinkEstimator,
-    Links,
-    PairCosts,
-    PairEstimator,
-)
+from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, LinkEstimator, Links, PairCosts, PairEstimator
 from wirewise.errors import InputError
 from wirewise.planners.bitwidth import AutoDecision
 

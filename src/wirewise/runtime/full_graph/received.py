@@ -30,44 +30,38 @@ class Received:
 
     def rows(self, count: int, width: int, dtype: torch.dtype) -> Float[Tensor, "n d"]:
         """The decoded rows, [count, width]; rows that were not sampled are zero."""
-        with self.clock.phase("unpack"):
-            if self.layout is None:
-                rows = self.buffer.view(dtype).view(-1, width)
-            else:
-                rows = torch.empty(len(self.layout.bits), width, dtype=dtype, device=self.buffer.device)
-                codec.unpack(self.buffer, self.layout, rows)
-            if self.positions is None:
-                return rows
-            full = rows.new_zeros(count, width)
-            full[self.positions] = rows * self.scale
-            return full
+        if self.layout is None:
+            rows = self.buffer.view(dtype).view(-1, width)
+        else:
+            rows = torch.empty(len(self.layout.bits), width, dtype=dtype, device=self.buffer.device)
+            codec.unpack(self.buffer, self.layout, rows)
+        if self.positions is None:
+            return rows
+        full = rows.new_zeros(count, width)
+        full[self.positions] = rows * self.scale
+        return full
 
     def write(self, out: Float[Tensor, "n d"]) -> None:
         """Decode into `out`, [n, width]."""
-        if self.layout is not None and self.positions is None:
-            with self.clock.phase("unpack"):
+        with self.clock.phase("unpack"):
+            if self.layout is not None and self.positions is None:
                 codec.unpack(self.buffer, self.layout, out)
-        else:
-            rows = self.rows(len(out), out.shape[1], out.dtype)
-            with self.clock.phase("unpack"):
-                out.copy_(rows)
+            else:
+                out.copy_(self.rows(len(out), out.shape[1], out.dtype))
 
     def add(self, index: Tensor, out: Float[Tensor, "m d"]) -> None:
         """Add row i to `out[index[i]]`; every index occurs once."""
-        if self.layout is not None and self.positions is None:
-            with self.clock.phase("unpack"):
+        with self.clock.phase("unpack"):
+            if self.layout is not None and self.positions is None:
                 codec.unpack_add(self.buffer, self.layout, index, out)
-        else:
-            rows = self.rows(len(index), out.shape[1], out.dtype)
-            with self.clock.phase("unpack"):
-                out.index_add_(0, index, rows)
+            else:
+                out.index_add_(0, index, self.rows(len(index), out.shape[1], out.dtype))
 
     def aggregate(self, csr: ops.Csr, out: Float[Tensor, "m d"]) -> None:
         """Add `csr @ rows` to `out`; quantized rows are decoded on the fly and never stored."""
-        if self.layout is not None and self.positions is None:
-            with self.clock.phase("unpack"):
+        with self.clock.phase("unpack"):
+            if self.layout is not None and self.positions is None:
                 codec.unpack_aggregate(self.buffer, self.layout, csr.indptr, csr.indices, csr.weight, out)
-        else:
-            rows = self.rows(csr.num_columns, out.shape[1], out.dtype)
-            with self.clock.phase("unpack"):
+            else:
+                rows = self.rows(csr.num_columns, out.shape[1], out.dtype)
                 ops.aggregate_into(csr, rows, out, accumulate=True)

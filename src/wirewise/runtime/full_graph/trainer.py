@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,16 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wirewise.errors import InputError
+from wirewise.plans import FusionPlan
 from wirewise.results import EpochRecord
+from wirewise.runtime.data_parallel.reducer import Reducer, Scale
 from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.clock import PHASES, Clock
 from wirewise.runtime.full_graph.exchange import HaloExchange
 from wirewise.runtime.full_graph.local import SPLITS, LocalGraph, PartTensors
 from wirewise.runtime.full_graph.modes import Mode
-from wirewise.runtime.full_graph.reduce import gradient_reducer
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Trainer", "TrainerOptions"]
+__all__ = ["Trainer", "TrainerOptions", "gradient_reducer"]
+
+_BUCKET_BYTES = 1 << 18
+"""Models of graphs are small: larger buckets would leave nothing that travels behind back-propagation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,6 @@ class Trainer:
         options: TrainerOptions | None = None,
         *,
         member: int = 0,
-        optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     ) -> None:
         self.tensors, self.model, self.transport, self.mode = tensors, model, transport, mode
         self.options = options = options or TrainerOptions()
@@ -89,10 +90,9 @@ class Trainer:
         self.graph = LocalGraph(tensors, self.exchange, options.seed)
         self.bits = BitController(self.exchange, tensors, replan_every=options.replan_every)
         transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
-        make = optimizer or (
-            lambda p: torch.optim.Adam(p, lr=options.learning_rate, weight_decay=options.weight_decay)
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
-        self.optimizer = make(model.parameters())
         self.reducer = gradient_reducer(model, transport, bits=mode.gradient_bits)
         self.epoch = 0
         self._pending: list[_Measured] = []
@@ -201,10 +201,6 @@ class Trainer:
         bits = self.bits.gather_counts([m.bits for m in measured])
         return [m.record(ranks[:, i], bits[i]) for i, m in enumerate(measured)]
 
-    def peak_memory_bytes(self) -> int:
-        """Peak resident set of this process so far."""
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
     def close(self) -> None:
         """Take the trainer's hooks off the model."""
         self.reducer.close()
@@ -253,3 +249,20 @@ def _hits(logits: Tensor, tensors: PartTensors) -> Tensor:
             counts[i, 0] = float((logits[rows].argmax(dim=1) == tensors.y[rows]).sum())
             counts[i, 1] = 2.0 * len(rows)
     return counts
+
+
+def gradient_reducer(
+    model: nn.Module, transport: Transport, *, scale: Scale = "sum", bits: int = 32
+) -> Reducer:
+    """A reducer of the back-propagations that are announced by `begin`, in buckets of 256 KiB from the last layer on.
+
+    Args:
+        model: Model whose gradients are summed.
+        transport: Transport between the ranks.
+        scale: Parts of a loss over the whole graph are summed.
+        bits: 32: gradients travel as they are. 16: those of float32 are rounded to bfloat16, sent and summed so.
+    """
+    trained = [(name, p.nbytes) for name, p in model.named_parameters() if p.requires_grad]
+    plan = FusionPlan.by_size(dict(reversed(trained)), transport.world_size, _BUCKET_BYTES)
+    wire = torch.bfloat16 if bits == 16 else None
+    return Reducer(model, plan, transport, until="finish", scale=scale, wire=wire)

@@ -2,7 +2,7 @@
 
 from wirewise.graph.rehearsal.settings import DEFAULT_METHOD, METHODS, Method, Settings
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
-from wirewise.runtime.incremental.model import Gcn, sample_losses
+from wirewise.runtime.incremental.learners import Gcn, sample_losses
 from wirewise.runtime.incremental.peers import Peers
 from wirewise.runtime.incremental.training import learner_of, train
 

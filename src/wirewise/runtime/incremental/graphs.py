@@ -44,7 +44,10 @@ class CurrentGraph:
         scale = sp.diags_array((1 / np.sqrt(np.asarray(with_self.sum(axis=1)).ravel())).astype(np.float32))
         self.task, self.edges = task, edges
         self._adjacency = sp.csr_matrix(scale @ with_self @ scale)
-        self._features = self._adjacency @ _matrix(growing.data.x)
+        x = growing.data.x
+        self._features = self._adjacency @ (
+            x.to_scipy() if isinstance(x, SparseRows) else np.asarray(x, np.float32)
+        )
         self._kept: dict[str, Any] = {}
 
     def block(self, vertices: NDArray[np.int64]) -> Block:
@@ -65,10 +68,3 @@ class CurrentGraph:
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]
-
-
-def _matrix(x: SparseRows | NDArray[np.float32]) -> Any:
-    if not isinstance(x, SparseRows):
-        return np.asarray(x, np.float32)
-    data = np.ones(len(x.indices), np.float32) if x.data is None else x.data
-    return sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape)

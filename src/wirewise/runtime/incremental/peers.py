@@ -18,8 +18,8 @@ class Peers:
     """Whose vertices are whose, and sums over ranks; without arguments one rank that has them all.
 
     Args:
-        owner: [N]: rank of each vertex.
-        transport: To the other ranks.
+        owner: Rank of each vertex, [N].
+        transport: Messages to the other ranks.
     """
 
     def __init__(self, owner: NDArray[np.int64] | None = None, transport: Transport | None = None) -> None:
@@ -46,9 +46,7 @@ class Peers:
         """Sum over ranks, of the same shape."""
         if self._transport is None:
             return values
-        both = torch.from_numpy(values.copy())
-        self._transport.all_reduce(both, "sums of kernels")
-        return both.numpy()
+        return self._transport.total(values, "sums of kernels")
 
     def gather(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], slice]:
         """Rows of all ranks, [n, d], in rank order, and where this rank's are."""

@@ -62,7 +62,7 @@ def train(
         peers: Ranks that learn together; all of them get the same result.
 
     Raises:
-        InputError: As of `learner_of`.
+        InputError: An unknown method, or one that several ranks cannot share.
         PeerError: Another rank failed.
     """
     learners = {name: learner_of(name, growing, settings, peers) for name in methods}

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,11 +38,11 @@ class AllToAll:
         """Send parts of `sends` to the machines, and receive theirs into `came`, in the order of ranks.
 
         Args:
-            what: Of an error message.
+            what: Name of the exchange for error messages.
             sends: Parts to send, 1-D.
-            came: The same. Between devices (NCCL) both travel by way of the device.
+            came: Receives the parts, 1-D. Between devices (NCCL) both travel by way of the device.
             send_counts: Elements for each machine; none: equally many. [K]
-            receive_counts: The same of `came`.
+            receive_counts: Elements from each machine; none: equally many. [K]
 
         Raises:
             PeerError: A machine is gone.
@@ -57,9 +56,7 @@ class AllToAll:
         landed = came
         if transport.on_device:
             sends, landed = sends.cuda(), torch.empty_like(came, device="cuda")
-        works: list[dist.Work] = []
-        transport.guard(lambda: works.append(transport.group.alltoall_base(landed, sends, into, out)), what)
-        transport.wait_for(works[0], what)
+        transport.complete(lambda: transport.group.alltoall_base(landed, sends, into, out), what)
         if landed is not came:
             came.copy_(landed)
 

@@ -92,10 +92,6 @@ class RowStore:
         """Take over the rows of the cached ids, in their order."""
         self.rows[self.num_own :].copy_(rows)
 
-    def slots_of(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Place of each id in `rows`, or -1 where it is not held; [n]."""
-        return self._slots[ids]
-
     def missing(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places in `ids` of rows that are not held, by owner and then as they come."""
         places = np.flatnonzero(self._slots[ids] < 0)

@@ -62,7 +62,7 @@ def test_interpreted_triton_writes_the_bytes_of_the_reference():
 
 
 def test_missing_triton_is_said(monkeypatch):
-    monkeypatch.setattr("wirewise.codec.gradients.codec.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CodecError, match="triton is not installed"):
         encode(codec_of("efsign", "triton"), torch.randn(4))
 

@@ -16,44 +16,13 @@ from wirewise.codec.gradients.kernels import (
     cpu_factors,
     cpu_select,
     cpu_values,
+    reference,
 )
 from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, Chosen
 from wirewise.codec.gradients.kernels.reference_blocks import SCALED
 from wirewise.codec.gradients.segments import Segments
 
-__all__ = [
-    "REFUSES_LATE",
-    "above",
-    "accumulate",
-    "accumulate_above",
-    "add_blocks",
-    "add_cast",
-    "add_levels",
-    "add_product",
-    "add_signs",
-    "add_sparse",
-    "add_ternary",
-    "all_finite",
-    "copy_checked",
-    "draw",
-    "first_not_finite",
-    "halves",
-    "largest",
-    "left_factor",
-    "orthogonalise",
-    "parts_finite",
-    "peaks",
-    "right_factor",
-    "sums",
-    "take",
-    "write_blocks",
-    "write_cast",
-    "write_levels",
-    "write_momentum",
-    "write_plain_signs",
-    "write_signs",
-    "write_ternary",
-]
+__all__ = [*reference.__all__, "copy_checked", "parts_finite"]
 
 REFUSES_LATE = True
 
@@ -66,25 +35,19 @@ def _firsts(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)])
 
 
-def _scan(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
+def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
     found = torch.empty(len(segments), dtype=torch.float64)
     bad = cpu_values.scan(gradient.numpy(), _numpy(memory), segments.offsets, power, found.numpy())
     return found, bad
 
 
-def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
-    return _scan(gradient, memory, segments, power)
-
-
 def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
-    found, bad = _scan(gradient, memory, segments, 0)
+    found, bad = sums(gradient, memory, segments, 0)
     return found.float(), bad
 
 
 def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments) -> int:
-    found = np.empty(len(segments))
-    bad: int = cpu_values.scan(gradient.numpy(), _numpy(memory), segments.offsets, 0, found)
-    return bad
+    return sums(gradient, memory, segments, 0)[1]
 
 
 def all_finite(values: Tensor) -> bool:
@@ -222,8 +185,7 @@ def _above(
 ) -> int:
     tables = (segments.offsets, segments.ids, tuple(bounds), np.uint32(key))
     targets = (one.numpy() for one in into)
-    bad: int = cpu_above.above(values.numpy(), *moving, *cleared, *tables, *targets)
-    return bad
+    return cpu_above.above(values.numpy(), *moving, *cleared, *tables, *targets)
 
 
 def largest(
@@ -247,8 +209,7 @@ def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
 
 
 def accumulate(gradient: Tensor, memory: Tensor, segments: Segments) -> int:
-    bad: int = cpu_select.accumulate(gradient.numpy(), memory.numpy(), segments.offsets)
-    return bad
+    return cpu_select.accumulate(gradient.numpy(), memory.numpy(), segments.offsets)
 
 
 def take(values: Tensor, indices: Tensor, *, clear: bool) -> Tensor:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from wirewise.runtime.congestion import leave_bbr
+from wirewise.runtime.connections import leave_bbr
 
 
 class Connection:
