@@ -11,15 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.codec.kernels.words import (
-    as_bits,
-    as_float,
-    copy_bytes,
-    entry,
-    inline,
-    kernel,
-    prefetch,
-)
+from wirewise.codec.kernels.words import as_bits, as_float, copy_bytes, entry, inline, kernel, prefetch
 from wirewise.rng import GOLDEN, mix32, row_key
 
 __all__ = ["pack_rows", "pack_wide"]
@@ -69,20 +61,7 @@ def _parameters(low, high, levels, narrow):
 
 
 @inline
-def _scan(
-    x_bits,
-    index,
-    order,
-    start,
-    stop,
-    levels,
-    narrow,
-    sources,
-    zeros,
-    steps,
-    scales,
-    ranges,
-):
+def _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, steps, scales, ranges):
     """Find source row and parameters of rows start..stop; returns the first bad message or -1."""
     traced = len(ranges) > 0
     for i in range(start, stop):
@@ -198,20 +177,7 @@ def _merge(codes, target, bits):
 
 @inline
 def _pack_block(
-    x,
-    rows,
-    order,
-    key,
-    bits,
-    stochastic,
-    sources,
-    ahead,
-    zeros,
-    scales,
-    codes,
-    out,
-    start,
-    stop,
+    x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop
 ):
     """Code and pack rows start..stop, whose parameters are known."""
     width = x.shape[1]
@@ -229,14 +195,7 @@ def _pack_block(
             continue
         elif bits == 8:
             _code(
-                x[source, :half],
-                x[source, half:],
-                zero,
-                scale,
-                limit,
-                random,
-                out[i, :half],
-                out[i, half:],
+                x[source, :half], x[source, half:], zero, scale, limit, random, out[i, :half], out[i, half:]
             )
             continue
         else:
@@ -283,60 +242,20 @@ def _pack_blocks(
     levels = (1 << bits) - 1
     for start in range(lo, hi, block):
         stop = min(start + block, hi)
-        bad = _scan(
-            x_bits,
-            index,
-            order,
-            start,
-            stop,
-            levels,
-            narrow,
-            sources,
-            zeros,
-            steps,
-            scales,
-            ranges,
-        )
+        bad = _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, steps, scales, ranges)
         if bad >= 0:
             return bad
         for i in range(stop, min(stop + block, hi)):
             ahead[i - stop] = index[order[i]] if len(index) else order[i]
         _pack_block(
-            x,
-            rows,
-            order,
-            key,
-            bits,
-            stochastic,
-            sources,
-            ahead,
-            zeros,
-            scales,
-            codes,
-            out,
-            start,
-            stop,
+            x, rows, order, key, bits, stochastic, sources, ahead, zeros, scales, codes, out, start, stop
         )
     return -1
 
 
 @entry
 def pack_rows(
-    x,
-    x_bits,
-    index,
-    order,
-    rows,
-    key,
-    bits,
-    narrow,
-    stochastic,
-    out,
-    zeros,
-    steps,
-    ranges,
-    lo,
-    hi,
+    x, x_bits, index, order, rows, key, bits, narrow, stochastic, out, zeros, steps, ranges, lo, hi
 ):
     """Pack rows lo..hi of a group; returns the first message that cannot be coded, or -1."""
     block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * x.shape[1])))
@@ -405,14 +324,5 @@ def pack_wide(x_bits, x_bytes, index, order, out, ranges, lo, hi):
     """Copy rows lo..hi of a group of 16 or 32 bits; returns the first message that is not finite, or -1."""
     scratch = np.empty(x_bits.shape[1], dtype=np.uint16)
     return _pack_wide_rows(
-        x_bits,
-        x_bytes,
-        index,
-        order,
-        out,
-        ranges,
-        lo,
-        hi,
-        scratch,
-        scratch.view(np.uint8),
+        x_bits, x_bytes, index, order, out, ranges, lo, hi, scratch, scratch.view(np.uint8)
     )

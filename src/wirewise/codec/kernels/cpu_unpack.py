@@ -63,21 +63,7 @@ def _add_scaled(row, factor, add, out):
 
 
 @kernel
-def _unpack_blocks(
-    group,
-    order,
-    index,
-    bits,
-    zeros,
-    steps,
-    scale,
-    add,
-    out,
-    lo,
-    hi,
-    scratch,
-    scratch_bytes,
-):
+def _unpack_blocks(group, order, index, bits, zeros, steps, scale, add, out, lo, hi, scratch, scratch_bytes):
     """`unpack_rows` with its scratch row."""
     for i in range(lo, hi):
         target = index[order[i]] if len(index) else order[i]
@@ -96,19 +82,7 @@ def unpack_rows(group, order, index, bits, zeros, steps, scale, add, out, lo, hi
     """Decode rows lo..hi of a group into (or onto) the rows of `out`."""
     scratch = np.empty(out.shape[1], dtype=np.float32)
     _unpack_blocks(
-        group,
-        order,
-        index,
-        bits,
-        zeros,
-        steps,
-        scale,
-        add,
-        out,
-        lo,
-        hi,
-        scratch,
-        scratch.view(np.uint8),
+        group, order, index, bits, zeros, steps, scale, add, out, lo, hi, scratch, scratch.view(np.uint8)
     )
 
 
@@ -133,20 +107,7 @@ def _accumulate_row(part, bits, factor, out):
 
 @kernel
 def _aggregate_blocks(
-    buffer,
-    bits,
-    offset,
-    slot,
-    zeros,
-    steps,
-    indptr,
-    indices,
-    weight,
-    out,
-    lo,
-    hi,
-    scratch,
-    scratch_bytes,
+    buffer, bits, offset, slot, zeros, steps, indptr, indices, weight, out, lo, hi, scratch, scratch_bytes
 ):
     """`aggregate_rows` with its scratch row."""
     width = out.shape[1]

@@ -14,16 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-__all__ = [
-    "as_bits",
-    "as_float",
-    "bfloat16",
-    "copy_bytes",
-    "entry",
-    "inline",
-    "kernel",
-    "prefetch",
-]
+__all__ = ["as_bits", "as_float", "bfloat16", "copy_bytes", "entry", "inline", "kernel", "prefetch"]
 
 entry = numba.njit(cache=True, nogil=True)
 """Functions that Python calls; they allocate the scratch memory."""

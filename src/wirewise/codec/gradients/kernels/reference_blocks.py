@@ -5,23 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients.kernels.pieces import (
-    first_bad,
-    from_planes,
-    slices,
-    to_planes,
-    words,
-)
+from wirewise.codec.gradients.kernels.pieces import first_bad, from_planes, slices, to_planes, words
 from wirewise.codec.gradients.segments import Segments
 
-__all__ = [
-    "LEAST_STEP",
-    "MOST",
-    "SCALED",
-    "add_blocks",
-    "block_steps",
-    "write_blocks",
-]
+__all__ = ["LEAST_STEP", "MOST", "SCALED", "add_blocks", "block_steps", "write_blocks"]
 
 SCALED = 256
 """Elements that share a scale; a segment is cut into so many at a time, the last block is shorter."""
