@@ -243,7 +243,7 @@ def payload_bytes(bucket: Bucket, sizes: list[int], ranks: int, ratio: float) ->
     """Bytes that a rank sends for a bucket in one step, one rank a host, without headers."""
     # Need torch, which takes seconds to import.
     from wirewise.codec.gradients import Segments, make
-    from wirewise.runtime.data_parallel.parts import Part
+    from wirewise.runtime.data_parallel.parts import PayloadCodec
 
     ring = 2 * (ranks - 1) / ranks
     if bucket.codec == "none":
@@ -253,4 +253,4 @@ def payload_bytes(bucket: Bucket, sizes: list[int], ranks: int, ratio: float) ->
         return round(ring * own)
     flags = 2 if bucket.scheme == "divisible" else 1
     sent = ring * own if bucket.scheme == "divisible" else (ranks - 1) * own
-    return round(sent) + flags * (ranks - 1) * Part.FLAG_BYTES
+    return round(sent) + flags * (ranks - 1) * PayloadCodec.FLAG_BYTES

@@ -59,7 +59,7 @@ def dense_epoch(
     return float(loss.detach()), forward(False).detach(), [p.grad for p in net.parameters()]
 
 
-def first_epoch(parts: list[graph.Part], convolution: str, mode: fg.Mode | str = "fp32") -> Run:
+def first_epoch(parts: list[graph.Part], convolution: str, mode: fg.ExchangeMode | str = "fp32") -> Run:
     """One epoch without a weight update that matters: the learning rate is tiny."""
     return train(parts, mode, epochs=1, convolution=convolution, dtype=torch.float64, learning_rate=1e-30)
 
@@ -160,7 +160,9 @@ def test_overlap_changes_nothing(convolution: str) -> None:
 def test_pulled_gradients_equal_pushed_ones_on_undirected_graphs(convolution: str) -> None:
     parts = split(small_graph(), 3)
     push = train(parts, "fp32", convolution=convolution, dtype=torch.float64)
-    pull = train(parts, fg.Mode(name="pull", backward="pull"), convolution=convolution, dtype=torch.float64)
+    pull = train(
+        parts, fg.ExchangeMode(name="pull", backward="pull"), convolution=convolution, dtype=torch.float64
+    )
     # The weights of reversed edges are computed from degrees in float32.
     assert worst(pull.gradients, push.gradients) <= 1e-6
 

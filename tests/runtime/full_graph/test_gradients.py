@@ -35,7 +35,7 @@ def trained_weights(parts: list[graph.Part], epochs: int) -> dict[str, Tensor]:
 
 def flat_gradients(
     parts: list[graph.Part],
-    mode: fg.Mode | str,
+    mode: fg.ExchangeMode | str,
     epochs: int,
     *,
     dropout: float = 0.5,

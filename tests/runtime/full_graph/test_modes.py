@@ -71,7 +71,7 @@ def test_boundary_samples_are_unbiased_and_both_ends_agree() -> None:
 def test_unchanged_blocks_are_not_sent_again_until_they_are_too_old() -> None:
     parts = split(small_graph(), 3)
     frozen = {"learning_rate": 1e-30, "dropout": 0.0, "dtype": torch.float64}
-    mode = fg.Mode(name="skip", skip_drift=0.01, skip_limit=2)
+    mode = fg.ExchangeMode(name="skip", skip_drift=0.01, skip_limit=2)
     fresh = train(parts, "fp32", epochs=1, **frozen)
     run = train(parts, mode, epochs=7, **frozen)
     sent = [r.bytes_sent for r in run.records]

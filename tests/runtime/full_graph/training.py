@@ -61,7 +61,7 @@ def on_slow_links(trainer: fg.Trainer) -> None:
 def build_trainer(
     part: graph.Part,
     transport: fg.Transport,
-    mode: fg.Mode | str,
+    mode: fg.ExchangeMode | str,
     *,
     convolution: str = "gcn",
     dtype: torch.dtype = torch.float32,
@@ -91,7 +91,7 @@ def build_trainer(
 
 def train(
     parts: list[graph.Part],
-    mode: fg.Mode | str,
+    mode: fg.ExchangeMode | str,
     *,
     epochs: int = 3,
     before: Callable[[fg.Trainer], Any] | None = None,

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCNConv, MessagePassing
 from torch_geometric.utils import add_remaining_self_loops
 
 from wirewise.errors import InputError
-from wirewise.integrations.pyg.edges import LocalEdges
+from wirewise.integrations.pyg.edges import EdgeToken
 from wirewise.integrations.pyg.norms import looks_at_all_nodes
 from wirewise.integrations.pyg.probe import same_rows
 from wirewise.integrations.pyg.sums import halo_values
@@ -111,7 +111,7 @@ class HaloConvolution:
         if not isinstance(x, Tensor):
             raise self._refused(f"got a {type(x).__name__} in place of rows; expected one tensor")
         if edge_index is not self.view.token:
-            what = "the edges of another job" if isinstance(edge_index, LocalEdges) else "other edges"
+            what = "the edges of another job" if isinstance(edge_index, EdgeToken) else "other edges"
             raise self._refused(
                 f"was called with {what} than edge_index of job.data; change edges of the whole graph before pyg.Job"
             )

@@ -11,10 +11,10 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.graph import Part
 
-__all__ = ["EdgeLists", "LocalEdges"]
+__all__ = ["EdgeLists", "EdgeToken"]
 
 
-class LocalEdges(Tensor):
+class EdgeToken(Tensor):
     """In-edges of the own nodes, int64 [2, E]: a token that only distributed convolutions read.
 
     Its sources may live on other ranks, so code that counted, drew or looked up these edges itself would silently use
@@ -22,9 +22,9 @@ class LocalEdges(Tensor):
     """
 
     @staticmethod
-    def of(count: int) -> LocalEdges:
+    def of(count: int) -> EdgeToken:
         """The token of so many edges; it holds no numbers of nodes, as not all of torch asks before it reads them."""
-        token: LocalEdges = Tensor._make_subclass(LocalEdges, torch.full((2, count), -1))
+        token: EdgeToken = Tensor._make_subclass(EdgeToken, torch.full((2, count), -1))
         return token
 
     @classmethod
@@ -46,7 +46,7 @@ class LocalEdges(Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         """Short, without values."""
-        return f"LocalEdges({self.shape[1]} in-edges of own nodes)"
+        return f"EdgeToken({self.shape[1]} in-edges of own nodes)"
 
 
 _HARMLESS = set(

@@ -19,7 +19,7 @@ from wirewise import graph as graphs
 from wirewise.errors import InputError
 from wirewise.graph import Part
 from wirewise.integrations.pyg import losses
-from wirewise.integrations.pyg.edges import EdgeLists, LocalEdges
+from wirewise.integrations.pyg.edges import EdgeLists, EdgeToken
 from wirewise.integrations.pyg.model import distributed_copy
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.runtime import full_graph
@@ -233,7 +233,7 @@ def _local_pairs(part: Part) -> np.ndarray:
 def _own_data(tensors: full_graph.PartTensors, edges: int) -> Data:
     """Own nodes and the edges into them, with what the user gave for each."""
     part = tensors.part
-    own = Data(x=tensors.own_features(), y=tensors.y, edge_index=LocalEdges.of(edges))
+    own = Data(x=tensors.own_features(), y=tensors.y, edge_index=EdgeToken.of(edges))
     for name, rows in zip(("train_mask", "val_mask", "test_mask"), tensors.split_rows.values(), strict=True):
         own[name] = torch.zeros(part.num_own, dtype=torch.bool)
         own[name][rows] = True

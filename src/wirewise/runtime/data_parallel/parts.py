@@ -15,10 +15,10 @@ from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.members import Member
 from wirewise.runtime.data_parallel.pools import Pools
 
-__all__ = ["Fault", "Part"]
+__all__ = ["NonfiniteGradient", "PayloadCodec"]
 
 
-class Fault(NamedTuple):
+class NonfiniteGradient(NamedTuple):
     """A gradient that is not finite."""
 
     rank: int
@@ -27,26 +27,27 @@ class Fault(NamedTuple):
     """Number of the parameter (`Pools.place`)."""
 
     @staticmethod
-    def from_rows(rows: Tensor) -> list[Fault]:
+    def from_rows(rows: Tensor) -> list[NonfiniteGradient]:
         """Faults that payloads report, uint8 [n, bytes]."""
-        flags = rows[:, -Part.FLAG_BYTES :].clone(memory_format=torch.contiguous_format).view(torch.int32)
-        return [Fault(rank, place - 1) for rank, place in flags.tolist() if place]
+        ends = rows[:, -PayloadCodec.FLAG_BYTES :].clone(memory_format=torch.contiguous_format)
+        flags = ends.view(torch.int32).tolist()
+        return [NonfiniteGradient(rank, place - 1) for rank, place in flags if place]
 
     @staticmethod
-    def of_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> list[Fault]:
-        """Fault of a sum that nobody encoded; looked for only where a step may be skipped."""
+    def of_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> list[NonfiniteGradient]:
+        """The gradient that is not finite in a sum that nobody encoded; looked for only where a step may be skipped."""
         if pools.compression.nonfinite == "raise" or flat.isfinite().all():
             return []
-        return [Fault.in_sum(flat, names, pools)]
+        return [NonfiniteGradient.in_sum(flat, names, pools)]
 
     @staticmethod
-    def in_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> Fault:
+    def in_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> NonfiniteGradient:
         """Which parameter of a sum is not finite."""
         members = [pools.member(name) for name in names]
-        return Fault(-1, members[_first_bad(flat, [member.size for member in members])].place)
+        return NonfiniteGradient(-1, members[_first_bad(flat, [member.size for member in members])].place)
 
 
-class Part:
+class PayloadCodec:
     """Encodes and decodes elements `begin` to `end` of a group; a payload is the codec's, then a flag of 8 bytes.
 
     Args:
@@ -136,7 +137,7 @@ class Part:
             bad = _first_bad(values if memory is None else values + memory[0], self._sizes)
             if bad < 0:
                 raise
-            self.flag(out, Fault(rank, self._places[bad]))
+            self.flag(out, NonfiniteGradient(rank, self._places[bad]))
             return
         for number in range(self.codec.rounds if whole else 0):
             self.advance(number, out, values, memory)
@@ -176,7 +177,7 @@ class Part:
         """Payloads without their flags, uint8 [n, bytes]; of one payload a view."""
         return rows[:, : -self.FLAG_BYTES].contiguous()
 
-    def flag(self, payload: Tensor, fault: Fault) -> None:
+    def flag(self, payload: Tensor, fault: NonfiniteGradient) -> None:
         """Write a fault into a payload."""
         words = torch.tensor([fault.rank, fault.place + 1], dtype=torch.int32)
         payload[-self.FLAG_BYTES :].copy_(words.view(torch.uint8))
@@ -185,9 +186,9 @@ class Part:
         """The flag's bytes, uint8 [8]."""
         return payload[-self.FLAG_BYTES :]
 
-    def fault_of(self, payload: Tensor) -> list[Fault]:
+    def fault_of(self, payload: Tensor) -> list[NonfiniteGradient]:
         """The fault of one payload, if it reports one."""
-        return Fault.from_rows(payload[None])
+        return NonfiniteGradient.from_rows(payload[None])
 
 
 def _first_bad(values: Tensor, sizes: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wirewise.codec.gradients import GradientCodec
 from wirewise.runtime.data_parallel.exchanges import Exchanges
-from wirewise.runtime.data_parallel.parts import Fault, Part
+from wirewise.runtime.data_parallel.parts import NonfiniteGradient, PayloadCodec
 from wirewise.runtime.data_parallel.pools import Pools
 
 __all__ = ["SCHEMES", "Scheme", "TensorGroup"]
@@ -40,11 +40,11 @@ class TensorGroup:
         """Elements."""
         return sum(self.pools.member(name).size for name in self.names)
 
-    def part(self, begin: int, end: int, share: int = 0, shares: int = 1) -> Part:
+    def part(self, begin: int, end: int, share: int = 0, shares: int = 1) -> PayloadCodec:
         """A range of the elements as a payload of its own."""
         assert self.codec is not None
         members = [self.pools.member(name) for name in self.names]
-        return Part(self.codec, self.pools.compression, members, begin, end, share, shares)
+        return PayloadCodec(self.codec, self.pools.compression, members, begin, end, share, shares)
 
     def cuts(self, shares: int) -> list[tuple[int, int]]:
         """First element and end of shares of about equal size."""
@@ -56,7 +56,7 @@ class Scheme(ABC):
 
     def __init__(self, group: TensorGroup) -> None:
         self.group, self.pools = group, group.pools
-        self.faults: list[Fault] = []
+        self.faults: list[NonfiniteGradient] = []
         """What was not finite in this step, the same on all ranks once it has travelled."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Uncompressed(Scheme):
                 exchanges.all_reduce(piece)
             elif piece.numel() and self.group.sum_up is not None:
                 self.group.sum_up(piece)
-        self.faults = Fault.of_sum(flat, self.group.names, self.pools)
+        self.faults = NonfiniteGradient.of_sum(flat, self.group.names, self.pools)
 
 
 class AllReducePayloads(Scheme):
@@ -125,16 +125,16 @@ class AllReducePayloads(Scheme):
                 exchanges.all_reduce(values)
             if not _finite(values):
                 # All ranks see it, so all come here.
-                told = Fault.from_rows(exchanges.all_gather(self._part.flag_of(self._payload)))
+                told = NonfiniteGradient.from_rows(exchanges.all_gather(self._part.flag_of(self._payload)))
                 self.faults = self._found(flat, told)
                 return
             self._part.advance(number, self._payload, flat, self._memory)
 
-    def _found(self, flat: Tensor, told: list[Fault]) -> list[Fault]:
+    def _found(self, flat: Tensor, told: list[NonfiniteGradient]) -> list[NonfiniteGradient]:
         """What ranks have told, or what left the range of the wire's type in the sum."""
         if not told:
             self.decode(flat)
-        return told or [Fault.in_sum(flat, self.group.names, self.pools)]
+        return told or [NonfiniteGradient.in_sum(flat, self.group.names, self.pools)]
 
     def decode(self, flat: Tensor) -> None:
         codes = self._part.codes(self._payload[None])
@@ -156,7 +156,7 @@ class AllGather(Scheme):
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
         self._rows = exchanges.all_gather(self._payload)
-        self.faults = Fault.from_rows(self._rows)
+        self.faults = NonfiniteGradient.from_rows(self._rows)
 
     def decode(self, flat: Tensor) -> None:
         rows = self._part.codes(self._rows)
@@ -202,7 +202,7 @@ class Divisible(Scheme):
         came = exchanges.all_to_all(dict(enumerate(self._payloads)), sizes)
         rows = torch.stack([came[source] for source in sizes])
         second = self._second[: part.size_bytes]
-        if faults := Fault.from_rows(rows):
+        if faults := NonfiniteGradient.from_rows(rows):
             part.flag(second, faults[0])
         else:
             total = flat.new_zeros(part.elements)
@@ -210,7 +210,7 @@ class Divisible(Scheme):
             part.encode_again(total, self._owed, second, self.pools.step, rank)
         gathered = exchanges.all_gather(self._second)
         self._rows = [gathered[i : i + 1, : p.size_bytes] for i, p in enumerate(self._parts)]
-        self.faults = [fault for row in self._rows for fault in Fault.from_rows(row)]
+        self.faults = [fault for row in self._rows for fault in NonfiniteGradient.from_rows(row)]
 
     def decode(self, flat: Tensor) -> None:
         for part, (begin, end), row in zip(self._parts, self._cuts, self._rows, strict=True):
@@ -243,7 +243,7 @@ class Hierarchical(Scheme):
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
         own = _scatter_sum(flat, self._cuts, self._host, self._place, exchanges)
-        flag = torch.zeros(Part.FLAG_BYTES, dtype=torch.uint8, device=flat.device)
+        flag = torch.zeros(PayloadCodec.FLAG_BYTES, dtype=torch.uint8, device=flat.device)
         if self.group.codec is not None:
             flag = self._among_hosts(own, exchanges)
         elif len(self._others) > 1:
@@ -257,10 +257,10 @@ class Hierarchical(Scheme):
         came = exchanges.all_to_all(dict.fromkeys(self._host, message), sizes)
         for row, (begin, end) in zip(came.values(), self._cuts, strict=True):
             flat[begin:end].view(torch.uint8).copy_(row[: -len(flag)])
-        self.faults = [fault for row in came.values() for fault in Fault.from_rows(row[None])]
+        self.faults = [fault for row in came.values() for fault in NonfiniteGradient.from_rows(row[None])]
         if self.group.codec is None:
             flat.div_(self.group.world_size)
-            self.faults = Fault.of_sum(flat, self.group.names, self.pools)
+            self.faults = NonfiniteGradient.of_sum(flat, self.group.names, self.pools)
 
     def _among_hosts(self, own: Tensor, exchanges: Exchanges) -> Tensor:
         part = self._part
@@ -268,7 +268,7 @@ class Hierarchical(Scheme):
         sizes = dict.fromkeys(self._others, part.size_bytes)
         came = exchanges.all_to_all(dict.fromkeys(self._others, self._payload), sizes)
         rows = torch.stack(list(came.values()))
-        faults = Fault.from_rows(rows)
+        faults = NonfiniteGradient.from_rows(rows)
         if faults:
             part.flag(self._payload, faults[0])
         else:

@@ -1,7 +1,7 @@
 """Carry out placed tasks: flows over TCP in chunks that go by priority. Needs no torch."""
 
 from wirewise.runtime.flows.engine import FlowEngine
-from wirewise.runtime.flows.execution import OpTimes, TaskExecution, execute
+from wirewise.runtime.flows.execution import ExecutionTimes, TaskExecution, execute
 from wirewise.runtime.flows.meeting import Connections, meet
 from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, TokenBucket
 
@@ -9,9 +9,9 @@ __all__ = [
     "CHUNK_BYTES",
     "ORDERS",
     "Connections",
+    "ExecutionTimes",
     "FlowEngine",
     "Grants",
-    "OpTimes",
     "TaskExecution",
     "TokenBucket",
     "execute",

@@ -22,12 +22,12 @@ from wirewise.runtime.flows.orders import CHUNK_BYTES
 from wirewise.sim.flows import Graph, expand
 from wirewise.trace.tasks import TaskSet
 
-__all__ = ["OpTimes", "TaskExecution", "execute"]
+__all__ = ["ExecutionTimes", "TaskExecution", "execute"]
 
 Vector = NDArray[np.float64]
 
 
-class OpTimes(NamedTuple):
+class ExecutionTimes(NamedTuple):
     """When ops began and ended, in seconds since the hosts began together; NaN: on another host."""
 
     start_s: Vector
@@ -49,7 +49,7 @@ class TaskExecution:
     def __init__(self, graph: Graph, place: NDArray[np.int64], rank: int, engine: FlowEngine) -> None:
         self.graph, self.rank, self.engine = graph, rank, engine
         self.begins, self.ends = place[graph.source], place[graph.target]
-        self.times = OpTimes(np.full(len(graph.size), np.nan), np.full(len(graph.size), np.nan))
+        self.times = ExecutionTimes(np.full(len(graph.size), np.nan), np.full(len(graph.size), np.nan))
         self._size = np.rint(graph.size).astype(np.int64)
         self._left = self._size.copy()
         self._pending = graph.pending.copy()
@@ -61,7 +61,7 @@ class TaskExecution:
         self._origin_s = 0.0
         engine.arrived, engine.told = self._arrived, self._release
 
-    def run(self, timeout_s: float) -> OpTimes:
+    def run(self, timeout_s: float) -> ExecutionTimes:
         """Carry all out.
 
         Raises:
@@ -145,7 +145,7 @@ class TaskExecution:
 
 def execute(
     plan: PlacementPlan, tasks: TaskSet, peers: Connections, links: Links, *, chunk_bytes: int = CHUNK_BYTES
-) -> OpTimes:
+) -> ExecutionTimes:
     """Carry out this host's part of a plan; all hosts call it together.
 
     Args:

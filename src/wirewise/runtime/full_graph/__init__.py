@@ -2,7 +2,7 @@
 
 from wirewise.runtime.full_graph import checkpoint
 from wirewise.runtime.full_graph.bits import BitController
-from wirewise.runtime.full_graph.clock import PHASES, Clock
+from wirewise.runtime.full_graph.clock import PHASES, PhaseClock
 from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
 from wirewise.runtime.full_graph.lane import Lane, check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
@@ -16,7 +16,7 @@ from wirewise.runtime.full_graph.memory import (
     resident_bytes,
 )
 from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
-from wirewise.runtime.full_graph.modes import MODES, Mode, mode
+from wirewise.runtime.full_graph.modes import MODES, ExchangeMode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
 from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions, gradient_reducer
 from wirewise.runtime.full_graph.turns import Trained, train_in_turns
@@ -30,16 +30,16 @@ __all__ = [
     "MODES",
     "PHASES",
     "BitController",
-    "Clock",
+    "ExchangeMode",
     "FullGraphNet",
     "GraphConvolution",
     "HaloExchange",
     "Lane",
     "LocalGraph",
     "MemoryTerms",
-    "Mode",
     "Neighbourhood",
     "PartTensors",
+    "PhaseClock",
     "Ticket",
     "Trained",
     "Trainer",

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PHASES", "Clock"]
+__all__ = ["PHASES", "PhaseClock"]
 
 PHASES = ("pack", "wire", "unpack", "central", "marginal", "reduce", "plan", "other")
 """pack and unpack: codec; wire: waiting with nothing to do; central: computing while bytes are on the wire;
 marginal: all other computing of the model; reduce: waiting for the gradient all-reduce; plan: choosing bits."""
 
 
-class Clock:
+class PhaseClock:
     """Adds up seconds by phase; phases nest, and an inner phase is not counted in the outer one."""
 
     def __init__(self) -> None:

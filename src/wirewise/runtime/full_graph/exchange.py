@@ -22,9 +22,9 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.runtime.full_graph.boundary import Route
-from wirewise.runtime.full_graph.clock import Clock
+from wirewise.runtime.full_graph.clock import PhaseClock
 from wirewise.runtime.full_graph.lane import Lane
-from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.modes import ExchangeMode
 from wirewise.runtime.transport import Transport
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class HaloExchange:
         self,
         part: Part,
         transport: Transport,
-        mode: Mode,
+        mode: ExchangeMode,
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         member: int = 0,
-        clock: Clock | None = None,
+        clock: PhaseClock | None = None,
     ) -> None:
         if part.num_parts != transport.world_size or part.rank != transport.rank:
             raise InputError(
@@ -83,7 +83,7 @@ class HaloExchange:
         self.part, self.transport, self.mode = part, transport, mode
         self.seed, self.member = seed, member
         self.device, self.dtype = torch.device(device), dtype
-        self.clock = clock or Clock()
+        self.clock = clock or PhaseClock()
         self.epoch = 0
         self.training = True
         self.tracing = mode.traced
@@ -153,7 +153,7 @@ class HaloExchange:
         number = (self.member * _MAX_LAYERS + layer) * _LANES_PER_LAYER + kind
         mode = self.mode
         if direction == "evaluate":
-            mode = Mode(name=mode.name, bits=self.evaluation_bits, stochastic=False)
+            mode = ExchangeMode(name=mode.name, bits=self.evaluation_bits, stochastic=False)
         lane = Lane(
             name,
             number,

@@ -14,8 +14,8 @@ from torch import Tensor
 from wirewise import codec, rng
 from wirewise.errors import PeerError
 from wirewise.runtime.full_graph.boundary import BlockSkipper, BoundarySampler, Route
-from wirewise.runtime.full_graph.clock import Clock
-from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.clock import PhaseClock
+from wirewise.runtime.full_graph.modes import ExchangeMode
 from wirewise.runtime.full_graph.received import Received
 from wirewise.runtime.transport import Pending, Transport
 
@@ -52,8 +52,8 @@ class Lane:
         width: int,
         route: Route,
         transport: Transport,
-        mode: Mode,
-        clock: Clock,
+        mode: ExchangeMode,
+        clock: PhaseClock,
         *,
         seed: int,
         dtype: torch.dtype,

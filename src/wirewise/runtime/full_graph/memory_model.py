@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from wirewise import codec
 from wirewise.graph import Part, SparseRows, part_memory_bytes
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet
-from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.modes import ExchangeMode
 
 __all__ = ["MemoryTerms", "memory_terms"]
 
@@ -48,7 +48,7 @@ class MemoryTerms:
 
 
 def memory_terms(
-    part: Part, modes: Sequence[Mode], *, hidden: int, layers: int, convolution: str
+    part: Part, modes: Sequence[ExchangeMode], *, hidden: int, layers: int, convolution: str
 ) -> MemoryTerms:
     """Bytes that training `FullGraphNet` on one part holds at its peak, on the CPU in float32 with Adam.
 
@@ -109,7 +109,7 @@ def _csr(rows: int, entries: int) -> int:
     return _ID * (rows + 1) + (_COLUMN + _VALUE) * entries
 
 
-def _matrices(part: Part, modes: Sequence[Mode], convolution: str, layers: int) -> int:
+def _matrices(part: Part, modes: Sequence[ExchangeMode], convolution: str, layers: int) -> int:
     """In-edges by where they come from; transposes carry gradients back."""
     own = int(np.count_nonzero(part.indices < part.num_own))
     halo, marginal = part.num_edges - own, part.num_own - part.num_central
@@ -129,7 +129,7 @@ def _matrices(part: Part, modes: Sequence[Mode], convolution: str, layers: int) 
     return size
 
 
-def _messages(part: Part, mode: Mode, hidden: int, layers: int) -> int:
+def _messages(part: Part, mode: ExchangeMode, hidden: int, layers: int) -> int:
     """Each layer after the first has a lane forward, one backward and one for evaluation."""
     sent, received = part.num_send, part.num_halo
     pull = mode.backward == "pull"
@@ -163,7 +163,7 @@ def _lane(
     return size
 
 
-def _parameters(part: Part, mode: Mode, hidden: int, layers: int, convolution: str) -> int:
+def _parameters(part: Part, mode: ExchangeMode, hidden: int, layers: int, convolution: str) -> int:
     widths = [part.num_features, *[hidden] * (layers - 1), part.num_classes]
     weights = sum(i * o for i, o in pairwise(widths))
     # Besides its bias, a layer that is not the last has the gain and the shift of its norm.

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from wirewise.errors import InputError
 
-__all__ = ["MODES", "Mode", "mode"]
+__all__ = ["MODES", "ExchangeMode", "mode"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mode:
+class ExchangeMode:
     """How halo rows travel."""
 
     name: str
@@ -51,24 +51,24 @@ class Mode:
         return self.bits == "planned"
 
 
-MODES: dict[str, Mode] = {
-    "fp32": Mode(name="fp32"),
-    "bf16": Mode(name="bf16", bits=16, gradient_bits=16),
-    "random": Mode(name="random", bits="random", overlap=True, gradient_bits=16),
-    "adaqp": Mode(name="adaqp", bits="planned", overlap=True, gradient_bits=16),
-    "adaqp-q": Mode(name="adaqp-q", bits="planned", gradient_bits=16),
-    "adaqp-p": Mode(name="adaqp-p", overlap=True),
-    "adaqp-paper": Mode(
+MODES: dict[str, ExchangeMode] = {
+    "fp32": ExchangeMode(name="fp32"),
+    "bf16": ExchangeMode(name="bf16", bits=16, gradient_bits=16),
+    "random": ExchangeMode(name="random", bits="random", overlap=True, gradient_bits=16),
+    "adaqp": ExchangeMode(name="adaqp", bits="planned", overlap=True, gradient_bits=16),
+    "adaqp-q": ExchangeMode(name="adaqp-q", bits="planned", gradient_bits=16),
+    "adaqp-p": ExchangeMode(name="adaqp-p", overlap=True),
+    "adaqp-paper": ExchangeMode(
         name="adaqp-paper", bits="planned", planner="paper", overlap=True, backward="pull", param_bytes=4
     ),
-    "pipegcn": Mode(name="pipegcn", stale=True, overlap=True),
-    "bns": Mode(name="bns", boundary_rate=0.1),
-    "sancus": Mode(name="sancus", skip_drift=0.05, skip_limit=4),
+    "pipegcn": ExchangeMode(name="pipegcn", stale=True, overlap=True),
+    "bns": ExchangeMode(name="bns", boundary_rate=0.1),
+    "sancus": ExchangeMode(name="sancus", skip_drift=0.05, skip_limit=4),
 }
 """Modes by name; `uniform-B` for B in 1, 2, 4, 8, 16, 32 is understood by `mode` as well."""
 
 
-def mode(name: str) -> Mode:
+def mode(name: str) -> ExchangeMode:
     """Look a mode up by name.
 
     Raises:
@@ -76,7 +76,7 @@ def mode(name: str) -> Mode:
     """
     if match := re.fullmatch(r"uniform-(1|2|4|8|16|32)", name):
         bits = int(match[1])
-        return Mode(name=name, bits=bits, overlap=True, gradient_bits=min(max(bits, 16), 32))
+        return ExchangeMode(name=name, bits=bits, overlap=True, gradient_bits=min(max(bits, 16), 32))
     if name not in MODES:
         known = ", ".join([*MODES, "uniform-8", "uniform-4", "uniform-2", "uniform-1"])
         raise InputError(f"unknown mode {name!r}; expected one of: {known}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wirewise import codec
 from wirewise.graph import ops
-from wirewise.runtime.full_graph.clock import Clock
+from wirewise.runtime.full_graph.clock import PhaseClock
 
 __all__ = ["Received"]
 
@@ -26,7 +26,7 @@ class Received:
     positions: Tensor | None
     """Positions in the peer's full list, when only a sample was sent."""
     scale: float
-    clock: Clock
+    clock: PhaseClock
 
     def rows(self, count: int, width: int, dtype: torch.dtype) -> Float[Tensor, "n d"]:
         """The decoded rows, [count, width]; rows that were not sampled are zero."""

@@ -14,10 +14,10 @@ from wirewise.plans import FusionPlan
 from wirewise.results import EpochRecord
 from wirewise.runtime.data_parallel.reducer import Reducer, Scale
 from wirewise.runtime.full_graph.bits import BitController
-from wirewise.runtime.full_graph.clock import PHASES, Clock
+from wirewise.runtime.full_graph.clock import PHASES, PhaseClock
 from wirewise.runtime.full_graph.exchange import HaloExchange
 from wirewise.runtime.full_graph.local import SPLITS, LocalGraph, PartTensors
-from wirewise.runtime.full_graph.modes import Mode
+from wirewise.runtime.full_graph.modes import ExchangeMode
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Trainer", "TrainerOptions", "gradient_reducer"]
@@ -69,14 +69,14 @@ class Trainer:
         tensors: PartTensors,
         model: nn.Module,
         transport: Transport,
-        mode: Mode,
+        mode: ExchangeMode,
         options: TrainerOptions | None = None,
         *,
         member: int = 0,
     ) -> None:
         self.tensors, self.model, self.transport, self.mode = tensors, model, transport, mode
         self.options = options = options or TrainerOptions()
-        self.clock = Clock()
+        self.clock = PhaseClock()
         self.exchange = HaloExchange(
             tensors.part,
             transport,

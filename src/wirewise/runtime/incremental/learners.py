@@ -17,7 +17,7 @@ from wirewise.graph.rehearsal.settings import Method, Settings
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
 from wirewise.runtime.incremental.peers import Peers
 
-__all__ = ["Gcn", "Joint", "Kept", "Learner", "Replay", "Rows", "sample_losses"]
+__all__ = ["Gcn", "Joint", "Kept", "Learner", "Replay", "WeightedVertices", "sample_losses"]
 
 
 class Gcn(nn.Module):
@@ -66,7 +66,7 @@ def _weight(rows: int, columns: int, random: torch.Generator) -> nn.Parameter:
     return nn.Parameter((2 * torch.rand(rows, columns, generator=random) - 1) * bound)
 
 
-class Rows(NamedTuple):
+class WeightedVertices(NamedTuple):
     """What a loss is taken over. n vertices."""
 
     vertices: NDArray[np.int64]
@@ -133,7 +133,7 @@ class Learner:
             self.optimizer.step()
         self.end(graph)
 
-    def rows(self, graph: CurrentGraph) -> list[Rows]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
         """What the loss runs over, the new task first."""
         return [self._balanced(graph.task)]
 
@@ -176,21 +176,23 @@ class Learner:
         """Embeddings of a block's vertices, [n, hidden]."""
         return self.model.embed(block).numpy()
 
-    def _balanced(self, task: int) -> Rows:
+    def _balanced(self, task: int) -> WeightedVertices:
         """This rank's training vertices of a task; every class weighs the same over all ranks."""
         everyone = self.growing.tasks[task].train
         count = np.bincount(self.growing.data.y[everyone], minlength=self.growing.data.num_classes)
         mine = self.peers.mine(everyone)
-        return Rows(mine, 1 / (count[self.growing.data.y[mine]] * len(self.growing.tasks[task].classes)))
+        return WeightedVertices(
+            mine, 1 / (count[self.growing.data.y[mine]] * len(self.growing.tasks[task].classes))
+        )
 
 
 class Joint(Learner):
     """Learns on the training vertices of all tasks so far."""
 
-    def rows(self, graph: CurrentGraph) -> list[Rows]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
         """All tasks weigh the same."""
         parts = [self._balanced(task) for task in range(graph.task, -1, -1)]
-        return [Rows(part.vertices, part.weights / len(parts)) for part in parts]
+        return [WeightedVertices(part.vertices, part.weights / len(parts)) for part in parts]
 
 
 class Replay(Learner):
@@ -202,14 +204,14 @@ class Replay(Learner):
         super().__init__(method, growing, settings, peers)
         self.kept: list[Kept] = []
 
-    def rows(self, graph: CurrentGraph) -> list[Rows]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
         """The new task, then every old one: `mixing` says whether they weigh one together or one each."""
         matched = self.matched(graph) if self.method.matched and self.kept else None
         together = len(self.kept) if self.settings.mixing == "mean" else 1
         parts = super().rows(graph)
         for number, kept in enumerate(self.kept):
             b = np.ones(len(kept.vertices)) if matched is None else matched[number]
-            parts.append(Rows(kept.vertices, b / (kept.size * together)))
+            parts.append(WeightedVertices(kept.vertices, b / (kept.size * together)))
         return parts
 
     def end(self, graph: CurrentGraph) -> None:

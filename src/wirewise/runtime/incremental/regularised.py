@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
-from wirewise.runtime.incremental.learners import Learner, Replay, Rows
+from wirewise.runtime.incremental.learners import Learner, Replay, WeightedVertices
 
 __all__ = ["Ewc", "Gem", "Lwf", "Ssrm", "mean_discrepancy", "nearest_gradient"]
 
@@ -86,7 +86,7 @@ class Lwf(Learner):
 class Gem(Replay):
     """Gradient episodic memory (Lopez-Paz, Ranzato, NIPS 2017): no step may raise the loss of what is kept."""
 
-    def rows(self, graph: CurrentGraph) -> list[Rows]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
         """The new task only."""
         return Learner.rows(self, graph)
 
