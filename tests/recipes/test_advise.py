@@ -19,7 +19,7 @@ from wirewise.cost.gradients import V100, GradientCosts
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
-from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, break_even, gain
+from wirewise.planners.fusion.cupcake.trials import LEAST_GAIN, break_even, gain
 from wirewise.recipes.advise import _tried, advise, advise_on
 from wirewise.recipes.scripts import AdviceOptions
 from wirewise.trace.gradients import GradientTensor, GradientTrace

@@ -28,7 +28,7 @@ from wirewise.planners.fusion.cupcake import (
     solve,
     step_s,
 )
-from wirewise.planners.fusion.cupcake.break_even import break_even, gain
+from wirewise.planners.fusion.cupcake.trials import break_even, gain
 from wirewise.plans import FusionPlan
 from wirewise.recipes.cupcake_job import options_of
 from wirewise.recipes.scripts import AdviceOptions

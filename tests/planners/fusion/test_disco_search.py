@@ -1,5 +1,7 @@
 """DisCo's search: against all decisions, its knobs, its stop rule (E4, E6)."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from benchmarks.random_steps import random_graph, random_step
@@ -17,8 +19,17 @@ from wirewise.planners.fusion.disco import (
     plan_operators,
     search,
 )
-from wirewise.planners.fusion.disco.moves import duplicate, fuse, split
+from wirewise.planners.fusion.disco.edges import cut, duplicated, fused
 from wirewise.trace import Operator, OperatorGraph
+
+
+def made(change, model, fusion, *where):
+    """The fusion after one change; None: it is not legal."""
+    done, found = change(model.arrays, fusion, *where)
+    return found if done else None
+
+
+fuse, duplicate, split = (partial(made, change) for change in (fused, duplicated, cut))
 
 
 def small(seed):

@@ -8,8 +8,7 @@ from dataclasses import replace
 from wirewise.planners.fusion.moves import neighbours
 from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.score import Scorer
-from wirewise.planners.fusion.search import DEFAULT_PASSES, Found, Stop, bounds, make_plan, starts
-from wirewise.plans import FusionPlan
+from wirewise.planners.fusion.search import DEFAULT_PASSES, Found, Stop, bounds, planned, starts
 from wirewise.sim.modules import Decision
 
 __all__ = ["dpro", "search"]
@@ -23,20 +22,22 @@ _WORTH = 1e-4
 """Share of the step that a further bucket or chunk must gain: each costs what no model knows."""
 
 
-def dpro(
+def search(
     problem: FusionProblem,
+    scorer: Scorer | None = None,
     *,
     memory_budget_bytes: float | None = None,
     time_budget_s: float = 60.0,
     passes: Sequence[str] = DEFAULT_PASSES,
     seed: int = 0,
-) -> FusionPlan:
+) -> Found:
     """Buckets, chunks, fused ops, recomputation and accumulation that end the simulated step early.
 
     A bucket or a chunk that gains less than 0.01 % of the step is left out.
 
     Args:
         problem: What is decided on.
+        scorer: Replays decisions and counts what that takes.
         memory_budget_bytes: Most bytes of a rank; none: unlimited.
         time_budget_s: Seconds for the search.
         passes: What may be changed, some of `PASSES`.
@@ -45,26 +46,6 @@ def dpro(
     Raises:
         PlanError: Nothing fits into the memory, or a knob that is out of range.
     """
-    scorer = Scorer(problem)
-    found = search(
-        problem,
-        scorer=scorer,
-        memory_budget_bytes=memory_budget_bytes,
-        time_budget_s=time_budget_s,
-        passes=passes,
-    )
-    return make_plan(problem, found.decision, planner="dpro", scorer=scorer, seed=seed)
-
-
-def search(
-    problem: FusionProblem,
-    *,
-    scorer: Scorer | None = None,
-    memory_budget_bytes: float | None = None,
-    time_budget_s: float = 60.0,
-    passes: Sequence[str] = DEFAULT_PASSES,
-) -> Found:
-    """Decision of `dpro` itself, and what it took."""
     stop, scorer, rounds = Stop(time_budget_s), scorer or Scorer(problem), 0
     base = bounds(problem, scorer, memory_budget_bytes, passes)
     ranked = sorted(starts(problem, base, passes), key=scorer)
@@ -81,6 +62,9 @@ def search(
     if "tensor_fusion" in passes:
         best = _simplified(scorer, best, stop)
     return Found(best, scorer(best), rounds, stop.seconds, scorer.events, scorer.evaluations)
+
+
+dpro = planned(search, "dpro")
 
 
 def _simplified(scorer: Scorer, decision: Decision, stop: Stop) -> Decision:

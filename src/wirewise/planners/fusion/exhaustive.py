@@ -9,7 +9,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.rules import walk
 from wirewise.planners.fusion.score import Scorer
-from wirewise.planners.fusion.search import Found, Stop, baseline, capped, make_plan
+from wirewise.planners.fusion.search import Found, Stop, baseline, capped, make_plan, planned
 from wirewise.plans import FusionPlan
 from wirewise.sim.modules import Decision
 from wirewise.trace.modules import BucketSpan
@@ -28,10 +28,11 @@ def all_bucketings(gradients: int) -> Iterator[tuple[BucketSpan, ...]]:
 
 def try_all(
     problem: FusionProblem,
+    scorer: Scorer | None = None,
     *,
     caps: Sequence[float] = (),
-    scorer: Scorer | None = None,
     time_budget_s: float = 600.0,
+    seed: int = 0,
 ) -> Found:
     """The best of all bucketings, or of those by `caps` in bytes; whole buckets, ops as they are.
 
@@ -58,13 +59,7 @@ def try_all(
     return Found(best, scorer(best), tried, stop.seconds, scorer.events, scorer.evaluations)
 
 
-def exhaustive(
-    problem: FusionProblem, *, caps: Sequence[float] = (), time_budget_s: float = 600.0, seed: int = 0
-) -> FusionPlan:
-    """Plan of what `try_all` finds."""
-    scorer = Scorer(problem)
-    found = try_all(problem, caps=caps, scorer=scorer, time_budget_s=time_budget_s)
-    return make_plan(problem, found.decision, planner="exhaustive", scorer=scorer, seed=seed)
+exhaustive = planned(try_all, "exhaustive")
 
 
 def rules(problem: FusionProblem, *, seed: int = 0) -> FusionPlan:

@@ -11,14 +11,14 @@ from wirewise.errors import PlanError
 from wirewise.planners.fusion.moves import neighbours
 from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.score import Scorer
-from wirewise.planners.fusion.search import DEFAULT_PASSES, Found, Stop, bounds, make_plan
-from wirewise.plans import FusionPlan
+from wirewise.planners.fusion.search import DEFAULT_PASSES, Found, Stop, bounds, planned
 
 __all__ = ["mcmc", "random_search"]
 
 
-def mcmc(
+def random_search(
     problem: FusionProblem,
+    scorer: Scorer | None = None,
     *,
     memory_budget_bytes: float | None = None,
     time_budget_s: float = 60.0,
@@ -26,11 +26,15 @@ def mcmc(
     beta: float = 10.0,
     steps: int = 2000,
     seed: int = 0,
-) -> FusionPlan:
-    """Plan by a Markov chain from the buckets of the run, for what `dpro` decides.
+) -> Found:
+    """A Markov chain from the buckets of the run, for what `dpro` decides.
+
+    A worse decision is accepted with probability exp(beta ln(step + 1) (cost - new)), costs in units of the step
+    at the start.
 
     Args:
         problem: What is decided on.
+        scorer: Replays decisions and counts what that takes.
         memory_budget_bytes: Most bytes of a rank; none: unlimited.
         time_budget_s: Seconds for the search.
         passes: What may be changed, some of `PASSES`.
@@ -40,36 +44,6 @@ def mcmc(
 
     Raises:
         PlanError: Nothing fits into the memory, or a knob that is out of range.
-    """
-    scorer = Scorer(problem)
-    found = random_search(
-        problem,
-        scorer=scorer,
-        memory_budget_bytes=memory_budget_bytes,
-        time_budget_s=time_budget_s,
-        passes=passes,
-        beta=beta,
-        steps=steps,
-        seed=seed,
-    )
-    return make_plan(problem, found.decision, planner="mcmc", scorer=scorer, seed=seed)
-
-
-def random_search(
-    problem: FusionProblem,
-    *,
-    scorer: Scorer | None = None,
-    memory_budget_bytes: float | None = None,
-    time_budget_s: float = 60.0,
-    passes: Sequence[str] = DEFAULT_PASSES,
-    beta: float = 10.0,
-    steps: int = 2000,
-    seed: int = 0,
-) -> Found:
-    """Decision of `mcmc` itself, and what it took.
-
-    A worse decision is accepted with probability exp(beta ln(step + 1) (cost - new)), costs in units of the step
-    at the start.
     """
     if not beta > 0 or steps < 1:
         raise PlanError(f"beta is {beta} and steps {steps}; expected beta above 0 and at least one step")
@@ -88,3 +62,6 @@ def random_search(
         if cost < least:
             best, least = now, cost
     return Found(best, least, step, stop.seconds, scorer.events, scorer.evaluations)
+
+
+mcmc = planned(random_search, "mcmc")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
 
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.dynamic import dynamic
@@ -26,6 +28,7 @@ __all__ = [
     "bounds",
     "capped",
     "make_plan",
+    "planned",
     "starts",
 ]
 
@@ -157,4 +160,21 @@ def make_plan(
         predicted_memory_bytes=round(peak_bytes(problem, decision)),
     )
     plan.check_itself()
+    return plan
+
+
+def planned(search: Callable[..., Found], planner: str) -> Callable[..., FusionPlan]:
+    """The planner that records what a search finds, with the knobs of the search.
+
+    Args:
+        search: Function `(problem, scorer, *, seed, **knobs)` to what was found.
+        planner: Name of the planner, recorded in its plans.
+    """
+
+    @wraps(search)
+    def plan(problem: FusionProblem, *, seed: int = 0, **knobs: Any) -> FusionPlan:
+        scorer = Scorer(problem)
+        found = search(problem, scorer, seed=seed, **knobs)
+        return make_plan(problem, found.decision, planner=planner, scorer=scorer, seed=seed)
+
     return plan

@@ -15,7 +15,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.fusion.cupcake.break_even import LEAST_GAIN, gain
 from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
 from wirewise.planners.fusion.cupcake.easing import eased
 from wirewise.planners.fusion.cupcake.labels import search
@@ -30,7 +29,7 @@ from wirewise.planners.fusion.cupcake.problem import (
 from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
 from wirewise.planners.fusion.cupcake.splitting import Split, choose, parse_split, with_splits
 from wirewise.planners.fusion.cupcake.timeline import GroupTimes, step_s, times
-from wirewise.planners.fusion.cupcake.trials import candidates, fastest, finalists
+from wirewise.planners.fusion.cupcake.trials import LEAST_GAIN, candidates, fastest, finalists, gain
 from wirewise.plans.fusion import Bucket, FusionPlan
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterator
 from itertools import combinations, pairwise
 
@@ -107,10 +106,7 @@ def _searched(problem: CompressionProblem, option: int, fixed: tuple[int, ...]) 
 
 
 def _at_cuts(n: int, option: int, cuts: tuple[int, ...]) -> list[Group]:
-    ends: list[int] = [0, n]
-    for cut in set(cuts):
-        insort(ends, cut)
-    return [Group(a, b - 1, option) for a, b in pairwise(ends)]
+    return [Group(a, b - 1, option) for a, b in pairwise(sorted({0, *cuts, n}))]
 
 
 RULES: dict[str, Callable[..., list[Group]]] = {

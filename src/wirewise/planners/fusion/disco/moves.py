@@ -10,65 +10,18 @@ what is followed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 
 from wirewise.planners.fusion.cupcake.linear import Lines, spans
-from wirewise.planners.fusion.disco.edges import COPY, CUT, FUSE, changed, cut, duplicated, fused
+from wirewise.planners.fusion.disco.edges import COPY, CUT, FUSE, changed
 from wirewise.planners.fusion.disco.model import State, StepModel
-from wirewise.sim.regions import Fusion
 
-__all__ = ["METHODS", "all_reduces", "duplicate", "fuse", "grouped", "operators", "split"]
+__all__ = ["METHODS", "all_reduces", "grouped", "operators"]
 
 Random = np.random.Generator
-
-
-def fuse(model: StepModel, fusion: Fusion, producer: int, reader: int) -> Fusion | None:
-    """Two regions as one.
-
-    Args:
-        model: Model of the step.
-        fusion: Fusion to change.
-        producer: Number of a region.
-        reader: Of another one.
-
-    Returns:
-        None if the operators may not be fused, or a path from one region to the other leads through a third.
-    """
-    done, found = fused(model.arrays, fusion, producer, reader)
-    return found if done else None
-
-
-def duplicate(model: StepModel, fusion: Fusion, operator: int, reader: int) -> Fusion | None:
-    """An operator, computed again in a region that reads it; no longer at home if nobody else reads it there.
-
-    Args:
-        model: Model of the step.
-        fusion: Fusion to change.
-        operator: Number of an operator.
-        reader: Number of the region, which reads the operator from its home.
-
-    Returns:
-        None if the operators may not be fused.
-    """
-    done, found = duplicated(model.arrays, fusion, operator, reader)
-    return found if done else None
-
-
-def split(model: StepModel, fusion: Fusion, operator: int) -> Fusion | None:
-    """An operator, with what its region computes for it, as a region of its own.
-
-    Args:
-        model: Model of the step.
-        fusion: Fusion to change.
-        operator: Number of an operator.
-
-    Returns:
-        None if nothing else is in the region.
-    """
-    done, found = cut(model.arrays, fusion, operator)
-    return found if done else None
 
 
 def operators(model: StepModel, state: State, kinds: Sequence[int], random: Random) -> State:
@@ -112,16 +65,8 @@ def grouped(model: StepModel, state: State) -> State:
     return model.in_buckets(state, [order[first:end].tolist() for first, end in found])
 
 
-def _fused(model: StepModel, state: State, count: int, random: Random) -> State:
-    return operators(model, state, [FUSE] * count, random)
-
-
-def _duplicated(model: StepModel, state: State, count: int, random: Random) -> State:
-    return operators(model, state, [COPY] * count, random)
-
-
-def _split(model: StepModel, state: State, count: int, random: Random) -> State:
-    return operators(model, state, [CUT] * count, random)
+def _of_kind(kind: int, model: StepModel, state: State, count: int, random: Random) -> State:
+    return operators(model, state, [kind] * count, random)
 
 
 def _grouped(model: StepModel, state: State, count: int, random: Random) -> State:
@@ -145,11 +90,11 @@ def _mixed(model: StepModel, state: State, count: int, random: Random) -> State:
 
 
 METHODS: dict[str, Callable[[StepModel, State, int, Random], State]] = {
-    "fuse": _fused,
-    "duplicate": _duplicated,
+    "fuse": partial(_of_kind, FUSE),
+    "duplicate": partial(_of_kind, COPY),
     "all_reduce": all_reduces,
     "cupcake": _grouped,
-    "split": _split,
+    "split": partial(_of_kind, CUT),
     "mixed": _mixed,
 }
 """Moves by name: each gives the state after so many changes."""
