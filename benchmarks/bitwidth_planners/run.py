@@ -25,12 +25,12 @@ from wirewise.planners.bitwidth import (
     plan_channels,
     warm,
 )
+from wirewise.planners.bitwidth.distributed import run_ranks
 from wirewise.planners.bitwidth.frontier import frontier
 from wirewise.planners.bitwidth.milp import solve as solve_by_milp
 from wirewise.planners.bitwidth.problem import own_channels
 from wirewise.planners.bitwidth.program import Program
 from wirewise.planners.bitwidth.threshold import solve
-from wirewise.planners.bitwidth.together import run_ranks
 
 PRESETS = {
     # (ranks, messages a channel, group size) of A2; HiGHS limit; repeats; messages a rank of the decision.

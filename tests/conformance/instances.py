@@ -365,7 +365,7 @@ Variant = tuple[str, str, Callable[[Instance], Plan]]
 
 def _bitwidth_variants(name: str) -> Iterator[Variant]:
     def planned(planner: str, **knobs: Any) -> Callable[[Instance], Plan]:
-        return lambda one: bitwidth.plan(one.problem, one.costs, method=planner, **knobs)
+        return lambda one: bitwidth.PLANNERS[planner](replace(one.problem, costs=one.costs), **knobs)
 
     for planner in bitwidth.PLANNERS:
         yield planner, "", planned(planner, **({"seed": 3} if planner == "random" else {}))

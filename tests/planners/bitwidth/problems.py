@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links
-from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, ExchangeProblem
+from wirewise.planners.bitwidth import PLANNERS, BitWidthProblem, ChannelProblem, ExchangeProblem
 
 CODEC = CodecCost.of_rates(
     {1: 1.5e9, 2: 1.4e9, 4: 1.2e9, 8: 1.1e9, 16: 3e9, 32: 8e9},
@@ -52,3 +54,8 @@ def costs(ranks, bandwidth=22e6, *, hidden=None, codec=CODEC, latency=1e-4, ring
         codec=codec,
         hidden_s={name: np.full(ranks, value) for name, value in (hidden or {}).items()},
     )
+
+
+def plan(problem, costs, *, method="auto", **knobs):
+    """By the planner of that name, with costs that are known apart from the problem."""
+    return PLANNERS[method](replace(problem, costs=costs), **knobs)

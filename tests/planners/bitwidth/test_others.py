@@ -11,13 +11,14 @@ import pytest
 
 from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
-from wirewise.planners.bitwidth import PLANNERS, ChannelProblem, plan, plan_own_channels
+from wirewise.planners.bitwidth import PLANNERS, ChannelProblem, plan_own_channels
+from wirewise.planners.bitwidth.distributed import run_ranks
 from wirewise.planners.bitwidth.problem import ExchangeProblem, own_channels
 from wirewise.planners.bitwidth.program import Program
 from wirewise.planners.bitwidth.threshold import solve
-from wirewise.planners.bitwidth.together import run_ranks
 
 from . import problems
+from .problems import plan
 
 SMALL = problems.problem(
     problems.exchange(3, 30), problems.exchange(3, 30, name="backward1", scale=1e-6, seed=1), ranks=3
@@ -39,11 +40,6 @@ def test_every_planner_refuses_weights_that_are_not_numbers(method):
     broken = problems.problem(ExchangeProblem(name="forward1", width=4, channels=[bad]), ranks=2)
     with pytest.raises(PlanError, match="message 1 is inf"):
         plan(broken, problems.costs(2), method=method)
-
-
-def test_unknown_planner():
-    with pytest.raises(PlanError, match="unknown planner 'best'; expected one of: auto"):
-        plan(SMALL, problems.costs(3), method="best")
 
 
 def test_planners_and_simulator_run_without_torch():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -77,8 +79,9 @@ def test_validate(broken, words):
 
 def test_make_plan_predicts_wire_noise_and_sigma():
     p = one(channel([1.0, 2.0]), channel([3.0], sender=1, receiver=0))
+    p = replace(p, costs=problems.costs(2, bandwidth=1e3, latency=0.5))
     bits = {("forward1", 0, 1): np.array([4, 32], np.uint8), ("forward1", 1, 0): np.array([2], np.uint8)}
-    made = make_plan(p, bits, planner="test", costs=problems.costs(2, bandwidth=1e3, latency=0.5))
+    made = make_plan(p, bits, planner="test")
     assert made.predicted_s["forward1"] == pytest.approx(0.5 + (4 + 6 + 32) / 1e3)
     assert made.noise["forward1"] == pytest.approx(1 / 225 + 3 / 9)
     assert made.weight_sigma["forward1"] == pytest.approx(np.std(np.log([1, 2, 3])))

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirewise.cost import ExchangeCosts, LinkCost, Links
-from wirewise.planners.bitwidth import plan
 from wirewise.planners.bitwidth.frontier import _upgrade, frontier
 from wirewise.planners.bitwidth.milp import solve as solve_by_milp
 from wirewise.planners.bitwidth.problem import noise_factor
@@ -18,6 +17,7 @@ from wirewise.planners.bitwidth.program import Program
 from wirewise.planners.bitwidth.threshold import solve
 
 from . import problems
+from .problems import plan
 
 
 def brute_force(program):

@@ -1,23 +1,31 @@
-"""Planners that choose a bit width for every halo message."""
+"""Planners that choose a bit width for every halo message: `ww.planners.bitwidth.auto(problem, links, codec=costs)`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from wirewise.cost import ExchangeCosts, LinkCost, Links
-from wirewise.errors import PlanError
+from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links
+from wirewise.errors import InputError
 from wirewise.planners.bitwidth.auto import AutoDecision, plan_channels
+from wirewise.planners.bitwidth.auto import auto as _auto
+from wirewise.planners.bitwidth.distributed import distributed as _distributed
 from wirewise.planners.bitwidth.distributed import plan_own_channels
-from wirewise.planners.bitwidth.faces import MAKERS, PLANNERS
+from wirewise.planners.bitwidth.milp import milp as _milp
+from wirewise.planners.bitwidth.paper import paper as _paper
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ChannelProblem,
     ExchangeProblem,
     noise_factor,
 )
-from wirewise.plans import BitWidthPlan
+from wirewise.planners.bitwidth.static import random as _random
+from wirewise.planners.bitwidth.static import uniform as _uniform
+from wirewise.planners.bitwidth.threshold import threshold as _threshold
+from wirewise.planners.faces import Planner, Problems, expect_links, face
 
 __all__ = [
     "PLANNERS",
@@ -30,7 +38,6 @@ __all__ = [
     "milp",
     "noise_factor",
     "paper",
-    "plan",
     "plan_channels",
     "plan_own_channels",
     "random",
@@ -40,31 +47,43 @@ __all__ = [
 ]
 
 
-def plan(
-    problem: BitWidthProblem, costs: ExchangeCosts, *, method: str = "auto", **knobs: Any
-) -> BitWidthPlan:
-    """Plan with the planner of that name.
-
-    Raises:
-        PlanError: No planner has the name, or as that planner.
-    """
-    if method not in MAKERS:
-        raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(MAKERS)}")
-    return MAKERS[method](problem, costs, **knobs)
-
-
-def warm() -> None:
-    """Compile the planners' kernels ahead (kept on disk), so that the first plan costs milliseconds."""
-    link = LinkCost(latency_s=0.0, s_per_byte=1e-8)
-    channels = [ChannelProblem(sender=s, receiver=1 - s, weights=np.array([3.0, 2.0, 1.0])) for s in (0, 1)]
-    problem = BitWidthProblem(
-        exchanges=[ExchangeProblem(name="forward1", width=8, channels=channels)], world_size=2
+def _on_links(
+    job: BitWidthProblem,
+    links: Links | None = None,
+    *,
+    codec: CodecCost | None = None,
+    hidden_s: Mapping[str, Any] | None = None,
+) -> BitWidthProblem:
+    """The problem with costs of `ExchangeCosts`, from messages and their weights alone."""
+    if job.costs is not None:
+        raise InputError("the problem has costs, with links among them; give it alone, or without costs")
+    costs = ExchangeCosts(
+        links=expect_links(links), codec=codec or CodecCost(), hidden_s={} if hidden_s is None else hidden_s
     )
-    costs = ExchangeCosts(links=Links.of_pairs(link, 2))
-    plan(problem, costs, method="auto")
-    plan(problem, costs, method="threshold")
+    return replace(job, costs=costs)
 
+
+_PROBLEMS = Problems("messages of full-graph training", BitWidthProblem, {BitWidthProblem: _on_links})
+_MAKERS = (_auto, _threshold, _distributed, _milp, _paper, _uniform, _random)
+
+PLANNERS: dict[str, Planner] = {
+    make.__name__: face(make, make.__name__, _PROBLEMS, budget="time_limit_s" if make is _milp else "")
+    for make in _MAKERS
+}
+"""Planners by name."""
 
 # The functions stand before the modules of the same names, which keep what else there is of each.
 auto, distributed, milp, paper = (PLANNERS[name] for name in ("auto", "distributed", "milp", "paper"))
 random, threshold, uniform = (PLANNERS[name] for name in ("random", "threshold", "uniform"))
+
+
+def warm() -> None:
+    """Compile the planners' kernels ahead (kept on disk), so that the first plan costs milliseconds."""
+    channels = [ChannelProblem(sender=s, receiver=1 - s, weights=np.array([3.0, 2.0, 1.0])) for s in (0, 1)]
+    problem = BitWidthProblem(
+        exchanges=[ExchangeProblem(name="forward1", width=8, channels=channels)],
+        world_size=2,
+        costs=ExchangeCosts(links=Links.of_pairs(LinkCost(latency_s=0.0, s_per_byte=1e-8), 2)),
+    )
+    auto(problem)
+    threshold(problem)

@@ -125,12 +125,7 @@ def _check_knobs(
             f"costs are those of {costs.links.world_size} ranks, the problem has {problem.world_size}; "
             "measure the links of this job"
         )
-    for e in problem.exchanges:
-        for c in e.channels:
-            if c.sender != rank:
-                raise PlanError(
-                    f"{e.name} {c.sender} -> {c.receiver} was given to rank {rank}; give own channels"
-                )
+    problem.check_sender(rank)
     return tuple(sorted(set(bits)))
 
 
@@ -326,7 +321,6 @@ def _rates(codec: CodecCost, width: int, bits: Iterable[int], direction: int) ->
 
 def auto(
     problem: BitWidthProblem,
-    costs: ExchangeCosts,
     *,
     accuracy_bits: int = 4,
     bits: Sequence[int] = BITS,
@@ -336,8 +330,9 @@ def auto(
     """What the ranks would decide together, from the whole problem in one process.
 
     Raises:
-        PlanError: A weight or a knob cannot be used, or costs of another world size.
+        PlanError: A weight or a knob cannot be used, or no costs, or those of another world size.
     """
+    costs = problem.priced
     problem.validate()
     allowed = tuple(sorted(set(bits)))
     parts = [own_channels(problem, rank) for rank in range(problem.world_size)]
@@ -354,4 +349,4 @@ def auto(
             slack=slack,
         )
         found.update({(name, rank, receiver): b for (name, receiver), b in decision.bits.items()})
-    return make_plan(problem, found, planner="auto", costs=costs, seed=seed, forward_covers_backward=True)
+    return make_plan(problem, found, planner="auto", seed=seed, forward_covers_backward=True)

@@ -8,14 +8,15 @@ bisection finds Z.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import ExchangeCosts, Links
-from wirewise.errors import PlanError
+from wirewise.cost import Links
 from wirewise.planners.bitwidth.frontier import hull
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
@@ -27,9 +28,10 @@ from wirewise.planners.bitwidth.problem import (
 )
 from wirewise.plans import BitWidthPlan
 
-__all__ = ["distributed", "plan_own_channels"]
+__all__ = ["distributed", "plan_own_channels", "run_ranks"]
 
 Vector = NDArray[np.float64]
+T = TypeVar("T")
 AllReduce = Callable[[Vector], Vector]
 """Sums a float64 vector over all ranks; every rank gives a vector of one length."""
 
@@ -118,95 +120,79 @@ def plan_own_channels(
         PlanError: A channel of another rank, or weights that cannot be used.
     """
     problem.validate()
-    ranks, names = problem.world_size, [e.name for e in problem.exchanges]
+    problem.check_sender(rank)
     curves: dict[Key, _Curve] = {}
     for e in problem.exchanges:
         for c in e.channels:
-            if c.sender != rank:
-                raise PlanError(
-                    f"{e.name} {c.sender} -> {c.receiver} was given to rank {rank}; give own channels"
-                )
             cost = links.pair(rank, c.receiver)
             link = (cost.latency_s, cost.s_per_byte)
             curves[e.name, rank, c.receiver] = _curve(c.weights, e, sorted(bits), problem.param_bytes, link)
-    slots = {key: (names.index(key[0]), (key[2] - rank) % ranks - 1) for key in curves}
-    low, high = _round_limits(curves, slots, rank, (len(names), ranks - 1, ranks), allreduce)
-    noise_price, time_price = _prices(curves, slots, low, high, lam, allreduce)
-    limit = _bisect(curves, slots, (low, high), (noise_price, time_price), steps, allreduce)
-    counts = problem.messages()
+    rounds = _Rounds(curves, [e.name for e in problem.exchanges], rank, problem.world_size, allreduce)
+    limit, counts = rounds.limits(lam, steps), problem.messages()
     return {
-        key: curve.bits(curve.affordable(float(limit[slots[key]])), counts[key])
+        key: curve.bits(curve.affordable(float(limit[rounds.slots[key]])), counts[key])
         for key, curve in curves.items()
     }
 
 
-def _round_limits(
-    curves: dict[Key, _Curve],
-    slots: dict[Key, tuple[int, int]],
-    rank: int,
-    shape: tuple[int, int, int],
-    allreduce: AllReduce,
-) -> tuple[Vector, Vector]:
-    """Time of each round at the fewest and at the most bits: a maximum over ranks, as a sum of own slots."""
-    ends = np.zeros((2, *shape))
-    for key, curve in curves.items():
-        if len(curve.group):
-            ends[0][(*slots[key], rank)] = curve.seconds(0)
-            ends[1][(*slots[key], rank)] = curve.seconds(-1)
-    total = np.asarray(allreduce(ends.ravel())).reshape(ends.shape)
-    return total[0].max(axis=-1, initial=0.0), total[1].max(axis=-1, initial=0.0)
+class _Rounds:
+    """Times of all rounds, [exchanges, rounds], that the ranks find together.
 
+    Args:
+        curves: Curves of this rank's channels.
+        names: Names of the exchanges.
+        rank: Number of this rank.
+        ranks: Number of ranks.
+        allreduce: Sum over ranks.
+    """
 
-def _prices(
-    curves: dict[Key, _Curve],
-    slots: dict[Key, tuple[int, int]],
-    low: Vector,
-    high: Vector,
-    lam: float,
-    allreduce: AllReduce,
-) -> tuple[Vector, Vector]:
-    """Objective a unit of variance and a second, [exchanges]."""
-    noise = np.zeros((len(low), 2))
-    for key, curve in curves.items():
-        noise[slots[key][0]] += curve.noise
-    total = np.asarray(allreduce(noise.ravel())).reshape(noise.shape)
-    noise_span, time_span = total[:, 0] - total[:, 1], (high - low).sum(axis=1)
-    noise_price = np.divide(lam, noise_span, out=np.zeros(len(low)), where=noise_span > 0)
-    time_price = np.divide(1.0 - lam, time_span, out=np.zeros(len(low)), where=time_span > 0)
-    return noise_price, time_price
-
-
-def _bisect(
-    curves: dict[Key, _Curve],
-    slots: dict[Key, tuple[int, int]],
-    bracket: tuple[Vector, Vector],
-    prices: tuple[Vector, Vector],
-    steps: int,
-    allreduce: AllReduce,
-) -> Vector:
-    """Time of each round where one more second saves less than it costs, [exchanges, rounds]."""
-    low, high = bracket[0].copy(), bracket[1].copy()
-
-    def worth(limit: Vector) -> NDArray[np.bool_]:
-        saving = np.zeros_like(limit)
+    def __init__(
+        self, curves: dict[Key, _Curve], names: list[str], rank: int, ranks: int, allreduce: AllReduce
+    ) -> None:
+        self._curves, self._allreduce = curves, allreduce
+        self.slots = {key: (names.index(key[0]), (key[2] - rank) % ranks - 1) for key in curves}
+        # Times at the fewest and at the most bits: a maximum over ranks, as a sum of own slots.
+        ends = np.zeros((2, len(names), ranks - 1, ranks))
         for key, curve in curves.items():
-            saving[slots[key]] += prices[0][slots[key][0]] * curve.saving(float(limit[slots[key]]))
-        total = np.asarray(allreduce(saving.ravel())).reshape(limit.shape)
-        return np.greater(total, prices[1][:, None])
+            if len(curve.group):
+                ends[(slice(None), *self.slots[key], rank)] = curve.seconds(0), curve.seconds(-1)
+        self._low, self._high = self._sum(ends).max(axis=-1, initial=0.0)
 
-    # Where not even the first second pays, the round stays at its shortest.
-    first = worth(low)
-    high = np.where(first, high, low)
-    for _ in range(steps - 1):
-        middle = 0.5 * (low + high)
-        more = worth(middle)
-        low, high = np.where(more, middle, low), np.where(more, high, middle)
-    return high
+    def _sum(self, own: Vector) -> Vector:
+        return np.asarray(self._allreduce(own.ravel())).reshape(own.shape)
+
+    def _prices(self, lam: float) -> tuple[Vector, Vector]:
+        """Objective a unit of variance and a second, [exchanges]."""
+        noise = np.zeros((len(self._low), 2))
+        for key, curve in self._curves.items():
+            noise[self.slots[key][0]] += curve.noise
+        total = self._sum(noise)
+        noise_span, time_span = total[:, 0] - total[:, 1], (self._high - self._low).sum(axis=1)
+        noise_price = np.divide(lam, noise_span, out=np.zeros(len(total)), where=noise_span > 0)
+        return noise_price, np.divide(1.0 - lam, time_span, out=np.zeros(len(total)), where=time_span > 0)
+
+    def limits(self, lam: float, steps: int) -> Vector:
+        """Time of each round where one more second saves less than it costs, by bisection."""
+        noise_price, time_price = self._prices(lam)
+
+        def worth(limit: Vector) -> NDArray[np.bool_]:
+            saving = np.zeros_like(limit)
+            for key, curve in self._curves.items():
+                slot = self.slots[key]
+                saving[slot] += noise_price[slot[0]] * curve.saving(float(limit[slot]))
+            return np.greater(self._sum(saving), time_price[:, None])
+
+        # Where not even the first second pays, the round stays at its shortest.
+        low, high = self._low, np.where(worth(self._low), self._high, self._low)
+        for _ in range(steps - 1):
+            middle = 0.5 * (low + high)
+            more = worth(middle)
+            low, high = np.where(more, middle, low), np.where(more, high, middle)
+        return high
 
 
 def distributed(
     problem: BitWidthProblem,
-    costs: ExchangeCosts,
     *,
     lam: float = 0.5,
     bits: Sequence[int] = (2, 4, 8),
@@ -216,10 +202,9 @@ def distributed(
     """What the ranks would decide together, computed in one process (each rank a thread).
 
     Raises:
-        PlanError: A weight or a knob cannot be used.
+        PlanError: A weight or a knob cannot be used, or no costs.
     """
-    from wirewise.planners.bitwidth.together import run_ranks
-
+    links = problem.priced.links
     problem.validate()
 
     def own(rank: int, exchange: Callable[[Vector], list[Vector]]) -> dict[Key, NDArray[np.uint8]]:
@@ -227,11 +212,47 @@ def distributed(
             return np.asarray(np.sum(exchange(vector), axis=0))
 
         part = own_channels(problem, rank)
-        return plan_own_channels(
-            part, costs.links, rank=rank, allreduce=allreduce, lam=lam, bits=bits, steps=steps
-        )
+        return plan_own_channels(part, links, rank=rank, allreduce=allreduce, lam=lam, bits=bits, steps=steps)
 
     found: dict[Key, NDArray[np.uint8]] = {}
     for result in run_ranks(problem.world_size, own):
         found.update(result)
-    return make_plan(problem, found, planner="distributed", costs=costs, seed=seed)
+    return make_plan(problem, found, planner="distributed", seed=seed)
+
+
+def run_ranks(
+    world_size: int, body: Callable[[int, Callable[[Vector], list[Vector]]], T], *, timeout_s: float = 60.0
+) -> list[T]:
+    """Run `body(rank, allgather)` for every rank as a thread of this process; results in rank order.
+
+    The first error of any rank is raised; the others are released from the barrier.
+    """
+    barrier = threading.Barrier(world_size, timeout=timeout_s)
+    slots: list[Any] = [None] * world_size
+    results: list[Any] = [None] * world_size
+    errors: list[BaseException] = []
+
+    def allgather(rank: int, own: Vector) -> list[Vector]:
+        slots[rank] = own.copy()
+        barrier.wait()
+        everyone = list(slots)
+        barrier.wait()
+        return everyone
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = body(rank, lambda own: allgather(rank, own))
+        except threading.BrokenBarrierError:
+            return
+        except BaseException as error:
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

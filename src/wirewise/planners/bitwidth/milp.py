@@ -8,11 +8,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
-from wirewise.planners.bitwidth.by_exchange import plan_by_exchange
 from wirewise.planners.bitwidth.problem import BitWidthProblem
-from wirewise.planners.bitwidth.program import Program
+from wirewise.planners.bitwidth.program import Program, plan_by_exchange
 from wirewise.plans import BitWidthPlan
 
 __all__ = ["milp", "solve"]
@@ -97,7 +95,6 @@ def _constraints(program: Program) -> list[object]:
 
 def milp(
     problem: BitWidthProblem,
-    costs: ExchangeCosts,
     *,
     lam: float = 0.5,
     bits: Sequence[int] = (2, 4, 8),
@@ -114,7 +111,6 @@ def milp(
     """
     return plan_by_exchange(
         problem,
-        costs,
         partial(solve, time_limit_s=time_limit_s),
         planner="milp",
         seed=seed,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from wirewise.cost import ExchangeCosts
 from wirewise.planners.bitwidth.milp import milp
 from wirewise.planners.bitwidth.problem import BitWidthProblem
 from wirewise.planners.bitwidth.static import uniform
@@ -16,7 +15,6 @@ __all__ = ["paper"]
 
 def paper(
     problem: BitWidthProblem,
-    costs: ExchangeCosts,
     *,
     lam: float = 0.5,
     group_size: int = 100,
@@ -33,7 +31,6 @@ def paper(
 
     Args:
         problem: Messages and weights.
-        costs: Costs of the links.
         lam: Weight of the noise against the time.
         group_size: Messages that share a width.
         cycle: Number of the assignment cycle; cycle 0 has no traces yet and sends 8 bits.
@@ -41,12 +38,11 @@ def paper(
         seed: Recorded in the plan.
     """
     if cycle == 0:
-        plan = uniform(problem, costs, bits=8, seed=seed)
+        plan = uniform(problem, bits=8, seed=seed)
     else:
         solve = milp if solver == "milp" else threshold
         plan = solve(
             problem,
-            costs,
             lam=lam,
             bits=(2, 4, 8),
             group_size=group_size,

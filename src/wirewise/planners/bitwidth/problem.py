@@ -110,7 +110,21 @@ class BitWidthProblem:
     world_size: int
     param_bytes: int = 6
     costs: ExchangeCosts | None = None
-    """Where they are not given apart; `planners.PLANNERS` plans with these."""
+    """Costs of links and codec that planners plan with; none where messages come with links, or are one rank's."""
+
+    @property
+    def priced(self) -> ExchangeCosts:
+        """The costs.
+
+        Raises:
+            PlanError: The problem has none.
+        """
+        if self.costs is None:
+            raise PlanError(
+                "the problem has no costs; make it with BitWidthProblem(..., costs=ExchangeCosts(...)), or give "
+                "its links"
+            )
+        return self.costs
 
     def validate(self) -> None:
         """Raise if the weights cannot be used.
@@ -134,6 +148,19 @@ class BitWidthProblem:
                 seen.add(ends)
                 for values in (channel.weights, channel.energies):
                     _check_values(values, len(channel.weights), where)
+
+    def check_sender(self, rank: int) -> None:
+        """Raise if a channel is not this rank's own.
+
+        Raises:
+            PlanError: Names the channel.
+        """
+        for e in self.exchanges:
+            for c in e.channels:
+                if c.sender != rank:
+                    raise PlanError(
+                        f"{e.name} {c.sender} -> {c.receiver} was given to rank {rank}; give own channels"
+                    )
 
     def messages(self) -> dict[Key, int]:
         """Messages of every channel."""
@@ -169,12 +196,15 @@ def make_plan(
     bits: Mapping[Key, NDArray[np.uint8]],
     *,
     planner: str,
-    costs: ExchangeCosts | None = None,
     seed: int = 0,
     epoch: int = 0,
     forward_covers_backward: bool = False,
 ) -> BitWidthPlan:
-    """The record of a decision, with its predicted wire seconds, noise and sigma by exchange."""
+    """The record of a decision, with its predicted wire seconds, noise and sigma by exchange.
+
+    Raises:
+        PlanError: The problem has no costs.
+    """
     channels, noise = [], {}
     for exchange in problem.exchanges:
         noise[exchange.name] = 0.0
@@ -190,7 +220,7 @@ def make_plan(
                     bits=chosen.astype(np.uint8).tobytes(),
                 )
             )
-    plan = BitWidthPlan(
+    return BitWidthPlan(
         world_size=problem.world_size,
         planner=planner,
         seed=seed,
@@ -198,16 +228,13 @@ def make_plan(
         channels=tuple(channels),
         param_bytes=problem.param_bytes,
         forward_covers_backward=forward_covers_backward,
-        predicted_s=_predict(problem, bits, costs) if costs is not None else {},
+        predicted_s=_predict(problem, bits),
         noise=noise,
         weight_sigma={e.name: e.weight_sigma() for e in problem.exchanges},
     )
-    return plan
 
 
-def _predict(
-    problem: BitWidthProblem, bits: Mapping[Key, NDArray[np.uint8]], costs: ExchangeCosts
-) -> dict[str, float]:
+def _predict(problem: BitWidthProblem, bits: Mapping[Key, NDArray[np.uint8]]) -> dict[str, float]:
     predicted = {}
     for exchange in problem.exchanges:
         size = np.zeros((problem.world_size, problem.world_size))
@@ -215,5 +242,5 @@ def _predict(
         by_bits[list(BITS)] = exchange.sizes(BITS, problem.param_bytes)
         for c in exchange.channels:
             size[c.sender, c.receiver] = by_bits[bits[exchange.name, c.sender, c.receiver]].sum()
-        predicted[exchange.name] = float(costs.links.wire_s(size).max(initial=0.0))
+        predicted[exchange.name] = float(problem.priced.links.wire_s(size).max(initial=0.0))
     return predicted

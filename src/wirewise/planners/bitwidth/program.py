@@ -11,18 +11,19 @@ carries its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost import Links
 from wirewise.errors import PlanError
-from wirewise.planners.bitwidth.problem import ExchangeProblem, noise_factor
-from wirewise.plans import BITS
+from wirewise.planners.bitwidth.problem import BitWidthProblem, ExchangeProblem, make_plan, noise_factor
+from wirewise.plans import BITS, BitWidthPlan
 
-__all__ = ["Groups", "Program"]
+__all__ = ["Groups", "Program", "plan_by_exchange"]
 
 Vector = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -168,3 +169,33 @@ def _cut(sender: int, receiver: int, weights: Vector, group_size: int, exact_byt
     if exact_bytes:
         rows[-1] = len(weights) - starts[-1]
     return Groups(sender, receiver, order, np.add.reduceat(weights[order], starts), rows, group_size)
+
+
+def plan_by_exchange(
+    problem: BitWidthProblem,
+    solve: Callable[[Program], list[NDArray[np.uint8]]],
+    *,
+    planner: str,
+    seed: int,
+    **knobs: Any,
+) -> BitWidthPlan:
+    """Solve the program of every exchange and record the bits as a plan.
+
+    Args:
+        problem: Messages and weights.
+        solve: Bits of the groups of each channel, uint8 [groups].
+        planner: Recorded in the plan.
+        seed: Recorded in the plan.
+        knobs: Knobs of `Program`: lam, bits, group_size, normaliser, exact_bytes.
+
+    Raises:
+        PlanError: A weight or a knob cannot be used, no costs, or what `solve` raises.
+    """
+    links = problem.priced.links
+    problem.validate()
+    found = {}
+    for exchange in problem.exchanges:
+        program = Program(exchange, links, param_bytes=problem.param_bytes, **knobs)
+        for ends, chosen in program.expand(solve(program)).items():
+            found[exchange.name, *ends] = chosen
+    return make_plan(problem, found, planner=planner, seed=seed)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from wirewise import rng
-from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth.problem import BitWidthProblem, make_plan
 from wirewise.plans import BITS, BitWidthPlan
@@ -15,9 +14,7 @@ from wirewise.plans import BITS, BitWidthPlan
 __all__ = ["random", "uniform"]
 
 
-def uniform(
-    problem: BitWidthProblem, costs: ExchangeCosts | None = None, *, bits: int = 8, seed: int = 0
-) -> BitWidthPlan:
+def uniform(problem: BitWidthProblem, *, bits: int = 8, seed: int = 0) -> BitWidthPlan:
     """Plan of one width for every message.
 
     Raises:
@@ -26,12 +23,11 @@ def uniform(
     problem.validate()
     _check((bits,))
     found = {key: np.full(n, bits, dtype=np.uint8) for key, n in problem.messages().items()}
-    return make_plan(problem, found, planner=f"uniform-{bits}", costs=costs, seed=seed)
+    return make_plan(problem, found, planner=f"uniform-{bits}", seed=seed)
 
 
 def random(
     problem: BitWidthProblem,
-    costs: ExchangeCosts | None = None,
     *,
     bits: Sequence[int] = (2, 4, 8),
     seed: int = 0,
@@ -50,7 +46,7 @@ def random(
         key = rng.stream_key(seed, epoch, *name.encode(), sender, receiver)
         drawn = rng.row_keys(key, np.arange(count)).astype(np.uint64)
         found[name, sender, receiver] = choices[(drawn * np.uint64(len(choices))) >> np.uint64(32)]
-    return make_plan(problem, found, planner="random", costs=costs, seed=seed, epoch=epoch)
+    return make_plan(problem, found, planner="random", seed=seed, epoch=epoch)
 
 
 def _check(bits: Sequence[int]) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import ExchangeCosts
-from wirewise.planners.bitwidth.by_exchange import plan_by_exchange
 from wirewise.planners.bitwidth.frontier import Frontier, frontier
 from wirewise.planners.bitwidth.problem import BitWidthProblem
-from wirewise.planners.bitwidth.program import Program
+from wirewise.planners.bitwidth.program import Program, plan_by_exchange
 from wirewise.plans import BitWidthPlan
 
 __all__ = ["solve", "threshold"]
@@ -58,7 +56,6 @@ def _solve_round(program: Program, curves: Sequence[Frontier], members: Sequence
 
 def threshold(
     problem: BitWidthProblem,
-    costs: ExchangeCosts,
     *,
     lam: float = 0.5,
     bits: Sequence[int] = (2, 4, 8),
@@ -74,7 +71,6 @@ def threshold(
     """
     return plan_by_exchange(
         problem,
-        costs,
         solve,
         planner="threshold",
         seed=seed,

@@ -121,14 +121,10 @@ class BitController:
     def _paper(self, lanes: Mapping[str, Lane], cycle: int) -> dict[str, dict[int, np.ndarray]]:
         """The published assigner: one program over the weights of all ranks, solved alike by every rank."""
         own = self._problem(lanes)
-        problem = BitWidthProblem(
-            exchanges=[self._gathered(e) for e in own.exchanges],
-            world_size=own.world_size,
-            param_bytes=own.param_bytes,
-        )
+        gathered = [self._gathered(e) for e in own.exchanges]
         if self.costs is None:
             self.costs = self._measure({})
-        plan = bitwidth.plan(problem, self.costs, method="paper", cycle=cycle)
+        plan = bitwidth.paper(replace(own, exchanges=gathered, costs=self.costs), cycle=cycle)
         rank = self.exchange.transport.rank
         chosen: dict[str, dict[int, np.ndarray]] = {name: {} for name in lanes}
         for channel in plan.channels:
