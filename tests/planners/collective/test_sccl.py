@@ -10,7 +10,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.collective import CollectiveProblem, plan
 from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.sccl import Point, pareto, propose, solve, synthesize
-from wirewise.planners.collective.sccl.point import point_of
+from wirewise.planners.collective.sccl.solve import point_of
 from wirewise.topology import preset
 
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")

@@ -145,9 +145,7 @@ def test_taccl_keeps_the_first_matching(hurried, monkeypatch):
     clock.now_s = 2.0
     with pytest.raises(Late):
         matchings(asked)
-    result = solve(
-        instance(logical, "all_gather", 1), "all_gather", lambda made: made.steps, time_limit_s=NO_TIME_S
-    )
+    result = solve(instance(logical, "all_gather", 1), problem(net), time_limit_s=NO_TIME_S)
     check(result.program)
     assert result.routing.size == (0, 0)
 

@@ -13,6 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -307,7 +308,9 @@ def _steps(parents: Parents) -> dict[int, int]:
 def _spread(problem: CollectiveProblem, parents: Parents) -> Program:
     steps = _steps(parents)
     transfers = [Transfer(0, parent, rank, steps[rank]) for rank, parent in parents.items()]
-    return _of_tree(problem, "broadcast", 1, transfers)
+    # The sums of an all-reduce may go to any rank.
+    root = problem.root if problem.collective != "all_reduce" else problem.group[0]
+    return replace(problem, collective="broadcast", root=root).program("adapt", 1, transfers)
 
 
 def _scattered(problem: CollectiveProblem, parents: Parents) -> Program:
@@ -318,19 +321,4 @@ def _scattered(problem: CollectiveProblem, parents: Parents) -> Program:
         while here in parents:
             transfers.append(Transfer(block, parents[here], here, steps[here]))
             here = parents[here]
-    return _of_tree(problem, "scatter", len(problem.group), transfers)
-
-
-def _of_tree(
-    problem: CollectiveProblem, collective: Collective, chunks: int, transfers: Sequence[Transfer]
-) -> Program:
-    own_root = problem.root if problem.collective != "all_reduce" else problem.group[0]
-    return Program(
-        name="adapt",
-        collective=collective,
-        ranks=problem.network.ranks,
-        chunks=chunks,
-        transfers=tuple(sorted(transfers, key=lambda t: (t.step, t.source, t.target, t.chunk))),
-        root=own_root,
-        members=problem.members,
-    )
+    return replace(problem, collective="scatter").program("adapt", len(problem.group), transfers)

@@ -1,9 +1,8 @@
 """Programs from programs: run backwards, one after the other, and networks seen backwards.
 
 A program that spreads chunks, run backwards with additions, sums them up: reduce is the mirror of broadcast, and
-reduce-scatter that of all-gather,
-as the transfers of a chunk are a tree in which each rank receives once. So
-planners only plan collectives that move.
+reduce-scatter that of all-gather, as the transfers of a chunk are a tree in which each rank receives once. So planners
+only plan collectives that move.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ __all__ = [
     "MIRRORS",
     "backwards",
     "by_mirror",
+    "joined",
     "refined",
     "renumbered",
     "reversed_network",
@@ -143,10 +143,7 @@ def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Pr
     """
     if problem.collective == "all_reduce":
         halves = [by_mirror(replace(problem, collective=c), plan) for c in ("reduce_scatter", "all_gather")]
-        scatter, gather = halves
-        return summed_then_spread(
-            refined(scatter, _factor(scatter, gather)), refined(gather, _factor(gather, scatter))
-        )
+        return joined(*halves)
     if problem.collective not in REDUCING:
         return plan(problem)
     turned = replace(
@@ -155,6 +152,7 @@ def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Pr
     return backwards(plan(turned))
 
 
-def _factor(one: Program, other: Program) -> int:
-    """Parts to cut the chunks of `one` into so that both have the same number."""
-    return math.lcm(one.chunks, other.chunks) // one.chunks
+def joined(scatter: Program, gather: Program) -> Program:
+    """All-reduce of a reduce-scatter and an all-gather, whose chunks are first cut into the same number."""
+    chunks = math.lcm(scatter.chunks, gather.chunks)
+    return summed_then_spread(*(refined(one, chunks // one.chunks) for one in (scatter, gather)))

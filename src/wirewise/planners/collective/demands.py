@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.collective import REDUCING, Network
+from wirewise.collective import REDUCING, Collective, Network
 from wirewise.collective.relations import blocks, contributors, receivers
 from wirewise.errors import PlanError
 from wirewise.planners.collective.problem import CollectiveProblem
 
-__all__ = ["Demand", "block_bytes", "demands", "hops", "pairs"]
+__all__ = ["Demand", "block_bytes", "demands", "hops", "moves", "pairs"]
 
 
 class Demand(NamedTuple):
@@ -32,14 +33,16 @@ def demands(problem: CollectiveProblem) -> list[Demand]:
     """
     if problem.collective in REDUCING:
         raise PlanError(f"got {problem.collective}, which adds up; expected a collective that moves")
-    group = problem.group
-    root = group.index(problem.root) if problem.root in group else 0
-    found = []
-    for block in range(blocks(problem.collective, len(group))):
-        (start,) = contributors(problem.collective, block, len(group), root)
-        ends = receivers(problem.collective, block, len(group), root)
-        found.append(Demand(block, group[start], tuple(group[e] for e in ends if e != start)))
-    return found
+    return list(moves(problem.collective, problem.group, problem.root))
+
+
+def moves(collective: Collective, group: Sequence[int], root: int) -> Iterator[Demand]:
+    """Demands of a collective that moves, between the ranks of a group."""
+    place = group.index(root) if root in group else 0
+    for block in range(blocks(collective, len(group))):
+        (start,) = contributors(collective, block, len(group), place)
+        ends = receivers(collective, block, len(group), place)
+        yield Demand(block, group[start], tuple(group[e] for e in ends if e != start))
 
 
 def block_bytes(problem: CollectiveProblem) -> float:

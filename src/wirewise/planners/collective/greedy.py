@@ -154,16 +154,7 @@ def _program(problem: CollectiveProblem, found: Matched, table: _Table) -> Progr
         step = max(came.get((chunk, source), -1), last.get(link, -1)) + 1
         came[chunk, target] = last[link] = step
         transfers.append(Transfer(chunk, source, target, step))
-    transfers.sort(key=lambda t: (t.step, t.source, t.target))
-    return Program(
-        name="greedy",
-        collective=problem.collective,
-        ranks=problem.network.ranks,
-        chunks=len(table.source),
-        transfers=tuple(transfers),
-        root=problem.root,
-        members=problem.members,
-    )
+    return problem.program("greedy", len(table.source), transfers)
 
 
 def _used(found: Matched, table: _Table) -> list[tuple[int, int, int, int]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import NamedTuple
 
-from wirewise.collective import COLLECTIVES, ROOTED, Collective, Network, Program
+from wirewise.collective import COLLECTIVES, ROOTED, Collective, Network, Program, Transfer
 from wirewise.errors import InputError
 
 __all__ = ["CollectiveProblem", "Proposal", "proposal"]
@@ -49,6 +50,21 @@ class CollectiveProblem:
     def group(self) -> tuple[int, ...]:
         """Ranks that take part."""
         return self.members or tuple(range(self.network.ranks))
+
+    def program(
+        self, name: str, chunks: int, transfers: Iterable[Transfer], shares: tuple[float, ...] = ()
+    ) -> Program:
+        """The program of some transfers that solves the problem, step by step; chunks are equal without shares."""
+        return Program(
+            name=name,
+            collective=self.collective,
+            ranks=self.network.ranks,
+            chunks=chunks,
+            transfers=tuple(sorted(transfers, key=lambda t: (t.step, t.source, t.target, t.chunk))),
+            root=self.root,
+            members=self.members,
+            shares=shares,
+        )
 
 
 class Proposal(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from wirewise.collective import Collective, Program, Transfer
+from wirewise.collective import Program, Transfer
 from wirewise.errors import PlanError
 from wirewise.planners.collective.problem import CollectiveProblem
 
@@ -59,7 +59,7 @@ def spread(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Prog
     """Broadcast or all-gather down trees; the weights of a root's trees are the shares of its block."""
     ordered = _by_block(problem, trees)
     transfers = [t for chunk, tree in enumerate(ordered) for t in _down(chunk, tree, 0)]
-    return _program(problem, problem.collective, name, [tree.weight for tree in ordered], transfers)
+    return _program(problem, name, [tree.weight for tree in ordered], transfers)
 
 
 def summed(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Program:
@@ -67,7 +67,7 @@ def summed(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Prog
     ordered = _by_block(problem, trees)
     last = max(tree.height for tree in ordered) - 1
     transfers = [t for chunk, tree in enumerate(ordered) for t in _up(chunk, tree, last)]
-    return _program(problem, problem.collective, name, [tree.weight for tree in ordered], transfers)
+    return _program(problem, name, [tree.weight for tree in ordered], transfers)
 
 
 def summed_and_spread(
@@ -82,7 +82,7 @@ def summed_and_spread(
     last = max(tree.height for tree in up) - 1
     transfers = [t for number, (one, _) in enumerate(chunks) for t in _up(number, one, last)]
     transfers += [t for number, (_, two) in enumerate(chunks) for t in _down(number, two, last + 1)]
-    return _program(problem, "all_reduce", name, [one.weight for one, _ in chunks], transfers)
+    return _program(problem, name, [one.weight for one, _ in chunks], transfers)
 
 
 def _down(chunk: int, tree: Tree, first_step: int) -> list[Transfer]:
@@ -129,20 +129,7 @@ def _common(root: int, up: Sequence[Tree], down: Sequence[Tree]) -> list[tuple[T
 
 
 def _program(
-    problem: CollectiveProblem,
-    collective: Collective,
-    name: str,
-    weights: Sequence[Fraction],
-    transfers: Sequence[Transfer],
+    problem: CollectiveProblem, name: str, weights: Sequence[Fraction], transfers: Sequence[Transfer]
 ) -> Program:
-    equal = len(set(weights)) == 1
-    return Program(
-        name=name,
-        collective=collective,
-        ranks=problem.network.ranks,
-        chunks=len(weights),
-        transfers=tuple(sorted(transfers, key=lambda t: (t.step, t.source, t.target, t.chunk))),
-        root=problem.root,
-        members=problem.members,
-        shares=() if equal else tuple(map(float, weights)),
-    )
+    shares = () if len(set(weights)) == 1 else tuple(map(float, weights))
+    return problem.program(name, len(weights), transfers, shares)

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.collective import Network, Program
-from wirewise.collective.maxflow import FlowGraph
+from wirewise.collective.maxflow import Capacities, FlowGraph
+from wirewise.collective.partitions import tightest_partition
 from wirewise.errors import PlanError
 from wirewise.planners.collective.blink.arborescence import pack
 from wirewise.planners.collective.blink.chunk_size import ChunkSize
 from wirewise.planners.collective.blink.fewer import fewest
 from wirewise.planners.collective.blink.hybrid import Channel, equal_finish
 from wirewise.planners.collective.blink.servers import three_phases
-from wirewise.planners.collective.blink.strength import strength
 from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.trees import Tree, rooted, spread, summed, summed_and_spread
@@ -105,6 +105,20 @@ def tree_rate(capacity: NDArray[np.float64], root: int) -> float:
     amounts = np.round(capacity[sources, targets] / unit * 1e6).astype(np.int64)
     flows = [graph.flow(amounts, root, sink) for sink in range(len(capacity)) if sink != root]
     return min(flows, default=0) * unit / 1e6
+
+
+def strength(capacity: NDArray[np.int64]) -> Fraction:
+    """Largest total weight of undirected trees (Tutte; Nash-Williams 1961): the tightest partition.
+
+    It is the least, over all partitions, of the capacity between the parts over their number less one.
+
+    Args:
+        capacity: Whole numbers, symmetric; [n, n]. The result is 0 where the graph is in pieces.
+    """
+    sources, targets = np.nonzero(capacity)
+    found = Capacities(len(capacity), sources, targets, capacity[sources, targets], Fraction(1))
+    # Each edge enters one part in each direction.
+    return tightest_partition(found, len(capacity)).ratio / 2
 
 
 def packed_trees(

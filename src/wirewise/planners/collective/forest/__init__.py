@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from wirewise.collective import Network, Program
 from wirewise.collective.bounds import bound, busiest_edge_s
@@ -25,11 +26,10 @@ from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError, TopologyError, WirewiseError
 from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.deadline import Deadline, Late
-from wirewise.planners.collective.forest.joint import Division, divided
+from wirewise.planners.collective.forest.flows import Division, divided, routed_paths
 from wirewise.planners.collective.forest.packing import Batch, grow
 from wirewise.planners.collective.forest.quickest import loads_of, quickest_trees
 from wirewise.planners.collective.forest.rates import carries, exact, with_trees
-from wirewise.planners.collective.forest.routed import routed_paths
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.trees import Tree, spread, summed, summed_and_spread
@@ -151,9 +151,7 @@ def _packed(
     fixed_routes: bool,
 ) -> Iterator[Forest]:
     """Forests one by one; arguments as of `forests`."""
-    supply = np.zeros(len(network.vertices), np.int64)
-    supply[list(roots)] = list(roots.values())
-    sinks = [rank for rank in group if set(roots) != {rank}]
+    supply, sinks = _ends(network, roots, group)
     found = capacities(network)
     scaled = with_trees(found, supply, sinks, most_trees, deadline)
     split = partial(direct_paths, fixed_routes=fixed_routes, deadline=deadline)
@@ -175,6 +173,15 @@ def _packed(
         routed = routed_paths(network, supply, sinks, deadline.left_s)
         if routed:
             yield _grown(network, routed, roots, group, deadline)
+
+
+def _ends(
+    network: Network, roots: Mapping[int, int], group: tuple[int, ...]
+) -> tuple[NDArray[np.int64], list[int]]:
+    """Units of trees that start at each vertex, [vertices], and the ranks that all trees must reach."""
+    supply = np.zeros(len(network.vertices), np.int64)
+    supply[list(roots)] = list(roots.values())
+    return supply, [rank for rank in group if set(roots) != {rank}]
 
 
 def _split_exactly(split: Callable[[], Paths | None]) -> Paths | None:
@@ -226,10 +233,7 @@ def _grown(
     network: Network, paths: Paths, roots: Mapping[int, int], group: tuple[int, ...], deadline: Deadline
 ) -> Forest:
     """Trees on paths between ranks, at the best rate that these carry."""
-    supply = np.zeros(len(network.vertices), np.int64)
-    supply[list(roots)] = list(roots.values())
-    sinks = [rank for rank in group if set(roots) != {rank}]
-    final = exact(as_capacities(network, paths), supply, sinks)
+    final = exact(as_capacities(network, paths), *_ends(network, roots, group))
     counts = {root: final.trees * rate for root, rate in roots.items()}
     batches = grow(final.found, counts, group, deadline)
     return Forest(

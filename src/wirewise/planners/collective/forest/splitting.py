@@ -23,6 +23,7 @@ from wirewise.collective import Network
 from wirewise.collective.bounds import tightest_cut
 from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
 from wirewise.planners.collective.deadline import Deadline
+from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.forest.rates import Scaled, carries
 
 __all__ = ["Paths", "as_capacities", "direct_paths"]
@@ -102,12 +103,8 @@ def _ends(network: Network, path: tuple[int, ...]) -> tuple[int, int]:
 
 def _pieces(network: Network) -> set[tuple[int, ...]]:
     """Parts of routes."""
-    found = set()
-    for source in range(network.ranks):
-        for target in network.neighbours(source):
-            route = network.route(source, target) or ()
-            found |= {route[a:b] for a in range(len(route)) for b in range(a + 1, len(route) + 1)}
-    return found
+    routes = [network.route(*pair) or () for pair in pairs(network)]
+    return {route[a:b] for route in routes for a in range(len(route)) for b in range(a + 1, len(route) + 1)}
 
 
 def _pairs(network: Network, paths: Paths, vertex: int, pieces: set[tuple[int, ...]] | None) -> list[Pair]:

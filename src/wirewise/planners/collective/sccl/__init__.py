@@ -19,8 +19,14 @@ from wirewise.planners.collective.combine import by_mirror
 from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.greedy import synthesize as greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal
-from wirewise.planners.collective.sccl.point import Point, fewest_steps, least_rounds, least_s, point_of
-from wirewise.planners.collective.sccl.solve import solve
+from wirewise.planners.collective.sccl.solve import (
+    Point,
+    fewest_steps,
+    least_rounds,
+    least_s,
+    point_of,
+    solve,
+)
 
 __all__ = ["Point", "pareto", "propose", "solve", "synthesize"]
 

@@ -1,11 +1,11 @@
-"""One point of SCCL's front decided: a mixed-integer program for HiGHS."""
+"""Points of SCCL's front: what k-synchronous programs cost, and one point decided by a mixed-integer program."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -13,16 +13,71 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from wirewise.collective import Program, Transfer
+from wirewise.collective import Network, Program, Transfer
+from wirewise.collective.bounds import bound
 from wirewise.errors import PlanError
-from wirewise.planners.collective.demands import demands, hops, pairs
+from wirewise.planners.collective.demands import block_bytes, demands, hops, pairs
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.sccl.point import Point, widths
 
-__all__ = ["solve"]
+__all__ = ["Point", "fewest_steps", "least_rounds", "least_s", "point_of", "solve"]
 
 _MOST_COLUMNS = 60_000
 """Size of a model above which no exact answer is to be hoped for."""
+
+
+class Point(NamedTuple):
+    """What a k-synchronous program costs."""
+
+    chunks: int
+    """Chunks of a block."""
+    steps: int
+    rounds: int
+
+    def predicted_s(self, network: Network, block_bytes: float) -> float:
+        """Seconds of S alpha + R / C beta, with the largest latency of a route."""
+        alpha = max((network.latency(s, t) for s, t in pairs(network)), default=0.0)
+        return self.steps * alpha + self.rounds / self.chunks * block_bytes / _narrowest(network)
+
+
+def point_of(program: Program, problem: CollectiveProblem) -> Point:
+    """Any program as a k-synchronous one: each step lasts as many rounds as its busiest edge needs."""
+    loads: list[Counter[int]] = [Counter() for _ in range(program.steps)]
+    for transfer in program.transfers:
+        loads[transfer.step].update(problem.network.route(transfer.source, transfer.target) or ())
+    wide = widths(problem.network)
+    rounds = sum(max(-(-load // wide[edge]) for edge, load in step.items()) for step in loads if step)
+    return Point(program.chunks // len(demands(problem)), program.steps, rounds)
+
+
+def fewest_steps(problem: CollectiveProblem) -> int:
+    """Transfers on the way to the furthest target."""
+    far = hops(problem.network)
+    return max((int(far[d.source, t]) for d in demands(problem) for t in d.targets), default=0)
+
+
+def least_rounds(problem: CollectiveProblem) -> float:
+    """Rounds a chunk below which the tightest cut allows no program."""
+    least = bound(
+        problem.network, problem.collective, problem.size_bytes, root=problem.root, members=problem.members
+    )
+    return least.seconds * _narrowest(problem.network) / block_bytes(problem) * (1 + 1e-9)
+
+
+def least_s(problem: CollectiveProblem) -> float:
+    """Below it no program can be, in seconds of `Point.predicted_s`: the longest way in steps, and the tightest cut."""
+    size = block_bytes(problem)
+    latencies_s = Point(1, fewest_steps(problem), 0).predicted_s(problem.network, size)
+    return latencies_s + least_rounds(problem) * size / _narrowest(problem.network)
+
+
+def widths(network: Network) -> list[int]:
+    """Chunks that each edge carries in a round."""
+    narrowest = _narrowest(network)
+    return [int(e.bandwidth_bytes_per_s / narrowest * (1 + 1e-9)) for e in network.edges]
+
+
+def _narrowest(network: Network) -> float:
+    return min(edge.bandwidth_bytes_per_s for edge in network.edges)
 
 
 class _Send(NamedTuple):
@@ -159,16 +214,6 @@ def _feasible(
 
 
 def _program(problem: CollectiveProblem, point: Point, sends: list[_Send]) -> Program:
-    transfers = sorted(
-        (Transfer(s.demand * point.chunks + s.part, s.source, s.target, s.step) for s in sends),
-        key=lambda t: (t.step, t.source, t.target, t.chunk),
-    )
-    return Program(
-        name=f"sccl-{point.chunks}-{point.steps}-{point.rounds}",
-        collective=problem.collective,
-        ranks=problem.network.ranks,
-        chunks=point.chunks * len(demands(problem)),
-        transfers=tuple(transfers),
-        root=problem.root,
-        members=problem.members,
-    )
+    transfers = [Transfer(s.demand * point.chunks + s.part, s.source, s.target, s.step) for s in sends]
+    name = f"sccl-{point.chunks}-{point.steps}-{point.rounds}"
+    return problem.program(name, point.chunks * len(demands(problem)), transfers)

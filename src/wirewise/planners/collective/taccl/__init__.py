@@ -16,8 +16,9 @@ from functools import partial
 from wirewise.collective import REDUCING, Collective, Network, Program
 from wirewise.collective.relations import blocks
 from wirewise.errors import InputError
-from wirewise.planners.collective.combine import MIRRORS, refined, reversed_network, summed_then_spread
+from wirewise.planners.collective.combine import MIRRORS, joined, reversed_network
 from wirewise.planners.collective.deadline import Deadline, Late
+from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.greedy import synthesize as matched
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl.derive import derived
@@ -26,7 +27,6 @@ from wirewise.planners.collective.taccl.logical import Logical, logical
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES, Measured
 from wirewise.planners.collective.taccl.sketch import Profile, Sketch, load_profile, load_sketch
 from wirewise.planners.collective.taccl.solver import Result, solve
-from wirewise.sim.programs import simulate
 
 __all__ = [
     "PROFILES",
@@ -85,7 +85,7 @@ def synthesize(
         return matched(problem, time_limit_s=time_limit_s / 10, seed=seed)
     if problem.collective != "all_reduce":
         return found[0].program
-    return _joined([result.program for result in found])
+    return joined(*(result.program for result in found))
 
 
 def results(
@@ -109,18 +109,10 @@ def results(
     if problem.collective == "all_reduce":
         halves: tuple[Collective, ...] = ("reduce_scatter", "all_gather")
         share_s = time_limit_s / len(halves)
-        return [
-            result
-            for half in halves
-            for result in results(
-                replace(problem, collective=half),
-                sketch=sketch,
-                profile=profile,
-                time_limit_s=share_s,
-                seed=seed,
-                heuristic=heuristic,
-            )
-        ]
+        half = partial(
+            results, sketch=sketch, profile=profile, time_limit_s=share_s, seed=seed, heuristic=heuristic
+        )
+        return [result for name in halves for result in half(replace(problem, collective=name))]
     upwards = problem.collective in REDUCING
     moving = MIRRORS[problem.collective] if upwards else problem.collective
     choices = list(_choices(problem, moving, upwards, sketch, profile))
@@ -134,19 +126,7 @@ def results(
         deadline = Deadline(max(share_s, _LEAST_S)) if sketch is None else None
         asked = instance(topology(), moving, chunkup, problem.root, problem.members, deadline)
         try:
-            found.append(
-                solve(
-                    asked,
-                    problem.collective,
-                    partial(_replay, problem),
-                    root=problem.root,
-                    members=problem.members,
-                    time_limit_s=share_s,
-                    seed=seed,
-                    heuristic=heuristic,
-                    upwards=upwards,
-                )
-            )
+            found.append(solve(asked, problem, time_limit_s=share_s, seed=seed, heuristic=heuristic))
         except Late:
             continue  # fewer chunks may be quicker
     if not found:
@@ -167,27 +147,24 @@ def _choices(
         sketch = sketch.mirrored() if upwards else sketch
         yield partial(_sketched, problem, network, sketch, profile), sketch.chunkup
         return
-    one = _chunk_bytes(problem, 1)
+    one = block_bytes(problem)
+    # Ranks that each block goes to.
+    reach = len(problem.group) - 1 if moving in ("broadcast", "all_gather") else 1
     relayed, straight = (derived(network, one, direct=direct).hops for direct in (False, True))
     for direct in (False, True) if straight != relayed else (False,):
         for chunkup in _CHUNKUPS:
-            sends = blocks(moving, len(problem.group)) * chunkup * _reach(moving, problem)
+            sends = blocks(moving, len(problem.group)) * chunkup * reach
             if chunkup == 1 or sends <= _MOST_SENDS:
                 yield partial(derived, network, one / chunkup, direct=direct), chunkup
-
-
-def _reach(moving: Collective, problem: CollectiveProblem) -> int:
-    """Ranks that each block goes to."""
-    return len(problem.group) - 1 if moving in ("broadcast", "all_gather") else 1
 
 
 def _sketched(
     problem: CollectiveProblem, network: Network, sketch: Sketch, profile: Profile | Measured | None
 ) -> Logical:
     if profile is None:
-        return derived(network, _chunk_bytes(problem, sketch.chunkup), sketch=sketch)
+        return derived(network, block_bytes(problem) / sketch.chunkup, sketch=sketch)
     if isinstance(profile, Measured):
-        profile = profile.at(_chunk_bytes(problem, sketch.chunkup))
+        profile = profile.at(block_bytes(problem) / sketch.chunkup)
         made = logical(profile.profile, sketch, profile.unit_s)
     else:
         made = logical(profile, sketch)
@@ -202,22 +179,3 @@ def _sketched(
             "only over other ranks; take the link out of the sketch or its profile"
         )
     return made
-
-
-def _chunk_bytes(problem: CollectiveProblem, chunkup: int) -> float:
-    members = len(problem.group)
-    in_buffer = members if problem.collective == "all_to_all" else blocks(problem.collective, members)
-    return problem.size_bytes / in_buffer / chunkup
-
-
-def _replay(problem: CollectiveProblem, made: Program) -> float:
-    return simulate(made, problem.network, problem.size_bytes).finish_s
-
-
-def _joined(halves: list[Program]) -> Program:
-    """An all-reduce of a reduce-scatter and an all-gather, whose chunks are divided alike first."""
-    scatter, gather = halves
-    least = max(scatter.chunks, gather.chunks)
-    return summed_then_spread(
-        refined(scatter, least // scatter.chunks), refined(gather, least // gather.chunks)
-    )

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from wirewise.collective import Network
 from wirewise.errors import InputError
+from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.taccl.instance import is_symmetry
 from wirewise.planners.collective.taccl.logical import (
     Hop,
     Logical,
     Pair,
     Port,
-    senders_of,
-    wanted_connections,
-    wanted_spread,
+    sketched,
 )
 from wirewise.planners.collective.taccl.sketch import Sketch
 
@@ -43,19 +42,17 @@ def derived(
     Raises:
         InputError: A sketch whose hosts do not divide the ranks, or with relays that no route joins.
     """
-    pairs = [(s, t) for s in range(network.ranks) for t in network.neighbours(s)]
-    times = {pair: (network.latency(*pair), chunk_bytes / network.rate(*pair)) for pair in pairs}
+    times = {pair: (network.latency(*pair), chunk_bytes / network.rate(*pair)) for pair in pairs(network)}
     unit_s = min(map(sum, times.values()), default=1.0) / _UNITS
     size = _host_size(network, sketch) if sketch else hosts(network)
     hops = {
         (s, t): Hop(round(alpha / unit_s), max(round(beta / unit_s), 1), remote=s // size != t // size)
         for (s, t), (alpha, beta) in times.items()
     }
-    shared = _shared(network, pairs)
-    if sketch:
-        kept, senders = _drawn(network, size, hops, sketch), senders_of(sketch, size)
-    else:
-        kept, senders = _relayed(network, size, hops, shared, direct)
+    shared = _shared(network)
+    kept, senders = (
+        (_drawn(network, size, hops, sketch), ()) if sketch else _relayed(network, size, hops, shared, direct)
+    )
     ports = {
         frozenset(own & kept.keys()): max(
             round(chunk_bytes / network.edges[edge].bandwidth_bytes_per_s / unit_s), 1
@@ -76,16 +73,7 @@ def derived(
         detours=True,
         unit_s=unit_s,
     )
-    if sketch is None:
-        return replace(plain, rotations=_rotations(plain))
-    between = sketch.internode_sketch
-    return replace(
-        plain,
-        own_first=bool(between and between.enforce_ordering),
-        rotations=sketch.symmetry_offsets,
-        connections=wanted_connections(sketch),
-        spread=wanted_spread(sketch),
-    )
+    return sketched(plain, sketch) if sketch else replace(plain, rotations=_rotations(plain))
 
 
 def _host_size(network: Network, sketch: Sketch) -> int:
@@ -119,7 +107,7 @@ def hosts(network: Network) -> int:
 
     Ranks of a host must follow each other, and hosts be of one size; else the network counts as one host.
     """
-    rates = {(s, t): network.rate(s, t) for s in range(network.ranks) for t in network.neighbours(s)}
+    rates = {pair: network.rate(*pair) for pair in pairs(network)}
     widths = sorted(set(rates.values()), reverse=True)
     for wide, narrow in sorted(itertools.pairwise(widths), key=lambda w: w[1] / w[0]):
         if wide < _GAP * narrow:
@@ -130,10 +118,10 @@ def hosts(network: Network) -> int:
     return network.ranks
 
 
-def _component_size(ranks: int, pairs: set[Pair]) -> int:
+def _component_size(ranks: int, wide: set[Pair]) -> int:
     """Common size of the groups that pairs join, if they are of one size and of neighbours in number; else 0."""
     label = list(range(ranks))
-    for s, t in sorted(pairs):
+    for s, t in sorted(wide):
         old, new = max(label[s], label[t]), min(label[s], label[t])
         label = [new if each == old else each for each in label]
     size = label.count(label[0])
@@ -141,10 +129,10 @@ def _component_size(ranks: int, pairs: set[Pair]) -> int:
     return size if regular and size < ranks else 0
 
 
-def _shared(network: Network, pairs: list[Pair]) -> dict[int, set[Pair]]:
+def _shared(network: Network) -> dict[int, set[Pair]]:
     """Pairs whose routes pass each edge."""
     found = defaultdict[int, set[Pair]](set)
-    for pair in pairs:
+    for pair in pairs(network):
         for edge in network.route(*pair) or ():
             found[edge].add(pair)
     return found

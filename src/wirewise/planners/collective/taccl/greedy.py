@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.collective.taccl.clocks import Clocks
 from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
 from wirewise.planners.collective.taccl.logical import Pair
+from wirewise.planners.collective.taccl.timing import Clocks
 
 __all__ = ["Matched", "match", "pruned"]
 

@@ -10,20 +10,20 @@ from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from wirewise.collective import Collective, Program
-from wirewise.collective.relations import blocks
+from wirewise.collective import Collective
 from wirewise.errors import InputError
 from wirewise.planners.collective.deadline import Deadline
+from wirewise.planners.collective.demands import moves
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
-__all__ = ["Demand", "Instance", "Send", "Tree", "instance"]
+__all__ = ["ChunkDemand", "Instance", "Send", "Tree", "instance"]
 
 _Key = TypeVar("_Key", bound=tuple[int, ...])
 Tree = dict[int, int]
 """Tree of one chunk: from whom each rank gets it."""
 
 
-class Demand(NamedTuple):
+class ChunkDemand(NamedTuple):
     """Where a chunk is and where it must go."""
 
     origin: int
@@ -38,14 +38,21 @@ class Send(NamedTuple):
     target: int
 
 
+_Usable = tuple[frozenset[Pair], dict[Pair, int], dict[Pair, int]]
+"""Pairs that chunks may use, and hops and times between ranks over these."""
+
+
 @dataclass(frozen=True)
 class Instance:
     """Chunks on a logical topology."""
 
     topology: Logical
-    demands: tuple[Demand, ...]
+    demands: tuple[ChunkDemand, ...]
     deadline: Deadline = field(default_factory=Deadline, compare=False)
     """Deadline of the first matching; `allowed` and `distances` raise `Late` after it."""
+    _usable_pairs: dict[tuple[int, frozenset[int]], _Usable] = field(default_factory=dict, compare=False)
+    _images: dict[Send, list[Send]] = field(default_factory=dict, compare=False)
+    _kinds: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def allowed(self) -> tuple[frozenset[Pair], ...]:
@@ -53,14 +60,14 @@ class Instance:
 
         A chunk leaves its host only towards hosts with targets, only once, and only through its senders.
         """
-        found: dict[Demand, frozenset[Pair]] = {}
+        found: dict[ChunkDemand, frozenset[Pair]] = {}
         for demand in self.demands:
             self.deadline.check()
             if demand not in found:
                 found[demand] = self._allowed(demand)
         return tuple(found[demand] for demand in self.demands)
 
-    def _allowed(self, demand: Demand) -> frozenset[Pair]:
+    def _allowed(self, demand: ChunkDemand) -> frozenset[Pair]:
         top = self.topology
         away = frozenset(top.node(t) for t in demand.targets) - {top.node(demand.origin)}
         usable, hops, times = self._usable(demand.origin, away)
@@ -75,9 +82,7 @@ class Instance:
             kept |= _between(times, demand)
         return frozenset((s, t) for s, t in usable if s in kept and t in kept)
 
-    def _usable(
-        self, origin: int, away: frozenset[int]
-    ) -> tuple[frozenset[Pair], dict[Pair, int], dict[Pair, int]]:
+    def _usable(self, origin: int, away: frozenset[int]) -> _Usable:
         """Pairs for chunks of a rank with targets on some hosts, and hops and times between ranks over these."""
         if (origin, away) not in self._usable_pairs:
             top, home = self.topology, self.topology.node(origin)
@@ -135,38 +140,21 @@ class Instance:
 
     def images(self, send: Send) -> list[Send]:
         """The send and what symmetries make of it, each once."""
-        found = self._images.get(send)
-        if found is None:
+        if send not in self._images:
             c, s, t = send
-            found = list(dict.fromkeys(Send(chunks[c], ranks[s], ranks[t]) for ranks, chunks in self.group))
-            self._images[send] = found
-        return found
+            images = (Send(chunks[c], ranks[s], ranks[t]) for ranks, chunks in self.group)
+            self._images[send] = list(dict.fromkeys(images))
+        return self._images[send]
 
     def kind(self, pair: Pair, chunks: tuple[int, ...]) -> tuple[int, ...]:
         """Kind of a message, equal for messages that symmetries make of each other, and for no others."""
         key = (*pair, *chunks)
-        found = self._kinds.get(key)
-        if found is None:
+        if key not in self._kinds:
             s, t = pair
-            found = min(
+            self._kinds[key] = min(
                 (ranks[s], ranks[t], *sorted(image[c] for c in chunks)) for ranks, image in self.group
             )
-            self._kinds[key] = found
-        return found
-
-    @cached_property
-    def _usable_pairs(
-        self,
-    ) -> dict[tuple[int, frozenset[int]], tuple[frozenset[Pair], dict[Pair, int], dict[Pair, int]]]:
-        return {}
-
-    @cached_property
-    def _images(self) -> dict[Send, list[Send]]:
-        return {}
-
-    @cached_property
-    def _kinds(self) -> dict[tuple[int, ...], tuple[int, ...]]:
-        return {}
+        return self._kinds[key]
 
     def orbits(self, keys: Iterable[_Key], kind: str) -> dict[_Key, _Key]:
         """Representative of each key under the symmetries, by union-find.
@@ -187,15 +175,15 @@ class Instance:
 
     def _chunk_images(self, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
         """Where the chunks go; None: the collective, such as one with a root, is not symmetric."""
-        places: dict[tuple[Demand, int], int] = {}
-        names: list[tuple[Demand, int]] = []
-        count: dict[Demand, int] = {}
+        places: dict[tuple[ChunkDemand, int], int] = {}
+        names: list[tuple[ChunkDemand, int]] = []
+        count: dict[ChunkDemand, int] = {}
         for chunk, demand in enumerate(self.demands):
             name = (demand, count.get(demand, 0))
             count[demand] = name[1] + 1
             places[name] = chunk
             names.append(name)
-        moved = [(Demand(ranks[d.origin], frozenset(ranks[t] for t in d.targets)), n) for d, n in names]
+        moved = [(ChunkDemand(ranks[d.origin], frozenset(ranks[t] for t in d.targets)), n) for d, n in names]
         if any(name not in places for name in moved):
             return None
         return tuple(places[name] for name in moved)
@@ -250,23 +238,9 @@ def instance(
         members: Ranks of the group; none: all.
         deadline: Deadline of the first matching; None: it may take its time.
     """
-    group = members or tuple(range(topology.ranks))
-    made = Program(
-        name="demand",
-        collective=collective,
-        ranks=topology.ranks,
-        chunks=blocks(collective, len(group)) * chunkup,
-        transfers=(),
-        members=members,
-        root=root,
-    )
-    found = tuple(_demand(made, chunk) for chunk in range(made.chunks))
+    wanted = moves(collective, members or range(topology.ranks), root)
+    found = tuple(ChunkDemand(d.source, frozenset(d.targets)) for d in wanted for _ in range(chunkup))
     return Instance(topology, found, deadline or Deadline())
-
-
-def _demand(program: Program, chunk: int) -> Demand:
-    (origin,) = program.starts_at(chunk)
-    return Demand(origin, frozenset(program.ends_at(chunk)) - {origin})
 
 
 def _root(parent: dict[_Key, _Key], key: _Key) -> _Key:
@@ -276,7 +250,7 @@ def _root(parent: dict[_Key, _Key], key: _Key) -> _Key:
     return key
 
 
-def _between(least: dict[Pair, int], demand: Demand) -> set[int]:
+def _between(least: dict[Pair, int], demand: ChunkDemand) -> set[int]:
     """Ranks on a least way from the origin to a target."""
     start, far = demand.origin, 1 << 60
     from_start = {r: cost for (s, r), cost in least.items() if s == start}

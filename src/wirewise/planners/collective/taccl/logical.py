@@ -6,7 +6,7 @@ TACCL (NSDI 2023), section 4: a sketch cuts the physical topology down to it. Ti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,9 +19,7 @@ __all__ = [
     "Pair",
     "Port",
     "logical",
-    "senders_of",
-    "wanted_connections",
-    "wanted_spread",
+    "sketched",
 ]
 
 Pair = tuple[int, int]
@@ -135,36 +133,29 @@ def logical(profile: Profile, sketch: Sketch, unit_s: float = 1e-6) -> Logical:
         for (s, t), hop in _local_hops(profile, planes).items()
     }
     hops |= _remote_hops(profile, sketch)
-    return Logical(
+    plain = Logical(
         name=f"{profile.name}x{sketch.nnodes}",
         ranks=gpus * sketch.nnodes,
         node_size=gpus,
         hops=hops,
         ports=(*_switch_ports(sketch, gpus, hops), *_nic_ports(sketch, gpus, hops)),
-        senders=senders_of(sketch, gpus),
-        own_first=bool(sketch.internode_sketch and sketch.internode_sketch.enforce_ordering),
-        rotations=sketch.symmetry_offsets,
-        connections=wanted_connections(sketch),
-        spread=wanted_spread(sketch),
         unit_s=unit_s,
     )
+    return sketched(plain, sketch)
 
 
-def senders_of(sketch: Sketch, gpus: int) -> tuple[tuple[int, ...], ...]:
-    """See `Logical.senders`."""
-    local = sketch.senders(gpus)
-    return tuple(tuple(node * gpus + s for s in own) for node in range(sketch.nnodes) for own in local)
-
-
-def wanted_connections(sketch: Sketch) -> int:
-    """See `Logical.connections`."""
-    few = sketch.intranode_sketch.switch_hyperedge_strategy
-    return 1 if "uc-min" in few else -1 if "uc-max" in few else 0
-
-
-def wanted_spread(sketch: Sketch) -> int:
-    """See `Logical.spread`."""
-    return {"minmax": 1, "maxmin": -1}.get(sketch.intranode_sketch.strategy, 0)
+def sketched(plain: Logical, sketch: Sketch) -> Logical:
+    """A topology with the senders, the order, the symmetries and the use of links that a sketch asks for."""
+    inside, between, size = sketch.intranode_sketch, sketch.internode_sketch, plain.node_size
+    local, few = sketch.senders(size), inside.switch_hyperedge_strategy
+    return replace(
+        plain,
+        senders=tuple(tuple(node * size + s for s in own) for node in range(sketch.nnodes) for own in local),
+        own_first=bool(between and between.enforce_ordering),
+        rotations=sketch.symmetry_offsets,
+        connections=1 if "uc-min" in few else -1 if "uc-max" in few else 0,
+        spread={"minmax": 1, "maxmin": -1}.get(inside.strategy, 0),
+    )
 
 
 def _planes(profile: Profile, sketch: Sketch) -> dict[Pair, int]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from wirewise.errors import InputError
-from wirewise.planners.collective.taccl.clocks import Clocks
 from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
 from wirewise.planners.collective.taccl.routing import sends_of
+from wirewise.planners.collective.taccl.timing import Clocks
 
 __all__ = ["HEURISTICS", "order"]
 

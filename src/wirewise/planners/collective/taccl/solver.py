@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wirewise.collective import Collective, Program
+from wirewise.collective import REDUCING, Program
 from wirewise.planners.collective.deadline import Late
-from wirewise.planners.collective.taccl.compose import program
+from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl.contiguity import Grouped, group, least_finish
 from wirewise.planners.collective.taccl.greedy import Matched, match
 from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
 from wirewise.planners.collective.taccl.ordering import HEURISTICS, order
 from wirewise.planners.collective.taccl.routing import Routing, arrivals, preferred, route, sends_of
-from wirewise.planners.collective.taccl.timing import Message, Schedule
+from wirewise.planners.collective.taccl.timing import Message, Schedule, program
+from wirewise.sim.programs import simulate
 
 __all__ = ["Result", "matchings", "solve"]
 
-Replay = Callable[[Program], float]
 _MATCHINGS = 6
 _FINALISTS = 3
 _LEAST_GROUPING_S = 0.5
@@ -69,29 +69,23 @@ def matchings(instance: Instance, seed: int = 0, *, time_limit_s: float = 10.0) 
 
 def solve(
     instance: Instance,
-    collective: Collective,
-    replay: Replay,
+    problem: CollectiveProblem,
     *,
-    root: int = 0,
-    members: tuple[int, ...] = (),
     time_limit_s: float = 60.0,
     seed: int = 0,
     heuristic: int | None = None,
-    upwards: bool = False,
 ) -> Result:
     """Route, order and group the chunks of an instance.
 
+    Among candidates the least simulated time decides; where links are taken during latencies, which a simulation does
+    not know, the time of the schedule counts if it is longer.
+
     Args:
         instance: Chunks on a logical topology; of a collective that sums up, those of its mirror.
-        collective: Which one the program carries out.
-        replay: Seconds of a program. The least decides among candidates; where links are taken during latencies,
-            which a replay does not know, the time of the schedule counts if it is longer.
-        root: Rank of a rooted collective.
-        members: Ranks of the group; none: all.
+        problem: What the program carries out.
         time_limit_s: Shared among the stages; each returns the best that it has.
         seed: Seed of matchings and solver.
         heuristic: The one rule of order; None: all are tried.
-        upwards: Whether chunks are summed up.
 
     Raises:
         PlanError: The sketch leaves targets out of reach.
@@ -103,9 +97,10 @@ def solve(
     routing = route(instance, matched[0], time_limit_s=min(0.4 * time_limit_s, left_s), seed=seed)
     ways = dict(_ways(instance, matched, routing, 0.1 * time_limit_s, seed))
     left_s = time_limit_s - (time.perf_counter() - started)
+    upwards = problem.collective in REDUCING
     candidates = _candidates(instance, matched, ways, heuristic, upwards, left_s)
     predicted_s, name, chosen, made = min(
-        (_replayed(replay, instance, name, found, collective, root, members) for name, found in candidates),
+        (_replayed(problem, instance, name, found) for name, found in candidates),
         key=lambda tried: max(tried[0], _planned_s(instance, tried[2])),
     )
     return Result(
@@ -122,16 +117,10 @@ def solve(
 
 
 def _replayed(
-    replay: Replay,
-    instance: Instance,
-    name: str,
-    found: Grouped,
-    collective: Collective,
-    root: int,
-    members: tuple[int, ...],
+    problem: CollectiveProblem, instance: Instance, name: str, found: Grouped
 ) -> tuple[float, str, Grouped, Program]:
-    made = program(instance, found.schedule, collective, root=root, members=members)
-    return replay(made), name, found, made
+    made = program(instance, found.schedule, problem)
+    return simulate(made, problem.network, problem.size_bytes).finish_s, name, found, made
 
 
 def _planned_s(instance: Instance, found: Grouped) -> float:

@@ -1,4 +1,7 @@
-"""When messages run: each as early as its chunks, its link and its ports allow, in a given order of preference."""
+"""When messages run: each as early as its chunks, its link and its ports allow, in a given order of preference.
+
+A schedule of messages becomes a program, whose steps keep the order in which ports and links are used.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wirewise.planners.collective.taccl.clocks import Clocks
+from wirewise.collective import Program, Transfer
+from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl.instance import Instance, Send
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
-__all__ = ["Message", "Schedule", "justified", "place", "schedule"]
+__all__ = ["Clocks", "Message", "Schedule", "justified", "place", "program", "schedule"]
 
 
 class Message(NamedTuple):
@@ -36,6 +40,29 @@ class Schedule:
     def together(self) -> int:
         """Most chunks of a message."""
         return max((len(m.chunks) for m in self.messages), default=0)
+
+
+class Clocks:
+    """Times from which each parallel link and port is free."""
+
+    def __init__(self, topology: Logical) -> None:
+        self._top = topology
+        self._links = {pair: [0] * hop.links for pair, hop in topology.hops.items()}
+        self._ports = [[0] * port.links for port in topology.ports]
+
+    def free(self, pair: Pair) -> int:
+        """From when on a message could pass."""
+        ports = self._top.ports_of[pair]
+        return (
+            max(self._links[pair][0], *(self._ports[p][0] for p in ports)) if ports else self._links[pair][0]
+        )
+
+    def take(self, pair: Pair, start: int, chunks: int = 1) -> int:
+        """Let a message pass from `start` on; when it has arrived."""
+        heapq.heapreplace(self._links[pair], start + self._top.occupies(pair, chunks))
+        for number in self._top.ports_of[pair]:
+            heapq.heapreplace(self._ports[number], start + chunks * self._top.ports[number].cost)
+        return start + self._top.hops[pair].time(chunks)
 
 
 def schedule(
@@ -118,3 +145,46 @@ def _before(messages: Sequence[Message], upwards: bool) -> list[list[int]]:
             else:
                 before[number].append(parent)
     return before
+
+
+def program(instance: Instance, found: Schedule, problem: CollectiveProblem) -> Program:
+    """The program that does what a schedule says.
+
+    Messages enter steps in the order of their starts. A step ends before a message that takes what the step
+    brings, that is between two ranks which exchange a message in it already, or that uses a port or link a second
+    time; so steps say in which order the schedule wants each port and link used.
+
+    Args:
+        instance: Chunks and topology of the schedule.
+        found: The schedule. Sums go up its trees, against the direction of its pairs.
+        problem: What the program carries out.
+    """
+    steps, transfers, sums = _Steps(instance), [], found.upwards
+    kinds = [instance.kind(m.pair, m.chunks) for m in found.messages]
+    for _, _, message in sorted(zip(found.starts, kinds, found.messages, strict=True)):
+        step = steps.of(message, sums)
+        s, t = message.pair[::-1] if sums else message.pair
+        transfers += [Transfer(chunk, s, t, step, sums) for chunk in message.chunks]
+    return problem.program("taccl", len(instance.demands), transfers)
+
+
+class _Steps:
+    """The step that each message enters."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._top, self._step = instance.topology, 0
+        self._written: set[tuple[int, int]] = set()
+        self._used: set[object] = set()
+
+    def of(self, message: Message, upwards: bool) -> int:
+        """The current step, or a new one."""
+        source, target = message.pair[::-1] if upwards else message.pair
+        reads = {(source, chunk) for chunk in message.chunks}
+        writes = {(target, chunk) for chunk in message.chunks}
+        uses: set[object] = {message.pair, *self._top.ports_of[message.pair]}
+        if (reads | writes) & self._written or uses & self._used:
+            self._step += 1
+            self._written, self._used = set(), set()
+        self._written |= writes
+        self._used |= uses
+        return self._step
