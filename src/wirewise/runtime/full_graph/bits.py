@@ -125,6 +125,7 @@ class BitController:
         if self.costs is None:
             self.costs = self._measure({})
         plan = bitwidth.paper(replace(own, exchanges=gathered, costs=self.costs), cycle=cycle)
+        assert isinstance(plan, BitWidthPlan)
         rank = self.exchange.transport.rank
         chosen: dict[str, dict[int, np.ndarray]] = {name: {} for name in lanes}
         for channel in plan.channels:
