@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -117,6 +118,8 @@ OUTCOMES = {
     "bitwidth": {"predicted_s", "noise", "weight_sigma", "epoch", "forward_covers_backward"},
     # Names of hosts are not in links.
     "placement": {"hosts", "predicted_s", "colocated_s", "lower_bound_s", "competitive_ratio"},
+    # What the timetable is called, and what it may keep; a check of the plan holds it to that.
+    "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
 }
 """What planners found out, or planned for: other figures here are no other decision."""
 
@@ -210,6 +213,21 @@ def task(number: int, **change: Any):
     )
 
 
+def action(position: int, place: int, **change: Any):
+    def changed(plan):
+        rows = [list(row) for row in plan.timetable]
+        rows[position][place] = set_(rows[position][place], **change)
+        return set_(plan, timetable=tuple(map(tuple, rows)))
+
+    return changed
+
+
+def stage(number: int, **change: Any):
+    return lambda plan: set_(
+        plan, stages=tuple(set_(one, **change) if i == number else one for i, one in enumerate(plan.stages))
+    )
+
+
 OTHERS = {
     "bitwidth": {
         "world_size": lambda p: set_(p, world_size=3),
@@ -242,12 +260,32 @@ OTHERS = {
         "iterations": field(iterations=4),
         "prefetch": field(prefetch=3),
     },
+    "stages": {
+        "world_size": field(world_size=5),
+        "stages": field(
+            stages=(plans.Stage(modules=("a",), position=0), plans.Stage(modules=("b", "c"), position=1))
+        ),
+        "modules": stage(0, modules=("a", "d")),
+        "position": stage(0, position=1),
+        "recompute": stage(0, recompute=True),
+        "ranks": field(ranks=(((0,), (2,)), ((3,), (1,)))),
+        "microbatches": field(microbatches=4),
+        "microbatch_size": field(microbatch_size=3),
+        "timetable": field(timetable=plans.timetables.two_versions(2, 3, depths=(3, 1)), depths=(3, 1)),
+        "edges": field(edges=((0, 1), (1, 0))),
+        "weight_versions": field(weight_versions=1, exchange="end"),
+        "exchange": field(exchange="end"),
+        "kind": action(0, 1, kind="F"),
+        "stage": action(0, 1, stage=1),
+        "microbatch": action(0, 1, microbatch=2),
+    },
 }
 RECORDS = {
     "bitwidth": (plans.BitWidthPlan, plans.ChannelBits),
     "cache": (plans.CachePlan, plans.MachineCache),
     "collective": (plans.CollectivePlan,),
     "placement": (plans.PlacementPlan, plans.PlacedTask),
+    "stages": (plans.StagePlan, plans.Stage, plans.StageAction),
 }
 PAIRS = {(0, 1): LinkCost(latency_s=1e-4, s_per_byte=1e-6), (1, 0): LinkCost(latency_s=1e-4, s_per_byte=3e-6)}
 RATES = dict.fromkeys(plans.BITS, 1e9)
@@ -270,6 +308,12 @@ def ask(family, plan):
         return predict(plan, None, Links.of_pairs(PAIRS, 2), costs=CodecCost.of_rates(RATES, RATES))
     if family == "placement":
         return predict(plan, PLACED, Links.uniform(2, 1e8))
+    if family == "stages":
+        slow = {
+            pair: LinkCost(latency_s=1e-4, s_per_byte=1e-7 if 2 in pair else 1e-8)
+            for pair in itertools.permutations(range(4), 2)
+        }
+        return examples.predict_stages(plan, Links.of_pairs(slow, 4))
     return examples.PREDICTIONS[family](plan)
 
 
@@ -295,6 +339,17 @@ REFUSALS = {
         "demand": r"\$\.tasks\[2\]\.demand",
         "iterations": r"\$\.iterations",
         "prefetch": r"\$\.prefetch",
+    },
+    "stages": {
+        "world_size": r"\$\.ranks",
+        "modules": "module 'd'",
+        "position": "position 0 has no stage",
+        "microbatches": r"\$\.timetable\[0\].*a forward pass is missing",
+        "edges": r"\$\.edges\[1\]",
+        "weight_versions": r"\$\.timetable\[0\].*expected microbatches 0 to 2",
+        "kind": r"\$\.timetable\[0\]",
+        "stage": r"\$\.timetable\[0\].*another position",
+        "microbatch": r"\$\.timetable\[0\].*once more",
     },
 }
 """How the refusal of a change names its field; all other changes count."""

@@ -15,7 +15,7 @@ from wirewise.errors import PlanError
 from wirewise.plans.cache import owner_digest, packed
 from wirewise.sim import BatchTimes, predict
 from wirewise.topology import lab_hosts
-from wirewise.trace import Flow, Module, ModuleTrace, Task, TaskSet
+from wirewise.trace import Flow, Module, ModuleTrace, StageModule, StageTrace, Task, TaskSet
 
 
 def bitwidth() -> plans.BitWidthPlan:
@@ -181,12 +181,44 @@ def broken_placement():
     return msgspec.structs.replace(plan, tasks=(plan.tasks[0], wrong, plan.tasks[2])), "$.tasks[1]"
 
 
+def stages() -> plans.StagePlan:
+    plan = plans.StagePlan.by_hand(
+        ["a", "b", "c"], [2], style="2bw", microbatches=3, microbatch_size=2, replicas=2, exchange="hidden"
+    )
+    return msgspec.structs.replace(
+        plan, planner="example", predicted_s=0.03, predicted_bytes=(9_000_000, 5_000_000)
+    )
+
+
+def predict_stages(plan, links=None):
+    modules = tuple(
+        StageModule(
+            name=name,
+            forward_s=(1e-3,),
+            backward_s=(2e-3,),
+            output_bytes=1e5,
+            parameter_bytes=1e6,
+            optimizer_s=1e-4,
+        )
+        for name in ("a", "b", "c")
+    )
+    links = Links.uniform(plan.world_size, 1e8, 1e-4) if links is None else links
+    return predict(plan, StageTrace(modules=modules), links)
+
+
+def broken_stages():
+    plan = stages()
+    rows = (plan.timetable[0], plan.timetable[1][::-1])
+    return msgspec.structs.replace(plan, timetable=rows), "$.timetable[1]"
+
+
 EXAMPLES = {
     "bitwidth": bitwidth,
     "cache": cache,
     "collective": collective,
     "fusion": fusion,
     "placement": placement,
+    "stages": stages,
 }
 BROKEN = {
     "bitwidth": broken_bitwidth,
@@ -194,6 +226,7 @@ BROKEN = {
     "collective": broken_collective,
     "fusion": broken_fusion,
     "placement": broken_placement,
+    "stages": broken_stages,
 }
 PREDICTIONS = {
     "bitwidth": predict_bitwidth,
@@ -201,6 +234,7 @@ PREDICTIONS = {
     "collective": predict_collective,
     "fusion": predict_fusion,
     "placement": predict_placement,
+    "stages": predict_stages,
 }
 
 FAMILIES = pytest.mark.parametrize("family", sorted(plans.PLANS))

@@ -31,7 +31,7 @@ def run(rows, microbatches, stages, updates):
 
 
 @pytest.mark.parametrize("style", FLUSHING)
-def test_no_position_waits_for_ever(style):
+def test_s1_no_position_waits_for_ever(style):
     for p, m in SIZES:
         for chunks in (1, 2, 3) if style == "interleaved" else (None,):
             rows = timetable(style, p, m, chunks=chunks)
@@ -42,7 +42,7 @@ def test_no_position_waits_for_ever(style):
             assert len(backward) == stages * m == sum(step.kind == "F" for step in done)
 
 
-def test_two_versions_never_wait_for_ever_and_never_flush():
+def test_s1_two_versions_never_wait_for_ever_and_never_flush():
     for p, m in SIZES:
         if m < p:
             with pytest.raises(PlanError, match="as many microbatches as positions"):
@@ -58,7 +58,7 @@ def test_two_versions_never_wait_for_ever_and_never_flush():
             assert kinds[ahead : len(kinds) - ahead] == ["F", "B"] * (4 * m - ahead)
 
 
-def test_what_is_in_flight():
+def test_s1_what_is_in_flight():
     for p, m in SIZES:
         positions = range(p)
         expected = {
@@ -89,7 +89,7 @@ def torch_order(positions, microbatches, chunks):
 
 
 @pytest.mark.parametrize(("style", "chunks"), [("eager", 1), ("interleaved", 2), ("interleaved", 3)])
-def test_order_is_that_of_torch(style, chunks):
+def test_s1_order_is_that_of_torch(style, chunks):
     compared = 0
     for p, m in SIZES:
         if m % max(1, m // p):

@@ -15,7 +15,7 @@ from wirewise.cli.requests import Conditions
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacementPlan, Plan
-from wirewise.trace import GradientTrace, OperatorGraph, TaskSet, Trace, job_file, read_job
+from wirewise.trace import GradientTrace, OperatorGraph, StageTrace, TaskSet, Trace, job_file, read_job
 
 if TYPE_CHECKING:
     from wirewise.cost import Links
@@ -31,6 +31,7 @@ _GRAINS: dict[str, tuple[type, ...]] = {
     "collective": (),
     "fusion": (Trace, GradientTrace, OperatorGraph),
     "placement": (TaskSet,),
+    "stages": (StageTrace,),
 }
 """Kinds of jobs of each family, none where plans are predicted without one; other families' lowerings tell."""
 
@@ -43,6 +44,7 @@ _TAKEN: dict[str | type, tuple[str, ...]] = {
     GradientTrace: _UNIFORM,
     OperatorGraph: _UNIFORM,
     TaskSet: ("on",),
+    StageTrace: ("on",),
 }
 """Options by the job, or by the family where there is none."""
 

@@ -16,6 +16,7 @@ from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
 from wirewise.plans.fusion import FusionPlan
 from wirewise.plans.placement import PlacementPlan
+from wirewise.plans.stages import StagePlan
 
 __all__ = ["PLANS", "load", "loads", "save"]
 
@@ -25,6 +26,7 @@ PLANS: dict[str, type[Plan]] = {
     "collective": CollectivePlan,
     "fusion": FusionPlan,
     "placement": PlacementPlan,
+    "stages": StagePlan,
 }
 """Plan families by tag."""
 

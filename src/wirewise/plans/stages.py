@@ -73,6 +73,11 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     """Simulated seconds of an update; 0: not simulated. Without flushes, of one among many."""
     predicted_bytes: tuple[int, ...] = ()
     """Most memory that a rank of each position needs, [positions]; none: not known."""
+    pass_s: tuple[tuple[float, float, float], ...] = ()
+    """Seconds of a forward pass, a whole backward pass, and of it for gradients of weights, that the planner counted
+    with, [stages]; none: not known."""
+    message_s: tuple[float, ...] = ()
+    """Seconds of a message over each of `all_edges` that has the links for itself; none: not known."""
     notes: tuple[str, ...] = ()
     """What the planner has to say, such as why more stages are not better."""
 
@@ -226,12 +231,16 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
             )
         if not isfinite(self.predicted_s) or self.predicted_s < 0:
             yield f"predicted_s is {self.predicted_s} - at `$.predicted_s`; expected finite seconds of at least 0"
-        known = self.predicted_bytes
-        if known and (len(known) != self.positions or min(known) < 0):
-            yield (
-                f"predicted_bytes are {list(known)} - at `$.predicted_bytes`; expected a figure of at least 0 for each "
-                f"of {self.positions} positions"
-            )
+        lengths = {
+            "predicted_bytes": self.positions,
+            "pass_s": len(self.stages),
+            "message_s": len(self.all_edges),
+        }
+        for name, length in lengths.items():
+            found = getattr(self, name)
+            figures = list(itertools.chain(*found) if name == "pass_s" else found)
+            if found and (len(found) != length or not all(isfinite(one) and one >= 0 for one in figures)):
+                yield f"{name} is {list(found)} - at `$.{name}`; expected {length} entries, finite and at least 0"
 
     def _rank_faults(self) -> Iterator[str]:
         shapes = [[len(own) for own in replicas] for replicas in self.ranks]

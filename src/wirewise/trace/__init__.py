@@ -1,4 +1,4 @@
-"""The grains of a job: traces of all ranks and their dataflow, gradients, operators, tasks of mini-batch training."""
+"""The grains of a job: traces of all ranks and their dataflow, gradients, operators, stages, tasks of mini-batches."""
 
 from wirewise.trace.align import align, violations
 from wirewise.trace.clocks import ClockQuality, clock_quality
@@ -11,6 +11,7 @@ from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
 from wirewise.trace.operators import CATEGORIES, Layout, Operator, OperatorGraph, read_operator_graph
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.sources import load, open_trace
+from wirewise.trace.stages import StageModule, StageTrace, read_stage_trace, write_stage_trace
 from wirewise.trace.tasks import ROUTES, Flow, Task, TaskSet, read_tasks, write_tasks
 from wirewise.trace.whole import whole
 
@@ -41,6 +42,8 @@ __all__ = [
     "Probe",
     "RankTrace",
     "RankWriter",
+    "StageModule",
+    "StageTrace",
     "Task",
     "TaskSet",
     "Trace",
@@ -58,9 +61,11 @@ __all__ = [
     "read_job",
     "read_operator_graph",
     "read_rank",
+    "read_stage_trace",
     "read_tasks",
     "violations",
     "whole",
+    "write_stage_trace",
     "write_tasks",
     "write_trace",
 ]

@@ -12,6 +12,7 @@ from wirewise.sim.lowering.cache import lower_cache
 from wirewise.sim.lowering.collective import lower_collective
 from wirewise.sim.lowering.fusion import lower_fusion
 from wirewise.sim.lowering.placement import lower_placement
+from wirewise.sim.lowering.stages import lower_stages
 from wirewise.sim.prediction import Prediction
 
 __all__ = ["LOWERINGS"]
@@ -22,5 +23,6 @@ LOWERINGS: dict[str, Callable[..., Prediction]] = {
     "collective": lower_collective,
     "fusion": lower_fusion,
     "placement": lower_placement,
+    "stages": lower_stages,
 }
 """Lowerings by family: `(plan, job, links, *, measured conditions)` to a prediction."""

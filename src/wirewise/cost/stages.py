@@ -1,0 +1,133 @@
+"""What stages of a pipeline cost for one microbatch: seconds of their passes, bytes that they keep and hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError
+from wirewise.trace.stages import StageTrace
+
+__all__ = ["StageCosts"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCosts:
+    """Costs of S stages, each on one rank or on the width that was asked for."""
+
+    forward_s: Vector
+    """Seconds of a forward pass, [S]."""
+    backward_s: Vector
+    """Seconds of a whole backward pass, without what is computed again, [S]."""
+    weight_s: Vector
+    """Seconds of a backward pass that only gradients of weights need, [S]."""
+    optimizer_s: Vector
+    """Seconds to update the parameters, [S]."""
+    edge_bytes: dict[tuple[int, int], float]
+    """Bytes of the activations from one stage to another, by both stages; gradients back have as many."""
+    input_bytes: Vector
+    """Bytes of the input, [S]."""
+    saved_bytes: Vector
+    """Bytes that are kept from the forward to the backward pass, [S]."""
+    parameter_bytes: Vector
+    """Bytes of the parameters, [S]."""
+    state_factor: float
+    """Bytes for each byte of parameters beside the weights."""
+
+    @classmethod
+    def of(
+        cls,
+        trace: StageTrace,
+        stages: Sequence[Sequence[str]],
+        microbatch_size: int = 1,
+        widths: Sequence[int] | None = None,
+    ) -> StageCosts:
+        """Costs of the modules of each stage.
+
+        A tensor that several modules of a later stage take travels there once.
+
+        Args:
+            trace: Measured modules.
+            stages: Names of the modules of each stage; together all modules of the trace.
+            microbatch_size: Samples of a microbatch.
+            widths: Ranks that share each stage's tensors; none: 1.
+
+        Raises:
+            InputError: Other modules than the trace has, a stage that takes what a later one computes, or a width of
+                which the trace does not say how fast it is.
+        """
+        of = _stage_of(trace, stages)
+        count, b = len(stages), float(microbatch_size)
+        width = np.ones(count) if widths is None else np.array(widths, dtype=np.float64)
+        speedup = np.array([_speedup(trace, int(w)) for w in width])
+        times = np.array([trace.times(number, microbatch_size) for number in range(len(trace.modules))])
+        forward, backward, weight = (_summed(times[:, i], of, count) / speedup for i in range(3))
+        per_module = {
+            name: np.array([getattr(module, name) for module in trace.modules])
+            for name in ("optimizer_s", "saved_bytes", "parameter_bytes")
+        }
+        into: dict[tuple[int, int], None] = {}
+        for source, target in trace.flows:
+            if of[source] > of[target]:
+                raise InputError(
+                    f"module {trace.modules[target].name!r} of stage {of[target]} takes the output of "
+                    f"{trace.modules[source].name!r}, which a later stage {of[source]} computes; move one of them"
+                )
+            if of[source] < of[target]:
+                into[source, int(of[target])] = None
+        edges: dict[tuple[int, int], float] = {}
+        inputs = np.zeros(count)
+        inputs[of[0]] = trace.input_bytes * b
+        for source, stage in into:
+            size = trace.modules[source].output_bytes * b
+            inputs[stage] += size
+            pair = (int(of[source]), stage)
+            edges[pair] = edges.get(pair, 0.0) + size
+        return cls(
+            forward_s=forward,
+            backward_s=backward,
+            weight_s=weight,
+            optimizer_s=_summed(per_module["optimizer_s"], of, count) / width,
+            edge_bytes=dict(sorted(edges.items())),
+            input_bytes=inputs / width,
+            saved_bytes=_summed(per_module["saved_bytes"], of, count) * b / width,
+            parameter_bytes=_summed(per_module["parameter_bytes"], of, count) / width,
+            state_factor=trace.state_factor,
+        )
+
+
+def _stage_of(trace: StageTrace, stages: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    found = np.full(len(trace.modules), -1, np.int64)
+    for stage, names in enumerate(stages):
+        for name in names:
+            if name not in trace.numbers:
+                raise InputError(
+                    f"stage {stage} has module {name!r}, which the job has not; make the plan again"
+                )
+            found[trace.numbers[name]] = stage
+    if (missing := np.flatnonzero(found < 0)).size:
+        raise InputError(
+            f"no stage has module {trace.modules[missing[0]].name!r} of the job; make the plan again"
+        )
+    return found
+
+
+def _speedup(trace: StageTrace, width: int) -> float:
+    if width == 1:
+        return 1.0
+    if width not in trace.width_speedup:
+        known = ", ".join(map(str, sorted({1, *trace.width_speedup})))
+        raise InputError(
+            f"a stage has {width} ranks a replica, and the job does not say how fast these compute it together "
+            f"(`$.width_speedup`); known are: {known}"
+        )
+    return trace.width_speedup[width]
+
+
+def _summed(values: Vector, of: NDArray[np.int64], count: int) -> Vector:
+    return np.bincount(of, values, count).astype(np.float64)

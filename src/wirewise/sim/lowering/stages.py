@@ -1,0 +1,81 @@
+"""An update of a pipeline's weights: passes of all microbatches, messages, exchanges of gradients, optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wirewise.cost.links import Links
+from wirewise.cost.stages import StageCosts
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.stages import StagePlan
+from wirewise.sim.lowering.kinds import expect, same_ranks
+from wirewise.sim.pipelines import EdgeSeconds, PipelineRun, steady_update
+from wirewise.sim.prediction import Prediction, prediction_of
+from wirewise.sim.timeline import Span, Timeline
+from wirewise.trace.stages import StageTrace
+
+__all__ = ["costs_of_plan", "lower_stages", "pipeline_timeline"]
+
+
+def lower_stages(
+    plan: StagePlan,
+    job: Any,
+    links: Any,
+    *,
+    shared_nics: bool = True,
+    edge_s: EdgeSeconds | None = None,
+) -> Prediction:
+    """Simulate an update; of a plan without flushes, one among many. See `predict`.
+
+    Args:
+        plan: The plan.
+        job: A `StageTrace`.
+        links: Links between its ranks.
+        shared_nics: Whether messages share the interfaces of hosts; otherwise each has its link for itself.
+        edge_s: Seconds of a message between two stages, `(sending stage, receiving stage, bytes)`; none: what links
+            say.
+    """
+    trace, links = expect("job", job, StageTrace, plan), expect("links", links, Links, plan)
+    same_ranks(plan, links.world_size, "the links have")
+    costs = costs_of_plan(plan, trace)
+    run, begin_s, end_s = steady_update(plan, costs, links, shared_nics=shared_nics, edge_s=edge_s)
+    return prediction_of(plan, "update", pipeline_timeline(run, begin_s, end_s), end_s - begin_s)
+
+
+def costs_of_plan(plan: StagePlan, trace: StageTrace) -> StageCosts:
+    """Costs of a plan's stages.
+
+    Raises:
+        PlanError: The plan was made for other modules, or for other edges between them.
+    """
+    widths = [len(plan.ranks[stage.position][0]) for stage in plan.stages]
+    try:
+        costs = StageCosts.of(trace, [stage.modules for stage in plan.stages], plan.microbatch_size, widths)
+    except InputError as cause:
+        place = "`$.ranks`" if "width_speedup" in str(cause) else "`$.stages`"
+        raise PlanError(f"plan {plan.planner!r} - at {place} - does not fit the job: {cause}") from cause
+    if set(costs.edge_bytes) != set(plan.all_edges):
+        both = sorted(set(costs.edge_bytes) ^ set(plan.all_edges))
+        raise PlanError(
+            f"plan {plan.planner!r} and the job differ in the edge {both[0][0]} -> {both[0][1]} - at `$.edges`; name "
+            "the stages between which the job's modules hand on activations"
+        )
+    return costs
+
+
+def pipeline_timeline(run: PipelineRun, begin_s: float, end_s: float) -> Timeline:
+    """Spans of all ranks between two times, which becomes 0 and the end; a message is one of those who send it."""
+    plan, spans = run.plan, []
+    for number, op in enumerate(run.ops):
+        start = max(float(run.start_s[number]), begin_s) - begin_s
+        end = min(float(run.end_s[number]), end_s) - begin_s
+        if end <= start:
+            continue
+        replicas = range(plan.replicas) if op.replica < 0 else (op.replica,)
+        spans += [
+            Span(rank=rank, phase=op.phase, exchange=op.label, start_s=start, end_s=end)
+            for replica in replicas
+            for rank in plan.ranks[op.position][replica]
+        ]
+    spans.sort(key=lambda span: (span.rank, span.start_s, span.end_s))
+    return Timeline(spans=tuple(spans), world_size=plan.world_size)

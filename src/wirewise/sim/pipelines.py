@@ -1,0 +1,446 @@
+"""Timetables of pipelines on the event engine: when each pass, message and exchange runs, and how long an update takes.
+
+A position works its actions off in their order. The output of a pass leaves at once; between two positions and in one
+direction messages travel one after the other, gradients before activations. Interfaces of hosts are shared fairly by
+all messages and exchanges that use them at a time, or by none if links are taken to be independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.cost.links import Links
+from wirewise.cost.stages import StageCosts
+from wirewise.errors import InputError
+from wirewise.plans.stages import StagePlan
+from wirewise.plans.timetables import StagePass
+from wirewise.sim.engine import Ops, run
+from wirewise.sim.sharing import Uses
+
+__all__ = ["EdgeSeconds", "PipelineOp", "PipelineRun", "simulate_pipeline", "steady_update"]
+
+Vector = NDArray[np.float64]
+
+EdgeSeconds = Callable[[int, int, float], float]
+"""Seconds of a message: `(sending stage, receiving stage, bytes)`, such as those that a reshard plan predicts."""
+
+_GRADIENT, _ACTIVATION, _EXCHANGE = 0, 1, 2
+"""Priorities: what waits for a link goes in this order."""
+_LEAST_UPDATES, _MOST_UPDATES = 5, 20
+"""Updates without a flush that are simulated before their length settles, and at most."""
+_SETTLED = 1e-9
+
+
+class PipelineOp(NamedTuple):
+    """A pass, a message, an exchange of gradients or an update of parameters."""
+
+    phase: str
+    """"forward", "backward", "weight gradient", "message", "communication" or "optimizer"."""
+    replica: int
+    """Pipeline that it belongs to; -1: all of them."""
+    position: int
+    """Position that computes or sends."""
+    target: int
+    """Position that gets a message; -1: it is none."""
+    update: int
+    stage: int
+    """Stage that computes or sends; -1: all of the position."""
+    microbatch: int
+    """Microbatch of the update; -1: none."""
+
+    @property
+    def label(self) -> str:
+        """What it is about, in words."""
+        if self.phase == "communication":
+            return f"gradients of position {self.position}, update {self.update}"
+        if self.phase == "optimizer":
+            return f"update {self.update}"
+        to = f" to position {self.target}" if self.target >= 0 else ""
+        return f"microbatch {self.microbatch} of stage {self.stage}{to}"
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """When everything runs; seconds from the first pass."""
+
+    plan: StagePlan
+    ops: list[PipelineOp]
+    start_s: Vector
+    """Start of each op, [n]."""
+    end_s: Vector
+    """End of each op, [n]."""
+
+    def done_s(self, update: int) -> float:
+        """When the last position is done with an update; exchanges that hide behind passes do not count."""
+        own = [
+            number
+            for number, op in enumerate(self.ops)
+            if op.update == update and op.target < 0 and (op.microbatch >= 0 or self.plan.exchange == "end")
+        ]
+        return float(self.end_s[own].max(initial=0.0))
+
+
+class _Transfer(NamedTuple):
+    """What messages of one kind need, all alike."""
+
+    duration_s: float
+    """Before bytes flow."""
+    work: float
+    """Bytes of the largest flow; 0: its time is `duration_s`."""
+    interface: tuple[int, ...]
+    weight: tuple[float, ...]
+
+
+@dataclass
+class _Draft:
+    """Ops and what they wait for, before they are arrays."""
+
+    ops: list[PipelineOp] = field(default_factory=list)
+    duration: list[float] = field(default_factory=list)
+    priority: list[int] = field(default_factory=list)
+    resource: list[int] = field(default_factory=list)
+    transfer: list[_Transfer | None] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+    resources: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def add(self, op: PipelineOp, seconds: float) -> int:
+        self.ops.append(op)
+        self.duration.append(seconds)
+        self.priority.append(0)
+        self.resource.append(-1)
+        self.transfer.append(None)
+        return len(self.ops) - 1
+
+    def send(self, op: PipelineOp, what: _Transfer, priority: int, link: tuple[int, ...]) -> int:
+        number = self.add(op, what.duration_s)
+        self.priority[number], self.transfer[number] = priority, what
+        self.resource[number] = self.resources.setdefault(link, len(self.resources))
+        return number
+
+    def follows(self, after: int, before: int | None) -> None:
+        if before is not None:
+            self.before.append(before)
+            self.after.append(after)
+
+    def arrays(self, capacity: Vector) -> tuple[Ops, Uses]:
+        n, before = len(self.ops), np.array(self.before, np.int64)
+        order = np.argsort(before, kind="stable")
+        none = _Transfer(0.0, 0.0, (), ())
+        transfers = [one or none for one in self.transfer]
+        used = np.array([len(one.interface) for one in transfers], np.int64)
+        ops = Ops(
+            duration=np.array(self.duration),
+            gap=np.zeros(n),
+            release=np.zeros(n),
+            work=np.array([one.work for one in transfers]),
+            resource=np.array(self.resource, np.int64),
+            priority=np.array(self.priority, np.int64),
+            indptr=_starts(np.bincount(before, minlength=n)),
+            successors=np.array(self.after, np.int64)[order],
+            slots=np.ones(len(self.resources), np.int64),
+        )
+        uses = Uses(
+            _starts(used),
+            np.array([i for one in transfers for i in one.interface], np.int64),
+            np.array([w for one in transfers for w in one.weight], np.float64),
+            np.repeat(np.arange(n), used),
+            capacity,
+        )
+        return ops, uses
+
+
+def simulate_pipeline(
+    plan: StagePlan,
+    costs: StageCosts,
+    links: Links,
+    *,
+    updates: int = 1,
+    shared_nics: bool = True,
+    edge_s: EdgeSeconds | None = None,
+) -> PipelineRun:
+    """Run a plan's timetable.
+
+    Args:
+        plan: The plan; it should pass `check_itself`.
+        costs: Costs of its stages, for its size of microbatches.
+        links: Links between its ranks.
+        updates: Updates that follow each other; the first fills the pipeline, the last drains it.
+        shared_nics: Whether messages share the interfaces of hosts; otherwise each has its link for itself.
+        edge_s: Seconds of messages between two stages; none: what links say. Such messages share nothing.
+
+    Raises:
+        InputError: No path between two ranks that have to talk.
+    """
+    wires, draft = _Wires(links, shared_nics), _Draft()
+    passes: dict[tuple[int, StagePass], int] = {}
+    backward: dict[tuple[int, int], list[int]] = {}
+    rows = {
+        (replica, position): _row(draft, plan, costs, replica, position, updates, passes, backward)
+        for replica in range(plan.replicas)
+        for position in range(plan.positions)
+    }
+    _messages(draft, plan, costs, wires, passes, edge_s)
+    exchanges = _exchanges(draft, plan, costs, wires, backward)
+    for (replica, position), row in rows.items():
+        _chain(draft, plan, costs, replica, position, row, exchanges, backward)
+    ops, uses = draft.arrays(wires.capacity)
+    found = run(ops, uses)
+    return PipelineRun(plan, draft.ops, found.start, found.end)
+
+
+def steady_update(
+    plan: StagePlan, costs: StageCosts, links: Links, **conditions: bool | EdgeSeconds | None
+) -> tuple[PipelineRun, float, float]:
+    """A run, and when an update of it begins and ends that stands for all.
+
+    With a flush between updates this is a whole one by itself. Without, it is one among others, once they all take as
+    long; where they never do, the one that is nearest to their mean.
+
+    Args:
+        plan: The plan.
+        costs: Costs of its stages.
+        links: Links between its ranks.
+        conditions: What `simulate_pipeline` is told besides.
+    """
+    if plan.weight_versions == 1:
+        found = simulate_pipeline(plan, costs, links, **conditions)  # type: ignore[arg-type]
+        return found, 0.0, float(found.end_s.max(initial=0.0))
+    for updates in (_LEAST_UPDATES, _MOST_UPDATES):
+        found = simulate_pipeline(plan, costs, links, updates=updates, **conditions)  # type: ignore[arg-type]
+        ends = np.array([found.done_s(update) for update in range(updates - 1)])
+        lengths = np.diff(ends)[updates // 3 :]
+        if np.ptp(lengths) <= _SETTLED * lengths.mean():
+            break
+    nearest = len(ends) - len(lengths) + int(np.argmin(np.abs(lengths - lengths.mean())))
+    return found, float(ends[nearest - 1]), float(ends[nearest])
+
+
+def _row(
+    draft: _Draft,
+    plan: StagePlan,
+    costs: StageCosts,
+    replica: int,
+    position: int,
+    updates: int,
+    passes: dict[tuple[int, StagePass], int],
+    backward: dict[tuple[int, int], list[int]],
+) -> list[int]:
+    """Add the passes of a position; the numbers of their ops in order."""
+    row, last = [], dict[int, int]()
+    for step in plan.steps(position, updates):
+        phase = {"F": "forward", "W": "weight gradient"}.get(step.kind, "backward")
+        op = PipelineOp(phase, replica, position, -1, step.update, step.stage, step.microbatch)
+        number = draft.add(op, _seconds(step, plan, costs))
+        passes[replica, step] = number
+        row.append(number)
+        if step.kind != "F":
+            last[step.update] = number
+    for update, number in last.items():
+        backward.setdefault((position, update), []).append(number)
+    return row
+
+
+def _seconds(step: StagePass, plan: StagePlan, costs: StageCosts) -> float:
+    stage = step.stage
+    if step.kind == "F":
+        return float(costs.forward_s[stage])
+    if step.kind == "W":
+        return float(costs.weight_s[stage])
+    again = costs.forward_s[stage] if plan.stages[stage].recompute else 0.0
+    less = costs.weight_s[stage] if step.kind == "I" else 0.0
+    return float(costs.backward_s[stage] - less + again)
+
+
+def _messages(
+    draft: _Draft,
+    plan: StagePlan,
+    costs: StageCosts,
+    wires: _Wires,
+    passes: dict[tuple[int, StagePass], int],
+    edge_s: EdgeSeconds | None,
+) -> None:
+    """Add what travels between stages, and let passes wait for it."""
+    at = [stage.position for stage in plan.stages]
+    known: dict[tuple[int, int, int], _Transfer] = {}
+    for (replica, step), number in list(passes.items()):
+        if step.kind == "W":
+            continue
+        forward = step.kind == "F"
+        for edge in plan.all_edges:
+            if edge[0 if forward else 1] != step.stage:
+                continue
+            to = edge[1 if forward else 0]
+            wanted = [step] if forward else [step._replace(kind="B"), step._replace(kind="I")]
+            found = (passes.get((replica, one._replace(stage=to))) for one in wanted)
+            consumer = next(one for one in found if one is not None)
+            if at[to] == at[step.stage]:
+                draft.follows(consumer, number)
+                continue
+            size = costs.edge_bytes.get(edge, 0.0)
+            key = (replica, step.stage, to)
+            if key not in known:
+                if edge_s is not None:
+                    known[key] = _Transfer(edge_s(step.stage, to, size), 0.0, (), ())
+                else:
+                    known[key] = wires.between(
+                        plan.ranks[at[step.stage]][replica], plan.ranks[at[to]][replica], size
+                    )
+            op = PipelineOp(
+                "message", replica, at[step.stage], at[to], step.update, step.stage, step.microbatch
+            )
+            link = (replica, at[step.stage], at[to])
+            message = draft.send(op, known[key], _ACTIVATION if forward else _GRADIENT, link)
+            draft.follows(message, number)
+            draft.follows(consumer, message)
+
+
+def _exchanges(
+    draft: _Draft,
+    plan: StagePlan,
+    costs: StageCosts,
+    wires: _Wires,
+    backward: dict[tuple[int, int], list[int]],
+) -> dict[tuple[int, int], int]:
+    """Add the exchanges of gradients between replicas; their ops by position and update."""
+    found: dict[tuple[int, int], int] = {}
+    if plan.replicas == 1:
+        return found
+    for (position, update), last in backward.items():
+        size = sum(
+            costs.parameter_bytes[number]
+            for number, stage in enumerate(plan.stages)
+            if stage.position == position
+        )
+        op = PipelineOp("communication", -1, position, -1, update, -1, -1)
+        what = wires.all_reduce(plan.ranks[position], float(size))
+        number = draft.send(op, what, _EXCHANGE, (-1, position))
+        for one in last:
+            draft.follows(number, one)
+        found[position, update] = number
+    return found
+
+
+def _chain(
+    draft: _Draft,
+    plan: StagePlan,
+    costs: StageCosts,
+    replica: int,
+    position: int,
+    row: Sequence[int],
+    exchanges: dict[tuple[int, int], int],
+    backward: dict[tuple[int, int], list[int]],
+) -> None:
+    """Let the passes of a position follow each other, with the updates of its parameters among them."""
+    seconds = float(
+        sum(costs.optimizer_s[n] for n, stage in enumerate(plan.stages) if stage.position == position)
+    )
+    waiting: list[int] = []
+    before: int | None = None
+
+    def update_parameters() -> None:
+        nonlocal before
+        update = waiting.pop(0)
+        exchange = exchanges.get((position, update))
+        number = draft.add(PipelineOp("optimizer", replica, position, -1, update, -1, -1), seconds)
+        draft.follows(number, before)
+        draft.follows(number, exchange)
+        before = number
+
+    for number in row:
+        # With two versions, passes of update u take the weights that update u - 2 left.
+        while waiting and draft.ops[number].update >= waiting[0] + 2 and draft.ops[number].phase == "forward":
+            update_parameters()
+        draft.follows(number, before)
+        before = number
+        update = draft.ops[number].update
+        if number in backward[position, update]:
+            waiting.append(update)
+            if plan.exchange == "end":
+                update_parameters()
+    while waiting:
+        update_parameters()
+
+
+class _Wires:
+    """What messages between ranks need of interfaces."""
+
+    def __init__(self, links: Links, shared: bool) -> None:
+        self._links, self._shared = links, shared
+        hosts = links.hosts
+        self._capacity = [
+            *links.bandwidth_out_bytes_per_s,
+            *links.bandwidth_in_bytes_per_s,
+            *links.intra_bytes_per_s,
+        ]
+        self._hosts = hosts
+        self._pairs: dict[tuple[int, int], int] = {}
+
+    @property
+    def capacity(self) -> Vector:
+        """Bytes a second of all interfaces; those without a limit are never used."""
+        found = np.array(self._capacity, np.float64)
+        return np.where(np.isfinite(found), found, 1.0)
+
+    def between(self, senders: Sequence[int], receivers: Sequence[int], size_bytes: float) -> _Transfer:
+        """A tensor in equal shares, from the ranks of one stage to those of another."""
+        count = max(len(senders), len(receivers))
+        pairs = [
+            (senders[k * len(senders) // count], receivers[k * len(receivers) // count]) for k in range(count)
+        ]
+        return self._transfer(pairs, size_bytes / count, 1)
+
+    def all_reduce(self, replicas: Sequence[Sequence[int]], size_bytes: float) -> _Transfer:
+        """A ring over replicas for each rank of a stage's width."""
+        count = len(replicas)
+        pairs = [
+            (replicas[r][lane], replicas[(r + 1) % count][lane])
+            for lane in range(len(replicas[0]))
+            for r in range(count)
+        ]
+        rounds = 2 * (count - 1)
+        burden = self._links.burden.get("all_reduce", 1.0)
+        return self._transfer(pairs, rounds * size_bytes / count * burden, rounds)
+
+    def _transfer(self, pairs: Sequence[tuple[int, int]], size_bytes: float, rounds: int) -> _Transfer:
+        costs = self._links.pairs
+        latency = np.array([costs.latency_s[pair] for pair in pairs])
+        slope = np.array([costs.s_per_byte[pair] for pair in pairs])
+        if not np.isfinite(slope).all():
+            a, b = pairs[int(np.argmax(~np.isfinite(slope)))]
+            raise InputError(f"no path leads from rank {a} to rank {b} past no other; add a link")
+        if not self._shared or size_bytes <= 0:
+            return _Transfer(float((rounds * latency + size_bytes * slope).max()), 0.0, (), ())
+        load: dict[int, float] = {}
+        for pair, s_per_byte in zip(pairs, slope, strict=True):
+            for interface in self._interfaces(pair, float(s_per_byte)):
+                load[interface] = load.get(interface, 0.0) + size_bytes
+        limited = {i: size for i, size in load.items() if np.isfinite(self._capacity[i])}
+        return _Transfer(
+            float(rounds * latency.max()),
+            size_bytes if limited else 0.0,
+            tuple(limited),
+            tuple(size / size_bytes for size in limited.values()),
+        )
+
+    def _interfaces(self, pair: tuple[int, int], s_per_byte: float) -> list[int]:
+        """Interfaces on the way of a pair, one of its own where it is slower than those of its hosts."""
+        source, target = (int(self._links.host_of_rank[rank]) for rank in pair)
+        hosts = self._hosts
+        found = [2 * hosts + source] if source == target else [source, hosts + target]
+        fastest = min(self._capacity[i] for i in found)
+        if s_per_byte * fastest > 1.0 + 1e-9:
+            if pair not in self._pairs:
+                self._pairs[pair] = len(self._capacity)
+                self._capacity.append(1.0 / s_per_byte)
+            found.append(self._pairs[pair])
+        return found
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

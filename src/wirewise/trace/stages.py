@@ -1,0 +1,194 @@
+"""Stage traces: what each module of a model computes, keeps and hands on for one microbatch, to cut it into stages."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from wirewise.decoding import decode_json
+from wirewise.errors import InputError
+from wirewise.files import atomic_file
+
+__all__ = ["ModuleTimes", "StageModule", "StageTrace", "read_stage_trace", "write_stage_trace"]
+
+
+class StageModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A module of the list that is cut; seconds of a microbatch by its size, bytes of activations a sample."""
+
+    name: str
+    """Name of the module, unique in the list."""
+    forward_s: tuple[float, ...]
+    """Seconds of the forward pass for each microbatch size of the trace, [sizes]."""
+    backward_s: tuple[float, ...]
+    """Seconds of the whole backward pass, [sizes]."""
+    weight_gradient_s: tuple[float, ...] = ()
+    """Seconds of the backward pass that only gradients of weights need, [sizes]; none: half of it."""
+    output_bytes: float = 0.0
+    """Bytes a sample of the output; its gradient has as many."""
+    saved_bytes: float = 0.0
+    """Bytes a sample that are kept from the forward to the backward pass, the input among them."""
+    parameter_bytes: float = 0.0
+    """Bytes of the parameters, and of their gradients."""
+    optimizer_s: float = 0.0
+    """Seconds to update the parameters."""
+
+
+class ModuleTimes(NamedTuple):
+    """Seconds of a module for one microbatch."""
+
+    forward_s: float
+    backward_s: float
+    weight_gradient_s: float
+    """Seconds of the backward pass that only gradients of weights need."""
+
+
+class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A model as a list of modules, measured on one rank.
+
+    Raises:
+        InputError: A value that cannot be used; the message names the place.
+    """
+
+    modules: tuple[StageModule, ...]
+    """Modules in the order of the forward pass."""
+    sizes: tuple[int, ...] = (1,)
+    """Samples of the microbatches that were measured, ascending."""
+    edges: tuple[tuple[str, str], ...] = ()
+    """Names of modules: one, and another that takes its output; none: each module feeds the next alone."""
+    input_bytes: float = 0.0
+    """Bytes a sample of the first module's input."""
+    state_factor: float = 3.0
+    """Bytes for each byte of parameters beside the weights: gradients and two moments of Adam."""
+    width_speedup: dict[int, float] = {}
+    """Factor by which so many ranks together compute a stage faster than one, their own messages included."""
+    model: str = ""
+    """Name of the model."""
+    device: str = ""
+    """Device on which it was measured."""
+
+    def __post_init__(self) -> None:
+        for fault in itertools.chain(self._faults(), self._module_faults(), self._edge_faults()):
+            raise InputError(fault)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Number of each module, by name."""
+        return {module.name: number for number, module in enumerate(self.modules)}
+
+    @cached_property
+    def flows(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of modules: one, and another that takes its output; those of a chain spelt out."""
+        if self.edges:
+            return tuple((self.numbers[source], self.numbers[target]) for source, target in self.edges)
+        return tuple(itertools.pairwise(range(len(self.modules))))
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each module feeds the next alone."""
+        return set(self.flows) == set(itertools.pairwise(range(len(self.modules))))
+
+    def times(self, number: int, microbatch_size: int) -> ModuleTimes:
+        """Seconds of a module for a microbatch.
+
+        Between two measured sizes, and beyond the smallest and largest, seconds lie on the line through the nearest
+        two; with one measured size they are proportional to samples.
+
+        Args:
+            number: Number of the module.
+            microbatch_size: Samples of the microbatch.
+        """
+        module = self.modules[number]
+        weight = module.weight_gradient_s or tuple(0.5 * seconds for seconds in module.backward_s)
+        return ModuleTimes(
+            *(self._at(seconds, microbatch_size) for seconds in (module.forward_s, module.backward_s, weight))
+        )
+
+    def _at(self, seconds: tuple[float, ...], samples: int) -> float:
+        if samples in self.sizes:
+            return seconds[self.sizes.index(samples)]
+        if len(self.sizes) == 1:
+            return seconds[0] * samples / self.sizes[0]
+        above = next((i for i, size in enumerate(self.sizes) if size > samples), len(self.sizes) - 1)
+        right = max(above, 1)
+        low, high = self.sizes[right - 1], self.sizes[right]
+        slope = (seconds[right] - seconds[right - 1]) / (high - low)
+        return max(seconds[right - 1] + slope * (samples - low), 0.0)
+
+    def _faults(self) -> Iterator[str]:
+        if not self.modules:
+            yield "there are no modules - at `$.modules`; expected at least one"
+        rising = all(low < high for low, high in itertools.pairwise(self.sizes))
+        if not self.sizes or self.sizes[0] < 1 or not rising:
+            yield f"sizes are {list(self.sizes)} - at `$.sizes`; expected rising numbers of samples of at least 1"
+        for name in ("input_bytes", "state_factor"):
+            yield from _amount(f"{name} - at `$.{name}`", getattr(self, name))
+        for width, factor in self.width_speedup.items():
+            if width < 1 or not 0 < factor < float("inf"):
+                yield (
+                    f"{width} ranks compute {factor} times as fast - at `$.width_speedup`; expected at least 1 rank "
+                    "and a finite factor above 0"
+                )
+
+    def _module_faults(self) -> Iterator[str]:
+        seen: set[str] = set()
+        for number, module in enumerate(self.modules):
+            where = f"module {module.name!r} - at `$.modules[{number}]`"
+            if not module.name or module.name in seen:
+                yield f"{where}: an empty name, or one that stands twice; expected each name once"
+            seen.add(module.name)
+            for name in ("forward_s", "backward_s", "weight_gradient_s"):
+                seconds = getattr(module, name)
+                if len(seconds) != len(self.sizes) and (seconds or name != "weight_gradient_s"):
+                    yield f"{where}: {name} has {len(seconds)} figures; expected {len(self.sizes)}, one for each size"
+                for one in seconds:
+                    yield from _amount(f"{where}: {name}", one)
+            for weight, whole in zip(module.weight_gradient_s, module.backward_s, strict=False):
+                if weight > whole:
+                    yield f"{where}: weight_gradient_s is {weight}, more than the whole backward pass, {whole}"
+            for name in ("output_bytes", "saved_bytes", "parameter_bytes", "optimizer_s"):
+                yield from _amount(f"{where}: {name}", getattr(module, name))
+
+    def _edge_faults(self) -> Iterator[str]:
+        for number, (source, target) in enumerate(self.edges):
+            where = f"edge {source!r} -> {target!r} - at `$.edges[{number}]`"
+            unknown = [name for name in (source, target) if name not in self.numbers]
+            if unknown:
+                yield f"{where}: there is no module {unknown[0]!r}"
+            elif self.numbers[source] >= self.numbers[target]:
+                yield f"{where}: expected two modules in the order of the forward pass"
+        if len(set(self.edges)) != len(self.edges):
+            yield "an edge stands twice - at `$.edges`; expected each pair of modules once"
+
+
+def _amount(what: str, value: float) -> Iterator[str]:
+    if not isfinite(value) or value < 0:
+        yield f"{what} is {value}; expected a finite figure of at least 0"
+
+
+def read_stage_trace(path: str | os.PathLike[str]) -> StageTrace:
+    """Read a JSON file whose keys are the fields of `StageTrace` and `StageModule`.
+
+    Raises:
+        InputError: The file cannot be read, or holds something else; the message names the file and the place.
+    """
+    try:
+        return decode_json(Path(path).read_bytes(), StageTrace)
+    except (OSError, msgspec.MsgspecError, InputError) as cause:
+        raise InputError(f"cannot read modules from {os.fspath(path)}: {cause}; check the file") from cause
+
+
+def write_stage_trace(trace: StageTrace, path: str | os.PathLike[str]) -> None:
+    """Write what `read_stage_trace` reads, at once or not at all.
+
+    Raises:
+        InputError: The folder is missing, not writable or full.
+    """
+    with atomic_file(path) as file:
+        file.write(msgspec.json.encode(trace))
