@@ -24,6 +24,7 @@ import numpy as np
 
 from common import Page, arguments, scratch, verdict
 from random_tasks import random_tasks
+from wirewise.codec.row_formats import exact_format
 from wirewise.cost import Links
 from wirewise.graph import BlockModel, block_model, load, partition
 from wirewise.graph.sampling import seed_batches
@@ -65,8 +66,8 @@ LAB_LINKS = ("400mbit", "400mbit", "400mbit", "50mbit")
 LAB = lab_hosts(LAB_LINKS)
 SCHEDULERS = ("iter", "oes", "fifo")
 """Of the flows of plans that are carried out."""
-ROW_BYTES = 404
-"""100 float32 and an id."""
+ID_BYTES, REAL_ROW_BYTES = 4, 400
+"""Bytes of a row's number, and of a row of 100 real numbers."""
 
 
 def interfaces(kind, seed, hosts=4):
@@ -181,22 +182,25 @@ def events_row(page, preset):
 
 
 def sampled(name, hosts=4):
-    """A graph cut among hosts, its training nodes, batches of 64 seeds."""
+    """A graph cut among hosts, its training nodes, batches of 64 seeds; and the bytes of a row with its number."""
+    row_bytes = REAL_ROW_BYTES + ID_BYTES
     if name.startswith("debian"):
         graph = load("debian").undirected()
         owner = partition(graph, hosts, method=name.split(", ")[1]).astype(np.int64)
+        row_bytes = exact_format(graph.x)[1] + ID_BYTES
     else:
         graph = block_model(BlockModel(nodes=8000, classes=16, mean_degree=13.0, features=2))
         owner = graph.y.astype(np.int64) % hosts
     train = np.flatnonzero(graph.split == 0)
     train = np.random.default_rng(0).choice(train, len(train) // 4, replace=False)
-    return CacheProblem(
+    problem = CacheProblem(
         edges=graph.in_edges,
         owner=owner,
         train=tuple(np.sort(train[owner[train] == k]) for k in range(hosts)),
         batch_size=64,
         fanouts=(15, 10, 5),
     )
+    return problem, row_bytes
 
 
 def counted_rows(problem, k, epochs):
@@ -214,54 +218,57 @@ def graph_row(page, preset):
     page.add(
         "## Placed before anything ran\n\nFlows from the graph against rows counted over other sampled batches: "
         "`drawn` samples the first 8 batches, `expected` takes inclusion probabilities. A worker a part, 2 samplers of "
-        "32 seeds, fanouts 15, 10, 5, rows of 404 bytes, a model of 0.5 MB, room for 2 workers a host, 5 ms to sample "
+        "32 seeds, fanouts 15, 10, 5, a model of 0.5 MB, room for 2 workers a host, 5 ms to sample "
         "and 20 ms to train, three interfaces of 400 Mbit/s and one of 50. Mean error of flows from other parts' "
         "stores, and from the own part's. Milliseconds of an iteration, simulated with the counted flows, whichever "
-        "the placement was made from."
+        "the placement was made from. A row: its number and its features, of the Debian graph the columns of its ones, "
+        "of blocks 100 real numbers."
     )
     hosts = tuple(f"host{k}" for k in range(4))
     with page.table(
-        "graph", "flows", "error, others %", "error, own %", "colocated ms", "placed ms", "placed by counted ms",
-        "placed / by counted", "claimed",
+        "graph", "a row, bytes", "flows", "error, others %", "error, own %", "colocated ms", "placed ms",
+        "placed by counted ms", "placed / by counted", "claimed",
     ) as row:  # fmt: skip
         for name in preset["graphs"]:
-            problem = sampled(name)
+            problem, row_bytes = sampled(name)
             counted = np.array([counted_rows(problem, k, preset["epochs"]).mean(axis=0) for k in range(4)])
             known = PlacementProblem(
-                with_rows(tasks_of(problem, hosts, "expected"), counted), hosts, Links.of(LAB)
+                with_rows(tasks_of(problem, hosts, row_bytes, "expected"), counted, row_bytes),
+                hosts,
+                Links.of(LAB),
             )
             best = ms_of(known, plan(known, steps=600))
             together = ms_of(known, plan(known, method="colocated"))
             for volumes in VOLUMES:
-                job = tasks_of(problem, hosts, volumes)
-                error = 100 * np.abs(rows_of(job) / counted - 1)
+                job = tasks_of(problem, hosts, row_bytes, volumes)
+                error = 100 * np.abs(rows_of(job, row_bytes) / counted - 1)
                 own = np.eye(4, dtype=bool)
                 placed = ms_of(known, plan(PlacementProblem(job, hosts, Links.of(LAB)), steps=600))
                 row(
-                    name, volumes, f"{error[~own].mean():.1f}", f"{error[own].mean():.1f}",
+                    name, f"{row_bytes:.1f}", volumes, f"{error[~own].mean():.1f}", f"{error[own].mean():.1f}",
                     f"{together:.1f}", f"{placed:.1f}", f"{best:.1f}", f"{placed / best:.3f}",
                     verdict(placed / best, most=1.05),
                 )  # fmt: skip
 
 
-def tasks_of(problem, hosts, volumes):
+def tasks_of(problem, hosts, row_bytes, volumes):
     return from_graph(
-        problem, hosts, row_bytes=ROW_BYTES, model_bytes=5e5, samplers=2, sampler_s=0.005, worker_s=0.02,
+        problem, hosts, row_bytes=row_bytes, model_bytes=5e5, samplers=2, sampler_s=0.005, worker_s=0.02,
         volumes=volumes,
     )  # fmt: skip
 
 
-def rows_of(job):
+def rows_of(job, row_bytes):
     """Mean rows that the samplers of each worker get of each store, [workers, stores]."""
     found = np.zeros((4, 4))
     for flow in job.flows:
         if flow.source.startswith("store"):
             worker = int(flow.target.removeprefix("sampler").split(".")[0])
-            found[worker, int(flow.source[5:])] += np.mean(job.numbers(flow.size_bytes)) / ROW_BYTES / 2
+            found[worker, int(flow.source[5:])] += np.mean(job.numbers(flow.size_bytes)) / row_bytes / 2
     return found
 
 
-def with_rows(job, counted):
+def with_rows(job, counted, row_bytes):
     """The job with counted flows."""
     flows = []
     for flow in job.flows:
@@ -269,7 +276,7 @@ def with_rows(job, counted):
         if name.startswith("sampler"):
             rows = counted[int(name.removeprefix("sampler").split(".")[0])]
             part = rows[int(flow.source[5:])] if flow.source.startswith("store") else rows.sum()
-            flow = msgspec.structs.replace(flow, size_bytes=float(part * ROW_BYTES))
+            flow = msgspec.structs.replace(flow, size_bytes=float(part * row_bytes))
         flows.append(flow)
     return msgspec.structs.replace(job, flows=tuple(flows))
 

@@ -183,6 +183,10 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Epoch of the first mode over that of this one."""
     slept_s: float = 0.0
     """Seconds of an epoch that are slept, as an accelerator would compute: emulated."""
+    row_format: str = "dense"
+    """How fetched rows travel: dense, bits, ones (their columns), sparse, int8 or bfloat16."""
+    row_bytes: float = 0.0
+    """Bytes of a row in that format, mean of all nodes."""
     sampling_bytes: int = 0
     """Bytes of nodes and neighbours of all machines in an epoch, where the topology is partitioned."""
 

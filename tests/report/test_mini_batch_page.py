@@ -24,6 +24,7 @@ def record(epoch_s, **more):
         "stage_s": STAGES,
         "link_s": 4.0,
         "cpu_s": 0.5,
+        "row_bytes": 4000.0,
         "speedup": 5.0 / epoch_s,
     } | more
     return MiniBatchRecord(epoch_s=epoch_s, **settings)
@@ -80,9 +81,9 @@ def test_bytes_binding_and_policies_are_in_tables():
     page = mini_batch_html(BOTH)
     assert "<td>processors</td>" not in page and page.count("<td>link</td>") == 2
     assert re.search(r"<tr><td>base</td><td class=\"num\">5.00 s</td>.*?37,655.*?150 MB", page)
-    assert re.search(
-        r"<tr><td>base</td><td class=\"num\">120 MB</td><td class=\"num\">150 MB</td>.*?\+25", page
-    )
+    cells = ["4,000.0", "120 MB", "150 MB"]
+    found = "".join(rf"<td class=\"num\">{cell}</td>" for cell in cells)
+    assert re.search(rf"<tr><td>base</td><td>dense</td>{found}.*?\+25", page)
     assert '<td>degree</td><td class="num">75.0 %</td>' in page
     assert "base, rows: 0.400 s" in page
 

@@ -13,6 +13,7 @@ from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, print_table, write_json
 from wirewise.cli.plan_job import make_plan
 from wirewise.cli.sampling import Sampling, sampling_problem
+from wirewise.codec.row_formats import exact_format
 from wirewise.graph import GraphData, load
 from wirewise.planners import PLANNERS, planner
 from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
@@ -20,8 +21,6 @@ from wirewise.plans import CachePlan, save
 from wirewise.units import format_size
 
 __all__ = ["cache"]
-
-_FLOAT_BYTES = 4
 
 
 class Caches(Sampling, frozen=True, kw_only=True):
@@ -64,14 +63,14 @@ def cache(
     bounds = {a: balanced(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas}
     if out is not None:
         save(first, out)
-    row_bytes = _FLOAT_BYTES * graph.num_features
+    form, row_bytes = exact_format(graph.x)
     write_json(json, _record(found, bounds, first, graph, row_bytes))
     if json == "-":
         return
     needed = sum(sum(machine.needed) for machine in first.machines)
     typer.echo(
         f"A batch of {asked.batch_size} seeds on each of {asked.workers} machines needs {needed:.0f} rows of other "
-        f"machines, {format_size(needed * row_bytes)} of float32. Left to fetch:"
+        f"machines, {format_size(needed * row_bytes)} of {form.name} rows. Left to fetch:"
     )
     rows = [
         [
@@ -113,7 +112,7 @@ def _record(
     bounds: dict[float, float],
     first: CachePlan,
     graph: GraphData,
-    row_bytes: int,
+    row_bytes: float,
 ) -> dict[str, Any]:
     return {
         "dataset": graph.name,

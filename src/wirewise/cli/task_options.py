@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from wirewise import options as opt
 from wirewise.cli.options import Given
 from wirewise.cli.sampling import Sampling, sampling_problem
+from wirewise.codec.row_formats import exact_format
 from wirewise.errors import InputError
 from wirewise.graph import load
 from wirewise.graph.partition import PARTITIONERS
@@ -18,7 +19,7 @@ from wirewise.trace.tasks import TaskSet, read_tasks
 
 __all__ = ["Tasks", "chosen_tasks"]
 
-_FLOAT_BYTES = 4
+_FLOAT_BYTES = _ID_BYTES = 4
 
 
 class Tasks(opt.Options, frozen=True, kw_only=True):
@@ -43,6 +44,10 @@ class Tasks(opt.Options, frozen=True, kw_only=True):
     iterations: Annotated[opt.Count, opt.about("Iterations of the job (--dataset).")] = 8
     sampler_s: Annotated[float, opt.about("Seconds of sampling a batch (--dataset).", ge=0)] = 0.005
     worker_s: Annotated[float, opt.about("Seconds of training on a batch (--dataset).", ge=0)] = 0.02
+    row_format: Annotated[
+        Literal["smallest", "dense"],
+        opt.about("Rows travel in the smallest exact format, or with all their values (--dataset)."),
+    ] = "smallest"
     parts: Annotated[str, opt.about("Partitioner of the graph (--dataset).", words=PARTITIONERS)] = "metis"
     volumes: Annotated[
         Literal["drawn", "expected"],
@@ -84,10 +89,12 @@ def _expected(asked: Tasks, hosts: Sequence[str], seed: int) -> TaskSet:
     )
     sampled = sampling_problem(graph, training)
     widths = [graph.num_features, *[asked.hidden] * (len(asked.fanouts) - 1), graph.num_classes]
+    dense = _FLOAT_BYTES * graph.num_features
+    row_bytes = dense if asked.row_format == "dense" else exact_format(graph.x)[1]
     return from_graph(
         sampled,
         hosts,
-        row_bytes=_FLOAT_BYTES * (graph.num_features + 1),
+        row_bytes=row_bytes + _ID_BYTES,
         # Each layer of GraphSAGE has a matrix for a node and one for its neighbours.
         model_bytes=_FLOAT_BYTES * sum(2 * a * b for a, b in pairwise(widths)),
         workers_per_host=asked.workers_per_host,

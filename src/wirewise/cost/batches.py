@@ -12,13 +12,13 @@ __all__ = ["epoch_bytes", "shared_link_s"]
 _ID_BYTES = 4
 
 
-def epoch_bytes(rows: ArrayLike, full_batches: ArrayLike, *, row_bytes: int, batches: int) -> int:
+def epoch_bytes(rows: ArrayLike, full_batches: ArrayLike, *, row_bytes: float, batches: int) -> int:
     """Bytes that all ranks send in an epoch: rows, their ids, and the counts at the head of each message.
 
     Args:
         rows: Expected remote rows of a full batch of each rank, [ranks].
         full_batches: Full batches of each rank in an epoch, [ranks].
-        row_bytes: Bytes of a row on the wire.
+        row_bytes: Bytes of a row on the wire, mean.
         batches: Batches of an epoch, of which every rank sends every other a message.
     """
     expected = np.asarray(rows, dtype=np.float64)

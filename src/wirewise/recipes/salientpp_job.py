@@ -19,7 +19,7 @@ class Mode(NamedTuple):
     """Batches that are made ahead."""
     cached: bool
     bits: int
-    """Bits of a value of a fetched row."""
+    """Bits of a value of a fetched row, unless exact rows take fewer bytes."""
     compressed: bool = False
     """Whether gradients travel by a codec."""
 
@@ -59,6 +59,13 @@ class Job(opt.Options, frozen=True, kw_only=True):
         opt.about("replicated: all edges on every rank; partitioned: those of its own nodes, others asked."),
     ] = "replicated"
     device: Annotated[Literal["cpu", "cuda"], opt.about("Where batches are made and trained.")] = "cpu"
+    row_format: Annotated[
+        Literal["smallest", "dense"],
+        opt.about(
+            "smallest: exact rows travel as bits, columns or values, whatever takes the fewest bytes; dense: "
+            "with all their values."
+        ),
+    ] = "smallest"
     processors: Annotated[
         Literal["shared", "own"],
         opt.about(

@@ -71,7 +71,14 @@ class Part:
     ) -> BatchLoader:
         """Batches of some nodes of all machines, rows as the mode says; its cache is filled, its bytes are zero."""
         cached = self.plan.machines[self.rank].ids if mode.cached else None
-        fetcher = Fetcher(self._store(cached), transport, ids=self._ids, bits=mode.bits, seed=self.job.seed)
+        fetcher = Fetcher(
+            self._store(cached),
+            transport,
+            ids=self._ids,
+            bits=mode.bits,
+            formats=self.job.row_format,
+            seed=self.job.seed,
+        )
         if cached is not None:
             fetcher.fill_cache()
         fetcher.sent_bytes = fetcher.received_bytes = 0

@@ -24,7 +24,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from wirewise import units
-from wirewise.codec.layout import row_bytes
 from wirewise.cost.batches import epoch_bytes, shared_link_s
 from wirewise.lab import VirtualAccelerator
 from wirewise.recipes.salientpp import MODES, Job, Mode
@@ -220,7 +219,9 @@ class Machine:
             epochs_s=tuple(seen.epochs_s),
             remote_rows=int(fetched / epochs),
             bytes_sent=int(self._total(fetcher.sent_bytes) / epochs),
-            bytes_predicted=self._predicted_bytes(mode, len(loader)),
+            row_format=fetcher.wire.name,
+            row_bytes=fetcher.wire.mean_bytes,
+            bytes_predicted=self._predicted_bytes(mode, loader),
             sampling_bytes=int(self._total(sent - fetcher.sent_bytes) / epochs),
             gradient_bytes=int(self._total(gradients)),
             hit_rate=1 - fetched / foreign if foreign else 0.0,
@@ -243,15 +244,15 @@ class Machine:
         per_host = self.job.workers // (self.job.hosts or self.job.workers)
         return shared_link_s(sent_bytes, units.parse_rate(self.job.link), per_host)
 
-    def _predicted_bytes(self, mode: Mode, batches: int) -> int:
+    def _predicted_bytes(self, mode: Mode, loader: BatchLoader) -> int:
         """Predicted bytes of an epoch, from the rows that the plan expects of batches of the size it was made for."""
         owner = self.part.owner_of(self.part.train)
         machines = self.part.plan.machines
         return epoch_bytes(
             [sum(machine.fetched if mode.cached else machine.needed) for machine in machines],
             np.bincount(owner, minlength=self.job.workers) / self.job.batch_size,
-            row_bytes=row_bytes(self.part.num_features, mode.bits),
-            batches=batches,
+            row_bytes=loader.fetcher.wire.mean_bytes,
+            batches=len(loader),
         )
 
     @torch.no_grad()

@@ -139,6 +139,8 @@ def _bytes(run: MiniBatchRun) -> str:
     rows = [
         (
             name,
+            one.row_format,
+            f"{one.row_bytes:,.1f}",
             size(one.bytes_predicted),
             size(one.bytes_sent),
             signed(one.bytes_sent / one.bytes_predicted - 1) if one.bytes_predicted else "",
@@ -148,11 +150,22 @@ def _bytes(run: MiniBatchRun) -> str:
         for name, one in run.modes.items()
     ]
     lead = (
-        "All machines in an epoch. Predicted: ids and rows that the cache plan expects, before training. "
-        "Neighbours: what machines tell each other to sample, where each has the edges of its own nodes only. "
+        "All machines in an epoch. Rows travel with all values (dense), as bits, as columns of ones, as columns and "
+        "values (sparse), or rounded (int8, bfloat16). Predicted: ids and rows that the cache plan expects, before "
+        "training. Neighbours: what machines tell each other to sample, where each has the edges of its own nodes "
+        "only. "
         f"The plan expects the cache to leave {100 * run.predicted_remaining:.1f} % of the remote rows."
     )
-    titles = ("mode", "predicted", "ids and rows", "over prediction", "neighbours", "gradients")
+    titles = (
+        "mode",
+        "rows as",
+        "bytes a row",
+        "predicted",
+        "ids and rows",
+        "over prediction",
+        "neighbours",
+        "gradients",
+    )
     return shell.section("Bytes", lead, shell.table(titles, rows))
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.all_to_all import AllToAll
 from wirewise.runtime.mini_batch.store import RowStore
-from wirewise.runtime.mini_batch.wire import WIRE_BITS, exact_bits, wire_of
+from wirewise.runtime.mini_batch.wire import ROW_FORMATS, WIRE_BITS, agreed_wires
 from wirewise.runtime.transport import Pending, Transport
 
-__all__ = ["WIRE_BITS", "Answer", "Fetcher", "Incoming", "Wanted"]
+__all__ = ["ROW_FORMATS", "WIRE_BITS", "Answer", "Fetcher", "Incoming", "Wanted"]
 
 
 class Wanted(NamedTuple):
@@ -53,18 +53,22 @@ class Incoming(NamedTuple):
 class Fetcher(AllToAll):
     """Asks other machines for rows, and answers what they ask; all machines call the same methods in the same order.
 
-    One thread sends; another may wait for rows meanwhile.
+    One thread sends; another may wait for rows meanwhile. When it is made, on all machines at the same time, they agree
+    on the smallest exact format of their rows: `wire`.
 
     Args:
         store: Rows of this machine.
         transport: The machines; nothing else may use its group meanwhile.
         ids: Carries ids in a group of its own, so that they do not queue behind rows of earlier batches; none: the
             group of the rows.
-        bits: One of `WIRE_BITS`, at most those of the store; none: rows as they are.
+        bits: One of `WIRE_BITS`, at most those of the store; none: rows as they are. Rows are not quantized where the
+            smallest exact format takes no more bytes.
+        formats: One of `ROW_FORMATS`: "smallest" exact format, or "dense" rows.
         seed: Seed of stochastic rounding, where rows are quantized.
 
     Raises:
-        InputError: Other bits.
+        InputError: Other bits or formats.
+        PeerError: A machine is gone.
     """
 
     def __init__(
@@ -74,13 +78,12 @@ class Fetcher(AllToAll):
         *,
         ids: Transport | None = None,
         bits: int | None = None,
+        formats: str = "smallest",
         seed: int = 0,
     ) -> None:
         super().__init__(ids or transport)
         self.store, self._seed, self._rows = store, seed, transport
-        dtype, width = store.rows.dtype, store.num_features
-        self._exact = wire_of(dtype, width, exact_bits(dtype))
-        self._wire = self._exact if bits is None else wire_of(dtype, width, bits)
+        self._exact, self.wire = agreed_wires(store, self.transport, bits, formats)
         self._tag = 0
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
@@ -126,17 +129,18 @@ class Fetcher(AllToAll):
 
     def answer(self, asked: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0) -> Answer:
         """Encode the rows that each machine asked for; rounding differs between epochs and batches."""
-        sizes = np.array([self._wire.size_bytes(len(rows)) for rows in asked])
+        store, key = self.store, stream_key(self._seed, epoch, batch)
+        places = [rows.astype(np.int64) for rows in asked]
+        sizes = np.array([self.wire.size_bytes(rows + store.first) for rows in places])
         out = torch.empty(int(sizes.sum()), dtype=torch.uint8)
-        key, store = stream_key(self._seed, epoch, batch), self.store
-        for part, rows in zip(out.split(sizes.tolist()), asked, strict=True):
+        for part, rows in zip(out.split(sizes.tolist()), places, strict=True):
             if len(rows):
-                self._wire.encode(store.own, rows.astype(np.int64), store.first, key, part)
+                self.wire.encode(rows, key, part)
         return Answer(out, sizes)
 
     def expect(self, wanted: Wanted) -> Incoming:
         """Prepare to receive the rows of a batch, before it is asked for: see `fetch`. Its time limit runs from now."""
-        sizes = [self._wire.size_bytes(int(count)) for count in wanted.counts]
+        sizes = [self.wire.size_bytes(nodes) for nodes in self._nodes(wanted)]
         came = torch.empty(sum(sizes), dtype=torch.uint8)
         self._tag += 1
         receives = dict(enumerate(came.split(sizes)))
@@ -183,16 +187,21 @@ class Fetcher(AllToAll):
     ) -> None:
         """Decode the rows that came and add them to `places` of `out`, which are zero."""
         start = begin = 0
-        for count in wanted.counts.tolist():
-            if count:
-                size = self._wire.size_bytes(count)
-                index = torch.from_numpy(places[begin : begin + count])
-                self._wire.decode(came[start : start + size], index, count, out)
-                start, begin = start + size, begin + count
+        for nodes in self._nodes(wanted):
+            if len(nodes):
+                size = self.wire.size_bytes(nodes)
+                index = torch.from_numpy(places[begin : begin + len(nodes)])
+                self.wire.decode(came[start : start + size], nodes, index, out)
+                start, begin = start + size, begin + len(nodes)
+
+    def _nodes(self, wanted: Wanted) -> list[NDArray[np.int64]]:
+        """Global ids of the rows asked of each machine, [K][rows]."""
+        first = np.repeat(self.store.offsets[:-1], wanted.counts)
+        return np.split(first + wanted.rows, np.cumsum(wanted.counts)[:-1])
 
     def fill_cache(self) -> None:
         """Fetch the rows that the store keeps of other machines, as they are."""
-        wire, self._wire = self._wire, self._exact
+        wire, self.wire = self.wire, self._exact
         ids = self.store.cached
         owner = np.searchsorted(self.store.offsets, ids, side="right") - 1
         order = np.argsort(owner, kind="stable")
@@ -204,4 +213,4 @@ class Fetcher(AllToAll):
         found = torch.zeros(len(ids), self.store.num_features)
         self.place(wanted, came, found, wanted.places)
         self.store.fill(found)
-        self._wire = wire
+        self.wire = wire
