@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from wirewise.errors import TopologyError
-from wirewise.topology import Link, Topology
+from wirewise.topology import Topology
 
 __all__ = ["Edge", "Network", "network"]
 
@@ -119,16 +119,11 @@ def network(
         Edge(place[s], place[t], link.bandwidth_bytes_per_s, link.latency_s)
         for link in topology.links
         if (kinds is None or link.kind in kinds) and not {link.source, link.target} & left_out
-        for s, t in _directions(link)
+        for s, t in link.directions
     ]
     made = Network(name=topology.name, ranks=len(kept), vertices=names, edges=tuple(edges))
     _check_joined(made)
     return made
-
-
-def _directions(link: Link) -> list[tuple[str, str]]:
-    there = (link.source, link.target)
-    return [there] if link.direction == "one" else [there, there[::-1]]
 
 
 def _check_joined(made: Network) -> None:

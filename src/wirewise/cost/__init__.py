@@ -1,8 +1,15 @@
 """Models of links, codecs and exchanges, and their fits to measured times."""
 
-from wirewise.cost.closed_forms import CLOSED_FORMS, ClosedForm, Counts
 from wirewise.cost.codec import CodecCost, fit_codec
-from wirewise.cost.collectives import LowerBound, closed_form, count, lower_bound
+from wirewise.cost.collectives import (
+    CLOSED_FORMS,
+    ClosedForm,
+    Counts,
+    LowerBound,
+    closed_form,
+    count,
+    lower_bound,
+)
 from wirewise.cost.exchange import (
     EpochModel,
     ExchangeCosts,

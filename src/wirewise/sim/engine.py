@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.sim import queue
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.heap import Heap, new_heap, pop, schedule
 from wirewise.sim.sharing import NONE, Shares, Uses, fair_rates, join, leave, new_shares
+from wirewise.sim.waiting import Items, new_items, wait
+from wirewise.sim.waiting import leave as leave_queue
 
 __all__ = ["Ops", "Run", "run"]
 
@@ -79,8 +80,8 @@ class _State(NamedTuple):
     """When each slot opens; infinite: not known yet, [slots]."""
     slot_last: Ints
     """Last op of each slot or -1, [slots]."""
-    queues: queue.Queues
-    """Ready ops that found no slot."""
+    queues: Items
+    """Ready ops that found no slot, by resource."""
     remaining: Vector
     """Bytes of the largest flow that are left at time `since`, [n]."""
     since: Vector
@@ -151,7 +152,7 @@ def _new_state(ops: Ops, uses: Uses, ready: Vector) -> _State:
         slot_start,
         np.full(slot_start[-1], -np.inf),
         np.full(slot_start[-1], NONE, np.int64),
-        queue.new_queues(ops.resource, resources),
+        new_items(n, resources),
         ops.work.copy(),
         np.zeros(n),
         np.full(n, -1.0),
@@ -171,12 +172,12 @@ def _try(op: int, now: float, ops: Ops, uses: Uses, out: Run, state: _State) -> 
         if free > now:
             if state.stage[op] != _QUEUES:
                 state.stage[op] = _QUEUES
-                queue.push(state.queues, r, op, state.heap)
+                wait(state.queues, state.heap, op, r)
             _wake(r, now, state)
             return
         if state.stage[op] == _QUEUES:
             # Only the first of a queue can find a slot: all others come after it in the heap of events.
-            queue.pop(state.queues, r, state.heap)
+            leave_queue(state.queues, state.heap, r)
         if last != NONE and (now > ready or (out.cause[op] == NONE and free == now)):
             out.cause[op] = last
         out.earlier[op] = last
@@ -209,10 +210,10 @@ def _first_slot(r: int, state: _State) -> int:
 @inner
 def _wake(r: int, now: float, state: _State) -> None:
     """Let the first of a queue try again when a slot opens, if that is known."""
-    if state.queues.size[r] > 0:
+    if state.queues.top[r] >= 0:
         free = state.slot_free[_first_slot(r, state)]
         if free < np.inf:
-            schedule(state.heap, state.queues.op[state.queues.first[r]], max(free, now))
+            schedule(state.heap, state.queues.top[r], max(free, now))
 
 
 @inner

@@ -161,12 +161,12 @@ def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
     if came_from >= 0:
         if s.free[came_from] > now:
             return
-        leave(s.items, came_from)
+        leave(s.items, s.starters, came_from)
     blocked = _blocked(trip, s, item % len(d.source), now)
     if blocked < 0:
         _start(d, trip, s, item, now)
     else:
-        wait(s.items, item, blocked)
+        wait(s.items, s.starters, item, blocked)
         _wake(s, blocked)
     if came_from >= 0 and s.items.top[came_from] >= 0 and s.free[came_from] <= now:
         schedule(s.starters, s.items.top[came_from], 0.0)

@@ -144,9 +144,9 @@ def transfers(job: ModuleTrace, decision: Decision) -> list[Transfer]:
 
 def segments(job: ModuleTrace, decision: Decision) -> Segments:
     """Segments of the step, in which all ops between two launches are one."""
-    ops, parts, done = layers(job, decision), [], 0
-    backward = [layer.backward_s for layer in reversed(ops)]
-    for one in transfers(job, decision):
-        parts.append(Part(sum(backward[done : one.place + 1]), one.size_bytes, one.chunks))
-        done = max(done, one.place + 1)
-    return Segments(sum(layer.forward_s for layer in ops), tuple(parts), sum(backward[done:]))
+    sent = transfers(job, decision)
+    (rest, *computed), _ = one_op_a_launch(layers(job, decision), sent)
+    parts = [
+        Part(op.backward_s, b.size_bytes, b.chunks) for op, b in zip(reversed(computed), sent, strict=True)
+    ]
+    return Segments(rest.forward_s, tuple(parts), rest.backward_s)

@@ -1,4 +1,9 @@
-"""Items that wait at the edges of a network: a heap of item numbers for each edge, in arrays that all of them share."""
+"""Ops that wait for a slot of their resource, and messages that wait at an edge: a heap for each, in shared arrays.
+
+An item waits at one place at most, so two links an item hold all the heaps, and no place needs room of its own. They
+are skew heaps (Sleator, Tarjan, "Self-adjusting heaps", 1986): taking the first item out is the merge of its two
+children, and adding one is the merge with a heap of one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.sim.compiled import inner
+from wirewise.sim.compiled import inner, outer
+from wirewise.sim.heap import Heap, goes_before
 
 __all__ = ["Items", "leave", "new_items", "wait"]
 
@@ -15,57 +21,61 @@ Ints = NDArray[np.int64]
 
 
 class Items(NamedTuple):
-    """For each edge, the items that wait there in a heap by their numbers; an item waits at one edge at most."""
+    """Heaps of items, one for each place where items wait."""
 
     low: Ints
-    """Children in an edge's heap, or -1, [items]."""
+    """Children in the heap of an item's place, or -1, [items]."""
     high: Ints
     waits_at: Ints
-    """Edge at which an item waits, or -1, [items]."""
+    """Place at which an item waits, or -1, [items]."""
     top: Ints
-    """First item that waits at each edge, or -1, [edges]."""
+    """First item that waits at each place, or -1, [places]."""
 
 
-def new_items(items: int, edges: int) -> Items:
+@outer
+def new_items(items: int, places: int) -> Items:
     """No item waits."""
     return Items(
-        low=np.full(items, -1, np.int64),
-        high=np.full(items, -1, np.int64),
-        waits_at=np.full(items, -1, np.int64),
-        top=np.full(edges, -1, np.int64),
+        np.full(items, -1, np.int64),
+        np.full(items, -1, np.int64),
+        np.full(items, -1, np.int64),
+        np.full(places, -1, np.int64),
     )
 
 
 @inner
-def _merge(items: Items, a: int, b: int) -> int:
-    """One skew heap of two (Sleator, Tarjan 1986); the first item."""
+def _merge(items: Items, order: Heap, a: int, b: int) -> int:
+    """One heap of two; the first item."""
     if a < 0 or b < 0:
         return max(a, b)
-    if b < a:
+    if goes_before(order, b, a):
         a, b = b, a
     first = a
     while True:
+        # Children change sides all the way down. Without any record of depth, this alone keeps the mean cost of a
+        # merge logarithmic: a long right path has become a left one when it is next met.
         other = items.high[a]
         items.high[a] = items.low[a]
         if other < 0:
             items.low[a] = b
             return first
-        if other < b:
+        # From here on `a` is before both: the lesser of the two becomes its child, and the other sinks on.
+        if goes_before(order, other, b):
             other, b = b, other
         items.low[a] = b
         a, b = b, other
 
 
 @inner
-def wait(items: Items, item: int, edge: int) -> None:
-    """Let an item wait at an edge."""
-    items.waits_at[item], items.low[item], items.high[item] = edge, -1, -1
-    items.top[edge] = _merge(items, items.top[edge], item)
+def wait(items: Items, order: Heap, item: int, place: int) -> None:
+    """Let an item wait at a place, behind those that go before it in `order`."""
+    items.waits_at[item], items.low[item], items.high[item] = place, -1, -1
+    items.top[place] = _merge(items, order, items.top[place], item)
 
 
 @inner
-def leave(items: Items, edge: int) -> None:
-    """The first item that waits at an edge waits there no more."""
-    item = items.top[edge]
+def leave(items: Items, order: Heap, place: int) -> None:
+    """The first item that waits at a place waits there no more."""
+    item = items.top[place]
     items.waits_at[item] = -1
-    items.top[edge] = _merge(items, items.low[item], items.high[item])
+    items.top[place] = _merge(items, order, items.low[item], items.high[item])

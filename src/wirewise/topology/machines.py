@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from wirewise import units
 from wirewise.errors import TopologyError
-from wirewise.topology.model import Device, Host, Link, LinkKind, Switch, Topology
+from wirewise.topology.model import Device, Direction, Host, Link, LinkKind, Switch, Topology, cable
 
 __all__ = ["MACHINES", "machine", "mi250", "ndv2", "nvswitch_hosts", "paired_ports", "pairwise_hosts"]
 
@@ -125,7 +125,7 @@ def pairwise_hosts(
     """
     hosts = range(max((max(pair) for pair in rates), default=-1) + 1)
     links = [
-        _link(f"host{a}", f"host{b}", "ethernet", units.parse_rate(rate), latency_s)
+        cable(f"host{a}", f"host{b}", "ethernet", units.parse_rate(rate), latency_s)
         for (a, b), rate in rates.items()
     ]
     return Topology(
@@ -186,14 +186,14 @@ def _nvswitches(hosts: int) -> list[Switch]:
 
 def _fabrics(hosts: int, gpus: int, rate: float) -> Iterator[Link]:
     for gpu in range(hosts * gpus):
-        yield _link(f"gpu{gpu}", f"nvswitch{gpu // gpus}", "nvlink", rate, _FABRIC_LATENCY_S / 2)
+        yield cable(f"gpu{gpu}", f"nvswitch{gpu // gpus}", "nvlink", rate, _FABRIC_LATENCY_S / 2)
 
 
 def _meshes(hosts: int, mesh: Mapping[tuple[int, int], int], rate: float, kind: LinkKind) -> Iterator[Link]:
     gpus = max(max(pair) for pair in mesh) + 1
     for first in range(0, hosts * gpus, gpus):
         for (a, b), count in mesh.items():
-            yield _link(f"gpu{first + a}", f"gpu{first + b}", kind, count * rate, _FABRIC_LATENCY_S)
+            yield cable(f"gpu{first + a}", f"gpu{first + b}", kind, count * rate, _FABRIC_LATENCY_S)
 
 
 def _ports(hosts: int, gpus: int, rate: float) -> Iterator[Link]:
@@ -205,18 +205,7 @@ def _port(
     source: str,
     target: str,
     rate: float,
-    direction: str = "both",
+    direction: Direction = "both",
     latency_s: float = _NETWORK_LATENCY_S / 2,
 ) -> Link:
-    return Link(
-        source=source,
-        target=target,
-        kind="infiniband",
-        bandwidth_bytes_per_s=rate,
-        latency_s=latency_s,
-        direction="one" if direction == "one" else "both",
-    )
-
-
-def _link(source: str, target: str, kind: LinkKind, rate: float, latency_s: float) -> Link:
-    return Link(source=source, target=target, kind=kind, bandwidth_bytes_per_s=rate, latency_s=latency_s)
+    return cable(source, target, "infiniband", rate, latency_s, direction)

@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wirewise.errors import TopologyError
-from wirewise.topology.model import Host, Link, LinkKind, Switch, Topology
+from wirewise.topology.model import Host, Link, LinkKind, Switch, Topology, cable
 
 __all__ = ["from_pairs"]
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
 
 _SHARED = 0.8
 """A rank whose links together reach less than this part of their sum has one port for all of them."""
@@ -65,9 +68,7 @@ def from_pairs(
     return Topology(name=name, description=description, hosts=hosts, switches=switches, links=tuple(links))
 
 
-def _check(
-    count: int, rates: NDArray[np.float64], waits: NDArray[np.float64], *ends: NDArray[np.float64]
-) -> None:
+def _check(count: int, rates: Matrix, waits: Matrix, *ends: Vector) -> None:
     shapes = [rates.shape, waits.shape, *(end.shape for end in ends)]
     if shapes != [(count, count)] * 2 + [(count,)] * 2:
         raise TopologyError(f"got shapes {shapes}; expected two of {(count, count)} and two of {(count,)}")
@@ -76,26 +77,20 @@ def _check(
         raise TopologyError("got a rate that is not above 0; measure it again")
 
 
-def _bind(
-    rates: NDArray[np.float64], out: NDArray[np.float64], into: NDArray[np.float64]
-) -> NDArray[np.bool_]:
+def _bind(rates: Matrix, out: Vector, into: Vector) -> NDArray[np.bool_]:
     """Which ranks cannot use all their links at once."""
     if len(rates) < 3:
         return np.zeros(len(rates), dtype=bool)
     return np.asarray((out < _SHARED * rates.sum(axis=1)) | (into < _SHARED * rates.sum(axis=0)))
 
 
-def _explained(
-    rates: NDArray[np.float64], out: NDArray[np.float64], into: NDArray[np.float64], others: NDArray[np.bool_]
-) -> bool:
+def _explained(rates: Matrix, out: Vector, into: Vector, others: NDArray[np.bool_]) -> bool:
     """Whether each pair gets what the narrower of its two ports has."""
     ports = np.minimum(out[:, None], into[None, :])
     return bool((rates[others] >= _SHARED * ports[others]).all())
 
 
-def _direct(
-    ends: Sequence[str], rates: NDArray[np.float64], waits: NDArray[np.float64], kind: LinkKind
-) -> list[Link]:
+def _direct(ends: Sequence[str], rates: Matrix, waits: Matrix, kind: LinkKind) -> list[Link]:
     found = []
     for a in range(len(ends)):
         for b in range(a + 1, len(ends)):
@@ -107,9 +102,9 @@ def _direct(
 
 def _around_switch(
     ranks: Sequence[str],
-    out: NDArray[np.float64],
-    into: NDArray[np.float64],
-    waits: NDArray[np.float64],
+    out: Vector,
+    into: Vector,
+    waits: Matrix,
     kind: LinkKind,
 ) -> list[Link]:
     # A message passes two links, so each has half of the latency that a pair shows.
@@ -122,20 +117,19 @@ def _around_switch(
 
 def _through_ports(
     ranks: Sequence[str],
-    rates: NDArray[np.float64],
-    waits: NDArray[np.float64],
-    out: NDArray[np.float64],
-    into: NDArray[np.float64],
+    rates: Matrix,
+    waits: Matrix,
+    out: Vector,
+    into: Vector,
     kind: LinkKind,
 ) -> Iterator[Link]:
     for a, source in enumerate(ranks):
-        yield _one_way(source, f"{source}-out", (float(out[a]), 0.0), kind)
-        yield _one_way(f"{source}-in", source, (float(into[a]), 0.0), kind)
+        yield cable(source, f"{source}-out", kind, float(out[a]), 0.0, "one")
+        yield cable(f"{source}-in", source, kind, float(into[a]), 0.0, "one")
         for b, target in enumerate(ranks):
             if a != b:
-                yield _one_way(
-                    f"{source}-out", f"{target}-in", (float(rates[a, b]), float(waits[a, b])), kind
-                )
+                ends = f"{source}-out", f"{target}-in"
+                yield cable(*ends, kind, float(rates[a, b]), float(waits[a, b]), "one")
 
 
 def _between(
@@ -144,12 +138,5 @@ def _between(
     """One link for both directions where they are alike, else one for each."""
     if abs(there[0] - back[0]) <= _ALIKE * max(there[0], back[0]):
         rate, wait = (there[0] + back[0]) / 2, (there[1] + back[1]) / 2
-        return [Link(source=a, target=b, latency_s=wait, bandwidth_bytes_per_s=rate, kind=kind)]
-    return [_one_way(a, b, there, kind), _one_way(b, a, back, kind)]
-
-
-def _one_way(source: str, target: str, end: tuple[float, float], kind: LinkKind) -> Link:
-    rate, wait = end
-    return Link(
-        source=source, target=target, latency_s=wait, bandwidth_bytes_per_s=rate, direction="one", kind=kind
-    )
+        return [cable(a, b, kind, rate, wait)]
+    return [cable(a, b, kind, *there, "one"), cable(b, a, kind, *back, "one")]

@@ -14,10 +14,11 @@ import msgspec
 
 from wirewise.errors import TopologyError
 
-__all__ = ["Device", "Host", "Link", "MisplacedError", "Switch", "Topology"]
+__all__ = ["Device", "Direction", "Host", "Link", "LinkKind", "MisplacedError", "Switch", "Topology", "cable"]
 
 DeviceKind = Literal["gpu", "cpu"]
 SwitchKind = Literal["network", "nvswitch", "pcie", "socket"]
+Direction = Literal["both", "one"]
 LinkKind = Literal["ethernet", "infiniband", "nvlink", "pcie", "socket", "xgmi"]
 
 
@@ -56,9 +57,29 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Time that a message without bytes takes; zero or more."""
     bandwidth_bytes_per_s: float
     """Rate of each direction on its own."""
-    direction: Literal["both", "one"] = "both"
+    direction: Direction = "both"
     """"one": only from `source` to `target`."""
     kind: LinkKind = "ethernet"
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """Ends in each direction of travel: from, to."""
+        there = (self.source, self.target)
+        return [there] if self.direction == "one" else [there, there[::-1]]
+
+
+def cable(
+    source: str, target: str, kind: LinkKind, rate: float, latency_s: float, direction: Direction = "both"
+) -> Link:
+    """A link by place, for tables of them; `rate` in bytes per second."""
+    return Link(
+        source=source,
+        target=target,
+        kind=kind,
+        bandwidth_bytes_per_s=rate,
+        latency_s=latency_s,
+        direction=direction,
+    )
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,7 +173,7 @@ def _link_faults(links: tuple[Link, ...], ends: set[str]) -> Iterator[_Fault]:
         if not (math.isfinite(link.bandwidth_bytes_per_s) and link.bandwidth_bytes_per_s > 0):
             got = link.bandwidth_bytes_per_s
             yield _Fault(f"{path}.bandwidth_bytes_per_s", f"got {got}; expected bytes per second, above 0")
-        for source, target in _directions(link):
+        for source, target in link.directions:
             other = seen.setdefault((source, target, link.kind), number)
             if other != number:
                 yield _Fault(
@@ -160,11 +181,6 @@ def _link_faults(links: tuple[Link, ...], ends: set[str]) -> Iterator[_Fault]:
                     f"links[{other}] goes from {source!r} to {target!r} by {link.kind} too; make them one "
                     "link with the sum of their bandwidths",
                 )
-
-
-def _directions(link: Link) -> list[tuple[str, str]]:
-    there = (link.source, link.target)
-    return [there] if link.direction == "one" else [there, there[::-1]]
 
 
 def _no_such(what: str, name: str, known: set[str]) -> str:

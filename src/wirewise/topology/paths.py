@@ -105,12 +105,11 @@ def _quickest(
 
 
 def _directed(topology: Topology) -> list[Link]:
-    directed = []
-    for link in topology.links:
-        directed.append(link)
-        if link.direction == "both":
-            directed.append(msgspec.structs.replace(link, source=link.target, target=link.source))
-    return directed
+    return [
+        msgspec.structs.replace(link, source=source, target=target)
+        for link in topology.links
+        for source, target in link.directions
+    ]
 
 
 def _leaving(topology: Topology, name: str) -> list[Link]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from wirewise import units
 from wirewise.errors import TopologyError
 from wirewise.topology.machines import MACHINES, machine
-from wirewise.topology.model import Device, Host, Link, LinkKind, Switch, Topology
+from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
 
 __all__ = ["PRESETS", "dgx1p", "dgx1v", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
 
@@ -64,7 +64,7 @@ def lab_hosts(rates: Sequence[str | float], *, latency_s: float = _LAB_LATENCY_S
         hosts=tuple(Host(name=host) for host in hosts),
         switches=(Switch(name="bridge", kind="network"),),
         links=tuple(
-            _link(host, "bridge", "ethernet", units.parse_rate(rate), latency_s / 2)
+            cable(host, "bridge", "ethernet", units.parse_rate(rate), latency_s / 2)
             for host, rate in zip(hosts, rates, strict=True)
         ),
     )
@@ -103,12 +103,12 @@ def dgx1p() -> Topology:
 
 def _dgx1(name: str, gpu: str, rates: Mapping[tuple[int, int], float]) -> Topology:
     sockets = ("socket0", "socket1")
-    mesh = (_link(f"gpu{a}", f"gpu{b}", "nvlink", rate, _NVLINK_LATENCY_S) for (a, b), rate in rates.items())
+    mesh = (cable(f"gpu{a}", f"gpu{b}", "nvlink", rate, _NVLINK_LATENCY_S) for (a, b), rate in rates.items())
     # Memory sits at the sockets; the host itself stands for it and is as near to either.
-    between = _link(*sockets, "socket", _QPI_BYTES_PER_S, _PCIE_LATENCY_S)
-    memory = (_link("host0", socket, "socket", _QPI_BYTES_PER_S, 0.0) for socket in sockets)
+    between = cable(*sockets, "socket", _QPI_BYTES_PER_S, _PCIE_LATENCY_S)
+    memory = (cable("host0", socket, "socket", _QPI_BYTES_PER_S, 0.0) for socket in sockets)
     ports = (
-        _link(f"pcie{n}", "network", "infiniband", units.parse_rate("100gbit"), _NETWORK_LATENCY_S)
+        cable(f"pcie{n}", "network", "infiniband", units.parse_rate("100gbit"), _NETWORK_LATENCY_S)
         for n in range(4)
     )
     return Topology(
@@ -149,12 +149,12 @@ def nvswitch_machine(
     """
     machine = pcie_machine(gpus, generation=pcie)
     fabric = (
-        _link(f"gpu{n}", "nvswitch", "nvlink", nvlinks * _NVLINK_BYTES_PER_S, _NVLINK_LATENCY_S / 2)
+        cable(f"gpu{n}", "nvswitch", "nvlink", nvlinks * _NVLINK_BYTES_PER_S, _NVLINK_LATENCY_S / 2)
         for n in range(gpus)
     )
     attached = [n * len(machine.switches) // ports for n in range(ports)]
     uplinks = (
-        _link(
+        cable(
             f"pcie{n}",
             "network",
             "infiniband",
@@ -234,12 +234,6 @@ def _pcie_links(gpus: int, generation: int, roots: Sequence[str] = ()) -> Iterat
     """GPUs to their PCIe switches, and those to the socket that is named for each, or to the host."""
     rate = _PCIE_BYTES_PER_S[generation]
     for n in range(gpus):
-        yield _link(f"gpu{n}", f"pcie{n // 2}", "pcie", rate, _PCIE_LATENCY_S)
+        yield cable(f"gpu{n}", f"pcie{n // 2}", "pcie", rate, _PCIE_LATENCY_S)
     for n in range((gpus + 1) // 2):
-        yield _link(f"pcie{n}", roots[n] if roots else "host0", "pcie", rate, _PCIE_LATENCY_S)
-
-
-def _link(source: str, target: str, kind: LinkKind, bytes_per_s: float, latency_s: float) -> Link:
-    return Link(
-        source=source, target=target, kind=kind, bandwidth_bytes_per_s=bytes_per_s, latency_s=latency_s
-    )
+        yield cable(f"pcie{n}", roots[n] if roots else "host0", "pcie", rate, _PCIE_LATENCY_S)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from wirewise import units
 from wirewise.errors import TopologyError
-from wirewise.topology.model import Device, Host, Link, LinkKind, Switch, Topology
+from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
 
 __all__ = ["SmiTable", "from_smi", "parse_smi"]
 
@@ -203,32 +203,26 @@ def _nvlinks(table: SmiTable, rate: float) -> Iterator[Link]:
     counts = {(a, b): table.nvlinks(a, b) for a in gpus for b in gpus if gpus.index(a) < gpus.index(b)}
     if len(set(counts.values())) == 1 and max(counts.values()) * (len(gpus) - 1) > _MOST_LINKS:
         for gpu in gpus:
-            yield _link(gpu.lower(), "nvswitch", "nvlink", max(counts.values()) * rate, _NVLINK_LATENCY_S / 2)
+            yield cable(gpu.lower(), "nvswitch", "nvlink", max(counts.values()) * rate, _NVLINK_LATENCY_S / 2)
         return
     for (a, b), count in counts.items():
         if count:
-            yield _link(a.lower(), b.lower(), "nvlink", count * rate, _NVLINK_LATENCY_S)
+            yield cable(a.lower(), b.lower(), "nvlink", count * rate, _NVLINK_LATENCY_S)
 
 
 def _pcie(table: SmiTable, bridges: dict[str, int], sockets: dict[str, int], rate: float) -> Iterator[Link]:
     for gpu in table.gpus:
-        yield _link(gpu.lower(), f"pcie{bridges[gpu]}", "pcie", rate, _PCIE_LATENCY_S)
+        yield cable(gpu.lower(), f"pcie{bridges[gpu]}", "pcie", rate, _PCIE_LATENCY_S)
     uplinks = dict.fromkeys((bridges[device], sockets[device]) for device in table.devices)
     for bridge, socket in uplinks:
-        yield _link(f"pcie{bridge}", f"socket{socket}", "pcie", rate, _PCIE_LATENCY_S)
+        yield cable(f"pcie{bridge}", f"socket{socket}", "pcie", rate, _PCIE_LATENCY_S)
     for socket in sorted(set(sockets.values())):
         # Sockets meet in the host's memory, at the rate of one device.
-        yield _link(f"socket{socket}", "host0", "socket", rate, _PCIE_LATENCY_S)
+        yield cable(f"socket{socket}", "host0", "socket", rate, _PCIE_LATENCY_S)
 
 
 def _ports(table: SmiTable, bridges: dict[str, int], rate: float) -> Iterator[Link]:
     ports = [bridges[device] for device in table.devices if not device.startswith("GPU")]
     for bridge in dict.fromkeys(ports):
         total = ports.count(bridge) * rate
-        yield _link(f"pcie{bridge}", "network", "infiniband", total, _NETWORK_LATENCY_S)
-
-
-def _link(source: str, target: str, kind: LinkKind, bytes_per_s: float, latency_s: float) -> Link:
-    return Link(
-        source=source, target=target, kind=kind, bandwidth_bytes_per_s=bytes_per_s, latency_s=latency_s
-    )
+        yield cable(f"pcie{bridge}", "network", "infiniband", total, _NETWORK_LATENCY_S)

@@ -13,6 +13,7 @@ that hold afterwards.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.trace.least_squares import constrained, least_excess
-from wirewise.trace.match import Match, match
+from wirewise.trace.match import ENDS_TOGETHER, Match, causes, match
 from wirewise.trace.records import ClockFit, Op, Probe, RankTrace, Trace
 
 __all__ = ["align", "match", "violations"]
@@ -39,7 +40,6 @@ _HUBER = 1.345
 _ROUNDS = 20
 _MARGIN_S = 1e-8
 """Keeps rounding from breaking an inequality."""
-_ENDS_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
 class _Pairs(NamedTuple):
@@ -51,8 +51,8 @@ class _Pairs(NamedTuple):
     other_at: Vector
 
     @classmethod
-    def of(cls, rows: list[tuple[int, float, int, float]]) -> _Pairs:
-        table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+    def of(cls, rows: Iterable[tuple[int, float, int, float]]) -> _Pairs:
+        table = np.array(list(rows), dtype=np.float64).reshape(-1, 4)
         return cls(
             table[:, 0].astype(np.int64), table[:, 1].copy(), table[:, 2].astype(np.int64), table[:, 3].copy()
         )
@@ -93,9 +93,9 @@ def align(trace: Trace) -> Trace:
     if trace.aligned:
         return trace
     matches = match(trace)
-    ends, probes, causes = _ends(matches), _probes(trace), _causes(trace, matches)
+    ends, probes, order = _ends(matches), _probes(trace), _Pairs.of(causes(trace, matches))
     clocks, notes = _guess(trace, ends, probes)
-    fits, more = _fit(clocks, ends, probes, causes)
+    fits, more = _fit(clocks, ends, probes, order)
     ranks = [_moved(rank, fits) for rank in trace.ranks]
     return Trace(ranks=ranks, aligned=True, offsets=fits, notes=trace.notes + notes + more)
 
@@ -107,7 +107,7 @@ def violations(trace: Trace) -> int:
 
 def _ends(matches: list[Match]) -> _Pairs:
     """Ends of collectives on two ranks that should be the same."""
-    useful = [one for one in matches if one.collective in _ENDS_TOGETHER and len(one.ranks) > 1]
+    useful = [one for one in matches if one.collective in ENDS_TOGETHER and len(one.ranks) > 1]
     useful = useful[:: 1 + len(useful) // _MOST_MATCHES]
     rows = []
     for one in useful:
@@ -142,21 +142,6 @@ def _probes(trace: Trace) -> list[tuple[int, Probe]]:
             window.sort(key=lambda p: p.received_s - p.sent_s)
             chosen += [(rank, probe) for probe in window[:_PROBES_A_WINDOW]]
     return chosen
-
-
-def _causes(trace: Trace, matches: list[Match]) -> _Pairs:
-    """What came before what: `one` before `other`."""
-    rows = [
-        (one.ranks[i], one.ops[i].start_s, one.ranks[j], one.ops[j].end_s)
-        for one in matches
-        for i, j in one.causes()
-    ]
-    for rank in trace.ranks:
-        for probe in rank.header.probes:
-            if 0 <= probe.peer < trace.world_size:
-                rows.append((rank.header.rank, probe.sent_s, probe.peer, probe.peer_s))
-                rows.append((probe.peer, probe.peer_s, rank.header.rank, probe.received_s))
-    return _Pairs.of(rows)
 
 
 def _guess(trace: Trace, ends: _Pairs, probes: list[tuple[int, Probe]]) -> tuple[_Clocks, list[str]]:
@@ -201,7 +186,7 @@ def _realtime(rank: RankTrace) -> float:
 
 
 def _fit(
-    clocks: _Clocks, ends: _Pairs, probes: list[tuple[int, Probe]], causes: _Pairs
+    clocks: _Clocks, ends: _Pairs, probes: list[tuple[int, Probe]], order: _Pairs
 ) -> tuple[list[ClockFit], list[str]]:
     n = len(clocks.guess)
     middles = _Pairs.of([(r, (p.sent_s + p.received_s) / 2, p.peer, p.peer_s) for r, p in probes])
@@ -223,8 +208,8 @@ def _fit(
         rest = np.abs(rows @ x - values)
         scale = max(1.4826 * float(np.median(rest)) if len(rest) else 0.0, 1e-6)
         weight = np.sqrt(np.minimum(1.0, _HUBER * scale / np.maximum(rest, 1e-12))) / scale
-    bound_rows = clocks.rows(causes, False)[:, ~known]
-    x, excess = _within(a, b, bound_rows, -clocks.difference(causes) - _MARGIN_S, x)
+    bound_rows = clocks.rows(order, False)[:, ~known]
+    x, excess = _within(a, b, bound_rows, -clocks.difference(order) - _MARGIN_S, x)
     full = np.zeros(3 * n)
     full[~known] = x
     fits = [

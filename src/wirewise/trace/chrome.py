@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from wirewise.decoding import ArchiveError, decode_json, gunzip, is_gzip
 from wirewise.errors import TraceError
 from wirewise.files import atomic_file
 from wirewise.trace.arrays import Dataflow
 from wirewise.trace.files import checked
 from wirewise.trace.match import match
+from wirewise.trace.profiles import read_json
 from wirewise.trace.records import KINDS, Op, RankTrace, Trace
 
 __all__ = ["dumps", "places", "read", "save"]
@@ -99,17 +99,8 @@ def read(path: str | os.PathLike[str]) -> Trace:
     Raises:
         TraceError: The file cannot be read or is not from `save`.
     """
+    whole = read_json(path)
     try:
-        text = Path(path).read_bytes()
-        whole_archive = True
-        if is_gzip(text):
-            text, whole_archive = gunzip(text)
-        if not whole_archive:
-            raise ArchiveError("the archive ends too early")
-    except (OSError, ArchiveError) as cause:
-        raise TraceError(f"cannot read the trace {path}: {cause}; check the path, or export again") from cause
-    try:
-        whole: Any = decode_json(text)
         head = whole["otherData"][_TAG]
         ops: list[list[Op]] = [[] for _ in head["headers"]]
         for event in whole["traceEvents"]:

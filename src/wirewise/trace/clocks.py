@@ -8,13 +8,12 @@ import msgspec
 import numpy as np
 
 from wirewise.errors import TraceError
-from wirewise.trace.match import Match, match
+from wirewise.trace.match import ENDS_TOGETHER, Match, causes, match
 from wirewise.trace.records import Trace
 
 __all__ = ["ClockQuality", "check_clocks", "clock_quality"]
 
 _FAR_APART_S = 3600.0
-_ENDS_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
 class ClockQuality(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +64,7 @@ def _ends(matches: list[Match], ranks: int) -> list[list[float]]:
     """Seconds by which each rank was done later than the median of the others."""
     found: list[list[float]] = [[] for _ in range(ranks)]
     for one in matches:
-        if one.collective in _ENDS_TOGETHER and len(one.ranks) > 1:
+        if one.collective in ENDS_TOGETHER and len(one.ranks) > 1:
             ends = np.array([op.end_s for op in one.ops])
             for place, rank in enumerate(one.ranks):
                 found[rank].append(float(ends[place] - np.median(np.delete(ends, place))))
@@ -81,20 +80,9 @@ def _spread(later: list[float]) -> float | None:
 def _room(trace: Trace, matches: list[Match]) -> list[list[float]]:
     """Seconds by which the clock of each rank can go back and forward."""
     room = [[math.inf, math.inf] for _ in range(trace.world_size)]
-
-    def before(cause: int, at: float, effect: int, then: float) -> None:
+    for cause, at, effect, then in causes(trace, matches):
         room[cause][1] = min(room[cause][1], max(then - at, 0.0))
         room[effect][0] = min(room[effect][0], max(then - at, 0.0))
-
-    for one in matches:
-        for i, j in one.causes():
-            before(one.ranks[i], one.ops[i].start_s, one.ranks[j], one.ops[j].end_s)
-    for recorded in trace.ranks:
-        rank = recorded.header.rank
-        for probe in recorded.header.probes:
-            if 0 <= probe.peer < trace.world_size:
-                before(rank, probe.sent_s, probe.peer, probe.peer_s)
-                before(probe.peer, probe.peer_s, rank, probe.received_s)
     return room
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wirewise.errors import TraceError
 from wirewise.trace.records import Op, Trace
 
-__all__ = ["Match", "match", "slot_starts", "transfer_starts"]
+__all__ = ["ENDS_TOGETHER", "Match", "causes", "match", "slot_starts", "transfer_starts"]
+
+ENDS_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives with which all ranks are done at about the same time."""
 
 _NO_SEQ = ("send", "recv")
 _OWN_SIZE = ("all_to_all", "barrier")
@@ -106,6 +109,19 @@ def match(trace: Trace) -> list[Match]:
                     "the ranks called different collectives, or the trace lost one: record again"
                 )
     return matches + _messages(trace)
+
+
+def causes(trace: Trace, matches: Sequence[Match]) -> Iterator[tuple[int, float, int, float]]:
+    """(rank, time, other rank, time) of all that came before something else: of starts before ends, and of probes."""
+    for one in matches:
+        for i, j in one.causes():
+            yield one.ranks[i], one.ops[i].start_s, one.ranks[j], one.ops[j].end_s
+    for recorded in trace.ranks:
+        rank = recorded.header.rank
+        for probe in recorded.header.probes:
+            if 0 <= probe.peer < trace.world_size:
+                yield rank, probe.sent_s, probe.peer, probe.peer_s
+                yield probe.peer, probe.peer_s, rank, probe.received_s
 
 
 def slot_starts(matches: Sequence[Match], slots: int) -> list[float]:

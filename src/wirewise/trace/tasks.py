@@ -11,14 +11,13 @@ import itertools
 import os
 from collections.abc import Iterator
 from math import isfinite
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
-from wirewise.files import atomic_file
+from wirewise.files import atomic_file, read_file
 
 __all__ = ["KINDS", "ROUTES", "Flow", "Task", "TaskKind", "TaskSet", "read_tasks", "write_tasks"]
 
@@ -145,16 +144,14 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskSet:
     Raises:
         InputError: The file cannot be read, or holds something else; the message names the place.
     """
+    return read_file(path, "task file", _decoded)
+
+
+def _decoded(text: bytes) -> TaskSet:
     try:
-        return decode_json(Path(path).read_bytes(), TaskSet)
-    except OSError as error:
-        raise InputError(
-            f"cannot read task file {os.fspath(path)!r}: {error.strerror}; check the path"
-        ) from error
+        return decode_json(text, TaskSet)
     except msgspec.DecodeError as error:
-        raise InputError(
-            f"{os.fspath(path)}: {error}; expected tasks and flows, mend the named place"
-        ) from error
+        raise InputError(f"{error}; expected tasks and flows, mend the named place") from error
 
 
 def write_tasks(tasks: TaskSet, path: str | os.PathLike[str]) -> None:

@@ -67,8 +67,11 @@ PLAIN: dict[tuple[Collective, str], Builder] = {
     ("all_reduce", "binary"): trees.up_and_down(trees.broadcast_binary),
     ("all_reduce", "leaders"): hierarchical.all_reduce_leaders,
     ("all_reduce", "servers"): direct.all_reduce_servers,
+    ("all_gather", "direct"): direct.all_gather_direct,
+    ("all_reduce", "direct"): trees.up_and_down(direct.all_gather_direct),
 }
-"""What training libraries do as well (`collective.named`); planners do not try them, as others above are faster."""
+"""What training libraries do as well (`collective.named`), and all ranks of a small mesh at once; planners do not try
+them."""
 
 
 def algorithms(collective: Collective) -> list[str]:

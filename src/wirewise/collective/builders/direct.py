@@ -7,12 +7,19 @@ from wirewise.collective.program import Transfer
 from wirewise.errors import ProgramError
 
 __all__ = [
+    "all_gather_direct",
     "all_reduce_servers",
     "all_to_all_linear",
     "all_to_all_pairwise",
     "all_to_all_shift",
     "reduce_scatter_pairwise",
 ]
+
+
+def all_gather_direct(group: Group) -> Draft:
+    """Every rank sends its block to all others at once."""
+    p = group.ranks
+    return Draft(p, [Transfer(block, block, t, 0) for block in range(p) for t in range(p) if t != block])
 
 
 def reduce_scatter_pairwise(group: Group) -> Draft:

@@ -39,7 +39,7 @@ _OPS = {
 def register() -> None:
     """Make the backend known to torch; safe to call twice."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
+        dist.Backend.register_backend(NAME, ProcessGroup, devices=["cpu", "cuda"])
 
 
 def group_of(process_group: dist.ProcessGroup | None = None) -> Group:
@@ -52,10 +52,6 @@ def group_of(process_group: dist.ProcessGroup | None = None) -> Group:
     if not isinstance(found, ProcessGroup):
         raise InputError(f"the process group has the backend {found.name()!r}; expected {NAME!r}")
     return found.group
-
-
-def _create(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    return ProcessGroup(store, rank, size, timeout)
 
 
 class ProcessGroup(dist.ProcessGroup):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from wirewise.collective import Collective, Program, Transfer
+from wirewise.collective import Collective, Program
 from wirewise.collective.builders import build
 
-__all__ = ["all_gather_direct", "all_reduce_direct", "default"]
+__all__ = ["default"]
 
 _SMALL_BYTES = 65_536
 """Up to here the number of steps counts, above it the bytes."""
@@ -36,46 +36,15 @@ def default(collective: Collective, ranks: int, size_bytes: int, root: int = 0) 
 
 @lru_cache(maxsize=256)
 def _made(collective: Collective, ranks: int, small: bool, segments: int, root: int) -> Program:
-    if collective in ("all_reduce", "all_gather") and not small and ranks <= _FEW_RANKS:
-        made = all_reduce_direct if collective == "all_reduce" else all_gather_direct
-        return made(ranks, segments)
+    few = ranks <= _FEW_RANKS
     names: dict[Collective, tuple[str, str]] = {
         "broadcast": ("binomial", "chain"),
         "reduce": ("binomial", "chain"),
         "scatter": ("flat", "flat"),
         "gather": ("flat", "flat"),
-        "all_gather": ("bruck", "ring"),
-        "reduce_scatter": ("pairwise", "pairwise" if ranks <= _FEW_RANKS else "ring"),
-        "all_reduce": ("recursive_doubling", "ring"),
+        "all_gather": ("bruck", "direct" if few else "ring"),
+        "reduce_scatter": ("pairwise", "pairwise" if few else "ring"),
+        "all_reduce": ("recursive_doubling", "direct" if few else "ring"),
         "all_to_all": ("linear", "linear"),
     }
     return build(collective, names[collective][not small], ranks, root=root, segments=segments)
-
-
-def all_gather_direct(ranks: int, segments: int = 1) -> Program:
-    """Every rank sends its block to all others at once."""
-    return Program(
-        name="direct", collective="all_gather", ranks=ranks, chunks=ranks, segments=segments,
-        transfers=tuple(_spread(ranks, 0)),
-    )  # fmt: skip
-
-
-def all_reduce_direct(ranks: int, segments: int = 1) -> Program:
-    """Every rank adds up one part of all ranks, and sends the sum to all: two steps over all links of a mesh."""
-    gathered = tuple(
-        Transfer(chunk, (chunk + distance) % ranks, chunk, 0, True)
-        for chunk in range(ranks)
-        for distance in range(1, ranks)
-    )
-    return Program(
-        name="direct", collective="all_reduce", ranks=ranks, chunks=ranks, segments=segments,
-        transfers=gathered + tuple(_spread(ranks, 1)),
-    )  # fmt: skip
-
-
-def _spread(ranks: int, step: int) -> list[Transfer]:
-    return [
-        Transfer(chunk, chunk, (chunk + distance) % ranks, step)
-        for chunk in range(ranks)
-        for distance in range(1, ranks)
-    ]

@@ -216,7 +216,7 @@ class Engine:
     def send(
         self, execution: Execution, act: Act, segment: int, size_bytes: int, done: Callable[[], None]
     ) -> None:
-        """Send a message now, or when its receiver has started the operation."""
+        """Send a message now, or when its receiver has started the operation; `done`: its memory may be written."""
         key = (execution.operation, act.peer)
 
         def go() -> None:
@@ -257,7 +257,7 @@ class Engine:
     # Frames in.
 
     def opened(self, link: Link, header: Header) -> tuple[list[memoryview], Scratch | None]:
-        """Where the bytes of a frame go; see `Receiver`."""
+        """Where a link puts the bytes of a frame: the tensors' own memory, or a buffer."""
         if header.kind == DATA and (found := self._active.get(header.operation)) is not None:
             self._check(found[0], link.peer, header)
             views = found[0].place(header.segment, header.message)
@@ -267,7 +267,7 @@ class Engine:
         return [scratch.view[: header.size_bytes]] if header.size_bytes else [], scratch
 
     def arrived(self, link: Link, header: Header, scratch: Scratch | None) -> None:
-        """A frame is complete; see `Receiver`."""
+        """Act on a frame that a link has read whole."""
         if header.kind == DATA:
             self._take(link.peer, header, scratch)
             return

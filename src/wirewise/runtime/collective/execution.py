@@ -8,32 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from wirewise.runtime.collective.acts import Act
-from wirewise.runtime.collective.link import EdgeStatistics
-from wirewise.runtime.collective.memory import Memory, Pool, Scratch
+from wirewise.runtime.collective.memory import Memory, Scratch
 from wirewise.runtime.collective.prepared import Prepared
 
-__all__ = ["Execution", "Sender"]
+if TYPE_CHECKING:
+    from wirewise.runtime.collective.engine import Engine
 
-
-class Sender(Protocol):
-    """What an operation needs of the engine."""
-
-    pool: Pool
-
-    def send(
-        self, execution: Execution, act: Act, segment: int, size_bytes: int, done: Callable[[], None]
-    ) -> None:
-        """Send a message and call back when its memory may be written again."""
-
-    def received_from(self, peer: int) -> EdgeStatistics:
-        """Statistics of what a peer sent."""
-
-    def ended(self, execution: Execution) -> None:
-        """All messages are sent and taken in."""
+__all__ = ["Execution"]
 
 
 class Execution:
@@ -47,7 +30,7 @@ class Execution:
         engine: Sends messages, lends buffers and hears of the end.
     """
 
-    def __init__(self, name: str, operation: int, prepared: Prepared, memory: Memory, engine: Sender) -> None:
+    def __init__(self, name: str, operation: int, prepared: Prepared, memory: Memory, engine: Engine) -> None:
         self.name, self.operation, self.prepared, self.memory = name, operation, prepared, memory
         self._engine = engine
         self._acts, self._sizes = prepared.acts, prepared.sizes

@@ -7,13 +7,16 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from wirewise.runtime.collective.memory import Scratch
 
-__all__ = ["ASK", "DATA", "GONE", "HERE", "START", "EdgeStatistics", "Header", "Link", "Receiver"]
+if TYPE_CHECKING:
+    from wirewise.runtime.collective.engine import Engine
+
+__all__ = ["ASK", "DATA", "GONE", "HERE", "START", "EdgeStatistics", "Header", "Link"]
 
 DATA, START, ASK, HERE, GONE = range(5)
 """Kinds of frames: a message; the receiver has started the operation; are you there; I am; I give up, because."""
@@ -65,19 +68,6 @@ class Header(NamedTuple):
     size_bytes: int
 
 
-class Receiver(Protocol):
-    """Who says where the bytes of a message go."""
-
-    def opened(self, link: Link, header: Header) -> tuple[list[memoryview], Scratch | None]:
-        """Where to put them: the tensors' own memory, or a buffer."""
-
-    def arrived(self, link: Link, header: Header, scratch: Scratch | None) -> None:
-        """They are there."""
-
-    def wants_changed(self, link: Link) -> None:
-        """The link waits until it can send, or no longer does."""
-
-
 class _Frame:
     """A frame on its way out."""
 
@@ -97,8 +87,8 @@ class Link:
         OSError: From `flush`, `read` and `send`: the connection is broken.
     """
 
-    def __init__(self, rank: int, peer: int, connection: socket.socket, receiver: Receiver) -> None:
-        self.peer, self.socket, self._receiver = peer, connection, receiver
+    def __init__(self, rank: int, peer: int, connection: socket.socket, engine: Engine) -> None:
+        self.peer, self.socket, self._engine = peer, connection, engine
         self.sent = EdgeStatistics(source=rank, target=peer)
         self.received = EdgeStatistics(source=peer, target=rank)
         self.wants_to_write = False
@@ -147,7 +137,7 @@ class Link:
     def _want_to_write(self, wanted: bool) -> None:
         if wanted != self.wants_to_write:
             self.wants_to_write = wanted
-            self._receiver.wants_changed(self)
+            self._engine.wants_changed(self)
 
     def statistics(self) -> tuple[EdgeStatistics, EdgeStatistics]:
         """Statistics of what is sent and of what is received."""
@@ -205,7 +195,7 @@ class Link:
             return
         self._head_bytes = 0
         self._header = Header(*_FORM.unpack(self._head))
-        self._views, self._scratch = self._receiver.opened(self, self._header)
+        self._views, self._scratch = self._engine.opened(self, self._header)
         # With the payload the next header is read too, which saves a call.
         self._views.append(self._head)
         self._payload_left = self._header.size_bytes
@@ -218,7 +208,7 @@ class Link:
             self.received.messages += 1
             self.received.size_bytes += self._header.size_bytes
         scratch, self._scratch = self._scratch, None
-        self._receiver.arrived(self, self._header, scratch)
+        self._engine.arrived(self, self._header, scratch)
 
 
 def _cut(views: list[memoryview], count: int) -> None:

@@ -105,28 +105,21 @@ def call_of(
     part, result = whole[:count].clone(), torch.zeros(count * ranks)
     here = rank == root
     listed = list(result.split(count)) if here else None
-    own: dict[str, tuple[Callable[..., object], tuple, Tensor]] = {}
-    if group is not None:
-        own = {
-            "all_reduce": (group.all_reduce, (whole,), whole),
-            "broadcast": (group.broadcast, (whole, root), whole),
-            "reduce": (group.reduce, (whole, root), whole if here else part),
-            "all_gather": (group.all_gather, (result, part), result),
-            "gather": (group.gather, (listed, part, root), result),
-            "reduce_scatter": (group.reduce_scatter, (part, whole), part),
-            "scatter": (group.scatter, (part, list(whole.split(count)) if here else None, root), part),
-            "all_to_all": (group.all_to_all, (result, whole), result),
-        }
-    else:
-        own = {
-            "all_reduce": (dist.all_reduce, (whole,), whole),
-            "broadcast": (dist.broadcast, (whole, root), whole),
-            "reduce": (dist.reduce, (whole, root), whole if here else part),
-            "all_gather": (dist.all_gather_into_tensor, (result, part), result),
-            "gather": (dist.gather, (part, listed, root), result),
-            "reduce_scatter": (dist.reduce_scatter_tensor, (part, whole), part),
-            "scatter": (dist.scatter, (part, list(whole.split(count)) if here else None, root), part),
-            "all_to_all": (dist.all_to_all_single, (result, whole), result),
-        }
-    function, arguments, target = own[program.collective]
-    return lambda: function(*arguments, **options), target
+    given = list(whole.split(count)) if here else None
+    target = {
+        "all_reduce": whole, "broadcast": whole, "reduce": whole if here else part,
+        "reduce_scatter": part, "scatter": part,
+    }.get(program.collective, result)  # fmt: skip
+    arguments: dict[str, tuple[Any, ...]] = {
+        "all_reduce": (whole,), "broadcast": (whole, root), "reduce": (whole, root), "all_gather": (result, part),
+        "gather": (listed, part, root) if group else (part, listed, root), "reduce_scatter": (part, whole),
+        "scatter": (part, given, root), "all_to_all": (result, whole),
+    }  # fmt: skip
+    names = {
+        "all_gather": "all_gather_into_tensor",
+        "reduce_scatter": "reduce_scatter_tensor",
+        "all_to_all": "all_to_all_single",
+    }
+    name = program.collective if group else names.get(program.collective, program.collective)
+    function = getattr(group or dist, name)
+    return lambda: function(*arguments[program.collective], **options), target

@@ -16,6 +16,7 @@ from wirewise.plans.fusion import FusionPlan
 from wirewise.sim.lowering.kinds import links_or_none, refuse, same_parameters
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
+from wirewise.sim.regions import Fusion, arrays, describe
 from wirewise.sim.replay import replay
 from wirewise.sim.timeline import Timeline
 from wirewise.trace.operators import OperatorGraph
@@ -131,30 +132,22 @@ def _regions(
             )
     given = [frozenset(number[name] for name in region) for region in plan.regions]
     home: dict[int, int] = {}
+    copies = list[tuple[int, int]]()
     for place, operators in enumerate(given):
-        for one in operators:
-            home.setdefault(one, place)
+        for one in sorted(operators):
+            if home.setdefault(one, place) != place:
+                copies.append((one, place))
     for one in range(len(job.operators)):
         if one not in home:
             home[one] = len(given)
             given.append(frozenset({one}))
-    holders: dict[int, list[int]] = {}
-    readers: dict[int, list[int]] = {}
-    for place, operators in enumerate(given):
-        for one in operators:
-            holders.setdefault(one, []).append(place)
-    for one, operator in enumerate(job.operators):
-        for source in operator.inputs:
-            readers.setdefault(source, []).append(one)
-
-    def leaves(one: int) -> bool:
-        if job.operators[one].gradient or not readers.get(one):
-            return True
-        return any(one not in given[place] for reader in readers[one] for place in holders[reader])
-
+    homes = np.array([home[one] for one in range(len(job.operators))], np.int64)
+    copied, holder = np.array(copies, np.int64).reshape(-1, 2).T.copy()
+    graph, fusion = arrays(job), Fusion(homes, copied, holder)
     for place in _launched(plan, job, given, home):
+        computed, leaving = describe(graph, fusion, place)
         own = {one for one in given[place] if home[one] == place}
-        yield own, tuple(sorted(given[place])), tuple(sorted(one for one in own if leaves(one)))
+        yield own, tuple(computed.tolist()), tuple(leaving.tolist())
 
 
 def _launched(

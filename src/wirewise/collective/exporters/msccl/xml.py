@@ -64,18 +64,19 @@ def dumps(algorithm: Algorithm, dialect: Dialect = "microsoft") -> str:
         raise ProgramError(
             f"algorithm {algorithm.name!r} is a {algorithm.collective}; expected one of {', '.join(names)}"
         )
-    root = ET.Element(
-        "algo",
+    root = ET.Element("algo")
+    _set(
+        root,
         name=algorithm.name,
         proto=algorithm.protocol,
-        nchannels=str(algorithm.channels),
-        nchunksperloop=str(algorithm.chunks_per_loop),
-        ngpus=str(len(algorithm.gpus)),
+        nchannels=algorithm.channels,
+        nchunksperloop=algorithm.chunks_per_loop,
+        ngpus=len(algorithm.gpus),
         coll=names[algorithm.collective],
-        inplace=str(int(algorithm.in_place)),
-        outofplace=str(int(algorithm.out_of_place)),
-        minBytes=str(algorithm.min_bytes),
-        maxBytes=str(algorithm.max_bytes or _NO_LIMIT[dialect]),
+        inplace=int(algorithm.in_place),
+        outofplace=int(algorithm.out_of_place),
+        minBytes=algorithm.min_bytes,
+        maxBytes=algorithm.max_bytes or _NO_LIMIT[dialect],
     )
     if algorithm.collective in REDUCING:
         root.set("redop", "sum")
@@ -102,52 +103,35 @@ def loads(text: str, dialect: Dialect = "microsoft") -> Algorithm:
         ) from error
 
 
+def _set(node: ET.Element, **attributes: str | int) -> None:
+    for name, value in attributes.items():
+        node.set(name, str(value))
+
+
 def _add_gpu(root: ET.Element, rank: int, gpu: Gpu) -> None:
-    node = ET.SubElement(
-        root,
-        "gpu",
-        id=str(rank),
-        i_chunks=str(gpu.input_chunks),
-        o_chunks=str(gpu.output_chunks),
-        s_chunks=str(gpu.scratch_chunks),
-    )
+    node = ET.SubElement(root, "gpu")
+    _set(node, id=rank, i_chunks=gpu.input_chunks, o_chunks=gpu.output_chunks, s_chunks=gpu.scratch_chunks)
     for number, block in enumerate(gpu.blocks):
-        tb = ET.SubElement(
-            node,
-            "tb",
-            id=str(number),
-            send=str(block.send),
-            recv=str(block.receive),
-            chan=str(block.channel),
-        )
+        tb = ET.SubElement(node, "tb")
+        _set(tb, id=number, send=block.send, recv=block.receive, chan=block.channel)
         for index, step in enumerate(block.steps):
-            _add_step(tb, index, step)
+            _add_step(ET.SubElement(tb, "step"), index, step)
 
 
-def _add_step(tb: ET.Element, index: int, step: Step) -> None:
+def _add_step(node: ET.Element, index: int, step: Step) -> None:
     source, target = step.source or step.target, step.target or step.source
     # A buffer has to be named even where none is used.
     source, target = source or Place("i", -1), target or Place("o", -1)
     block, number = step.waits_for or (-1, -1)
-    ET.SubElement(
-        tb,
-        "step",
-        s=str(index),
-        type=step.kind,
-        srcbuf=source.buffer,
-        srcoff=str(source.offset),
-        dstbuf=target.buffer,
-        dstoff=str(target.offset),
-        cnt=str(step.chunks),
-        depid=str(block),
-        deps=str(number),
-        hasdep=str(int(step.awaited)),
-    )
+    _set(node, s=index, type=step.kind, srcbuf=source.buffer, srcoff=source.offset)
+    _set(node, dstbuf=target.buffer, dstoff=target.offset, cnt=step.chunks)
+    _set(node, depid=block, deps=number, hasdep=int(step.awaited))
 
 
 def _algorithm(root: ET.Element, dialect: Dialect) -> Algorithm:
     own = root.attrib
     in_place = own["inplace"] == "1"
+    max_bytes = int(own.get("maxBytes", 2**27))
     collective: Collective | Literal["custom"] = CALLS[dialect].get(own["coll"], "custom")
     return Algorithm(
         name=own["name"],
@@ -158,13 +142,9 @@ def _algorithm(root: ET.Element, dialect: Dialect) -> Algorithm:
         in_place=in_place,
         out_of_place=own["outofplace"] == "1" if dialect == "azure" else not in_place,
         min_bytes=int(own.get("minBytes", "0")),
-        max_bytes=_limit(int(own.get("maxBytes", str(2**27))), dialect),
+        max_bytes=0 if max_bytes == _NO_LIMIT[dialect] else max_bytes,
         gpus=tuple(_gpu(node) for node in sorted(root.iter("gpu"), key=lambda n: int(n.attrib["id"]))),
     )
-
-
-def _limit(max_bytes: int, dialect: Dialect) -> int:
-    return 0 if max_bytes == _NO_LIMIT[dialect] else max_bytes
 
 
 def _gpu(node: ET.Element) -> Gpu:
