@@ -1,0 +1,118 @@
+"""Process groups of the ranks that an update of a pipeline needs: replicas, stages that share a parameter, everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import StagePlan
+from wirewise.runtime.pipeline.layers import LayerGraph
+from wirewise.runtime.pipeline.updates import GradientExchange
+from wirewise.runtime.pipeline.weights import Weights
+from wirewise.runtime.transport import Transport
+
+__all__ = ["check_same_plan", "make_exchange", "shared_parameters"]
+
+
+def check_same_plan(transport: Transport, plan: StagePlan, digest: int) -> None:
+    """Compare what all ranks were given.
+
+    Args:
+        transport: Messages between all ranks.
+        plan: Plan of this rank.
+        digest: 63 bits of a hash of all that must be equal.
+
+    Raises:
+        PlanError: The plan is for another number of ranks, or ranks have different ones; raised on every rank.
+        PeerError: A peer is gone.
+    """
+    if plan.world_size != transport.world_size:
+        raise PlanError(
+            f"plan {plan.planner!r} was made for world size {plan.world_size}, the process group has "
+            f"{transport.world_size} ranks; make the plan again or start {plan.world_size}"
+        )
+    found = [int(one) for one in transport.all_gather(torch.tensor([digest]), "the comparison of the plans")]
+    if different := [rank for rank, one in enumerate(found) if one != found[0]]:
+        raise PlanError(
+            f"ranks {different} have another plan, other modules or another seed than rank 0; give all ranks the same"
+        )
+
+
+def shared_parameters(layers: LayerGraph, plan: StagePlan) -> dict[nn.Parameter, tuple[int, ...]]:
+    """Positions of each trained parameter that modules of several positions have, such as tied embeddings."""
+    positions: dict[nn.Parameter, set[int]] = {}
+    for stage in plan.stages:
+        for name in stage.modules:
+            for parameter in layers.modules[name].parameters():
+                if parameter.requires_grad:
+                    positions.setdefault(parameter, set()).add(stage.position)
+    return {parameter: tuple(sorted(own)) for parameter, own in positions.items() if len(own) > 1}
+
+
+def make_exchange(
+    transport: Transport, plan: StagePlan, layers: LayerGraph, weights: Weights, *, with_norm: bool
+) -> GradientExchange:
+    """What the ranks of a plan tell each other in an update; ranks with the same weights start from equal ones.
+
+    Args:
+        transport: Messages between all ranks; that of the default group where further groups are needed.
+        plan: Plan that fits the group.
+        layers: Modules of the model, before another version of the weights is put in.
+        weights: Weights of this rank.
+        with_norm: Whether the norm over all stages is needed.
+
+    Raises:
+        InputError: Further groups are needed and there is no default group.
+    """
+    position, replica, _ = plan.place_of(transport.rank)
+    ties = shared_parameters(layers, plan)
+    holders = sorted(set(ties.values()))
+    wanted: list[tuple[int, ...]] = []
+    if plan.replicas > 1:
+        wanted += [tuple(own[0] for own in ranks) for ranks in plan.ranks]
+    wanted += [tuple(plan.ranks[p][r][0] for p in own) for own in holders for r in range(plan.replicas)]
+    if with_norm and plan.world_size > 1:
+        wanted.append(tuple(range(plan.world_size)))
+    groups = _groups(transport, wanted)
+    replicas = groups.get(tuple(own[0] for own in plan.ranks[position])) if plan.replicas > 1 else None
+    names = {parameter: name for name, parameter in weights.named.items()}
+    shared = {
+        names[parameter]: groups[tuple(plan.ranks[p][replica][0] for p in own)]
+        for parameter, own in ties.items()
+        if position in own
+    }
+    counted = frozenset(
+        name for name, parameter in weights.named.items() if position == ties.get(parameter, (position,))[0]
+    )
+    if replicas is not None and weights.named:
+        replicas.broadcast({n: p.data for n, p in weights.named.items()}, "the broadcast to the replicas")
+    for name, group in shared.items():
+        group.broadcast({"": weights.named[name].data}, f"the broadcast of the shared {name!r}")
+    everyone = groups.get(tuple(range(plan.world_size))) if with_norm else None
+    if with_norm and plan.world_size == 1:
+        everyone = transport
+    return GradientExchange(weights, replicas, shared, counted, everyone, plan.replicas)
+
+
+def _groups(transport: Transport, wanted: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Transport]:
+    """A transport for each list of ranks with this one in it; all ranks call it."""
+    if not wanted:
+        return {}
+    if not dist.is_initialized() or transport.group is not dist.group.WORLD:
+        raise InputError(
+            "replicas, shared parameters, a clipped norm and a loss scale need process groups of some of the ranks, "
+            "which only the default group has; call torch.distributed.init_process_group and leave process_group out"
+        )
+    found = {}
+    for ranks in wanted:
+        group = dist.new_group(list(ranks))
+        if transport.rank in ranks:
+            assert isinstance(group, dist.ProcessGroup)
+            # Reports in the store go by the numbers of the job, which a smaller group does not have.
+            store = transport.store if len(ranks) == transport.world_size else None
+            found[ranks] = Transport(group, timeout_s=transport.timeout_s, store=store)
+    return found

@@ -1,0 +1,119 @@
+"""A model as a list of modules that a pipeline can cut, with the values that each of them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import StagePlan
+
+__all__ = ["INPUT", "LayerGraph", "Value"]
+
+INPUT = "input"
+"""Name of what the model is given, among the sources of a module."""
+
+
+class Value(NamedTuple):
+    """An output of a module that another stage takes; one message carries it however many modules there use it."""
+
+    name: str
+    """Name of the module that makes it."""
+    source: int
+    """Stage of that module."""
+    target: int
+    """Stage that takes it."""
+
+
+class LayerGraph:
+    """Modules in the order of the forward pass, each of which turns one or several tensors into one tensor.
+
+    Args:
+        modules: The modules; those of a mapping and of an `nn.Sequential` by their names, those of a list by number.
+        sources: For modules that do not take the output of the one before: names of what they are called with, in
+            order, modules further up or `INPUT`. This is how skip connections are said.
+
+    Raises:
+        InputError: No modules, or sources that do not come before.
+    """
+
+    def __init__(
+        self,
+        modules: nn.Sequential | nn.ModuleList | Sequence[nn.Module] | Mapping[str, nn.Module],
+        sources: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        if isinstance(modules, nn.Sequential | nn.ModuleList):
+            named = dict(modules.named_children())
+        elif isinstance(modules, Mapping):
+            named = dict(modules)
+        else:
+            named = {str(number): module for number, module in enumerate(modules)}
+        given = dict(sources or {})
+        if not named or INPUT in named or given.keys() - named.keys():
+            raise InputError(
+                f"got modules {list(named)[:20]} and sources of {sorted(given)}; expected at least one module, none of "
+                f"them named {INPUT!r}, and sources of these modules"
+            )
+        self.modules = named
+        self.sources: dict[str, tuple[str, ...]] = {}
+        before = [INPUT]
+        for name in named:
+            self.sources[name] = tuple(given.get(name, (before[-1],)))
+            if unknown := [one for one in self.sources[name] if one not in before] or not self.sources[name]:
+                raise InputError(
+                    f"module {name!r} takes {list(self.sources[name])}, of which {unknown} does not come before it; "
+                    f"expected one or more of: {', '.join(before)}"
+                )
+            before.append(name)
+        self.output = before[-1]
+        """Name of the last module, whose output the loss is of."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all modules, in order."""
+        return tuple(self.modules)
+
+    def edges(self, cuts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Pairs of stages between which activations travel, as `StagePlan.by_hand` takes them.
+
+        Args:
+            cuts: Number of the first module of each stage but the first.
+        """
+        stage_of = {name: sum(cut <= n for cut in cuts) for n, name in enumerate(self.modules)}
+        return tuple(sorted({(v.source, v.target) for v in self._values(stage_of)}))
+
+    def values(self, plan: StagePlan) -> tuple[Value, ...]:
+        """What travels between the stages of a plan, in an order that is the same on all ranks.
+
+        Raises:
+            PlanError: The plan has other modules, or moves activations between other stages.
+        """
+        planned = tuple(name for stage in plan.stages for name in stage.modules)
+        if planned != self.names:
+            raise PlanError(
+                f"the plan by {plan.planner!r} is for the modules {_some(planned)}; the model has {_some(self.names)}; "
+                "make the plan again with the names of this model in its order"
+            )
+        stage_of = {name: number for number, stage in enumerate(plan.stages) for name in stage.modules}
+        found = tuple(
+            sorted(set(self._values(stage_of)), key=lambda v: (v.source, v.target, planned.index(v.name)))
+        )
+        needed, moved = {(v.source, v.target) for v in found}, set(plan.all_edges)
+        if needed != moved:
+            raise PlanError(
+                f"the modules need activations from one stage for another along {sorted(needed)}, the plan moves them "
+                f"along {sorted(moved)}; make the plan with edges={sorted(needed)} (`LayerGraph.edges`)"
+            )
+        return found
+
+    def _values(self, stage_of: Mapping[str, int]) -> Iterator[Value]:
+        for name, sources in self.sources.items():
+            for source in sources:
+                if source != INPUT and stage_of[source] != stage_of[name]:
+                    yield Value(source, stage_of[source], stage_of[name])
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

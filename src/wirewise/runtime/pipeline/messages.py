@@ -1,0 +1,264 @@
+"""Activations and gradients between the ranks of neighbouring stages, asynchronous in both directions.
+
+A line carries one value in one direction between two ranks. Its messages have tags of their own (update, microbatch,
+line), so they match in any order. Receives are posted before they are needed, else gloo keeps the sender's bytes back.
+Daemon threads wait for what is in flight and let go of sent buffers; a wait that is in vain names both stages.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.runtime.pipeline.stage import MicrobatchKey
+from wirewise.runtime.transport import Transport
+
+__all__ = ["Description", "Inbox", "Outbox"]
+
+_LOOK_S = 0.25
+_GRACE_S = 3.0
+_TAGS = 2**30
+_MOST_DIMENSIONS = 12
+_TYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+)
+
+
+class Description:
+    """Shape and type of a value, the same for all microbatches, and whether a gradient comes back.
+
+    Args:
+        shape: Shape of the tensor of one microbatch.
+        dtype: Type of its elements.
+        wants_gradient: Whether the value depends on trained parameters.
+    """
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, wants_gradient: bool) -> None:
+        self.shape, self.dtype, self.wants_gradient = shape, dtype, wants_gradient
+
+    def pack(self, what: str) -> Tensor:
+        """The description as a message, int64 [3 + most dimensions].
+
+        Raises:
+            InputError: More dimensions, or another type, than messages have.
+        """
+        if len(self.shape) > _MOST_DIMENSIONS or self.dtype not in _TYPES:
+            raise InputError(
+                f"{what} are {self.dtype} {list(self.shape)}; expected at most {_MOST_DIMENSIONS} dimensions and one "
+                f"of: {', '.join(str(one).removeprefix('torch.') for one in _TYPES)}"
+            )
+        numbers = [_TYPES.index(self.dtype), int(self.wants_gradient), len(self.shape), *self.shape]
+        return torch.tensor(numbers + [0] * (3 + _MOST_DIMENSIONS - len(numbers)), dtype=torch.int64)
+
+    @classmethod
+    def unpack(cls, packed: Tensor) -> Description:
+        """Read what `pack` wrote."""
+        kind, wants, dimensions, *shape = packed.tolist()
+        return cls(torch.Size(shape[:dimensions]), _TYPES[kind], bool(wants))
+
+    @staticmethod
+    def empty() -> Tensor:
+        """A buffer for a packed description."""
+        return torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64)
+
+
+class _Line:
+    """One value in one direction between this rank and another.
+
+    Args:
+        transport: Messages between all ranks of the pipeline.
+        peer: Rank at the other end.
+        number: Number of the line, the same at both ends and no other's.
+        lines: Number of lines of the pipeline.
+        microbatches: Microbatches of an update.
+        what: Contents for error messages, such as "activations '3' of stage 1".
+        whence: Stages at both ends for error messages.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        peer: int,
+        number: int,
+        lines: int,
+        microbatches: int,
+        what: str,
+        whence: str,
+    ) -> None:
+        self.transport, self.peer, self.what, self.whence = transport, peer, what, whence
+        self._number, self._lines, self._microbatches = number, lines, microbatches
+        self._jobs: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_serve, args=(self._jobs,), name=f"wirewise-wait-{peer}-{number}", daemon=True
+        )
+        self._thread.start()
+        weakref.finalize(self, _end, self._jobs, self._thread)
+
+    def name(self, key: MicrobatchKey) -> str:
+        """A message for people."""
+        return f"the {self.what}, microbatch {key[1]} of update {key[0]} ({self.whence})"
+
+    def tag(self, key: MicrobatchKey) -> int:
+        """Tag of a message, which no other in flight has."""
+        update, microbatch = key
+        return ((update * self._microbatches + microbatch) * self._lines + self._number) % _TAGS
+
+    @property
+    def description_tag(self) -> int:
+        """Tag of the description that goes before the first message."""
+        return _TAGS + self._number
+
+    def close(self) -> None:
+        """End the thread."""
+        _end(self._jobs, self._thread)
+
+
+class Outbox(_Line):
+    """Messages that this rank sends along a line."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._failed: queue.SimpleQueue = queue.SimpleQueue()
+        self.description: Description | None = None
+        """Shape and type of all messages; gradients know them from the activations."""
+
+    def describe(self, description: Description) -> None:
+        """Send shape and type, once, before the first message."""
+        self.description = description
+        self._start(description.pack(self.what), self.description_tag, f"the description of the {self.what}")
+
+    def send(self, key: MicrobatchKey, tensor: Tensor) -> None:
+        """Start to send a tensor, which must not change any more.
+
+        Raises:
+            PeerError: The peer is gone, now or in an earlier message.
+        """
+        if not self._failed.empty():
+            raise self.transport.failure(self.name(key), self.peer, self._failed.get())
+        self._start(tensor.detach().to("cpu").contiguous(), self.tag(key), self.name(key))
+
+    def _start(self, buffer: Tensor, tag: int, what: str) -> None:
+        if not buffer.numel():
+            return
+        works: list[dist.Work] = []
+        self.transport.guard(
+            lambda: works.append(self.transport.group.send([buffer], self.peer, tag)), what, self.peer
+        )
+        self._jobs.put((works[0], self.transport.timeout, buffer, None, self._failed))
+
+
+class Inbox(_Line):
+    """Messages that this rank receives along a line, in the order in which they were posted."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.description: Description | None = None
+        """Shape and type of all messages; gradients know them from the activations."""
+        self._arrived: queue.SimpleQueue = queue.SimpleQueue()
+        self._posted: deque[MicrobatchKey] = deque()
+        self._waiting: deque[MicrobatchKey] = deque()
+        self._asked = False
+
+    def ask(self) -> None:
+        """Post the receive of the description."""
+        if self.description is None and not self._asked:
+            self._asked = True
+            self._post(Description.empty(), self.description_tag, f"the description of the {self.what}")
+
+    def expect(self, description: Description) -> None:
+        """Say shape and type of all messages, for gradients, whose activations were described."""
+        self.description = description
+        self._post_waiting()
+
+    def forget(self) -> None:
+        """Nothing comes along this line."""
+        self._waiting.clear()
+
+    def post(self, key: MicrobatchKey) -> None:
+        """Post the receive of a message, now or as soon as its shape is known."""
+        self._waiting.append(key)
+        self._post_waiting()
+
+    def take(self, key: MicrobatchKey) -> Tensor:
+        """Wait for the message that was posted first.
+
+        Raises:
+            PeerError: The peer is gone, or sent nothing within the timeout.
+        """
+        if self.description is None:
+            self.ask()
+            self.description = Description.unpack(self._next(self.name(key)))
+        self._post_waiting()
+        expected = self._posted.popleft()
+        assert expected == key, f"{self.name(key)} is taken, posted was {expected}"
+        if not self.description.shape.numel():
+            return torch.empty(self.description.shape, dtype=self.description.dtype)
+        return self._next(self.name(key))
+
+    def _post_waiting(self) -> None:
+        while self.description is not None and self._waiting:
+            key = self._waiting.popleft()
+            self._posted.append(key)
+            buffer = torch.empty(self.description.shape, dtype=self.description.dtype)
+            if buffer.numel():
+                self._post(buffer, self.tag(key), self.name(key))
+
+    def _post(self, buffer: Tensor, tag: int, what: str) -> None:
+        works: list[dist.Work] = []
+        self.transport.guard(
+            lambda: works.append(self.transport.group.recv([buffer], self.peer, tag)), what, self.peer
+        )
+        self._jobs.put((works[0], self.transport.timeout, buffer, self._arrived, self._arrived))
+
+    def _next(self, what: str) -> Tensor:
+        deadline = time.monotonic() + self.transport.timeout_s + _GRACE_S
+        while time.monotonic() < deadline:
+            try:
+                found = self._arrived.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self.transport.others_gave_up():
+                    raise self.transport.failure(what, self.peer, "another rank gave up") from None
+                continue
+            if isinstance(found, str):
+                raise self.transport.failure(what, self.peer, found)
+            return found
+        raise self.transport.failure(what, self.peer, "timed out")
+
+
+def _serve(jobs: queue.SimpleQueue) -> None:
+    while (job := jobs.get()) is not None:
+        work, timeout, buffer, done, failed = job
+        try:
+            work.wait(timeout)
+            if done is not None:
+                done.put(buffer)
+        except (RuntimeError, ValueError) as error:
+            failed.put(str(error))
+        # A buffer must not live on because its thread is idle.
+        del job, work, buffer, done, failed
+
+
+def _end(jobs: queue.SimpleQueue, thread: threading.Thread) -> None:
+    jobs.put(None)
+    # A thread that lets go of torch's objects while the interpreter shuts down would abort the process.
+    thread.join(_GRACE_S)

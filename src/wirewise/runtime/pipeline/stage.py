@@ -1,0 +1,204 @@
+"""The passes of one stage: forward, backward whole or in two parts, activations kept or computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from wirewise.errors import InputError
+from wirewise.plans import StagePlan
+from wirewise.rng import stream_key
+from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
+from wirewise.runtime.pipeline.split_backward import SplitBackward
+
+__all__ = ["LOSS", "MicrobatchKey", "StageCompute"]
+
+LOSS = "loss"
+"""Name of the loss among the outputs of the last stage; a module may not have it."""
+
+MicrobatchKey = tuple[int, int]
+"""Update and microbatch in it."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class StageCompute:
+    """Modules of one stage, and the microbatches that are between their forward and their backward pass.
+
+    Random numbers of a module depend on the seed, the microbatch and the module alone, so dropout is the same in every
+    timetable, with any cuts, and when activations are computed again.
+
+    Args:
+        layers: All modules of the model, of which the stage has some.
+        plan: Names the modules of the stage.
+        number: Number of the stage in the plan.
+        loss: Mean loss over a microbatch, from the model's output and the targets.
+        seed: Seed of the random numbers that modules draw, such as those of dropout.
+    """
+
+    def __init__(self, layers: LayerGraph, plan: StagePlan, number: int, loss: Loss, seed: int) -> None:
+        self.number, self.recompute = number, plan.stages[number].recompute
+        names = plan.stages[number].modules
+        self.modules = {name: layers.modules[name] for name in names}
+        self.takes = tuple(
+            dict.fromkeys(s for name in names for s in layers.sources[name] if s not in self.modules)
+        )
+        """Values from other stages, and `INPUT`, in the order of their first use."""
+        self.gives = tuple(
+            name
+            for name in names
+            if any(name in sources and other not in self.modules for other, sources in layers.sources.items())
+        )
+        """Values that other stages take."""
+        self.has_loss = layers.output in self.modules
+        self._sources, self._output, self._loss, self._seed = layers.sources, layers.output, loss, seed
+        self._places = {name: place for place, name in enumerate(layers.names)}
+        self._held: dict[MicrobatchKey, _Held] = {}
+        self._split: dict[MicrobatchKey, SplitBackward] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Microbatches whose activations are kept."""
+        return len(self._held) + len(self._split)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Trained parameters as the modules have them now, each once."""
+        seen: set[nn.Parameter] = set()
+        for module in self.modules.values():
+            for parameter in module.parameters():
+                if parameter.requires_grad and parameter not in seen:
+                    seen.add(parameter)
+                    yield parameter
+
+    def forward(
+        self, key: MicrobatchKey, values: Mapping[str, Tensor], target: Tensor | None, scale: float
+    ) -> dict[str, Tensor]:
+        """Forward pass over a microbatch.
+
+        Args:
+            key: Update and microbatch.
+            values: What the stage takes, leaves of their own; those that need a gradient say so.
+            target: Targets of the microbatch for the stage with the loss.
+            scale: Factor of the loss in the backward pass.
+
+        Returns:
+            What the stage gives, detached, and `LOSS` without the factor where it has it.
+
+        Raises:
+            InputError: A module that does not return one tensor.
+        """
+        held = _Held(dict(values), target, scale)
+        with torch.set_grad_enabled(not self.recompute):
+            self._run(key, held)
+        self._held[key] = held
+        given = {name: held.outputs[name].detach() for name in self.gives}
+        if self.has_loss:
+            given[LOSS] = held.outputs[LOSS].detach()
+        if self.recompute:
+            held.outputs.clear()
+        return given
+
+    def needs_gradient(self, key: MicrobatchKey, name: str) -> bool:
+        """Whether a value that the stage gave depends on trained parameters, here or further up."""
+        held = self._held[key]
+        if not self.recompute:
+            return held.outputs[name].requires_grad
+        trained = any(True for _ in self.parameters())
+        return trained or any(value.requires_grad for value in held.values.values())
+
+    def backward(self, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Backward pass over a microbatch; gradients of the weights add up in their `.grad`.
+
+        Args:
+            key: Update and microbatch.
+            gradients: Gradient of each value that the stage gave and that needs one.
+
+        Returns:
+            Gradients of what the stage took, zeros for what the loss does not depend on.
+        """
+        held, outputs, given = self._roots(key, gradients)
+        if outputs:
+            torch.autograd.backward(outputs, given)
+        return {name: _or_zeros(leaf.grad, leaf) for name, leaf in held.wanted.items()}
+
+    def backward_inputs(self, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """First part of a backward pass: gradients of what the stage took; arguments and result as `backward`."""
+        held, outputs, given = self._roots(key, gradients)
+        wanted = held.wanted
+        split = SplitBackward(outputs, given, list(wanted.values()), list(self.parameters()))
+        found = split.input_gradients()
+        self._split[key] = split
+        return {
+            name: _or_zeros(gradient, leaf)
+            for (name, leaf), gradient in zip(wanted.items(), found, strict=True)
+        }
+
+    def backward_weights(self, key: MicrobatchKey) -> None:
+        """Second part of a backward pass: gradients of the weights."""
+        self._split.pop(key).weight_gradients()
+
+    def forget(self) -> None:
+        """Let go of all microbatches."""
+        self._held.clear()
+        self._split.clear()
+
+    def _roots(
+        self, key: MicrobatchKey, gradients: Mapping[str, Tensor]
+    ) -> tuple[_Held, list[Tensor], list[Tensor]]:
+        """Outputs from which back-propagation starts, and their gradients."""
+        held = self._held.pop(key)
+        if self.recompute:
+            with torch.enable_grad():
+                self._run(key, held)
+        outputs = [held.outputs[name] for name in gradients]
+        given = list(gradients.values())
+        if self.has_loss:
+            outputs.append(held.outputs[LOSS])
+            given.append(torch.full_like(held.outputs[LOSS], held.scale))
+        chosen = [number for number, output in enumerate(outputs) if output.requires_grad]
+        return held, [outputs[n] for n in chosen], [given[n] for n in chosen]
+
+    def _run(self, key: MicrobatchKey, held: _Held) -> None:
+        values = dict(held.values)
+        with _own_random_numbers(values.values()):
+            for name, module in self.modules.items():
+                torch.manual_seed(stream_key(self._seed, *key, self._places[name]))
+                found = module(*(values[source] for source in self._sources[name]))
+                if not isinstance(found, Tensor):
+                    raise InputError(
+                        f"module {name!r} of stage {self.number} returned {type(found).__name__}; expected one tensor: "
+                        "wrap it in a module that returns one, or cut it into several"
+                    )
+                values[name] = found
+            held.outputs = {name: values[name] for name in self.gives}
+            if self.has_loss:
+                assert held.target is not None
+                held.outputs[LOSS] = self._loss(values[self._output], held.target)
+
+
+class _Held:
+    """A microbatch between its forward and its backward pass."""
+
+    def __init__(self, values: dict[str, Tensor], target: Tensor | None, scale: float) -> None:
+        self.values, self.target, self.scale = values, target, scale
+        self.outputs: dict[str, Tensor] = {}
+
+    @property
+    def wanted(self) -> dict[str, Tensor]:
+        """Leaves whose gradients other stages wait for."""
+        return {n: v for n, v in self.values.items() if n != INPUT and v.requires_grad}
+
+
+def _or_zeros(gradient: Tensor | None, leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if gradient is None else gradient
+
+
+@contextmanager
+def _own_random_numbers(values: Iterable[Tensor]) -> Iterator[None]:
+    """Leave torch's generators afterwards as they were."""
+    devices = {v.device for v in values if v.is_cuda}
+    with torch.random.fork_rng(devices=[device.index for device in devices]):
+        yield

@@ -1,0 +1,478 @@
+"""Training under a plan of stages: its timetable is worked off action by action, batch after batch."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import StagePlan
+from wirewise.plans.timetables import StagePass
+from wirewise.rng import stream_key
+from wirewise.runtime.pipeline.groups import check_same_plan, make_exchange
+from wirewise.runtime.pipeline.layers import INPUT, LayerGraph, Value
+from wirewise.runtime.pipeline.messages import Description, Inbox, Outbox
+from wirewise.runtime.pipeline.stage import LOSS, Loss, MicrobatchKey, StageCompute
+from wirewise.runtime.pipeline.updates import DelayCorrection, LossScale, Optimizers, Schedules, Updates
+from wirewise.runtime.pipeline.weights import Weights
+from wirewise.runtime.transport import Transport, transport_of
+
+__all__ = ["PassRecord", "Pipeline", "UpdateResult"]
+
+_AHEAD = 8
+"""Actions ahead for which receives are posted."""
+
+Batch = tuple[Tensor, Tensor]
+
+
+class PassRecord(NamedTuple):
+    """An action as it was carried out."""
+
+    step: StagePass
+    version: int
+    """Updates that the weights had seen."""
+    start_s: float
+    """When all that it needs had arrived, by `time.perf_counter`."""
+    end_s: float
+
+
+class UpdateResult(NamedTuple):
+    """An update whose backward passes are done on this rank."""
+
+    update: int
+    loss: float | None
+    """Mean loss over the microbatches of this replica, on ranks with the last stage; None elsewhere."""
+
+
+class Pipeline:
+    """Trains a model in stages, as a plan says; every rank of the plan makes one and calls `train` with it.
+
+    After an error, and after a `train` that was not run to its end, make a new one and load the last state.
+
+    Args:
+        layers: The model, or a list of modules in which each feeds the next. All ranks give the same; ranks use the
+            modules of their own stages alone, so others may be on the device "meta".
+        plan: Stages, ranks and timetable, the same on all ranks; one rank a replica of each stage.
+        loss: Mean loss of a microbatch from the model's output and the targets.
+        optimizer: Makes one or several optimizers of the parameters of this rank, which it is given as a list.
+        schedule: Makes the learning-rate schedule of an optimizer; it moves on once an update, whether the update was
+            skipped or not.
+        process_group: Ranks of the plan, gloo; none: the default group.
+        clip: Largest norm of the gradients of all stages together; None: any.
+        loss_scale: Factor of the loss in backward passes, or `LossScale`; updates whose gradients are not finite are
+            then skipped on all ranks. None: 1, and nothing is looked at.
+        delay_correction: What is done about gradients that are one update old where two versions of the weights are
+            kept: "none", "nesterov" or "error_feedback", which keep one or two further copies of the weights.
+        seed: Seed of the random numbers that modules draw.
+        recorded: Whether `records` is filled.
+        timeout_s: Seconds to wait for any one message before the peer counts as silent.
+        store: A torch store that all ranks share, for a group that is not the default one.
+
+    Raises:
+        PlanError: The plan does not fit the model or the group, or ranks have different ones.
+        InputError: Something else that cannot be used as given.
+        PeerError: A peer is gone.
+    """
+
+    def __init__(
+        self,
+        layers: LayerGraph | nn.Sequential | Sequence[nn.Module],
+        plan: StagePlan,
+        *,
+        loss: Loss,
+        optimizer: Optimizers,
+        schedule: Schedules | None = None,
+        process_group: dist.ProcessGroup | Transport | None = None,
+        clip: float | None = None,
+        loss_scale: float | LossScale | None = None,
+        delay_correction: DelayCorrection = "none",
+        seed: int = 0,
+        recorded: bool = False,
+        timeout_s: float = 120.0,
+        store: Any = None,
+    ) -> None:
+        layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
+        plan.check_itself()
+        _check(plan, clip, delay_correction)
+        self.plan = plan
+        self.values = layers.values(plan)
+        transport = transport_of(process_group, timeout_s=timeout_s, store=store)
+        if transport.on_device:
+            raise InputError(
+                "messages between stages have tags, which NCCL has not; give a gloo group: "
+                "torch.distributed.new_group(backend='gloo'), or init_process_group('gloo')"
+            )
+        self.transport = transport
+        words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction]
+        digest = hashlib.sha256("\n".join(words).encode()).digest()
+        check_same_plan(transport, plan, int.from_bytes(digest[:8], "little") >> 1)
+        self.position, self.replica, _ = plan.place_of(transport.rank)
+        own = [number for number, stage in enumerate(plan.stages) if stage.position == self.position]
+        key = stream_key(seed, self.replica)
+        self.stages = {number: StageCompute(layers, plan, number, loss, key) for number in own}
+        modules = {name: m for stage in self.stages.values() for name, m in stage.modules.items()}
+        self.weights = Weights(modules, plan.weight_versions)
+        scale = loss_scale if isinstance(loss_scale, LossScale) else LossScale(loss_scale or 1.0)
+        exchange = make_exchange(
+            transport, plan, layers, self.weights, with_norm=clip is not None or loss_scale is not None
+        )
+        self.scale = scale
+        made = optimizer(list(self.weights.named.values())) if self.weights.named else []
+        optimizers = [made] if isinstance(made, Optimizer) else list(made)
+        self.weights.copy_versions()
+        self._updates = Updates(
+            self.weights,
+            exchange,
+            optimizers,
+            [schedule(one) for one in optimizers] if schedule is not None else [],
+            clip=clip,
+            scale=scale,
+            correction=delay_correction,
+        )
+        self.update = 0
+        """Number of the next update."""
+        self.records: list[PassRecord] = []
+        """Actions as they were carried out, where asked for."""
+        self._recorded = recorded
+        self._activations = {v: self._line(v, n) for n, v in enumerate(self.values) if self._is_remote(v)}
+        self._local: dict[tuple[Value, str, MicrobatchKey], Tensor] = {}
+        self._wants: dict[Value, bool] = {}
+        self._unfinished: dict[int, int] = {}
+        self._losses: dict[int, Tensor] = {}
+        self._broken = ""
+
+    def train(self, batches: Iterable[Batch]) -> Iterator[UpdateResult]:
+        """Train with one batch an update; every rank is given batches of the same number, those of a replica alike.
+
+        Where updates follow each other without a flush, the batch of the next update is taken before the result of
+        one is there. The weights of the modules between two results are the newest that are known by then.
+
+        Args:
+            batches: Inputs and targets, [microbatches x microbatch size, ...] each. Stages that use neither may get
+                any tensors with that many rows.
+
+        Yields:
+            Result of each update, once its backward passes are done on this rank.
+
+        Raises:
+            InputError: A batch of another size, a module that does not return one tensor, microbatches whose
+                activations differ in shape, or a pipeline that cannot go on.
+            PeerError: A peer is gone; the message says which stage waits for whom. Weights are those of the last
+                update that was finished.
+        """
+        if self._broken:
+            raise InputError(f"{self._broken}; make a new Pipeline and load the state of the last checkpoint")
+        feed = _Feed(iter(batches), self.update, self.plan)
+        self._broken = "this pipeline was left in the middle of an update"
+        try:
+            while feed.has(self.update):
+                yield from self._walk(feed, self.update if self.plan.weight_versions == 1 else None)
+            self._updates.finish()
+        finally:
+            self.weights.originals()
+            for stage in self.stages.values():
+                stage.forget()
+        self._broken = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of this rank after the last result of `train`: all versions of the weights, optimizers, schedules."""
+        self._updates.finish()
+        return {
+            "plan": self.plan.to_json(),
+            "update": self.update,
+            "weights": self.weights.state(),
+            **self._updates.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of the same rank under the same plan, bit by bit as if there had been no interruption.
+
+        Args:
+            state: As `state_dict` gave it; `train` is then called with the batches from `update` on.
+
+        Raises:
+            InputError: Of another plan or model.
+        """
+        if state["plan"] != self.plan.to_json():
+            raise InputError(
+                "the checkpoint was written under another plan; use that plan, or load weights by themselves"
+            )
+        self.weights.load(state["weights"], state["update"])
+        self._updates.load(state)
+        self.update = state["update"]
+
+    def close(self) -> None:
+        """End all threads; a message that is still waited for is left to its timeout."""
+        self._updates.close()
+        for line in chain.from_iterable(self._activations.values()):
+            line.close()
+
+    def _is_remote(self, value: Value) -> bool:
+        """Whether a value comes to this rank, or leaves it."""
+        ends = {self.plan.stages[stage].position for stage in (value.source, value.target)}
+        return self.position in ends and len(ends) == 2
+
+    def _line(self, value: Value, number: int) -> tuple[Inbox, Outbox]:
+        """What this rank receives of a value or for it, and what it sends."""
+        source, target = (self.plan.stages[stage].position for stage in (value.source, value.target))
+        sends = source == self.position
+        peer = self.plan.ranks[target if sends else source][self.replica][0]
+        forward = (
+            f"activations {value.name!r}",
+            f"stage {value.target} on rank {self.plan.ranks[target][self.replica][0]} waits for stage {value.source} "
+            f"on rank {self.plan.ranks[source][self.replica][0]}",
+        )
+        backward = (
+            f"gradients of {value.name!r}",
+            f"stage {value.source} on rank {self.plan.ranks[source][self.replica][0]} waits for stage {value.target} "
+            f"on rank {self.plan.ranks[target][self.replica][0]}",
+        )
+        common = (self.transport, peer)
+        count, m = 2 * len(self.values), self.plan.microbatches
+        inbox = Inbox(*common, 2 * number + sends, count, m, *(backward if sends else forward))
+        outbox = Outbox(*common, 2 * number + (not sends), count, m, *(forward if sends else backward))
+        return inbox, outbox
+
+    def _walk(self, feed: _Feed, last: int | None) -> Iterator[UpdateResult]:
+        """Work the timetable off, from the next update to `last` or to the last batch."""
+        self._unfinished.clear()
+        steps = self._steps(feed, last)
+        upcoming: deque[StagePass] = deque()
+        while True:
+            for step in steps:
+                upcoming.append(step)
+                self._post(step)
+                if len(upcoming) > _AHEAD:
+                    break
+            if not upcoming:
+                return
+            step = upcoming.popleft()
+            if self._carry_out(step, feed):
+                yield self._end(step.update, feed)
+
+    def _steps(self, feed: _Feed, last: int | None) -> Iterator[StagePass]:
+        """Steps of this position: those that fill the pipeline, then update after update."""
+        row, m, first = self.plan.timetable[self.position], self.plan.microbatches, self.update
+
+        def due(update: int) -> bool:
+            return (last is None or update <= last) and feed.has(update)
+
+        for action in row:
+            if action.microbatch >= m:
+                yield StagePass(first, action.kind, action.stage, action.microbatch - m)
+        update = first
+        while due(update):
+            for action in row:
+                later, microbatch = divmod(action.microbatch, m)
+                if due(update + later):
+                    yield StagePass(update + later, action.kind, action.stage, microbatch)
+            update += 1
+
+    def _post(self, step: StagePass) -> None:
+        """Post the receives of a step that is to come."""
+        if step.kind == "W":
+            return
+        key = (step.update, step.microbatch)
+        for value, (inbox, _) in self._activations.items():
+            if step.kind == "F" and value.target == step.stage:
+                inbox.ask()
+                inbox.post(key)
+            elif step.kind != "F" and value.source == step.stage and self._wants.get(value, True):
+                inbox.post(key)
+
+    def _carry_out(self, step: StagePass, feed: _Feed) -> bool:
+        """Do one step; whether it was the last of its update."""
+        version = max(step.update - self.weights.versions + 1, 0)
+        if self._updates.ready or version > self.weights.newest:
+            self._updates.finish()
+        stage, key = self.stages[step.stage], (step.update, step.microbatch)
+        given = self._arrived(step, stage, key, feed)
+        self.weights.use(version)
+        start_s = time.perf_counter()
+        if step.kind == "F":
+            target = feed.part(*key)[1] if stage.has_loss else None
+            factor = self.scale.after(version) / self.plan.microbatches
+            self._give_on(stage, key, stage.forward(key, given, target, factor))
+        elif step.kind == "B":
+            self._give_back(stage, key, stage.backward(key, given))
+        elif step.kind == "I":
+            self._give_back(stage, key, stage.backward_inputs(key, given))
+        else:
+            stage.backward_weights(key)
+        if self._recorded:
+            self.records.append(PassRecord(step, version, start_s, time.perf_counter()))
+        if step.kind in "BW":
+            done = self._unfinished.get(step.update, 0) + 1
+            self._unfinished[step.update] = done
+            if done == self.plan.microbatches * len(self.stages):
+                del self._unfinished[step.update]
+                return True
+        return False
+
+    def _arrived(
+        self, step: StagePass, stage: StageCompute, key: MicrobatchKey, feed: _Feed
+    ) -> dict[str, Tensor]:
+        """Wait for what a step needs: values for a forward pass, summed gradients for a backward pass."""
+        found: dict[str, Tensor] = {}
+        if step.kind == "F":
+            if INPUT in stage.takes:
+                found[INPUT] = feed.part(*key)[0].to(self._device(stage))
+            for value in self.values:
+                if value.target == step.stage:
+                    found[value.name] = self._receive(value, key).to(self._device(stage))
+                    found[value.name].requires_grad_(self._wants[value])
+        elif step.kind != "W":
+            for value in self.values:
+                if value.source == step.stage and self._wants[value]:
+                    gradient = self._take(value, "gradient", key).to(self._device(stage))
+                    # In the order of the consumers, so that sums are the same in every run.
+                    held = found.get(value.name)
+                    found[value.name] = gradient if held is None else held + gradient
+        return found
+
+    def _receive(self, value: Value, key: MicrobatchKey) -> Tensor:
+        tensor = self._take(value, "activation", key)
+        if value not in self._wants:
+            description = self._activations[value][0].description
+            assert description is not None
+            self._wants[value] = description.wants_gradient
+        return tensor
+
+    def _take(self, value: Value, what: str, key: MicrobatchKey) -> Tensor:
+        if value in self._activations:
+            return self._activations[value][0].take(key)
+        return self._local.pop((value, what, key))
+
+    def _give_on(self, stage: StageCompute, key: MicrobatchKey, given: Mapping[str, Tensor]) -> None:
+        """Hand on what a forward pass gave."""
+        if LOSS in given:
+            self._losses[key[0]] = self._losses.get(key[0], 0) + given[LOSS].double()
+        for value in self.values:
+            if value.source != stage.number:
+                continue
+            tensor = given[value.name]
+            if value not in self._wants:
+                self._wants[value] = stage.needs_gradient(key, value.name) and tensor.is_floating_point()
+                self._describe(value, tensor)
+            if value in self._activations:
+                outbox = self._activations[value][1]
+                self._check_shape(outbox, value, tensor)
+                outbox.send(key, tensor)
+            else:
+                self._local[value, "activation", key] = tensor.detach()
+
+    def _describe(self, value: Value, tensor: Tensor) -> None:
+        if value in self._activations:
+            inbox, outbox = self._activations[value]
+            description = Description(tensor.shape, tensor.dtype, self._wants[value])
+            outbox.describe(description)
+            if self._wants[value]:
+                inbox.expect(description)
+            else:
+                inbox.forget()
+
+    def _check_shape(self, outbox: Outbox, value: Value, tensor: Tensor) -> None:
+        assert outbox.description is not None
+        if (tensor.shape, tensor.dtype) != (outbox.description.shape, outbox.description.dtype):
+            raise InputError(
+                f"module {value.name!r} gave {tensor.dtype} {list(tensor.shape)} for one microbatch and "
+                f"{outbox.description.dtype} {list(outbox.description.shape)} for the first; expected equal shapes and "
+                "types: pad the microbatches"
+            )
+
+    def _give_back(self, stage: StageCompute, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> None:
+        """Hand back the gradients of what a stage took."""
+        for value in self.values:
+            if value.target == stage.number and self._wants[value]:
+                if value in self._activations:
+                    self._activations[value][1].send(key, gradients[value.name])
+                else:
+                    self._local[value, "gradient", key] = gradients[value.name]
+
+    def _end(self, update: int, feed: _Feed) -> UpdateResult:
+        """All backward passes of an update are done."""
+        version = max(update - self.weights.versions + 1, 0)
+        # The last position begins no forward pass between the ends of two updates.
+        self._updates.finish()
+        self._updates.start(version, self.scale.after(version))
+        if self.plan.exchange == "end":
+            self._updates.finish()
+        feed.forget(update)
+        self.update = update + 1
+        self.weights.originals()
+        loss = self._losses.pop(update, None)
+        return UpdateResult(update, None if loss is None else float(loss) / self.plan.microbatches)
+
+    def _device(self, stage: StageCompute) -> torch.device:
+        return next((p.device for m in stage.modules.values() for p in m.parameters()), torch.device("cpu"))
+
+
+class _Feed:
+    """Batches by number, taken when they are asked for.
+
+    Args:
+        batches: Batches from the first update on.
+        first: Number of the first update.
+        plan: Says how large a batch is.
+    """
+
+    def __init__(self, batches: Iterator[Batch], first: int, plan: StagePlan) -> None:
+        self._batches, self._next, self._plan = batches, first, plan
+        self._held: dict[int, Batch] = {}
+        self._ended = False
+
+    def has(self, update: int) -> bool:
+        """Whether there is a batch of an update."""
+        while update >= self._next and not self._ended:
+            try:
+                inputs, targets = next(self._batches)
+            except StopIteration:
+                self._ended = True
+                break
+            rows = self._plan.microbatches * self._plan.microbatch_size
+            if len(inputs) != rows or len(targets) != rows:
+                raise InputError(
+                    f"the batch of update {self._next} has inputs {list(inputs.shape)} and targets "
+                    f"{list(targets.shape)}; expected {rows} rows, {self._plan.microbatches} microbatches of "
+                    f"{self._plan.microbatch_size} as the plan says"
+                )
+            self._held[self._next] = (inputs, targets)
+            self._next += 1
+        return update < self._next
+
+    def part(self, update: int, microbatch: int) -> Batch:
+        """Inputs and targets of a microbatch."""
+        size = self._plan.microbatch_size
+        inputs, targets = self._held[update]
+        rows = slice(microbatch * size, (microbatch + 1) * size)
+        return inputs[rows], targets[rows]
+
+    def forget(self, update: int) -> None:
+        """Let go of a batch."""
+        del self._held[update]
+
+
+def _check(plan: StagePlan, clip: float | None, correction: DelayCorrection) -> None:
+    if len(plan.ranks[0][0]) > 1:
+        raise PlanError(
+            f"the plan gives a stage to {len(plan.ranks[0][0])} ranks that share its tensors; expected width 1: "
+            "stages of several ranks are not carried out yet"
+        )
+    if clip is not None and not clip > 0:
+        raise InputError(f"clip is {clip}; expected a norm above 0, or None")
+    if correction not in ("none", "nesterov", "error_feedback"):
+        raise InputError(f"delay_correction is {correction!r}; expected none, nesterov or error_feedback")
+    if correction != "none" and plan.weight_versions == 1:
+        raise InputError(
+            f"delay_correction is {correction!r} and the plan keeps one version of the weights; gradients are not "
+            "delayed then, expected 'none' or a plan with two versions"
+        )

@@ -1,0 +1,382 @@
+"""One update of the weights from the gradients of all microbatches, replicas and stages together.
+
+What ranks tell each other for it runs on a thread of its own in a fixed order, so it hides behind the passes of the
+next update: mean over replicas (the one `Reducer`), sum over the stages that share a parameter, norm over all stages.
+The optimizer then steps on the thread of the passes, before the first pass that needs its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from wirewise.errors import InputError
+from wirewise.plans import Bucket, FusionPlan
+from wirewise.runtime.data_parallel import Reducer
+from wirewise.runtime.pipeline.weights import Weights
+from wirewise.runtime.transport import Transport
+
+__all__ = ["DelayCorrection", "GradientExchange", "LossScale", "Optimizers", "Settled", "Updates"]
+
+DelayCorrection = Literal["none", "nesterov", "error_feedback"]
+
+Optimizers = Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]]
+Schedules = Callable[[Optimizer], LRScheduler]
+
+_BUCKET_BYTES = 2**24
+_LOOK_AHEAD = 0.99
+"""Share of the velocity that a step of "nesterov" keeps (Ajanthan et al., ICML 2025)."""
+
+
+class LossScale:
+    """Factor of the loss that keeps small gradients of half precision above zero, and its history.
+
+    Batches of update t are scaled as the state after update t - 2 says where two versions are kept, as the weights that
+    they use, so that all microbatches of an update have one factor on all stages.
+
+    Args:
+        scale: Factor, or the first one of "dynamic" ones.
+        dynamic: Whether it halves after gradients that are not finite, and doubles after `patience` good updates.
+        patience: Updates in a row with finite gradients before the factor doubles.
+    """
+
+    def __init__(self, scale: float = 1.0, *, dynamic: bool = False, patience: int = 1000) -> None:
+        if not 0 < scale < float("inf") or patience < 1:
+            raise InputError(f"got loss scale {scale} and patience {patience}; expected finite ones above 0")
+        self.dynamic, self.patience = dynamic, patience
+        self.history = [scale]
+        """Factor after so many updates; only the last few are kept by `state`."""
+        self._first = 0
+        self._good = 0
+
+    def after(self, updates: int) -> float:
+        """Factor in force once so many updates are done."""
+        return self.history[updates - self._first]
+
+    def move(self, finite: bool) -> None:
+        """Count an update."""
+        now = self.history[-1]
+        self._good = self._good + 1 if finite else 0
+        if self.dynamic and not finite:
+            now /= 2
+        elif self.dynamic and self._good >= self.patience:
+            now, self._good = now * 2, 0
+        self.history.append(now)
+        if len(self.history) > 4:
+            self.history.pop(0)
+            self._first += 1
+
+    def state(self) -> dict[str, Any]:
+        """What `load` takes."""
+        return {"history": list(self.history), "first": self._first, "good": self._good}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.history, self._first, self._good = list(state["history"]), state["first"], state["good"]
+
+
+class Settled(NamedTuple):
+    """Gradients that all ranks agree on."""
+
+    gradients: dict[str, Tensor]
+    norm: float
+    """Norm over all stages, without the loss scale; 0 where nobody needs it."""
+    finite: bool
+
+
+class GradientExchange:
+    """What ranks tell each other about the gradients of an update.
+
+    Args:
+        weights: Weights of this rank.
+        replicas: Transport between the ranks with the same stages; None: there is one.
+        shared: For each parameter that other stages have too: its name here, and a transport between these stages.
+        counted: Names of parameters whose norm this rank counts: of shared ones one stage does.
+        everyone: Transport between all ranks, for the norm; None: nobody needs it.
+        replica_count: Pipelines beside each other.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        replicas: Transport | None,
+        shared: Mapping[str, Transport],
+        counted: frozenset[str],
+        everyone: Transport | None,
+        replica_count: int,
+    ) -> None:
+        self._weights, self._shared, self._counted = weights, dict(shared), counted
+        self._everyone, self._replica_count = everyone, replica_count
+        self._reducer = _reducer(weights, replicas) if replicas is not None and weights.named else None
+
+    def settle(self, gradients: dict[str, Tensor], scale: float) -> Settled:
+        """Mean over replicas, sum over stages that share, norm over all; blocks until all ranks have come.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        if self._reducer is not None:
+            gradients = self._mean(gradients)
+        for name, transport in self._shared.items():
+            transport.all_reduce(
+                gradients[name], f"the sum of the gradients of {name!r} over the stages that share it"
+            )
+        if scale != 1.0:
+            torch._foreach_div_(list(gradients.values()), scale)
+        if self._everyone is None:
+            return Settled(gradients, 0.0, True)
+        own = sum(float(gradients[name].double().square().sum()) for name in sorted(self._counted))
+        total = float(self._everyone.total(own / self._replica_count, "the norm of the gradients"))
+        return Settled(gradients, total**0.5 if total == total else total, total < float("inf"))
+
+    def _mean(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        assert self._reducer is not None
+        self._reducer.begin()
+        for name, parameter in self._weights.named.items():
+            parameter.grad = gradients[name]
+        self._reducer.finish()
+        found = {name: p.grad for name, p in self._weights.named.items()}
+        for parameter in self._weights.named.values():
+            parameter.grad = None
+        return found  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """End the reducer."""
+        if self._reducer is not None:
+            self._reducer.close()
+
+
+class Updates:
+    """Updates of a rank's weights: started when its last backward pass is done, finished before it is needed.
+
+    Args:
+        weights: Weights of this rank.
+        exchange: What ranks tell each other.
+        optimizers: Optimizers of the original parameters.
+        schedules: Learning-rate schedules, moved on once an update.
+        clip: Largest norm of all gradients together; None: any.
+        scale: Factor of the loss.
+        correction: What is done about gradients that are one update old, with two versions.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        exchange: GradientExchange,
+        optimizers: Sequence[Optimizer],
+        schedules: Sequence[LRScheduler],
+        *,
+        clip: float | None,
+        scale: LossScale,
+        correction: DelayCorrection,
+    ) -> None:
+        self._weights, self._exchange, self._scale = weights, exchange, scale
+        self._optimizers, self._schedules, self._clip = list(optimizers), list(schedules), clip
+        self._correction = _CORRECTIONS[correction](weights)
+        self._thread = ThreadPoolExecutor(1, "wirewise-update")
+        self._started: Future[Settled] | None = None
+        self.last: Settled | None = None
+        """Gradients of the last update that is done, for records; their tensors may be in use again."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether an update waits only to be finished."""
+        return self._started is not None and self._started.done()
+
+    def start(self, version: int, scale: float) -> None:
+        """Begin an update; all backward passes of its microbatches are done.
+
+        Args:
+            version: Version that their gradients are in.
+            scale: Factor that the loss had.
+        """
+        assert self._started is None, "the update before is not finished"
+        gradients = self._weights.take_gradients(version)
+        self._started = self._thread.submit(self._exchange.settle, gradients, scale)
+
+    def finish(self) -> None:
+        """Wait for the gradients and step; nothing to do if no update has begun.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        if self._started is None:
+            return
+        settled = self._started.result()
+        self._started = None
+        if self._clip is not None and settled.finite and settled.norm > 0:
+            factor = min(1.0, self._clip / (settled.norm + 1e-6))
+            if factor < 1.0:
+                torch._foreach_mul_(list(settled.gradients.values()), factor)
+        before = self._weights.advance()
+        if settled.finite:
+            self._step(before, settled.gradients)
+        for schedule in self._schedules:
+            schedule.step()
+        self._scale.move(settled.finite)
+        self.last = settled
+
+    def _step(self, before: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
+        self._correction.begin(before)
+        for name, parameter in self._weights.named.items():
+            parameter.grad = gradients[name]
+        for optimizer in self._optimizers:
+            optimizer.step()
+        for parameter in self._weights.named.values():
+            parameter.grad = None
+        self._correction.end(before)
+
+    def state(self) -> dict[str, Any]:
+        """What `load` takes; `finish` before."""
+        return {
+            # Their own state dictionaries hold the tensors that the next step changes.
+            "optimizers": [deepcopy(one.state_dict()) for one in self._optimizers],
+            "schedules": [deepcopy(one.state_dict()) for one in self._schedules],
+            "scale": self._scale.state(),
+            "correction": self._correction.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; call it after the weights are loaded.
+
+        Raises:
+            InputError: Another number of optimizers or schedules.
+        """
+        lists: dict[str, list[Any]] = {"optimizers": self._optimizers, "schedules": self._schedules}
+        for name, own in lists.items():
+            if len(state[name]) != len(own):
+                raise InputError(
+                    f"the checkpoint has {len(state[name])} {name}; expected {len(own)}, as given here"
+                )
+            for one, saved in zip(own, state[name], strict=True):
+                one.load_state_dict(saved)
+        self._scale.load(state["scale"])
+        self._correction.load(state["correction"])
+
+    def close(self) -> None:
+        """End the thread, without waiting for peers that may be gone."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._exchange.close()
+
+
+class _NoCorrection:
+    """The optimizer takes the delayed gradient as it is."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._base: dict[str, Tensor] = {}
+        """Weights that the optimizer steps on, where they are not those that gradients are computed at."""
+
+    def begin(self, before: dict[str, Tensor]) -> None:
+        """Called with the newest version before the optimizer steps on the copy of it."""
+
+    def end(self, before: dict[str, Tensor]) -> None:
+        """Called after the optimizer's step."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+
+
+class _ErrorFeedback(_NoCorrection):
+    """The difference of a step to the one before is added to it once more: W' = W + s(t) + (s(t) - s(t-1)).
+
+    The step at t would have been another one at the newest weights; how steps have changed in one update estimates by
+    how much, and what was estimated wrong is in the next difference (after Zmushko et al., ICML 2026). An optimizer
+    steps along its own path, W(t) less the last correction, so that corrections do not add up.
+    """
+
+    def begin(self, before: dict[str, Tensor]) -> None:
+        named = self._weights.named
+        if not self._base:
+            self._base = {name: tensor.clone() for name, tensor in before.items()}
+        for name, parameter in named.items():
+            parameter.data.copy_(self._base[name])
+
+    @torch.no_grad()
+    def end(self, before: dict[str, Tensor]) -> None:
+        for name, parameter in self._weights.named.items():
+            step = parameter.data - self._base[name]
+            self._base[name].copy_(parameter.data)
+            parameter.data.add_(self._ahead(name, step))
+
+    def _ahead(self, name: str, step: Tensor) -> Tensor:
+        """What the published weights are ahead of the optimizer's path."""
+        return step
+
+    def state(self) -> dict[str, Any]:
+        return {"base": {name: tensor.clone() for name, tensor in self._base.items()}}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._base = {name: tensor.clone() for name, tensor in state["base"].items()}
+
+
+class _Nesterov(_ErrorFeedback):
+    """Gradients are taken where a discounted velocity will have led (after Ajanthan et al., ICML 2025).
+
+    v' = c v + (1 - c) s, the path moves on by v', and the published weights are c v' ahead of it.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(weights)
+        self._velocity: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def end(self, before: dict[str, Tensor]) -> None:
+        for name, parameter in self._weights.named.items():
+            base = self._base[name]
+            velocity = self._velocity.setdefault(name, torch.zeros_like(base))
+            velocity.mul_(_LOOK_AHEAD).add_(parameter.data - base, alpha=1.0 - _LOOK_AHEAD)
+            base.add_(velocity)
+            parameter.data.copy_(base).add_(velocity, alpha=_LOOK_AHEAD)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {
+            "velocity": {name: tensor.clone() for name, tensor in self._velocity.items()}
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self._velocity = {name: tensor.clone() for name, tensor in state["velocity"].items()}
+
+
+_CORRECTIONS: dict[DelayCorrection, type[_NoCorrection]] = {
+    "none": _NoCorrection,
+    "nesterov": _Nesterov,
+    "error_feedback": _ErrorFeedback,
+}
+
+
+def _reducer(weights: Weights, replicas: Transport) -> Reducer:
+    """The reducer of all trained parameters of a rank, in buckets in the order of back-propagation."""
+    holder = nn.Module()
+    names: dict[str, nn.Parameter] = {}
+    for name, parameter in weights.named.items():
+        # A dot would name a module.
+        holder.register_parameter(name.replace(".", "/"), parameter)
+        names[name.replace(".", "/")] = parameter
+    buckets: list[list[str]] = [[]]
+    held = 0
+    for name, parameter in reversed(names.items()):
+        if held and held + parameter.nbytes > _BUCKET_BYTES:
+            buckets.append([])
+            held = 0
+        buckets[-1].append(name)
+        held += parameter.nbytes
+    plan = FusionPlan(
+        world_size=replicas.world_size,
+        planner="stages",
+        buckets=tuple(
+            Bucket(parameters=tuple(own), size_bytes=sum(names[n].nbytes for n in own)) for own in buckets
+        ),
+    )
+    return Reducer(holder, plan, replicas, until="finish")
