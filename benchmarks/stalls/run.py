@@ -21,8 +21,7 @@ import numpy as np
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
 from wirewise.cost.instances import Instance, Prices, choose, fit_macro
-from wirewise.recipes.stalls import StallJob, measure, run_once
-from wirewise.recipes.stalls_elsewhere import workload
+from wirewise.recipes.stalls import StallJob, measure, run_once, workload
 from wirewise.units import parse_rate
 
 HERE = Path(__file__).resolve().parent

@@ -6,6 +6,7 @@ own with the name of the file and what to do.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tokenize
@@ -40,21 +41,20 @@ class ArchiveError(Exception):
 @overload
 def decode_json(text: bytes | str) -> Any: ...
 @overload
-def decode_json(text: bytes | str, kind: type[T], strict: bool = True) -> T: ...
-def decode_json(text: bytes | str, kind: Any = Any, strict: bool = True) -> Any:
+def decode_json(text: bytes | str, kind: type[T]) -> T: ...
+def decode_json(text: bytes | str, kind: Any = Any) -> Any:
     """Decode JSON, with one kind of error for whatever is wrong with it.
 
     Args:
         text: JSON text, in UTF-8 if bytes.
-        kind: As of `msgspec.json.decode`.
-        strict: Whether types have to match exactly, as in msgspec.
+        kind: Type that msgspec decodes to.
 
     Raises:
         msgspec.DecodeError: Malformed (with the line), not UTF-8, nested too deeply, a number of more than 64 bits; a
             `msgspec.ValidationError` where it is JSON of another kind.
     """
     try:
-        found = msgspec.json.decode(text, type=kind, strict=strict)
+        found = msgspec.json.decode(text, type=kind)
         if huge := _HUGE.search(text.encode() if isinstance(text, str) else text):
             raise msgspec.DecodeError(f"a number of {len(huge[0]) - 1} digits at byte {huge.start()}")
         return found
@@ -65,14 +65,11 @@ def decode_json(text: bytes | str, kind: Any = Any, strict: bool = True) -> Any:
     except RecursionError as error:
         raise msgspec.DecodeError("JSON is nested too deeply") from error
     except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(_no_utf8(error)) from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        said = f"byte {error.object[error.start]:#04x} in line {line} is not UTF-8"
+        raise msgspec.DecodeError(said) from error
     except (UnicodeEncodeError, OverflowError) as error:
         raise msgspec.DecodeError(f"a value cannot be read ({error})") from error
-
-
-def _no_utf8(error: UnicodeDecodeError) -> str:
-    line = error.object.count(b"\n", 0, error.start) + 1
-    return f"byte {error.object[error.start]:#04x} in line {line} is not UTF-8"
 
 
 def _with_line(said: str, text: bytes | str) -> str:
@@ -164,10 +161,7 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         shape, _, kind = read(file)
         if kind.hasobject:
             raise ArchiveError(f"Object arrays cannot be loaded when allow_pickle=False: {member.filename}")
-        count = 1
-        for length in shape:
-            count *= length
-        promised, there = file.tell() + count * kind.itemsize, member.file_size
+        promised, there = file.tell() + math.prod(shape) * kind.itemsize, member.file_size
     if min(shape, default=0) < 0 or promised != there:
         raise ArchiveError(
             f"{member.filename} says that it is {kind} {list(shape)}, {promised} bytes, and has {there}"

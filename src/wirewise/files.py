@@ -212,11 +212,9 @@ def _is_at(handle: int, path: Path) -> bool:
 
 def _write_pid(handle: int) -> None:
     os.ftruncate(handle, 0)
-    try:
+    # Where the disk is full the lock holds without the number, which only a message would show.
+    with suppress(OSError):
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-    except OSError:
-        # The disk is full; the lock holds without the number, which only a message would show.
-        return
 
 
 def _in_use(folder: Path, holder: str) -> str:
@@ -243,8 +241,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _forget(path: Path) -> None:
-    try:
+    # Where the folder is gone or not ours there is nothing to remove.
+    with suppress(OSError):
         path.unlink(missing_ok=True)
-    except OSError:
-        # The folder is gone or not ours; there is nothing to remove then.
-        return

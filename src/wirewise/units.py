@@ -69,17 +69,17 @@ def _number(text: str | float, what: str, forms: str) -> tuple[float, bool]:
 
 def format_rate(bytes_per_s: float) -> str:
     """A rate in bits, as networks are sold: "200 Mbit/s"."""
-    return f"{_scaled(bytes_per_s * 8, 1000, ('', 'k', 'M', 'G', 'T'))}bit/s"
+    return f"{_scaled(bytes_per_s * 8)}bit/s"
 
 
 def format_size(size_bytes: float) -> str:
     """A size in decimal units: "45.7 MB"."""
-    return f"{_scaled(size_bytes, 1000, ('', 'k', 'M', 'G', 'T'))}B"
+    return f"{_scaled(size_bytes)}B"
 
 
-def _scaled(value: float, base: int, prefixes: tuple[str, ...]) -> str:
-    for prefix in prefixes:
-        if abs(value) < base or prefix == prefixes[-1]:
+def _scaled(value: float) -> str:
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 1000 or prefix == "T":
             break
-        value /= base
+        value /= 1000
     return f"{value:.3g} {prefix}"

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 from wirewise.cli.main import app
 from wirewise.cost.stalls import COMPONENTS, Amount
 from wirewise.errors import InputError, PeerError
-from wirewise.profile.stalls.command import parse_command
 from wirewise.profile.stalls.report import StallReport, load_report, reconcile
-from wirewise.recipes.stalls import StallJob, measure, run_once
-from wirewise.recipes.stalls_elsewhere import workload
+from wirewise.recipes.stalls import StallJob, measure, run_once, workload
+from wirewise.trials.start import parse_command
 
 SCRIPT = """
 import os, sys, time, torch, torch.distributed as dist

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.trace.synthetic import make
-from wirewise.recipes.stalls_replayed import counterfactuals
+from wirewise.recipes.stalls import counterfactuals
 from wirewise.trace import align
 
 

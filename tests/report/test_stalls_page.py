@@ -1,7 +1,8 @@
 """The page about stalls says what was measured."""
 
 from wirewise.cost.stalls import Amount
-from wirewise.report.stalls_page import stalls_html
+from wirewise.report.comparison_page import comparison_html
+from wirewise.report.stalls_page import stalls_comparison
 
 ROWS = [
     ("compute", Amount(0.06, (0.05, 0.07))),
@@ -12,7 +13,9 @@ ROWS = [
 
 
 def test_parts_shares_and_notes_are_there():
-    page = stalls_html("2 ranks", "The largest stall is <b>", ROWS, ["a note & more"])
+    found = stalls_comparison("2 ranks", "The largest stall is <b>", ROWS, ["a note & more"])
+    assert [row[0] for row in found.rows] == [name for name, _ in ROWS]
+    page = comparison_html(found, "Stalls")
     assert "The largest stall is &lt;b&gt;" in page
     assert "67.4 %" in page and "33.7 %" in page
     assert "a note &amp; more" in page

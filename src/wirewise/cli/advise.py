@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
-from wirewise.cli.output import print_table, write_json
+from wirewise.cli.output import Said, write_out
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds, signed
 from wirewise.units import format_size
@@ -35,16 +35,13 @@ def advise(command: Sequence[str], out: Path | None, asked: AdviceOptions, json:
     if not command:
         raise InputError("no command was given; expected one after --, such as -- torchrun train.py")
     folder = out or Path("runs") / f"advise-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    quiet = json == "-"
-    found = recipe.advise(command, folder, lambda text: typer.echo(text, err=quiet), asked)
-    write_json(json, msgspec.to_builtins(found))
-    if not quiet:
-        _tell(found)
+    found = recipe.advise(command, folder, lambda text: typer.echo(text, err=json == "-"), asked)
+    write_out(json, msgspec.to_builtins(found), *_said(found))
     if found.verdict == "unknown":
         raise typer.Exit(1)
 
 
-def _tell(found: Advice) -> None:
+def _said(found: Advice) -> Iterator[Said]:
     even = found.break_even_bytes_per_s
     rows = [
         ["gradients", f"{format_size(found.gradient_bytes)} on {found.ranks} ranks"],
@@ -60,9 +57,8 @@ def _tell(found: Advice) -> None:
         ],
         ["compressing pays below", "no rate" if even is None else f"{8e-6 * even:.0f} Mbit/s"],
     ]
-    print_table(["", ""], rows)
-    typer.echo(found.sentence)
+    yield ["", ""], rows
+    yield found.sentence
     if found.lines:
-        typer.echo(f"Plan: {found.plan}. To carry it out:")
-    for line in found.lines:
-        typer.echo(f"    {line}")
+        yield f"Plan: {found.plan}. To carry it out:"
+    yield from (f"    {line}" for line in found.lines)

@@ -10,7 +10,7 @@ import typer
 
 from wirewise import options as opt
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, write_out
 from wirewise.cli.plan_collective import parse_collective
 from wirewise.collective import BUILDERS, COLLECTIVES, PLAIN, Collective, algorithms, build
 from wirewise.errors import InputError, ProgramError
@@ -67,9 +67,10 @@ def collective(
         rows = _rows(chosen, wanted, asked.repeats, asked.timeout_s)
     if transport.rank:
         return
-    write_json(json, {"collective": kind, "repeats": asked.repeats, "rows": rows, "left_out": left_out})
-    if json != "-":
-        _tell(kind, rows, left_out)
+    titles = [kind, "program", "time", "bus bandwidth", "torch's own", "times as fast"]
+    record = {"collective": kind, "repeats": asked.repeats, "rows": rows, "left_out": left_out}
+    told = (f"Left out: {line}." for line in left_out)
+    write_out(json, record, (titles, [_cells(kind, row) for row in rows]), *told)
 
 
 def bus_factor(kind: Collective, ranks: int) -> float:
@@ -113,21 +114,12 @@ def _rows(programs: list[Program], sizes: list[int], repeats: int, timeout_s: fl
     return rows
 
 
-def _tell(kind: Collective, rows: list[dict[str, Any]], left_out: list[str]) -> None:
-    shown = []
-    for row in rows:
-        factor = bus_factor(kind, row["ranks"])
-        shown.append(
-            [
-                format_size(row["size_bytes"]),
-                row["algorithm"],
-                seconds(row["measured_s"]),
-                format_rate(factor * row["size_bytes"] / row["measured_s"]),
-                seconds(row["builtin_s"]),
-                f"{row['builtin_s'] / row['measured_s']:.2f}",
-            ]
-        )
-    titles = [kind, "program", "time", "bus bandwidth", "torch's own", "times as fast"]
-    print_table(titles, shown)
-    for line in left_out:
-        typer.echo(f"Left out: {line}.")
+def _cells(kind: Collective, row: dict[str, Any]) -> list[str]:
+    return [
+        format_size(row["size_bytes"]),
+        row["algorithm"],
+        seconds(row["measured_s"]),
+        format_rate(bus_factor(kind, row["ranks"]) * row["size_bytes"] / row["measured_s"]),
+        seconds(row["builtin_s"]),
+        f"{row['builtin_s'] / row['measured_s']:.2f}",
+    ]

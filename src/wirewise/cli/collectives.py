@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wirewise import options as opt
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, Said, write_out
 from wirewise.cli.topo import open_topology
 from wirewise.collective import network
 from wirewise.collective.bounds import bound
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["collective"]
 
 
-class Comparison(opt.Options, frozen=True, kw_only=True):
+class Trial(opt.Options, frozen=True, kw_only=True):
     """How a program is compared with torch's own collective."""
 
     size: Annotated[
@@ -46,7 +47,7 @@ def collective(
     source: Annotated[
         str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or broadcast:binomial:4.")
     ],
-    asked: Comparison,
+    asked: Trial,
     json: JsonOption = None,
 ) -> None:
     """Run a program on the ranks of this job, and torch's own collective by turns.
@@ -66,9 +67,7 @@ def collective(
     if record is None:
         return
     record["bound_s"] = _bound_s(program, size_bytes, asked.topology, plan)
-    write_json(json, record)
-    if json != "-":
-        _tell(record)
+    write_out(json, record, *_said(record))
 
 
 _SIZE_BYTES = 16_000_000
@@ -96,7 +95,7 @@ def _bound_s(
     return plan.bound_s * size_bytes / plan.size_bytes if plan else None
 
 
-def _measure(program: Program, size_bytes: int, asked: Comparison) -> dict[str, Any] | None:
+def _measure(program: Program, size_bytes: int, asked: Trial) -> dict[str, Any] | None:
     """What rank 0 found; None on the others."""
     # Needs torch, which takes seconds to import.
     from wirewise.runtime.collective.measure import compare
@@ -107,7 +106,7 @@ def _measure(program: Program, size_bytes: int, asked: Comparison) -> dict[str, 
         return compare(program, size_bytes, **how)
 
 
-def _tell(record: dict[str, Any]) -> None:
+def _said(record: dict[str, Any]) -> Iterator[Said]:
     measured, builtin, limit = record["measured_s"], record["builtin_s"], record["bound_s"]
     rows = [
         ["this program", f"{measured * 1e3:.2f} ms"],
@@ -116,9 +115,7 @@ def _tell(record: dict[str, Any]) -> None:
     if limit:
         rows.append(["the least possible", f"{limit * 1e3:.2f} ms, {limit / measured:.2f} of it is reached"])
     name = f"{record['collective']} of {format_size(record['size_bytes'])} by {record['algorithm']}"
-    print_table([f"{name}, {record['ranks']} ranks", f"median of {record['repeats']}"], rows)
+    yield [f"{name}, {record['ranks']} ranks", f"median of {record['repeats']}"], rows
     late = max(record["edges"], key=lambda edge: edge["late_s"], default=None)
     if late is not None and late["late_s"]:
-        typer.echo(
-            f"Rank {record['rank']} waited longest for rank {late['source']}: {late['late_s']:.3f} s in all."
-        )
+        yield f"Rank {record['rank']} waited longest for rank {late['source']}: {late['late_s']:.3f} s in all."

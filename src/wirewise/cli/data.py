@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise import options as opt
+from wirewise.cli.options import with_options
+from wirewise.cli.output import JsonOption, write_out
 from wirewise.errors import GraphError
 
 if TYPE_CHECKING:
@@ -44,8 +47,7 @@ def show(name: Name, json: JsonOption = None, seed: Seed = 0) -> None:
     """Show size, degrees, classes and split of a graph."""
     from wirewise.graph import load
 
-    record = _describe(load(name, seed=seed))
-    _report_pairs(record, json)
+    _report_pairs(_describe(load(name, seed=seed)), json)
 
 
 @app.command("build-debian")
@@ -71,8 +73,7 @@ def build_debian_graph(
         except OSError as error:
             raise GraphError(f"cannot read {source}: {error.strerror}; check the path") from error
     write_graph(data, output)
-    record = {"path": str(output)} | _describe(data)
-    _report_pairs(record, json)
+    _report_pairs({"path": str(output)} | _describe(data), json)
 
 
 @app.command()
@@ -89,42 +90,35 @@ def check(name: Name, json: JsonOption = None) -> None:
         raise typer.Exit(1)
 
 
+class Knobs(opt.Options, frozen=True, kw_only=True):
+    """The knobs of `graph.BlockModel`, which checks them."""
+
+    nodes: Annotated[int, opt.about("Nodes.")] = 20_000
+    classes: Annotated[int, opt.about("Classes.")] = 12
+    features: Annotated[int, opt.about("Features of a node.")] = 64
+    mean_degree: Annotated[float, opt.about("Edges of a node.")] = 16.0
+    p_in: Annotated[float, opt.about("Share of edges drawn inside a class.")] = 0.45
+    noise: Annotated[float, opt.about("Spread of features around their class mean.")] = 4.0
+    norm_sigma: Annotated[float, opt.about("Log-spread of the feature rows' norms.")] = 1.0
+    label_noise: Annotated[float, opt.about("Share of random labels.")] = 0.05
+    train: Annotated[float, opt.about("Share of training nodes.")] = 0.1
+    directed: Annotated[bool, opt.about("One-way edges.", option="--directed/--no-directed")] = False
+    seed: Annotated[int, opt.about("Seed of everything random.")] = 0
+
+
 @app.command()
+@with_options
 def generate(
     output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.")],
-    nodes: Annotated[int, typer.Option(help="Nodes.")] = 20_000,
-    classes: Annotated[int, typer.Option(help="Classes.")] = 12,
-    features: Annotated[int, typer.Option(help="Features of a node.")] = 64,
-    mean_degree: Annotated[float, typer.Option(help="Edges of a node.")] = 16.0,
-    p_in: Annotated[float, typer.Option(help="Share of edges drawn inside a class.")] = 0.45,
-    noise: Annotated[float, typer.Option(help="Spread of features around their class mean.")] = 4.0,
-    norm_sigma: Annotated[float, typer.Option(help="Log-spread of the feature rows' norms.")] = 1.0,
-    label_noise: Annotated[float, typer.Option(help="Share of random labels.")] = 0.05,
-    train: Annotated[float, typer.Option(help="Share of training nodes.")] = 0.1,
-    directed: Annotated[bool, typer.Option(help="One-way edges.")] = False,
-    seed: Seed = 0,
+    knobs: Knobs,
     json: JsonOption = None,
 ) -> None:
     """Generate a degree-skewed block model and write it as an npz file."""
     from wirewise.graph import BlockModel, block_model, write_graph
 
-    knobs = BlockModel(
-        nodes=nodes,
-        classes=classes,
-        features=features,
-        mean_degree=mean_degree,
-        p_in=p_in,
-        noise=noise,
-        norm_sigma=norm_sigma,
-        label_noise=label_noise,
-        train=train,
-        directed=directed,
-        seed=seed,
-    )
-    data = block_model(knobs)
+    data = block_model(BlockModel(**msgspec.structs.asdict(knobs)))
     write_graph(data, output)
-    record = {"path": str(output)} | _describe(data)
-    _report_pairs(record, json)
+    _report_pairs({"path": str(output)} | _describe(data), json)
 
 
 @app.command()
@@ -198,6 +192,4 @@ def _report(
     record: Mapping[str, Any], json: str | None, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
 ) -> None:
     """Write the record where `--json` says, and print these columns of the rows unless that is stdout."""
-    write_json(json, record)
-    if json != "-":
-        print_table(columns, [[str(row[column]) for column in columns] for row in rows])
+    write_out(json, record, (columns, [[str(row[column]) for column in columns] for row in rows]))

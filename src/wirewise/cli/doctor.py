@@ -8,22 +8,21 @@ import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import wirewise
-from wirewise.cli.output import print_table, write_json
+from wirewise.cli.output import write_out
 from wirewise.topology import processor
 from wirewise.units import format_rate, format_size
 
-__all__ = ["Check", "checks", "report"]
+__all__ = ["Finding", "checks", "report"]
 
 _KERNELS = ("codec", "graph.ops", "planners.bitwidth")
 _UNTRIED = "wirewise's own paths for GPUs were not yet run on one"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+class Finding(NamedTuple):
     """One line of the report."""
 
     name: str
@@ -37,30 +36,28 @@ def report(*, warm: bool = False, json: str | None = None) -> bool:
     """Print all checks, or write them as JSON; False when something necessary is broken."""
     found = list(checks(warm=warm))
     healthy = all(check.state != "broken" for check in found)
-    write_json(json, {"ok": healthy, "checks": [asdict(check) for check in found]})
-    if json != "-":
-        rows = [[c.name, c.state, c.found, c.advice] for c in found]
-        print_table(["part", "state", "found", "what to do"], rows)
+    record = {"ok": healthy, "checks": [check._asdict() for check in found]}
+    write_out(json, record, (["part", "state", "found", "what to do"], found))
     return healthy
 
 
-def checks(*, warm: bool = False) -> Iterator[Check]:
+def checks(*, warm: bool = False) -> Iterator[Finding]:
     """Every check in turn; one that fails unexpectedly is reported as broken, and the others still run.
 
     Args:
         warm: Compile the kernels instead of only looking whether they are compiled.
     """
-    necessary: dict[str, Callable[[], Check]] = {
+    necessary: dict[str, Callable[[], tuple[str, ...]]] = {
         "wirewise": _versions,
         "cpu": _cpu,
         "torch": _torch,
-        "numba": lambda: _package("numba", "numba"),
+        "numba": lambda: _package("numba"),
         "metis": _metis,
         "highs": _highs,
         "kernels": _warm if warm else _kernels,
         "self-test": _selftest,
     }
-    optional: dict[str, Callable[[], Check]] = {
+    optional: dict[str, Callable[[], tuple[str, ...]]] = {
         "triton": _triton,
         "cuda": _cuda,
         "lab": _lab,
@@ -68,119 +65,103 @@ def checks(*, warm: bool = False) -> Iterator[Check]:
     }
     for name, check in (necessary | optional).items():
         try:
-            yield check()
+            yield Finding(name, *check())
         except Exception as error:
             text = f"{type(error).__name__}: {error}".splitlines()[0]
             state = "broken" if name in necessary else "missing"
-            yield Check(name=name, state=state, found=text, advice=f"mend or reinstall what {name} needs")
+            yield Finding(name, state, text, f"mend or reinstall what {name} needs")
 
 
-def _ok(name: str, found: str) -> Check:
-    return Check(name=name, state="ok", found=found)
-
-
-def _missing(name: str, found: str, advice: str) -> Check:
-    return Check(name=name, state="missing", found=found, advice=advice)
-
-
-def _broken(name: str, found: str, advice: str) -> Check:
-    return Check(name=name, state="broken", found=found, advice=advice)
-
-
-def _versions() -> Check:
+def _versions() -> tuple[str, ...]:
     text = f"{wirewise.__version__}, Python {platform.python_version()}, {platform.platform()}"
-    return _ok("wirewise", text)
+    return "ok", text
 
 
-def _package(name: str, package: str) -> Check:
-    importlib.import_module(package)
-    return _ok(name, importlib.metadata.version(package))
+def _package(name: str) -> tuple[str, ...]:
+    importlib.import_module(name)
+    return "ok", importlib.metadata.version(name)
 
 
-def _cpu() -> Check:
+def _cpu() -> tuple[str, ...]:
     usable = len(os.sched_getaffinity(0))
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     text = f"{processor()[0]}, {usable} usable cores, {format_size(pages * page_bytes)} memory"
-    return _ok("cpu", text)
+    return "ok", text
 
 
-def _torch() -> Check:
+def _torch() -> tuple[str, ...]:
     import torch
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
-        return _broken(
-            "torch",
+        return (
+            "broken",
             f"{torch.__version__} without torch.distributed's gloo",
             "install a build of PyTorch for Linux that has gloo",
         )
     text = f"{torch.__version__}, gloo, {torch.get_num_threads()} threads"
-    return _ok("torch", text)
+    return "ok", text
 
 
-def _triton() -> Check:
+def _triton() -> tuple[str, ...]:
     if importlib.util.find_spec("triton") is None:
-        return _missing(
-            "triton", "not installed; only CUDA devices use it", "comes with PyTorch's CUDA builds"
-        )
-    return _package("triton", "triton")
+        return "missing", "not installed; only CUDA devices use it", "comes with PyTorch's CUDA builds"
+    return _package("triton")
 
 
-def _cuda() -> Check:
+def _cuda() -> tuple[str, ...]:
     import torch
     import torch.distributed as dist
 
     if not torch.cuda.is_available():
-        return _missing(
-            "cuda",
+        return (
+            "missing",
             f"no CUDA device is usable; everything runs on the CPU; {_UNTRIED}",
             "install PyTorch's CUDA build on a machine with a GPU",
         )
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     if not dist.is_nccl_available():
-        return _missing(
-            "cuda", f"{names}, CUDA {torch.version.cuda}, no NCCL", "install a build of PyTorch with NCCL"
+        return (
+            "missing",
+            f"{names}, CUDA {torch.version.cuda}, no NCCL",
+            "install a build of PyTorch with NCCL",
         )
     version: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
     nccl = ".".join(map(str, version()))
-    return _ok(
-        "cuda", f"{names}, CUDA {torch.version.cuda}, NCCL {nccl}; {_UNTRIED}: `pytest -m gpu` tries them"
-    )
+    return "ok", f"{names}, CUDA {torch.version.cuda}, NCCL {nccl}; {_UNTRIED}: `pytest -m gpu` tries them"
 
 
-def _metis() -> Check:
+def _metis() -> tuple[str, ...]:
     import pymetis
 
     cuts, owner = pymetis.part_graph(2, adjacency=[[1], [0, 2], [1, 3], [2]])
     if cuts != 1 or sorted(owner) != [0, 0, 1, 1]:
-        return _broken(
-            "metis",
+        return (
+            "broken",
             f"cut a path of 4 nodes {cuts} times into {owner}; once into halves is right",
             "reinstall pymetis",
         )
-    return _package("metis", "pymetis")
+    return _package("pymetis")
 
 
-def _highs() -> Check:
+def _highs() -> tuple[str, ...]:
     import numpy as np
     from scipy.optimize import milp
 
     solved = milp(c=np.array([-1.0]), bounds=(0, 2.5), integrality=np.array([1]))
     if solved.x is None or round(solved.x[0]) != 2:
-        return _broken(
-            "highs", f"a program of one integer was not solved: {solved.message}", "reinstall scipy"
-        )
+        return "broken", f"a program of one integer was not solved: {solved.message}", "reinstall scipy"
     text = f"solves mixed-integer programs, scipy {importlib.metadata.version('scipy')}"
-    return _ok("highs", text)
+    return "ok", text
 
 
-def _kernels() -> Check:
+def _kernels() -> tuple[str, ...]:
     counts = {name: len(list(_cache_folder(name).rglob("*.nbi"))) for name in _KERNELS}
     text = ", ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
     if all(counts.values()):
-        return _ok("kernels", f"compiled kernels on disk: {text}")
-    return _missing(
-        "kernels",
+        return "ok", f"compiled kernels on disk: {text}"
+    return (
+        "missing",
         f"compiled kernels on disk: {text}",
         "run `wirewise doctor --warm` once, or let the first run compile them",
     )
@@ -193,13 +174,13 @@ def _cache_folder(part: str) -> Path:
     return Path(wirewise.__file__).parent.joinpath(*part.split("."))
 
 
-def _warm() -> Check:
+def _warm() -> tuple[str, ...]:
     for name in _KERNELS:
         importlib.import_module(f"wirewise.{name}").warm()
-    return _ok("kernels", f"compiled: {', '.join(_KERNELS)}")
+    return "ok", f"compiled: {', '.join(_KERNELS)}"
 
 
-def _selftest() -> Check:
+def _selftest() -> tuple[str, ...]:
     from wirewise.cli.selftest import run_selftest
 
     result = run_selftest()
@@ -207,26 +188,26 @@ def _selftest() -> Check:
         f"2 ranks exchanged {format_size(result.message_bytes)} of packed rows over gloo; loopback "
         f"{format_rate(result.bandwidth_bytes_per_s)} each way"
     )
-    return _ok("self-test", text)
+    return "ok", text
 
 
-def _lab() -> Check:
+def _lab() -> tuple[str, ...]:
     from wirewise import lab
 
     usable, reason = lab.available()
     if usable:
-        return _ok("lab", "hosts as network namespaces with shaped links")
-    return _missing("lab", reason, "install iproute2 and run as root or where user namespaces are allowed")
+        return "ok", "hosts as network namespaces with shaped links"
+    return "missing", reason, "install iproute2 and run as root or where user namespaces are allowed"
 
 
-def _data() -> Check:
+def _data() -> tuple[str, ...]:
     from wirewise.graph.datasets import data_root
 
     root = data_root()
     if root.is_dir():
-        return _ok("data", f"downloaded sets are kept in {root}")
-    return _missing(
-        "data",
+        return "ok", f"downloaded sets are kept in {root}"
+    return (
+        "missing",
         f"{root} does not exist; the shipped graph needs no folder",
         "made at the first download; set WIREWISE_DATA to keep sets elsewhere",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from wirewise import lab, units
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, note, print_table, write_json, write_out
 from wirewise.cli.topo import open_topology
 from wirewise.errors import LabError
 
@@ -68,7 +67,7 @@ def run(
         "launcher": "torchrun" if torchrun else "none",
         "timeout_s": timeout,
         "folder": log_dir,
-        "listener": _say,
+        "listener": lambda host, line: note(f"[host {host}] {line}"),
     }
     ok, reason = lab.available()
     if not ok and require:
@@ -81,7 +80,7 @@ def run(
         with shape as network:
             shown = ", ".join(units.format_rate(rate) for rate in network.rates)
             kind = "links of" if network.pairs is None else "links in pairs, together"
-            _note(f"lab ({reason}): {hosts} hosts with {kind} {shown}")
+            note(f"lab ({reason}): {hosts} hosts with {kind} {shown}")
             result = network.run(command, processes_per_host=nproc, faults=faults, **arguments)
             counters = network.counters()
         record = {
@@ -96,7 +95,7 @@ def run(
     if json != "-":
         _print_hosts(record)
     if result.timed_out:
-        _note(f"the job had not ended after {timeout:g} s (--timeout), so it was ended; give it more time")
+        note(f"the job had not ended after {timeout:g} s (--timeout), so it was ended; give it more time")
     raise typer.Exit(result.exit_code)
 
 
@@ -104,9 +103,8 @@ def run(
 def check(json: JsonOption = None) -> None:
     """Say whether a lab can be built here, and how; exit code 1 if not."""
     ok, reason = lab.available()
-    write_json(json, {"available": ok, "reason": reason})
-    if json != "-":
-        typer.echo(f"A lab can be built here {reason}." if ok else f"No lab can be built here: {reason}")
+    said = f"A lab can be built here {reason}." if ok else f"No lab can be built here: {reason}"
+    write_out(json, {"available": ok, "reason": reason}, said)
     raise typer.Exit(0 if ok else 1)
 
 
@@ -118,13 +116,9 @@ def clean(json: JsonOption = None) -> None:
     # First: it needs no rights that removing namespaces may lack.
     caches = remove_stale()
     names = lab.clean()
-    write_json(json, {"removed": [*names, *caches]})
-    if json == "-":
-        return
-    if names or not caches:
-        typer.echo(f"Removed {len(names)} namespaces." if names else "There was nothing to remove.")
-    if caches:
-        typer.echo(f"Removed {len(caches)} caches in memory.")
+    found = {"namespaces": names, "caches in memory": caches}
+    said = [f"Removed {len(some)} {what}." for what, some in found.items() if some]
+    write_out(json, {"removed": [*names, *caches]}, *(said or ["There was nothing to remove."]))
 
 
 def parse_change(text: str) -> lab.Fault:
@@ -144,7 +138,7 @@ def _run_on_loopback(
     command: Sequence[str], hosts: int, nproc: int, reason: str, shaped: bool, arguments: dict[str, Any]
 ) -> tuple[dict[str, Any], lab.JobResult]:
     ignored = " Links and faults are ignored." if shaped else ""
-    _note(f"loopback: no lab can be built here ({reason}). {hosts * nproc} ranks share one host.{ignored}")
+    note(f"loopback: no lab can be built here ({reason}). {hosts * nproc} ranks share one host.{ignored}")
     with lab.Loopback() as loopback:
         result = loopback.run(command, processes=hosts * nproc, **arguments)
     record = {"network": "loopback", "reason": reason, "link_bytes_per_s": None}
@@ -167,12 +161,3 @@ def _print_hosts(record: dict[str, Any]) -> None:
         rows.append([str(host["host"]), *sizes, " ".join(map(str, host["exit_codes"]))])
     title = f"{record['network']}, {record['seconds']:.1f} s" + (", timed out" if record["timed_out"] else "")
     print_table(["host", "sent", "received", "exit codes"], rows, title=title)
-
-
-def _say(host: int, line: str) -> None:
-    _note(f"[host {host}] {line}")
-
-
-def _note(text: str) -> None:
-    # What the job says and what was built goes to stderr: stdout is the table's, or the JSON object's.
-    print(text, file=sys.stderr, flush=True)  # noqa: T201

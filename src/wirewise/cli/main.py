@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 import wirewise
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import FolderOption, JsonOption, print_table, write_json
+from wirewise.cli.output import FolderOption, JsonOption, write_out
 from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import WirewiseError
 from wirewise.recipes.scripts import AdviceOptions
@@ -215,15 +215,12 @@ def sim(
     json: JsonOption = None,
 ) -> None:
     """Replay a trace and predict the step with changes; or predict how long a job takes under a plan."""
-    from wirewise.cli import sim_plan
+    from wirewise.cli import sim as command
 
     if plan is not None:
-        sim_plan.predict_plan(plan, sources or [], what_if, asked, json)
-        return
-    from wirewise.cli.sim import simulate
-
-    sim_plan.refuse(asked, asked.__struct_fields__, "belongs to --plan FILE, and none is given")
-    simulate(sim_plan.some(sources), what_if, json)
+        return command.predict_plan(plan, sources or [], what_if, asked, json)
+    command.refuse(asked, asked.__struct_fields__, "belongs to --plan FILE, and none is given")
+    command.simulate(sources, what_if, json)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -249,15 +246,13 @@ def systems(json: JsonOption = None) -> None:
     from wirewise.cli.systems import load_systems
 
     found = load_systems()
-    write_json(json, {"systems": found})
-    if json == "-":
-        return
     rows = []
     for system in found:
         # What is planned cannot be called or opened yet; --json says where it will be.
         places = ["-", "-"] if system["status"] == "planned" else [system["command"], system["front_door"]]
         rows.append([system["title"], system["question"], system["status"], *places])
-    print_table(["system", "question", "status", "command", "front door"], rows)
+    titles = ["system", "question", "status", "command", "front door"]
+    write_out(json, {"systems": found}, (titles, rows))
 
 
 @_list.command()
@@ -265,8 +260,6 @@ def planners(json: JsonOption = None) -> None:
     """List all planners by the family of plans that they make."""
     from wirewise.planners import PLANNERS
 
-    write_json(json, {"planners": {family: list(names) for family, names in PLANNERS.items()}})
-    if json != "-":
-        print_table(
-            ["family", "planners"], [[family, ", ".join(names)] for family, names in PLANNERS.items()]
-        )
+    found = {family: list(names) for family, names in PLANNERS.items()}
+    rows = [[family, ", ".join(names)] for family, names in found.items()]
+    write_out(json, {"planners": found}, (["family", "planners"], rows))

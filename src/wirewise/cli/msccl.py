@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
-from wirewise.cli.output import print_table, write_json
+from wirewise.cli.output import write_out
 from wirewise.collective.exporters import msccl
 from wirewise.collective.exporters.msccl.model import KINDS
 from wirewise.errors import InputError, ProgramError
@@ -76,14 +74,14 @@ def show(path: str, json: str | None) -> None:
         "chunks_per_loop": found.chunks_per_loop,
         "rows": [dict(zip(titles, row, strict=True)) for row in rows],
     }
-    write_json(json, record)
-    if json != "-":
-        typer.echo(
-            f"{found.name}: {found.collective} of {len(found.gpus)} ranks as an MSCCL algorithm, {found.protocol}, "
-            f"{found.channels} channel{'s' if found.channels != 1 else ''}, {found.chunks_per_loop} chunks a loop"
-        )
-        print_table(titles, rows)
-        typer.echo(f"`wirewise check {path}` says whether it is right.")
+    write_out(
+        json,
+        record,
+        f"{found.name}: {found.collective} of {len(found.gpus)} ranks as an MSCCL algorithm, {found.protocol}, "
+        f"{found.channels} channel{'s' if found.channels != 1 else ''}, {found.chunks_per_loop} chunks a loop",
+        (titles, rows),
+        f"`wirewise check {path}` says whether it is right.",
+    )
 
 
 def _row(gpu: msccl.Gpu) -> list[str]:

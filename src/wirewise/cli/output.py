@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -22,13 +22,19 @@ from wirewise.results import Comparison
 __all__ = [
     "FolderOption",
     "JsonOption",
-    "make_table",
+    "note",
     "print_comparison",
     "print_table",
     "run_folder",
+    "run_recipe",
     "save_result",
     "write_json",
+    "write_out",
 ]
+
+Found = TypeVar("Found", bound=msgspec.Struct)
+Said = str | tuple[Sequence[str], Iterable[Sequence[str]]]
+"""A line, or the titles and rows of a table."""
 
 
 @contextmanager
@@ -122,24 +128,45 @@ def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
     return folder / "report.html"
 
 
-def make_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> Table:
-    """A table of text cells; brackets in a cell are text, not markup."""
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
+    """Print a table to stdout: drawn on a terminal, tab-separated lines when piped; no cell is read as markup."""
     from rich.text import Text
 
+    console = Console()
+    if not console.is_terminal:
+        for row in [titles, *rows]:
+            typer.echo("\t".join(row))
+        return
     table = Table(*titles, title=title, title_justify="left")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
-def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
-    """Print a table to stdout: drawn on a terminal, tab-separated lines when piped."""
-    console = Console()
-    if console.is_terminal:
-        console.print(make_table(titles, rows, title=title))
+def write_out(json: str | None, record: Mapping[str, Any], *said: Said) -> None:
+    """Write what a command found as JSON, and print what is said of it, unless stdout is for the JSON.
+
+    Args:
+        json: Target of `JsonOption`.
+        record: Names to values that JSON knows.
+        said: Lines and tables in their order; an empty line stays one.
+
+    Raises:
+        InputError: As `write_json`.
+    """
+    write_json(json, record)
+    if json == "-":
         return
-    for row in [titles, *rows]:
-        typer.echo("\t".join(row))
+    for part in said:
+        if isinstance(part, str):
+            typer.echo(part)
+        else:
+            print_table(*part)
+
+
+def note(text: str) -> None:
+    """Tell what goes on, on stderr: stdout is the table's, or the JSON object's."""
+    typer.echo(text, err=True)
 
 
 def print_comparison(found: Comparison) -> None:
@@ -147,3 +174,33 @@ def print_comparison(found: Comparison) -> None:
     print_table(found.titles, found.rows)
     for line in (found.sentence, *found.notes):
         typer.echo(line)
+
+
+def run_recipe(
+    command: str,
+    out: Path | None,
+    json: str | None,
+    run: Callable[[Path, Callable[[str], None]], Found],
+    page: Callable[[Found], str],
+    compared: Callable[[Found], Comparison],
+    *,
+    plan: Callable[[Path, Found], Path] | None = None,
+) -> None:
+    """Run a recipe in a folder of its own; write its result, its page and its JSON, and print the comparison.
+
+    Args:
+        command: Name of the command, for the folder.
+        out: Folder of the run, if one was named.
+        json: Target of `JsonOption`.
+        run: The recipe, called with the folder and with what hears of its progress.
+        page: HTML of the result.
+        compared: The result in words.
+        plan: File of the plan to use, if the recipe writes one.
+    """
+    with run_folder(out, command) as folder:
+        found = run(folder, lambda text: typer.echo(text, err=json == "-"))
+        report = save_result(folder, found, page(found))
+    write_json(json, msgspec.to_builtins(found))
+    if json != "-":
+        print_comparison(compared(found))
+        typer.echo(f"Plan: {plan(folder, found)}, report: {report}" if plan else f"Report: {report}")

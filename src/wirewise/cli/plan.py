@@ -12,13 +12,13 @@ from typer.core import TyperGroup
 from wirewise import options as opt
 from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators, plan_placement
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
-from wirewise.cli.plan_job import OutOption, family_command, make_plan
+from wirewise.cli.output import JsonOption
+from wirewise.cli.plan_job import OutOption, family_command, make_plan, tell
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.planners import PLANNERS, planner
 from wirewise.planners.fusion import FusionProblem, MemorySizes, from_trace, with_memory
-from wirewise.plans import FusionPlan, save
+from wirewise.plans import FusionPlan
 from wirewise.report.figures import seconds
 from wirewise.trace import load
 from wirewise.units import format_size, parse_size
@@ -152,25 +152,16 @@ def _recorded(
     if memory_sizes is not None:
         problem = with_memory(problem, _sizes(memory_sizes))
     found = make_plan(FusionPlan, method, problem, **knobs)
-    if out is not None:
-        save(found, out)
-    write_json(
-        json,
-        {
-            "plan": msgspec.to_builtins(found),
-            "measured_step_s": problem.measured_step_s,
-            "replayed_step_s": found.baseline_step_s,
-            "planned_step_s": found.predicted_step_s,
-            "notes": [*trace.notes, *_notes(problem)],
-        },
-    )
-    if json == "-":
-        return
-    typer.echo(_sentence(problem, found))
-    print_table(*found.table())
-    for note in [*trace.notes, *_notes(problem)]:
-        typer.echo(f"Note: {note}.")
-    typer.echo(_how_to_apply(out))
+    notes = [*trace.notes, *_notes(problem)]
+    record = {
+        "plan": msgspec.to_builtins(found),
+        "measured_step_s": problem.measured_step_s,
+        "replayed_step_s": found.baseline_step_s,
+        "planned_step_s": found.predicted_step_s,
+        "notes": notes,
+    }
+    told = (f"Note: {note}." for note in notes)
+    tell(found, out, json, _sentence(problem, found), found.table(), *told, _how_to_apply(out), record=record)
 
 
 def _sizes(path: Path) -> dict[str, MemorySizes]:

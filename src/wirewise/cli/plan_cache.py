@@ -10,14 +10,14 @@ import typer
 
 from wirewise import options as opt
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
-from wirewise.cli.plan_job import make_plan
+from wirewise.cli.output import JsonOption
+from wirewise.cli.plan_job import make_plan, tell
 from wirewise.cli.sampling import Sampling, sampling_problem
 from wirewise.codec.row_formats import exact_format
 from wirewise.graph import GraphData, load
 from wirewise.planners import PLANNERS, planner
 from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
-from wirewise.plans import CachePlan, save
+from wirewise.plans import CachePlan
 from wirewise.units import format_size
 
 __all__ = ["cache"]
@@ -61,14 +61,9 @@ def cache(
     found = {name: _planned(problem, name, alphas, asked.share) for name in names}
     first = found[names[0]][alphas[0]]
     bounds = {a: balanced(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas}
-    if out is not None:
-        save(first, out)
     form, row_bytes = exact_format(graph.x)
-    write_json(json, _record(found, bounds, first, graph, row_bytes))
-    if json == "-":
-        return
     needed = sum(sum(machine.needed) for machine in first.machines)
-    typer.echo(
+    said = (
         f"A batch of {asked.batch_size} seeds on each of {asked.workers} machines needs {needed:.0f} rows of other "
         f"machines, {format_size(needed * row_bytes)} of {form.name} rows. Left to fetch:"
     )
@@ -82,14 +77,15 @@ def cache(
         ]
         for name, by_alpha in found.items()
     ]
-    print_table(["policy", *(f"alpha {a:g}" for a in alphas)], rows)
     received, sent = _busiest(first)
-    typer.echo(
+    busiest = (
         f"{names[0]} at alpha {alphas[0]:g}: a machine fetches at most {received:.0f} rows a batch and sends at most "
         f"{sent:.0f}; with as many cached rows in all, no plan has a busiest link of less than {bounds[alphas[0]]:.0f}."
     )
-    if out is not None:
-        typer.echo(f"Plan of {names[0]} at alpha {alphas[0]:g}: {out}")
+    written = [f"Plan of {names[0]} at alpha {alphas[0]:g}: {out}"] if out is not None else []
+    table = (["policy", *(f"alpha {a:g}" for a in alphas)], rows)
+    record = _record(found, bounds, first, graph, row_bytes)
+    tell(first, out, json, said, table, busiest, *written, record=record)
 
 
 def _planned(

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
 from wirewise import options as opt
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with
+from wirewise.cli.output import JsonOption, Said
+from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
 from wirewise.cli.topo import open_topology
 from wirewise.collective import COLLECTIVES, Collective, network
 from wirewise.errors import InputError
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.taccl import PROFILES, load_profile, load_sketch
-from wirewise.plans import Certificate, CollectivePlan, save
+from wirewise.plans import Certificate, CollectivePlan
 from wirewise.report.figures import seconds
 from wirewise.units import format_rate, format_size, parse_size
 
@@ -67,11 +67,7 @@ def collective(
     found = make_plan(
         CollectivePlan, planner, problem, **knobs, **_sketched(planner, asked.sketch, asked.profile)
     )
-    if out is not None:
-        save(found, out)
-    write_json(json, _record(found))
-    if json != "-":
-        _tell(found)
+    tell(found, out, json, *_said(found), record=_record(found))
 
 
 def parse_collective(text: str) -> Collective:
@@ -125,23 +121,22 @@ def _record(found: CollectivePlan) -> dict[str, Any]:
     }
 
 
-def _tell(found: CollectivePlan) -> None:
+def _said(found: CollectivePlan) -> Iterator[Said]:
     p, least_s = found.program, found.bound_s
     over = (
         f", {found.predicted_s / least_s:.2f} times the least possible {seconds(least_s)}" if least_s else ""
     )
-    typer.echo(
+    yield (
         f"{found.collective} of {format_size(found.size_bytes)} among {len(p.group)} ranks of {found.topology}: "
         f"{seconds(found.predicted_s)} simulated with {p.name} ({p.chunks} chunks, {p.steps} steps, {p.segments} "
         f"segments){over}."
     )
     if least_s:
-        typer.echo(_why(found.certificate))
+        yield _why(found.certificate)
     if found.candidates:
         rows = [[c.name, str(c.segments), seconds(c.predicted_s)] for c in found.candidates]
-        print_table(["candidate", "segments", "simulated"], rows)
-    for note in found.notes:
-        typer.echo(f"Note: {note}.")
+        yield ["candidate", "segments", "simulated"], rows
+    yield from (f"Note: {note}." for note in found.notes)
 
 
 def _why(certificate: Certificate) -> str:

@@ -6,17 +6,14 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from wirewise import options as opt
-from wirewise.cli.output import print_table, write_json
-from wirewise.cli.plan_job import make_plan
+from wirewise.cli.plan_job import make_plan, tell
 from wirewise.cli.topo import open_topology
 from wirewise.cost.gradients import load_costs
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import compression_problem, parse_split
-from wirewise.plans import DECODES, FusionPlan, save
+from wirewise.plans import DECODES, FusionPlan
 from wirewise.report.figures import seconds
 from wirewise.trace.gradients import read_gradient_trace
 from wirewise.units import parse_rate
@@ -146,17 +143,12 @@ def gradients(trace: Path, method: str, words: Words, out: Path | None, json: st
         seed=words.seed,
     )
     planning_s = time.perf_counter() - begin
-    if out is not None:
-        save(found, out)
-    write_json(json, _record(found, planning_s))
-    if json == "-":
-        return
-    typer.echo(
+    said = (
         f"A step of {found.world_size} ranks takes {seconds(found.predicted_step_s)} simulated under the plan and "
         f"{seconds(found.baseline_step_s)} with each gradient on its own; no plan takes less than "
         f"{seconds(found.lower_bound_s)} (gap {_gap(found):.2%})." + _of_splits(found)
     )
-    print_table(*found.table())
+    tell(found, out, json, said, found.table(), record=_record(found, planning_s))
 
 
 def _of_splits(found: FusionPlan) -> str:
@@ -174,12 +166,12 @@ def _gap(found: FusionPlan) -> float:
 
 
 def _record(found: FusionPlan, planning_s: float) -> dict[str, Any]:
-    ways = [
-        {"codec": bucket.codec, "scheme": bucket.scheme, "decode": bucket.decode} for bucket in found.buckets
-    ]
     return {
         "planner": found.planner,
-        "groups": [{**span._asdict(), **way} for span, way in zip(found.spans, ways, strict=True)],
+        "groups": [
+            {**span._asdict(), "codec": bucket.codec, "scheme": bucket.scheme, "decode": bucket.decode}
+            for span, bucket in zip(found.spans, found.buckets, strict=True)
+        ],
         "splits": found.splits,
         "unsplit_step_s": found.unsplit_step_s,
         "predicted_step_s": found.predicted_step_s,

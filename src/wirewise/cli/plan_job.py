@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, Said, write_out
 from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
@@ -85,11 +86,22 @@ def family_command(family: str) -> Any:
     return typer.main.get_command(app)
 
 
-def tell(found: Plan, out: Path | None, json: str | None) -> None:
-    """Write a plan of any family, and print its table."""
+def tell(
+    found: Plan, out: Path | None, json: str | None, *said: Said, record: Mapping[str, Any] | None = None
+) -> None:
+    """Write a plan of any family and its record, and print what is said of it.
+
+    Args:
+        found: Plan of a planner.
+        out: File that takes the plan.
+        json: Target of `JsonOption`.
+        said: Lines and tables; none: the plan's own headline and table.
+        record: Figures for the JSON; none: the plan.
+    """
     if out is not None:
         save(found, out)
-    write_json(json, {"plan": msgspec.to_builtins(found)})
-    if json != "-":
-        typer.echo(f"{found.headline}.")
-        print_table(*found.table())
+    write_out(
+        json,
+        {"plan": msgspec.to_builtins(found)} if record is None else record,
+        *(said or (f"{found.headline}.", found.table())),
+    )

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import typer
 
-from wirewise.cli.output import print_table, write_json
 from wirewise.cli.plan_gradients import Words
 from wirewise.cli.plan_job import make_plan, tell
 from wirewise.cost.gradients import load_costs
@@ -26,7 +24,7 @@ from wirewise.planners.fusion.disco import (
     costs_for,
     plan_operators,
 )
-from wirewise.plans import FusionPlan, save
+from wirewise.plans import FusionPlan
 from wirewise.report.figures import seconds
 from wirewise.trace.operators import OperatorGraph, read_operator_graph
 
@@ -56,14 +54,8 @@ def operators(
     begin = time.perf_counter()
     found = plan_operators(model, method=method, knobs=Knobs(seed=words.seed or 0))
     planning_s = time.perf_counter() - begin
-    if out is not None:
-        save(found.plan, out)
-    write_json(json, _record(found, model, planning_s))
-    if json == "-":
-        return
-    typer.echo(_sentence(found))
-    typer.echo(f"Costs: {priced.why}.")
-    print_table(*found.plan.table())
+    said = (_sentence(found), f"Costs: {priced.why}.", found.plan.table())
+    tell(found.plan, out, json, *said, record=_record(found, model, planning_s))
 
 
 def _costs(graph: OperatorGraph, estimator: str | None) -> ChosenCosts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +12,13 @@ import typer
 
 from wirewise import options as opt
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with
+from wirewise.cli.output import JsonOption, Said
+from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
 from wirewise.cli.task_options import Tasks, chosen_tasks
 from wirewise.cli.topo import open_topology
 from wirewise.errors import PlanError
 from wirewise.planners.placement import STARTS, PlacementProblem, problem_of
-from wirewise.plans import PlacementPlan, save
+from wirewise.plans import PlacementPlan
 from wirewise.plans.placement import FlowPolicy
 from wirewise.report.figures import seconds
 from wirewise.trace.tasks import write_tasks
@@ -59,14 +60,11 @@ def placement(
     tasks = chosen_tasks(given, [host.name for host in hosts.hosts], search.seed)
     problem = problem_of(tasks, hosts)
     found = make_plan(PlacementPlan, method, problem, **msgspec.structs.asdict(search))
-    if out is not None:
-        save(found, out)
     if job_out is not None:
         write_tasks(tasks, job_out)
     compared = _compare(problem, found, search.seed)
-    write_json(json, {"plan": msgspec.to_builtins(found), "simulated": compared})
-    if json != "-":
-        _tell(found, compared)
+    record = {"plan": msgspec.to_builtins(found), "simulated": compared}
+    tell(found, out, json, *_said(found, compared), record=record)
 
 
 def _compare(problem: PlacementProblem, found: PlacementPlan, seed: int) -> dict[str, dict[str, float]]:
@@ -87,7 +85,7 @@ def _compare(problem: PlacementProblem, found: PlacementPlan, seed: int) -> dict
     return compared
 
 
-def _tell(found: PlacementPlan, compared: dict[str, dict[str, float]]) -> None:
+def _said(found: PlacementPlan, compared: dict[str, dict[str, float]]) -> Iterator[Said]:
     said = (
         f"{found.iterations} iterations of {len(found.tasks)} tasks on {found.world_size} hosts take "
         f"{seconds(found.predicted_s)} simulated under {found.policy}"
@@ -96,15 +94,15 @@ def _tell(found: PlacementPlan, compared: dict[str, dict[str, float]]) -> None:
         gain = 1 - found.predicted_s / found.colocated_s
         said += f", {gain:.1%} less than colocated ({seconds(found.colocated_s)})"
     over = found.predicted_s / found.lower_bound_s if found.lower_bound_s > 0 else 1.0
-    typer.echo(f"{said}; {over:.2f} times the bound of these places.")
-    print_table(*found.table())
+    yield f"{said}; {over:.2f} times the bound of these places."
+    yield found.table()
     titles = [
         "placement",
         *(f"{name} s" for name in next(iter(compared.values())) if name != "lower_bound_s"),
     ]
     rows = [[name, *(f"{value:.4g}" for value in times.values())] for name, times in compared.items()]
-    print_table([*titles, "lower bound s"], rows)
-    typer.echo(
+    yield [*titles, "lower bound s"], rows
+    yield (
         f"Whatever the sizes, oes takes at most {found.competitive_ratio:.0f} times the shortest possible time here, "
         "because so many flows can share an interface."
     )

@@ -9,10 +9,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wirewise.cli.output import JsonOption, write_json
-from wirewise.cli.profile_operators import operators
+from wirewise.cli.output import JsonOption, write_out
 from wirewise.cli.stalls import recommend, stalls
-from wirewise.errors import TraceError
+from wirewise.errors import InputError, TraceError
 from wirewise.files import owns_folder
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ _COMMAND = {"allow_interspersed_args": False}
 
 app.command(context_settings=_COMMAND)(stalls)
 app.command()(recommend)
-app.command()(operators)
 
 
 @app.command(context_settings=_COMMAND)
@@ -45,21 +43,64 @@ def trace(
 
     program = find_program(command[0])
     task = Record(folder=str(out.resolve()), warmup=warmup, steps=steps or None, every=every)
-    quiet = json == "-"
-    record = _record([program, *command[1:]], out, task, sys.stderr if quiet else None)
-    code = record["exit_code"]
-    write_json(json, record)
-    if not quiet:
-        size = record["size_bytes"] / 1e6
-        typer.echo(
-            f"Recorded {len(record['steps'])} steps of {record['ranks']} ranks, {size:.1f} MB, in {out}."
-        )
-        for note in record["notes"]:
-            typer.echo(f"Note: {note}.")
-        typer.echo(f"What bounds a step: wirewise trace show {out}")
+    record = _record([program, *command[1:]], out, task, sys.stderr if json == "-" else None)
+    code, size = record["exit_code"], record["size_bytes"] / 1e6
+    write_out(
+        json,
+        record,
+        f"Recorded {len(record['steps'])} steps of {record['ranks']} ranks, {size:.1f} MB, in {out}.",
+        *(f"Note: {note}." for note in record["notes"]),
+        f"What bounds a step: wirewise trace show {out}",
+    )
     if code:
         typer.echo(f"wirewise: the command ended with exit code {code}", err=True)
     raise typer.Exit(code if code >= 0 else 128 - code)
+
+
+@app.command()
+def operators(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File of weights (.npz), for plan fusion --graph.")
+    ],
+    samples: Annotated[
+        Path, typer.Option(help="File that takes what was measured; what is in it already counts.")
+    ] = Path("fused-operators.jsonl"),
+    structures: Annotated[
+        int, typer.Option(min=8, help="Fused operators to compile; each takes some seconds.")
+    ] = 300,
+    sizes: Annotated[int, typer.Option(min=2, help="Sizes at which each is measured.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes of training over what was measured.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the fused operators.")] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Fit the estimator of DisCo's search to this machine: compile random ones, measure, train.
+
+    The weights that come with wirewise are trained on. A quarter of the structures is kept back to say how far
+    the estimates are off.
+    """
+    from wirewise.planners.fusion.disco.estimator import shipped
+    from wirewise.trials.operators import accuracy, collect, learn, read_samples, seen, split
+
+    for found in collect(samples, seed=seed, structures=structures, sizes=sizes):
+        if json != "-":
+            typer.echo(
+                f"{found[0].source}: {len(found[0].operators)} operators at {len(found)} sizes", err=True
+            )
+    known, kept = split(read_samples(samples))
+    if not known or not kept:
+        raise InputError(
+            f"{samples} holds too few structures to learn and to test; ask for more --structures"
+        )
+    estimator = learn(known, epochs=epochs, start=shipped())
+    tried = accuracy([estimator.seconds(seen(one)) for one in kept], kept)
+    estimator.save(out)
+    write_out(
+        json,
+        {"weights": str(out), "machine": estimator.about.machine, **tried._asdict()},
+        f"Learned from {len(known)} fused operators on {estimator.about.machine}. Of {tried.samples} others of "
+        f"unseen structures {tried.within_20:.0%} are predicted within 20 %, the median within {tried.median:.0%}; "
+        f"rank correlation {tried.order:.3f}. Weights: {out}.",
+    )
 
 
 @owns_folder

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from wirewise.cli import collectives, run_gradients, run_incremental, run_mini_batch, run_placement
+from wirewise.cli import collectives
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import FolderOption, JsonOption, print_table, run_folder, write_json
+from wirewise.cli.output import FolderOption, JsonOption, run_folder, run_recipe, write_json, write_out
+from wirewise.cli.task_options import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
+from wirewise.recipes import cupcake_job, gnn_tasks_job, salientpp_job, sea_er_job
 from wirewise.recipes.job import Job
 from wirewise.recipes.scripts import Wish
 
@@ -24,10 +27,6 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Run a published system end to end and report what it gained.")
 app.command()(collectives.collective)
-app.command()(run_gradients.cupcake)
-app.command()(run_mini_batch.salientpp)
-app.command("sea-er")(run_incremental.sea_er)
-app.command("gnn-tasks")(run_placement.gnn_tasks)
 
 
 @app.command()
@@ -83,10 +82,71 @@ def dpro(
         page = folder / "report.html"
         gave = shell.section("What the plan gave", "", shell.terms(told))
         shell.write_page(replay_html(trace, analysis, gave), page)
-    write_json(json, msgspec.to_builtins(result))
-    if not quiet:
-        print_table(["", ""], list(told.items()))
-        typer.echo(f"Plan: {result.plan}, report: {page}")
+    said = (["", ""], list(told.items())), f"Plan: {result.plan}, report: {page}"
+    write_out(json, msgspec.to_builtins(result), *said)
+
+
+@app.command()
+@with_options
+def cupcake(
+    trace: Annotated[Path, typer.Option(help="JSON with name, elements and gap_us of each gradient.")],
+    given: Given[cupcake_job.Job],
+    out: FolderOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Measure codecs and links, plan compressed groups of gradients, and time the plans in turns (Cupcake)."""
+    from wirewise.recipes import cupcake as recipe
+    from wirewise.report.gradients_page import gradients_comparison, gradients_html
+
+    job = recipe.make_job(trace, **given.values)
+    run_recipe("cupcake", out, json, partial(recipe.run, job), gradients_html, gradients_comparison)
+
+
+@app.command()
+@with_options
+def salientpp(job: salientpp_job.Job, out: FolderOption = None, json: JsonOption = None) -> None:
+    """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""
+    from wirewise.recipes import salientpp as recipe
+    from wirewise.report.mini_batch_page import mini_batch_comparison, mini_batch_html
+
+    run_recipe("salientpp", out, json, partial(recipe.run, job), mini_batch_html, mini_batch_comparison)
+
+
+@app.command("sea-er")
+@with_options
+def sea_er(job: sea_er_job.Job, out: FolderOption = None, json: JsonOption = None) -> None:
+    """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
+    from wirewise.recipes import sea_er as recipe
+    from wirewise.report.incremental_page import incremental_comparison, incremental_html
+
+    run_recipe("sea-er", out, json, partial(recipe.run, job), incremental_html, incremental_comparison)
+
+
+@app.command("gnn-tasks")
+@with_options
+def gnn_tasks(
+    wish: gnn_tasks_job.Wish,
+    tasks: Given[Tasks],
+    out: FolderOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Place the tasks of GNN training, and carry the placements out in the lab next to rules (Luo, Bao, Wu).
+
+    Links, TCP and bytes are real. Computing is emulated: a task sleeps its time.
+    """
+    from wirewise.recipes import gnn_tasks as recipe
+    from wirewise.report.placement_page import placement_comparison, placement_html
+
+    placed = recipe.make_job(wish, chosen_tasks(tasks, wish.names, wish.seed))
+    run_recipe(
+        "gnn-tasks",
+        out,
+        json,
+        lambda folder, say: recipe.summarise(placed, recipe.run(placed, folder, say)),
+        lambda found: placement_html(found, placed.plans),
+        placement_comparison,
+        plan=lambda folder, found: recipe.plan_file(folder, found.fastest),
+    )
 
 
 def _stopped_job(given: Given[Job], out: Path | None, folder: Path) -> Job:

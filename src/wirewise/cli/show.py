@@ -12,7 +12,7 @@ import typer
 from wirewise import collective, plans, topology
 from wirewise.cli import msccl
 from wirewise.cli.msccl import is_msccl
-from wirewise.cli.output import print_table, write_json
+from wirewise.cli.output import note, print_table, write_json, write_out
 from wirewise.cli.requests import Request
 from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
@@ -38,11 +38,16 @@ def show(asked: Request) -> None:
         WirewiseError: A source that cannot be read or does not fit the others.
     """
     first, *others = asked.sources
-    kind = "name" if _named(first) else _kind(first)
+    kind = _kind(first)
     if not others and kind == "trace":
         return _show_trace(first, asked)
     if not others and kind == "msccl":
-        return _show_msccl(first, asked)
+        if asked.html is not None:
+            raise InputError(
+                f"{first} is an MSCCL file, which has no page; show the program that it was exported from, or leave "
+                "out --html"
+            )
+        return msccl.show(first, asked.json)
     plan = plans.load(first) if kind == "plan" else None
     if plan is not None and not others and (asked.html is None or not isinstance(plan, CollectivePlan)):
         return _show_plan(plan, asked)
@@ -55,7 +60,9 @@ def _named(source: str) -> bool:
 
 
 def _kind(source: str) -> str:
-    """What a file holds: a plan where it is neither a program nor a trace, so that its reader names the fault."""
+    """What a source is: a plan where it is nothing else, so that the reader of plans names the fault."""
+    if _named(source):
+        return "name"
     path = Path(source)
     if path.is_dir() or path.suffix in (".jsonl", ".gz"):
         return "trace"
@@ -73,29 +80,18 @@ def _kind(source: str) -> str:
 
 
 def _show_plan(plan: Plan, asked: Request) -> None:
+    headline = plan.summary().splitlines()[0]
     if asked.html is not None:
         from wirewise.report import plan_html, shell
 
-        headline = plan.summary().splitlines()[0]
         shell.write_page(
             shell.page(headline, [shell.head("wirewise show", headline), plan_html(plan)]), asked.html
         )
-    if asked.json is not None:
-        write_json(asked.json, decode_json(plan.to_json()))
+    write_json(asked.json, decode_json(plan.to_json()))
     if asked.json != "-":
-        titles, rows = plan.table()
-        headline, *_ = plan.summary().splitlines()
-        print_table(titles, rows, title=headline)
-        _say_page(asked)
-
-
-def _show_msccl(source: str, asked: Request) -> None:
-    if asked.html is not None:
-        raise InputError(
-            f"{source} is an MSCCL file, which has no page; show the program that it was exported from, or leave out "
-            "--html"
-        )
-    msccl.show(source, asked.json)
+        print_table(*plan.table(), title=headline)
+        for line in _page(asked):
+            typer.echo(line)
 
 
 def _show_trace(source: str, asked: Request) -> None:
@@ -107,16 +103,12 @@ def _show_trace(source: str, asked: Request) -> None:
     if asked.html is not None:
         write_page(recorded_html(trace, Path(source).name, asked.step), asked.html)
     titles, rows = recorded_rows(trace, asked.step)
-    write_json(asked.json, {"messages": [dict(zip(titles, row, strict=True)) for row in rows]})
-    if asked.json != "-":
-        if rows:
-            print_table(titles, rows)
-        else:
-            typer.echo(
-                f"Note: {source} has no messages between ranks, only collectives; what travels inside those is not "
-                "recorded, the page (--html) shows when ranks were in them."
-            )
-        _say_page(asked)
+    none = (
+        f"Note: {source} has no messages between ranks, only collectives; what travels inside those is not recorded, "
+        "the page (--html) shows when ranks were in them."
+    )
+    record = {"messages": [dict(zip(titles, row, strict=True)) for row in rows]}
+    write_out(asked.json, record, (titles, rows) if rows else none, *_page(asked))
 
 
 def _show_programs(asked: Request) -> None:
@@ -131,11 +123,8 @@ def _show_programs(asked: Request) -> None:
     named = titles(analysed)
     if asked.html is not None:
         write_page(collective_html(analysed), asked.html)
-    write_json(asked.json, {"programs": [analysis_object(one) for one in analysed]})
-    if asked.json != "-":
-        typer.echo(sentence(analysed, named))
-        print_table(*cost_rows(analysed, named))
-        _say_page(asked)
+    record = {"programs": [analysis_object(one) for one in analysed]}
+    write_out(asked.json, record, sentence(analysed, named), cost_rows(analysed, named), *_page(asked))
 
 
 def _joined(found: list[Program], network: Network, asked: Request) -> list[Program]:
@@ -145,28 +134,27 @@ def _joined(found: list[Program], network: Network, asked: Request) -> list[Prog
     kept = [one for one in found if all(network.route(t.source, t.target) for t in one.transfers)]
     left_out = [one.name for one in found if one not in kept]
     if left_out and kept:
-        typer.echo(
+        note(
             f"Note: {network.name} has no route for {', '.join(left_out)}; a planner makes programs for it "
-            "(wirewise plan collective).",
-            err=True,
+            "(wirewise plan collective)."
         )
     return kept or found
 
 
-def _say_page(asked: Request) -> None:
-    if asked.html is not None:
-        typer.echo(f"Page: {asked.html}")
+def _page(asked: Request) -> list[str]:
+    return [f"Page: {asked.html}"] if asked.html is not None else []
 
 
 def _programs(source: str, asked: Request) -> list[Program]:
-    if _named(source):
+    kind = _kind(source)
+    if kind == "name":
         return _built(source, asked)
-    if _kind(source) == "program":
+    if kind == "program":
         program = collective.load(source)
         collective.check(program)
         return [program]
-    if _kind(source) in ("trace", "msccl"):
-        what = "a recorded run" if _kind(source) == "trace" else "an MSCCL file"
+    if kind in ("trace", "msccl"):
+        what = "a recorded run" if kind == "trace" else "an MSCCL file"
         raise InputError(
             f"{source} is {what}; show it alone, or name only programs, plans of collectives and "
             "algorithms such as all_reduce:ring:8"
@@ -222,16 +210,13 @@ def _network(found: Sequence[Program], asked: Request) -> Network:
     """The topology that was named; else that of the first plan, if it is a preset; else equal hosts."""
     if asked.on is not None:
         return _called(open_topology(asked.on), asked.on)
-    for source in asked.sources:
-        plan = plans.load(source) if not _named(source) and _kind(source) == "plan" else None
-        if isinstance(plan, CollectivePlan):
-            try:
-                return collective.network(topology.preset(plan.topology))
-            except TopologyError:
-                typer.echo(
-                    f"Note: topology {plan.topology!r} is no preset; shown on equal hosts, name its file with --on.",
-                    err=True,
-                )
+    if (plan := _first_plan(asked)) is not None:
+        try:
+            return collective.network(topology.preset(plan.topology))
+        except TopologyError:
+            note(
+                f"Note: topology {plan.topology!r} is no preset; shown on equal hosts, name its file with --on."
+            )
     usual = f"lab-{found[0].ranks}@{_RATE}"
     return _called(topology.preset(usual), usual)
 
@@ -244,9 +229,10 @@ def _called(found: topology.Topology, source: str) -> Network:
 
 def _size_bytes(asked: Request) -> int:
     """The size that was named; else that of the first plan."""
-    if asked.size is None:
-        for source in asked.sources:
-            plan = plans.load(source) if not _named(source) and _kind(source) == "plan" else None
-            if isinstance(plan, CollectivePlan):
-                return plan.size_bytes
-    return parse_size(asked.size or _SIZE)
+    plan = _first_plan(asked) if asked.size is None else None
+    return plan.size_bytes if plan is not None else parse_size(asked.size or _SIZE)
+
+
+def _first_plan(asked: Request) -> CollectivePlan | None:
+    found = (plans.load(source) for source in asked.sources if _kind(source) == "plan")
+    return next((plan for plan in found if isinstance(plan, CollectivePlan)), None)

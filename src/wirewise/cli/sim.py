@@ -1,30 +1,83 @@
-"""`wirewise sim`: replay of a trace, with changes."""
+"""`wirewise sim`: replay of a trace, with changes; how long a job takes under a plan of any family."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
+import msgspec
 
-from wirewise.cli.output import print_table, write_json
-from wirewise.report import replay_rows
+from wirewise import plans
+from wirewise.cli.output import write_out
+from wirewise.cli.requests import Conditions
+from wirewise.cli.topo import open_topology
+from wirewise.errors import InputError, PlanError
+from wirewise.plans import PlacementPlan, Plan
 from wirewise.report.figures import seconds, signed
-from wirewise.report.replay_json import report_object
-from wirewise.sim import ReplayReport, parse, record, replay_steps
-from wirewise.sim.analysis import baselines
-from wirewise.trace import load
+from wirewise.trace import GradientTrace, OperatorGraph, StageTrace, TaskSet, Trace, job_file, load, read_job
 
-__all__ = ["simulate"]
+if TYPE_CHECKING:
+    from wirewise.cost import Links
+    from wirewise.sim import Prediction, ReplayReport
+    from wirewise.topology import Topology
+    from wirewise.trace import Job
+
+__all__ = ["predict_plan", "refuse", "simulate"]
 
 _DEVICES = (
     "kernels and what launches them count as compute alike here, and kernels do not tell what they wait for; "
     "`wirewise trace show` keeps host and device apart"
 )
 
+_GRAINS: dict[str, tuple[type, ...]] = {
+    "bitwidth": (),
+    "cache": (),
+    "collective": (),
+    "fusion": (Trace, GradientTrace, OperatorGraph),
+    "placement": (TaskSet,),
+    "stages": (StageTrace,),
+}
+"""Kinds of jobs of each family, none where plans are predicted without one; other families' lowerings tell."""
 
-def simulate(sources: Sequence[Path], what_if: str, json: str | None) -> None:
-    """Replay a trace and print and write what was found."""
+_UNIFORM = ("on", "bandwidth", "ranks_per_host", "costs")
+_TAKEN: dict[str | type, tuple[str, ...]] = {
+    "bitwidth": ("on",),
+    "cache": ("on", "row_bytes"),
+    "collective": ("on",),
+    Trace: ("on", "costs"),
+    GradientTrace: _UNIFORM,
+    OperatorGraph: _UNIFORM,
+    TaskSet: ("on",),
+    StageTrace: ("on",),
+}
+"""Options by the job, or by the family where there is none."""
+
+
+def refuse(asked: Conditions, names: Iterable[str], why: str) -> None:
+    """Raise if one of these options is given.
+
+    Raises:
+        InputError: Names it and says why.
+    """
+    for name in names:
+        if getattr(asked, name) is not None:
+            raise InputError(f"{_option(name)} {why}")
+
+
+def simulate(sources: Sequence[Path] | None, what_if: str, json: str | None) -> None:
+    """Replay a trace and print and write what was found.
+
+    Raises:
+        InputError: There is no source, or one that cannot be read.
+    """
+    if not sources:
+        raise InputError("nothing to simulate; give a run folder, files of torch.profiler, or --plan FILE")
+    from wirewise.report import replay_rows
+    from wirewise.report.replay_json import report_object
+    from wirewise.sim import parse, record, replay_steps
+    from wirewise.sim.analysis import baselines
+
     # A change that is not understood is refused before the work.
     changes = parse(what_if)
     trace = load(sources)
@@ -35,19 +88,18 @@ def simulate(sources: Sequence[Path], what_if: str, json: str | None) -> None:
         recording.steps, recording.links, interference=recording.interference, what_if=changes
     )
     simple = baselines(recording)
-    write_json(json, report_object(trace, report, recording.links, simple))
-    if json == "-":
-        return
-    typer.echo(_sentence(report, what_if))
-    for rows in (
+    write_out(
+        json,
+        report_object(trace, report, recording.links, simple),
+        _sentence(report, what_if),
+        "",
         replay_rows.breakdown_rows(report.breakdown, report.what_if),
+        "",
         replay_rows.critical_rows(report.what_if or report),
+        "",
         replay_rows.baseline_rows(report, simple),
-    ):
-        typer.echo()
-        print_table(*rows)
-    for note in trace.notes:
-        typer.echo(f"Note: {note}")
+        *(f"Note: {note}" for note in trace.notes),
+    )
 
 
 def _sentence(report: ReplayReport, what_if: str) -> str:
@@ -65,3 +117,102 @@ def _sentence(report: ReplayReport, what_if: str) -> str:
         f"{said}; with {what_if} it would take {seconds(after.predicted_step_s)} (95 % interval {seconds(low)} to "
         f"{seconds(high)}, {signed(after.predicted_step_s / report.predicted_step_s - 1)})."
     )
+
+
+def predict_plan(
+    source: Path, job_files: Sequence[Path], what_if: str, words: Conditions, json: str | None
+) -> None:
+    """Predict, write and tell.
+
+    Raises:
+        InputError: A file that cannot be used, an option that says nothing here, or one that is missing.
+        PlanError: The file holds no plan, or one that the job or the topology does not fit.
+    """
+    if what_if:
+        raise InputError(
+            "--what-if changes a replayed trace and says nothing about --plan FILE; give one of them"
+        )
+    plan = plans.load(source)
+    job = _job(plan, job_files)
+    what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {job_file(type(job))}"
+    taken = (*_TAKEN.get(plan.family if job is None else type(job), ("on",)), "html")
+    refuse(
+        words,
+        [name for name in words.__struct_fields__ if name not in taken],
+        f"says nothing about {what}; expected only {', '.join(_option(name) for name in taken)}",
+    )
+    found = _predicted(plan, job, words)
+    if words.html is not None:
+        from wirewise.report.prediction_page import prediction_html
+        from wirewise.report.shell import write_page
+
+        write_page(prediction_html(found, plan), words.html)
+    said = [found.summary(), *([f"Page: {words.html}"] if words.html is not None else [])]
+    said += [f"Note: {note}" for note in (job.notes if isinstance(job, Trace) else ())]
+    names = ("family", "planner", "unit", "step_s", "breakdown", "phases_s", "source")
+    write_out(json, {name: msgspec.to_builtins(getattr(found, name)) for name in names}, *said)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _job(plan: Plan, files: Sequence[Path]) -> Any:
+    if plan.family not in _GRAINS:
+        return read_job(files) if files else None
+    kinds = _GRAINS[plan.family]
+    expected = " or ".join(map(job_file, kinds))
+    if not kinds and files:
+        raise InputError(f"got {files[0]} as the job of a {plan.family} plan, which needs none; leave it out")
+    if kinds and not files:
+        raise InputError(f"a {plan.family} plan is made for a job; expected {expected}")
+    if not kinds:
+        return None
+    job = read_job(files)
+    if not isinstance(job, kinds):
+        raise InputError(
+            f"{files[0]} is {job_file(type(job))}, a job that a {plan.family} plan is not made for; expected "
+            f"{expected}"
+        )
+    return job
+
+
+def _predicted(plan: Plan, job: Job | None, words: Conditions) -> Prediction:
+    from wirewise.cost.gradients import load_costs
+    from wirewise.sim import BatchTimes, predict
+
+    described: Any = job
+    if plan.family == "cache":
+        if words.row_bytes is None:
+            raise InputError("a cache plan counts rows; expected --row-bytes N, 4 for each float32 feature")
+        described = BatchTimes(row_bytes=words.row_bytes)
+    conditions = {} if words.costs is None else {"costs": load_costs(words.costs)}
+    return predict(plan, described, _links(plan, job, words), **conditions)
+
+
+def _links(plan: Plan, job: Job | None, words: Conditions) -> Links | Topology | None:
+    """What the bytes travel over; None: what the trace or the costs tell."""
+    from wirewise.cli.plan_gradients import uniform
+    from wirewise.cost import Links
+
+    if words.on is not None:
+        refuse(words, ["bandwidth", "ranks_per_host"], "takes the place of --on; give one of them")
+        topology = open_topology(words.on)
+        if isinstance(plan, PlacementPlan):
+            _check_hosts(plan, topology)
+        # A machine by itself has no links between hosts, which the table is about; a program needs only its graph.
+        return topology if plan.family == "collective" else Links.of(topology)
+    if isinstance(job, GradientTrace | OperatorGraph):
+        return uniform(plan.world_size, words.bandwidth, words.ranks_per_host)
+    if isinstance(job, Trace):
+        return None
+    raise InputError(
+        f"nothing says what the bytes of a {plan.family} plan travel over; expected --on TOPOLOGY, a preset or a file"
+    )
+
+
+def _check_hosts(plan: PlacementPlan, topology: Topology) -> None:
+    from wirewise.planners.placement import host_faults
+
+    for fault in host_faults(plan, tuple(host.name for host in topology.hosts)):
+        raise PlanError(fault)

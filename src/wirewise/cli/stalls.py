@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,12 @@ import msgspec
 import typer
 
 from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, Said, note, write_out
 from wirewise.errors import InputError
 from wirewise.recipes.scripts import StallJob
+from wirewise.report.comparison_page import comparison_html
+from wirewise.report.shell import write_page
+from wirewise.report.stalls_page import stalls_comparison
 
 if TYPE_CHECKING:
     from wirewise.profile.stalls.report import Difference, StallReport
@@ -47,25 +50,21 @@ def stalls(
 
     cached = [_fraction(text) for text in what_if or []]
     job = given.record(command=command)
-    report = measure(job, out, _note)
+    report = measure(job, out, note)
     predicted = _predictions(report, [*cached, *job.fractions])
     record = msgspec.to_builtins(report) | {"largest": report.largest, "what_if": predicted}
     if compat:
         record["compat"] = report.compat()
     agreement = _agreement(report, against)
     record["reconciled"] = msgspec.to_builtins(agreement)
-    write_json(json, record)
     said = [difference.sentence for difference in agreement]
+    kind = f"{report.ranks} ranks, {report.hosts} hosts, {report.steps} steps a run"
+    found = stalls_comparison(kind, report.sentence(), report.rows(), [*said, *report.notes])
     if html is not None:
-        from wirewise.report.shell import write_page
-        from wirewise.report.stalls_page import stalls_html
-
-        kind = f"{report.ranks} ranks, {report.hosts} hosts, {report.steps} steps a run"
-        write_page(stalls_html(kind, report.sentence(), report.rows(), [*said, *report.notes]), html)
-    if json != "-":
-        _print(report, predicted, compat)
-        for sentence in said:
-            typer.echo(sentence)
+        write_page(comparison_html(found, "Stalls"), html)
+    notes = (f"Note: {text}." for text in report.notes)
+    table, more = (found.titles, found.rows), _more(report, predicted, compat)
+    write_out(json, record, found.sentence, table, *more, *notes, *said)
 
 
 def recommend(
@@ -79,70 +78,54 @@ def recommend(
 ) -> None:
     """Choose the machines on which a job is cheapest within a time budget."""
     from wirewise.cost.instances import choose, load_prices
-    from wirewise.recipes.stalls_elsewhere import workload
+    from wirewise.profile.stalls.report import load_report
+    from wirewise.recipes.stalls import workload
 
     listed = load_prices(prices)
-    choices = choose(listed, workload(_load(stalls), samples), _seconds(budget))
+    choices = choose(listed, workload(load_report(stalls), samples), _seconds(budget))
     best = choices[0]
-    record = {"prices": str(prices), "date": listed.date, "currency": listed.currency}
-    write_json(json, record | {"choices": msgspec.to_builtins(choices), "within_budget": best.within_budget})
-    if json == "-":
-        return
+    said = "No choice keeps the budget; the cheapest of all stands first."
     if best.within_budget:
-        typer.echo(
+        said = (
             f"Cheapest within the budget: {best.count} x {best.instance}, {best.time_s / 3600:.2f} h for "
             f"{best.cost:.2f} {listed.currency} by prices of {listed.date}."
         )
-    else:
-        typer.echo("No choice keeps the budget; the cheapest of all stands first.")
     rows = []
     for c in choices:
         numbers = [f"{c.step_s * 1e3:.1f}", f"{c.time_s / 3600:.2f}", f"{c.cost:.2f}"]
         rows.append([f"{c.count} x {c.instance}", *numbers, "yes" if c.within_budget else "no"])
-    print_table(["machines", "step ms", "hours", f"cost {listed.currency}", "within budget"], rows)
-
-
-def _load(path: Path) -> StallReport:
-    from wirewise.profile.stalls.report import load_report
-
-    return load_report(path)
+    titles = ["machines", "step ms", "hours", f"cost {listed.currency}", "within budget"]
+    record: dict[str, Any] = {"prices": str(prices), "date": listed.date, "currency": listed.currency}
+    record |= {"choices": msgspec.to_builtins(choices), "within_budget": best.within_budget}
+    write_out(json, record, said, (titles, rows))
 
 
 def _agreement(report: StallReport, against: Path | None) -> list[Difference]:
     if against is None:
         return []
     from wirewise.profile.stalls.report import reconcile
-    from wirewise.recipes.stalls_replayed import counterfactuals
+    from wirewise.recipes.stalls import counterfactuals
     from wirewise.trace import load
 
     return reconcile(report, counterfactuals(load([against])))
 
 
-def _print(report: StallReport, predicted: list[dict[str, Any]], compat: bool) -> None:
-    typer.echo(report.sentence())
-    total = report.total_s.mean_s
-    rows = []
-    for name, amount in report.rows():
-        low, high = (1e3 * end for end in amount.ci95_s)
-        share = f"{100 * amount.mean_s / total:.1f}"
-        rows.append([name, f"{amount.mean_s * 1e3:.2f}", f"{low:.2f} to {high:.2f}", share])
-    print_table(["part", "ms a step", "95 % interval", "%"], rows)
+def _more(report: StallReport, predicted: list[dict[str, Any]], compat: bool) -> Iterator[Said]:
+    """What was asked for beside the parts of a step."""
     for row in predicted:
         measured = row["measured_step_s"]
         said = "" if measured is None else f", measured {measured * 1e3:.1f} ms"
-        typer.echo(
+        yield (
             f"With {row['cached']:.0%} of the items cached a step would take {row['step_s'] * 1e3:.1f} ms "
             f"(DS-Analyzer's formula: {row['published_step_s'] * 1e3:.1f} ms){said}."
         )
     if predicted:
-        typer.echo(f"Caching helps up to {predicted[0]['least_useful']:.0%} of the items.")
+        yield f"Caching helps up to {predicted[0]['least_useful']:.0%} of the items."
     if compat:
         formulas = report.compat()
         names = list(formulas["as_published"])
         rows = [[n, *(f"{formulas[form][n]:.4f}" for form in ("as_published", "as_coded"))] for n in names]
-        print_table([f"Stash, {report.steps} steps", "as published", "as coded"], rows)
-    for note in report.notes:
-        typer.echo(f"Note: {note}.")
+        yield [f"Stash, {report.steps} steps", "as published", "as coded"], rows
 
 
 def _predictions(report: StallReport, fractions: list[float]) -> list[dict[str, Any]]:
@@ -184,7 +167,3 @@ def _seconds(text: str) -> float:
     if match is None or float(match[1]) <= 0:
         raise InputError(f"budget {text!r} is not understood; expected a time such as 90min, 2h or 1d")
     return float(match[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86400}[match[2]]
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from wirewise import topology
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, print_table, write_json, write_out
 from wirewise.errors import InputError, TopologyError
 from wirewise.topology.machines import MACHINES
 from wirewise.units import format_rate, parse_rate
@@ -33,13 +33,14 @@ _Source = Annotated[
 def list_(json: JsonOption = None) -> None:
     """List the presets."""
     found = [make() for make in topology.PRESETS.values()]
-    write_json(json, {"topologies": [_counts(t) for t in found]})
-    if json == "-":
-        return
     rows = [[t.name, str(len(t.hosts)), str(len(t.ranks)), str(len(t.links)), t.description] for t in found]
-    print_table(["name", "hosts", "ranks", "links", "description"], rows)
     machines = ", ".join(f"{kind}xN" for kind in MACHINES)
-    typer.echo(f"h4 and h4-quarter are known, too, and lab-N@RATE, pcie-N, {machines} for any N.")
+    write_out(
+        json,
+        {"topologies": [_counts(t) for t in found]},
+        (["name", "hosts", "ranks", "links", "description"], rows),
+        f"h4 and h4-quarter are known, too, and lab-N@RATE, pcie-N, {machines} for any N.",
+    )
 
 
 @app.command()
@@ -77,12 +78,13 @@ def check(
 ) -> None:
     """Check a file: exit code 0 if it can be used, 2 with the line of the first fault."""
     found = topology.load(file)
-    apart = _apart(found)
+    pairs = ((a, b) for a in found.ranks for b in found.ranks if a != b)
+    apart = [pair for pair in pairs if not topology.path_between(found, *pair)]
     write_json(json, {**_counts(found), "unreachable": apart})
     if apart:
-        pairs = ", ".join(f"{a} to {b}" for a, b in apart[:4])
+        shown = ", ".join(f"{a} to {b}" for a, b in apart[:4])
         raise TopologyError(
-            f"{file}: no path for {len(apart)} pairs of ranks ({pairs}{', ...' if len(apart) > 4 else ''}); "
+            f"{file}: no path for {len(apart)} pairs of ranks ({shown}{', ...' if len(apart) > 4 else ''}); "
             "add the links between them"
         )
     if json != "-":
@@ -97,10 +99,7 @@ def export(
 ) -> None:
     """Write a topology as TOML, to be edited."""
     found = open_topology(source)
-    if file is None:
-        typer.echo(topology.dumps(found), nl=False)
-    else:
-        topology.save(found, file)
+    _write(found, file)
 
 
 @app.command()
@@ -151,10 +150,7 @@ def smi(
         pcie_bytes_per_s=parse_rate(pcie),
         port_rate=port,
     )
-    if out is not None:
-        topology.save(found, out)
-    else:
-        typer.echo(topology.dumps(found), nl=False)
+    _write(found, out)
 
 
 _SHOWN_RANKS = 16
@@ -167,6 +163,13 @@ def open_topology(source: str) -> topology.Topology:
     return topology.preset(source)
 
 
+def _write(found: topology.Topology, file: Path | None) -> None:
+    if file is None:
+        typer.echo(topology.dumps(found), nl=False)
+    else:
+        topology.save(found, file)
+
+
 def _counts(found: topology.Topology) -> dict[str, object]:
     return {
         "name": found.name,
@@ -175,12 +178,6 @@ def _counts(found: topology.Topology) -> dict[str, object]:
         "ranks": len(found.ranks),
         "links": len(found.links),
     }
-
-
-def _apart(found: topology.Topology) -> list[tuple[str, str]]:
-    return [
-        (a, b) for a in found.ranks for b in found.ranks if a != b and not topology.path_between(found, a, b)
-    ]
 
 
 def _widths(found: topology.Topology) -> list[list[str]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wirewise.cli.output import JsonOption, print_table, write_json
+from wirewise.cli.output import JsonOption, Said, write_out
 from wirewise.errors import InputError
 
 if TYPE_CHECKING:
     from wirewise.report.replay_rows import Rows
-    from wirewise.sim.analysis import Analysis
     from wirewise.trace import Trace
 
 __all__ = ["app"]
@@ -49,11 +49,8 @@ def merge(
         "steps": len(trace.steps()),
         "ops": sum(len(rank.ops) for rank in trace.ranks),
     }
-    write_json(json, {**counts, "notes": trace.notes})
-    if json != "-":
-        told = ", ".join(f"{value} {name}" for name, value in counts.items() if name != "folder")
-        typer.echo(f"{out}: {told}")
-        _print_notes(trace)
+    told = ", ".join(f"{value} {name}" for name, value in counts.items() if name != "folder")
+    write_out(json, {**counts, "notes": trace.notes}, f"{out}: {told}", *_notes(trace))
 
 
 @app.command()
@@ -84,12 +81,9 @@ def align(
         }
         for rank, fit, quality in zip(trace.ranks, trace.offsets, found, strict=True)
     ]
-    write_json(json, {"ranks": ranks, "out": None if out is None else str(out), "notes": trace.notes})
-    if json != "-":
-        print_table(*replay_rows.clock_rows(trace, found))
-        _print_notes(trace)
-        if out is not None:
-            typer.echo(f"Aligned run: {out}")
+    record = {"ranks": ranks, "out": None if out is None else str(out), "notes": trace.notes}
+    written = [f"Aligned run: {out}"] if out is not None else []
+    write_out(json, record, replay_rows.clock_rows(trace, found), *_notes(trace), *written)
 
 
 @app.command()
@@ -112,30 +106,26 @@ def show(
 
 
 def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
+    from wirewise.report import replay_rows as tables
     from wirewise.report.replay_json import analysis_object
     from wirewise.report.replay_page import replay_html
-    from wirewise.report.shell import write_page
     from wirewise.sim.analysis import analyse
 
     found = analyse(trace)
-    if html is not None:
-        write_page(replay_html(trace, found), html)
-    write_json(json, analysis_object(trace, found))
-    if json == "-":
-        return
-    typer.echo(found.diagnosis.sentence)
-    for rows in _tables(trace, found):
-        typer.echo()
-        print_table(*rows)
-    _print_notes(trace)
-    if html is not None:
-        typer.echo(f"Report: {html}")
+    rows = [
+        tables.rank_rows(trace, found),
+        tables.step_rows(found.report),
+        tables.breakdown_rows(found.report.breakdown),
+        tables.critical_rows(found.report),
+        tables.what_if_rows(found),
+        tables.baseline_rows(found.report, found.baselines),
+    ]
+    page = replay_html(trace, found) if html is not None else ""
+    _show(trace, html, json, page, analysis_object(trace, found), found.diagnosis.sentence, rows)
 
 
 def _show_recorded(trace: Trace, html: Path | None, json: str | None) -> None:
-    from wirewise.report import usage_rows as tables
-    from wirewise.report.shell import write_page
-    from wirewise.report.usage_page import usage_html
+    from wirewise.report import usage_page as tables
     from wirewise.sim.bounds import verdict_of
     from wirewise.sim.usage import rank_uses
 
@@ -145,19 +135,27 @@ def _show_recorded(trace: Trace, html: Path | None, json: str | None) -> None:
         trace.notes.insert(0, f"{trace.partial}; what is told here is of the others, nothing is replayed")
     else:
         trace.notes.insert(0, "kernels do not tell what they wait for, so no changes were simulated")
+    rows = [one for one in (tables.use_rows(uses), tables.idle_rows(uses)) if one.rows]
+    page = tables.usage_html(trace, uses, verdict) if html is not None else ""
+    _show(trace, html, json, page, tables.usage_object(trace, uses, verdict), verdict.sentence, rows)
+
+
+def _show(
+    trace: Trace,
+    html: Path | None,
+    json: str | None,
+    page: str,
+    record: dict[str, Any],
+    sentence: str,
+    tables: Sequence[Rows],
+) -> None:
+    from wirewise.report.shell import write_page
+
     if html is not None:
-        write_page(usage_html(trace, uses, verdict), html)
-    write_json(json, tables.usage_object(trace, uses, verdict))
-    if json == "-":
-        return
-    typer.echo(verdict.sentence)
-    for rows in (tables.use_rows(uses), tables.idle_rows(uses)):
-        if rows.rows:
-            typer.echo()
-            print_table(*rows)
-    _print_notes(trace)
-    if html is not None:
-        typer.echo(f"Report: {html}")
+        write_page(page, html)
+    spaced: list[Said] = [part for rows in tables for part in ("", rows)]
+    written = [f"Report: {html}"] if html is not None else []
+    write_out(json, record, sentence, *spaced, *_notes(trace), *written)
 
 
 @app.command()
@@ -174,22 +172,8 @@ def export(
     critical = critical_ops(trace)
     chrome.save(trace, out, critical=critical)
     ops = sum(len(rank.ops) for rank in trace.ranks)
-    write_json(json, {"file": str(out), "ranks": trace.world_size, "ops": ops, "critical_ops": len(critical)})
-    if json != "-":
-        typer.echo(f"{out}: {trace.world_size} ranks, {ops} ops; open it in https://ui.perfetto.dev")
-
-
-def _tables(trace: Trace, found: Analysis) -> list[Rows]:
-    from wirewise.report import replay_rows as tables
-
-    return [
-        tables.rank_rows(trace, found),
-        tables.step_rows(found.report),
-        tables.breakdown_rows(found.report.breakdown),
-        tables.critical_rows(found.report),
-        tables.what_if_rows(found),
-        tables.baseline_rows(found.report, found.baselines),
-    ]
+    record = {"file": str(out), "ranks": trace.world_size, "ops": ops, "critical_ops": len(critical)}
+    write_out(json, record, f"{out}: {trace.world_size} ranks, {ops} ops; open it in https://ui.perfetto.dev")
 
 
 def _check_new(folder: Path) -> None:
@@ -201,6 +185,5 @@ def _check_new(folder: Path) -> None:
         )
 
 
-def _print_notes(trace: Trace) -> None:
-    for note in trace.notes:
-        typer.echo(f"Note: {note}")
+def _notes(trace: Trace) -> list[str]:
+    return [f"Note: {note}" for note in trace.notes]

@@ -11,14 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TypedDict, Unpack
 
 from wirewise.errors import LabError
 from wirewise.lab.keeper import END_PROCESSES_OF_JOB, JOB_VARIABLE, Keeper
 
-__all__ = ["Job", "JobResult", "Listener", "Process", "dying_with_parent", "signal_group"]
+__all__ = ["Job", "JobOptions", "JobResult", "Listener", "Process", "dying_with_parent", "signal_group"]
 
 Listener = Callable[[int, str], None]
 """Called with a host's number and a line that one of its processes printed."""
@@ -72,6 +73,21 @@ def _status(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+class JobOptions(TypedDict, total=False):
+    """What whoever starts a job may say of it."""
+
+    environment: Mapping[str, str] | None
+    """Variables besides this process's own."""
+    folder: Path | None
+    """Folder that takes one log file a host, `host-N.log`."""
+    listener: Listener | None
+    """Called with every line, in threads of the job."""
+    timeout_s: float | None
+    """Seconds after which the job is ended."""
+    grace_s: float
+    """Seconds that the others have to end by themselves after one process failed; by default 20."""
+
+
 class Job:
     """Processes that run until all have ended, one has failed, or the time is over.
 
@@ -81,12 +97,8 @@ class Job:
 
     Args:
         processes: What to start where.
-        environment: Variables for all of them.
-        folder: Takes `host-N.log` files.
-        listener: Hears every line, in threads of this job.
         timeline: Calls to make at so many seconds after the start.
-        timeout_s: End everything after so many seconds.
-        grace_s: What others have after a failure.
+        options: What callers may leave to this class.
 
     Raises:
         LabError: A command cannot be started, or the folder cannot be written.
@@ -96,21 +108,18 @@ class Job:
         self,
         processes: Sequence[Process],
         *,
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        listener: Listener | None = None,
         timeline: Sequence[tuple[float, Callable[[], object]]] = (),
-        timeout_s: float | None = None,
-        grace_s: float = 20.0,
+        **options: Unpack[JobOptions],
     ) -> None:
+        timeout_s, folder = options.get("timeout_s"), options.get("folder")
         if timeout_s is not None and not timeout_s > 0:
             raise LabError(f"timeout is {timeout_s} s; expected a number above 0, or none")
         self._processes = list(processes)
         self._mark = secrets.token_hex(8)
-        self._environment = dict(environment or {})
-        self._listener = listener
+        self._environment = dict(options.get("environment") or {})
+        self._listener = options.get("listener")
         self._timeline = sorted(timeline, key=lambda entry: entry[0])
-        self._timeout_s, self._grace_s = timeout_s, grace_s
+        self._timeout_s, self._grace_s = timeout_s, options.get("grace_s", 20.0)
         self._tails = [deque[str](maxlen=_TAIL) for _ in self._processes]
         self._logs = _open_logs(folder, self._processes)
         self._keeper = Keeper(END_PROCESSES_OF_JOB, [f"{JOB_VARIABLE}={self._mark}"])
@@ -292,7 +301,5 @@ def _alive(running: Sequence[subprocess.Popen[str]]) -> int:
 
 def signal_group(pid: int, number: int) -> None:
     """Signal a process group, which may be gone."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, number)
-    except ProcessLookupError:
-        pass

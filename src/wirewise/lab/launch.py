@@ -54,21 +54,18 @@ def rank_commands(
     if launcher == "none":
         return [(list(command), common)]
     if launcher == "torchrun":
-        return [([sys.executable, "-m", "torch.distributed.run", *_flags(place, per_host), *command], common)]
+        flags = [
+            f"--nnodes={place.num_hosts}",
+            f"--node-rank={place.host}",
+            f"--nproc-per-node={per_host}",
+            f"--master-addr={place.master_address}",
+            f"--master-port={place.master_port}",
+        ]
+        return [([sys.executable, "-m", "torch.distributed.run", *flags, *command], common)]
     if launcher != "direct":
         raise LabError(f"unknown launcher {launcher!r}; expected one of {', '.join(LAUNCHERS)}")
     return [
         ([sys.executable, *command], common | _variables(place, local, per_host)) for local in range(per_host)
-    ]
-
-
-def _flags(place: Place, per_host: int) -> list[str]:
-    return [
-        f"--nnodes={place.num_hosts}",
-        f"--node-rank={place.host}",
-        f"--nproc-per-node={per_host}",
-        f"--master-addr={place.master_address}",
-        f"--master-port={place.master_port}",
     ]
 
 

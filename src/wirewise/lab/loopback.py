@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Self
+from collections.abc import Sequence
+from typing import Self, Unpack
 
-from wirewise.lab.job import Job, JobResult, Listener, Process
+from wirewise.lab.job import Job, JobOptions, JobResult, Process
 from wirewise.lab.launch import Place, rank_commands
 
 __all__ = ["Loopback"]
@@ -30,24 +29,12 @@ class Loopback:
         *,
         processes: int,
         launcher: str = "torchrun",
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        listener: Listener | None = None,
-        timeout_s: float | None = None,
-        grace_s: float = 20.0,
+        **options: Unpack[JobOptions],
     ) -> JobResult:
         """Run one job of `processes` ranks and wait for its end; arguments as `Lab.launch`."""
         place = Place(0, 1, "lo", "127.0.0.1", _free_port())
         ranks = rank_commands(place, command, per_host=processes, launcher=launcher)
-        job = Job(
-            [Process(0, argv, variables) for argv, variables in ranks],
-            environment=environment,
-            folder=folder,
-            listener=listener,
-            timeout_s=timeout_s,
-            grace_s=grace_s,
-        )
-        return job.wait()
+        return Job([Process(0, argv, variables) for argv, variables in ranks], **options).wait()
 
 
 def _free_port() -> int:

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Self
 
@@ -43,7 +44,8 @@ class Realm:
     def __init__(self, names: Sequence[str], *, as_root: bool) -> None:
         outside = [] if as_root else _USER_NAMESPACE
         self._keeper = Keeper(REMOVE_NAMESPACES, ["shared" if as_root else "private", *names], outside)
-        self._prefix = [] if as_root else _nsenter(self._keeper.pid)
+        enter = f"nsenter --target {self._keeper.pid} --user --net --mount --preserve-credentials --"
+        self._prefix = [] if as_root else enter.split()
 
     def __enter__(self) -> Self:
         return self
@@ -55,21 +57,17 @@ class Realm:
         """End every process in the namespaces and remove them; returns when that is done."""
         self._keeper.release()
 
-    def ip(self, *arguments: str, lines: Sequence[str] = ()) -> None:
+    def ip(self, *arguments: str, lines: Sequence[str] = (), program: str = "ip") -> None:
         """Run `ip`; with `lines` as a batch.
 
         Raises:
             LabError: It failed; the message is its own.
         """
-        self._batch("ip", arguments, lines)
-
-    def tc(self, *arguments: str, lines: Sequence[str] = ()) -> None:
-        """Run `tc`; as `ip`."""
-        self._batch("tc", arguments, lines)
-
-    def _batch(self, program: str, arguments: Sequence[str], lines: Sequence[str]) -> None:
         batch = ["-batch", "-"] if lines else []
         run([*self._prefix, program, *arguments, *batch], text="".join(f"{line}\n" for line in lines))
+
+    tc = partialmethod(ip, program="tc")
+    """Run `tc`, called as `ip` is."""
 
     def inside(self, name: str, argv: Sequence[str]) -> list[str]:
         """The command that runs `argv` in a namespace, with the /sys of that namespace."""
@@ -114,9 +112,9 @@ def new_token() -> str:
     return secrets.token_hex(3)
 
 
-def owner_name(pid: int | None = None) -> str:
-    """Prefix of the names that a process owns: its id, start time in clock ticks and process namespace."""
-    pid = pid or os.getpid()
+def owner_name() -> str:
+    """Prefix of the names that this process owns: its id, start time in clock ticks and process namespace."""
+    pid = os.getpid()
     return f"{PREFIX}-{pid}-{_start_time(pid)}-{_pid_namespace()}"
 
 
@@ -221,10 +219,6 @@ def _probe(as_root: bool) -> None:
         realm.ip("-n", name, "link", "add", "name", "bridge", "type", "bridge")
         realm.tc("-n", name, *"qdisc add dev probe0 root tbf rate 1mbit burst 32kb latency 50ms".split())
         run(realm.inside(name, ["true"]))
-
-
-def _nsenter(pid: int) -> list[str]:
-    return ["nsenter", "--target", str(pid), "--user", "--net", "--mount", "--preserve-credentials", "--"]
 
 
 def _package(program: str) -> str:

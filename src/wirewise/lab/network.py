@@ -9,16 +9,18 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from wirewise import units
 from wirewise.errors import LabError
 from wirewise.lab import namespaces, shaping
 from wirewise.lab.counters import HostBytes, read_counters
 from wirewise.lab.faults import Fault
-from wirewise.lab.job import Job, JobResult, Listener, Process
+from wirewise.lab.job import Job, JobOptions, JobResult, Process
 from wirewise.lab.launch import Place, rank_commands
 from wirewise.lab.pairs import Pairs, pairs_of
 from wirewise.lab.servers import Servers
@@ -260,10 +262,8 @@ class Lab:
         """End every process of a host at once, as when a machine dies."""
         while pids := self.processes(host):
             for pid in pids:
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
 
     def cut(self, host: int) -> None:
         """Take a host off the network without telling it; connections fall silent."""
@@ -327,12 +327,8 @@ class Lab:
         *,
         processes_per_host: int = 1,
         launcher: str = "torchrun",
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        listener: Listener | None = None,
         faults: Sequence[Fault] = (),
-        timeout_s: float | None = None,
-        grace_s: float = 20.0,
+        **options: Unpack[JobOptions],
     ) -> Job:
         """Start one job over all hosts.
 
@@ -343,12 +339,8 @@ class Lab:
             launcher: "torchrun" starts one on each host; "direct" starts the ranks themselves with the
                 variables that torchrun would set, and saves importing torch twice; "none" starts the command
                 as it is.
-            environment: Variables besides this process's own.
-            folder: Takes one log file a host.
-            listener: Hears every line, with the host's number.
             faults: What happens to which host, and when.
-            timeout_s: The job is ended after so many seconds.
-            grace_s: After one process failed, the others have so long to end by themselves.
+            options: Further arguments of `Job`.
 
         Raises:
             LabError: The launcher is unknown, a fault names no host of this lab, or the lab is closed.
@@ -368,23 +360,12 @@ class Lab:
                 launcher=launcher,
             )
         ]
-        job = Job(
-            processes,
-            environment=environment,
-            folder=folder,
-            listener=listener,
-            timeline=[(f.at_s, lambda f=f: f.strike(self)) for f in faults],  # type: ignore[misc]
-            timeout_s=timeout_s,
-            grace_s=grace_s,
-        )
+        timeline = [(f.at_s, partial(f.strike, self)) for f in faults]
+        job = Job(processes, timeline=timeline, **options)
         self._jobs = [*(j for j in self._jobs if j.running), job]
         return job
 
-    def run(
-        self,
-        command: Sequence[str] | Sequence[Sequence[str]],
-        **options: Any,
-    ) -> JobResult:
+    def run(self, command: Sequence[str] | Sequence[Sequence[str]], **options: Any) -> JobResult:
         """Run one job over all hosts and wait for its end; arguments and errors as `launch`."""
         return self.launch(command, **options).wait()
 

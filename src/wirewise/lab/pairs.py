@@ -118,20 +118,15 @@ def pairs_of(topology: Topology) -> Pairs:
     return Pairs(len(number), _UNLINKED, rates)
 
 
-def topology_of(pairs: Pairs, *, latency_s: float = _LATENCY_S) -> Topology:
-    """Hosts linked with each other, each host one rank.
-
-    Args:
-        pairs: Rates of all pairs of hosts.
-        latency_s: From host to host; by default an order of magnitude.
-    """
+def topology_of(pairs: Pairs) -> Topology:
+    """Hosts linked with each other at these rates, each host one rank; the latency is an order of magnitude."""
     hosts = [f"host{number}" for number in range(pairs.hosts)]
     return Topology(
         name=f"lab-pairs-{pairs.hosts}",
         description="Hosts of a lab that are linked in pairs. The latency is an order of magnitude.",
         hosts=tuple(Host(name=host) for host in hosts),
         links=tuple(
-            Link(source=hosts[a], target=hosts[b], latency_s=latency_s, bandwidth_bytes_per_s=rate)
+            Link(source=hosts[a], target=hosts[b], latency_s=_LATENCY_S, bandwidth_bytes_per_s=rate)
             for (a, b), rate in pairs.rates.items()
         ),
     )

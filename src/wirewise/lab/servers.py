@@ -17,6 +17,7 @@ from wirewise.topology import Host, Link, Switch, Topology
 __all__ = ["Servers"]
 
 _LATENCY_S = 5e-5
+"""Latency from host to host in a server, an order of magnitude; twice as much between servers."""
 
 
 class Servers:
@@ -73,12 +74,11 @@ class Servers:
         found = [read_counters(path, up) for up, _ in self.interfaces]
         return [read for read in found if read is not None]
 
-    def topology(self, rates: Sequence[float], *, latency_s: float = _LATENCY_S) -> Topology:
+    def topology(self, rates: Sequence[float]) -> Topology:
         """Topology of these servers; each host is one rank.
 
         Args:
             rates: Bytes per second of each host's link.
-            latency_s: From host to host in a server; twice as much between servers. By default an order of magnitude.
         """
         names = [f"host{number}" for number in range(len(rates))]
         ends = [(name, self.switch(host), rates[host]) for host, name in enumerate(names)]
@@ -92,7 +92,7 @@ class Servers:
                 for name in [*(f"server{n}" for n in range(len(self.hosts))), "middle"]
             ),
             links=tuple(
-                Link(source=a, target=b, latency_s=latency_s / 2, bandwidth_bytes_per_s=rate)
+                Link(source=a, target=b, latency_s=_LATENCY_S / 2, bandwidth_bytes_per_s=rate)
                 for a, b, rate in ends
             ),
         )

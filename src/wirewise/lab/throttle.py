@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 __all__ = ["Throttle"]
 
@@ -46,7 +47,5 @@ class Throttle:
 
 def _signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue

@@ -91,17 +91,14 @@ class _Watch(fx.Interpreter):
             return super().run_node(node)
         args, kwargs = self.fetch_args_kwargs_from_env(node)
         function: Any = node.target
-        device = _device(args)
+        tensors = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor))
+        device = next((leaf.device for leaf in tensors), None)
         _synchronize(device)
         begin = time.perf_counter()
         result = function(*args, **kwargs)
         _synchronize(device)
         self.seconds.setdefault(node.name, []).append(time.perf_counter() - begin)
         return result
-
-
-def _device(args: Any) -> torch.device | None:
-    return next((leaf.device for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)), None)
 
 
 def _synchronize(device: torch.device | None) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from wirewise.profile.clock import Mark
 from wirewise.profile.collectives import CollectiveHooks
 from wirewise.profile.recorder import Pending, Recorder, calling_thread
 
@@ -26,7 +25,6 @@ class CarriedOut:
         call: Sums a flat tensor over all ranks in place.
         recorder: Takes the ops.
         hooks: Hear the messages.
-        seconds: Time of a mark.
         group: Name for the numbers of these all-reduces.
         algorithm: What to call it, such as "ring".
         ranks: All that take part.
@@ -37,12 +35,11 @@ class CarriedOut:
         call: Callable[[Tensor], None],
         recorder: Recorder,
         hooks: CollectiveHooks,
-        seconds: Callable[[Mark], float],
         group: str,
         algorithm: str,
         ranks: list[int],
     ) -> None:
-        self._call, self._recorder, self._hooks, self._seconds = call, recorder, hooks, seconds
+        self._call, self._recorder, self._hooks = call, recorder, hooks
         self._algorithm, self._group, self._ranks = algorithm, group, ranks
         self._queue: deque[Pending | None] = deque()
         self._over: list[tuple[str, list[Pending]]] = []
@@ -106,8 +103,10 @@ class CarriedOut:
     def write_waits(self) -> None:
         """Add what the threads waited for: one that has no more to hand over is blocked until all has come."""
         for thread, inside in self._over:
-            begun = sorted(self._seconds(pending.start) for pending in inside)
-            came = sorted((self._seconds(p.end), p.name) for p in inside if p.elsewhere and p.end is not None)
+            begun = sorted(self._recorder.seconds(pending.start) for pending in inside)
+            came = sorted(
+                (self._recorder.seconds(p.end), p.name) for p in inside if p.elsewhere and p.end is not None
+            )
             at = 0.0
             for end, name in came:
                 at = max([at, *(start for start in begun if start <= end)])

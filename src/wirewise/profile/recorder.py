@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,39 +24,36 @@ __all__ = ["Pending", "Recorder", "calling_thread", "header"]
 _STEPS_A_CLOCK_READING = 100
 
 
+def calling_thread() -> str:
+    """Name of this thread; "main" also for those of C++, which work while the main one is blocked."""
+    own = threading.current_thread()
+    # Such threads have no Python object of their own.
+    outside = own is threading.main_thread() or isinstance(own, threading._DummyThread)
+    return "main" if outside else own.name
+
+
+@dataclass(slots=True, eq=False)
 class Pending:
     """A communication whose end another thread, or the device, will tell."""
 
-    __slots__ = (
-        "caller",
-        "carried",
-        "elsewhere",
-        "end",
-        "ends_with_wait",
-        "form",
-        "group",
-        "name",
-        "seq",
-        "size_bytes",
-        "start",
-        "step",
-        "waited",
-    )
-
-    def __init__(self, name: str, group: str, form: int, start: Mark, seq: int, step: int, size_bytes: int):
-        self.name, self.group, self.form, self.start = name, group, form, start
-        self.seq, self.step, self.size_bytes = seq, step, size_bytes
-        self.end: Mark | None = None
-        self.waited = False
-        """Whether the main thread waited for it in Python code."""
-        self.ends_with_wait = False
-        """Whether nothing else tells when it is done."""
-        self.carried = False
-        """Whether a thread of the job carries it out."""
-        self.elsewhere = False
-        """Whether a thread waited for it that did not hand it over, as for a message."""
-        self.caller = calling_thread()
-        """Thread that handed it over."""
+    name: str
+    group: str
+    form: int
+    start: Mark
+    seq: int
+    step: int
+    size_bytes: int
+    end: Mark | None = None
+    waited: bool = False
+    """Whether the main thread waited for it in Python code."""
+    ends_with_wait: bool = False
+    """Whether nothing else tells when it is done."""
+    carried: bool = False
+    """Whether a thread of the job carries it out."""
+    elsewhere: bool = False
+    """Whether a thread waited for it that did not hand it over, as for a message."""
+    caller: str = field(default_factory=calling_thread)
+    """Thread that handed it over."""
 
 
 class Recorder:
@@ -116,6 +114,14 @@ class Recorder:
         pending = Pending(name, group, form, start, seq, self.step, size_bytes)
         self._pending.append(pending)
         return pending
+
+    def seconds(self, mark: Mark) -> float:
+        """Time of a mark that is over, or is waited for."""
+        seconds = self.clock.seconds(mark)
+        if seconds is None:
+            mark.synchronize()  # type: ignore[union-attr]
+            seconds = self.clock.seconds(mark)
+        return seconds or 0.0
 
     def wait_form(self, pending: Pending) -> int:
         """The form of waits of the calling thread for a communication."""
@@ -179,14 +185,6 @@ class Recorder:
         except TraceError as error:
             if not self.failed:
                 self._fail(error)
-
-
-def calling_thread() -> str:
-    """Name of this thread; "main" also for those of C++, which work while the main one is blocked."""
-    own = threading.current_thread()
-    # Such threads have no Python object of their own.
-    outside = own is threading.main_thread() or isinstance(own, threading._DummyThread)
-    return "main" if outside else own.name
 
 
 def header(

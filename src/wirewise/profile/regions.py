@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import mul
 from random import Random
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ PRIME = 61
 """Size of the batch at capture; no width of a captured model may be a multiple of it."""
 
 _LOOP_S = 2e-4
+_MOST_KERNELS = 3
+"""Compilations of a region: where Inductor made a kernel for some sizes only, it compiles again."""
 _PATIENCE_S = 0.05
 
 
@@ -58,7 +61,8 @@ def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
     # The later of two draws, since early operators have few predecessors.
     members, copies = {max(random.choice(starts), random.choice(starts))}, set[int]()
     while len(members) < most:
-        found = sorted(i for i in _predecessors(graph, members) if _takes(graph, members, i))
+        before = {i for one in members for i in graph.operators[one].inputs} - members
+        found = sorted(i for i in before if _takes(graph, members, i))
         if not found:
             break
         one = random.choice(found)
@@ -77,10 +81,6 @@ def _readers(graph: OperatorGraph) -> list[set[int]]:
         for i in one.inputs:
             readers[i].add(number)
     return readers
-
-
-def _predecessors(graph: OperatorGraph, members: set[int]) -> set[int]:
-    return {i for one in members for i in graph.operators[one].inputs} - members
 
 
 def _takes(graph: OperatorGraph, members: set[int], one: int) -> bool:
@@ -123,7 +123,7 @@ def resized(module: fx.GraphModule, size: int | None) -> fx.GraphModule:
         factor = value // PRIME
         if isinstance(batch, int):
             return batch * factor
-        return batch if factor == 1 else graph.call_function(_times, (batch, factor))
+        return batch if factor == 1 else graph.call_function(mul, (batch, factor))
 
     for node in module.graph.nodes:
         copy = graph.node_copy(node, copies.__getitem__)
@@ -131,10 +131,6 @@ def resized(module: fx.GraphModule, size: int | None) -> fx.GraphModule:
             copy.args, copy.kwargs = _mapped(scaled, (copy.args, copy.kwargs))
         copies[node] = copy
     return fx.GraphModule(module, graph)
-
-
-def _times(size: int, factor: int) -> int:
-    return size * factor
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
@@ -154,14 +150,13 @@ class Kernel(NamedTuple):
 
 
 def compile_dynamic(
-    module: fx.GraphModule, calls: Iterator[tuple[int, list[Tensor]]], *, most: int = 3
+    module: fx.GraphModule, calls: Iterator[tuple[int, list[Tensor]]]
 ) -> Iterator[tuple[int, list[Tensor], Kernel]]:
     """Compile a region once by Inductor, with symbolic sizes, and give its kernel for each call.
 
     Args:
         module: Captured at a batch of `PRIME`.
         calls: Sizes of the batch, and inputs.
-        most: Compilations; where Inductor made a kernel for some sizes only, it compiles again.
 
     Raises:
         InputError: Inductor cannot compile it, or had to compile it more often.
@@ -172,8 +167,8 @@ def compile_dynamic(
     def backend(graph: fx.GraphModule, example: list[Any]) -> Callable[..., Any]:
         nonlocal compiled
         compiled += 1
-        if compiled > most:
-            raise RuntimeError(f"{most} kernels do not serve all sizes")
+        if compiled > _MOST_KERNELS:
+            raise RuntimeError(f"{_MOST_KERNELS} kernels do not serve all sizes")
         # Loaded late: it warns of what it uses itself.
         from torch._inductor.compile_fx import compile_fx
 

@@ -20,9 +20,8 @@ from torch.utils.data import dataloader
 
 from wirewise.errors import InputError, PeerError
 from wirewise.profile import probes
-from wirewise.profile.buckets import BucketNames
 from wirewise.profile.clock import HostClock, Mark, clock_of
-from wirewise.profile.collectives import CollectiveHooks
+from wirewise.profile.collectives import BucketNames, CollectiveHooks
 from wirewise.profile.modules import BackwardPass, ModuleHooks
 from wirewise.profile.programs import CarriedOut
 from wirewise.profile.recorder import Pending, Recorder, header
@@ -149,12 +148,9 @@ class Tracer:
         """
         group = f"{algorithm} {len(self._carried)}"
         members = list(range(_world_size())) if ranks is None else list(ranks)
-        made = CarriedOut(call, self._recorder, self._collectives, self._seconds, group, algorithm, members)
+        made = CarriedOut(call, self._recorder, self._collectives, group, algorithm, members)
         self._carried.append(made)
         return made
-
-    def _seconds(self, mark: Mark) -> float:
-        return _seconds(self._recorder, mark)
 
     def data(self, source: Iterable[T]) -> Iterator[T]:
         """The items of `source`; waiting for each is recorded. Not needed for a DataLoader."""
@@ -262,12 +258,11 @@ class Tracer:
     def _write_waits(self) -> None:
         """What the end of each backward pass waited for: its collectives, in the order of their launch."""
         for launched, start, end in self._tails:
-            at = _seconds(self._recorder, start)
-            until = _seconds(self._recorder, end)
+            at, until = self._recorder.seconds(start), self._recorder.seconds(end)
             for pending in launched:
                 # What the pass waited for is done, also where its callback is still on the way.
                 pending.end = pending.end if pending.end is not None else end
-                stop = min(max(at, _seconds(self._recorder, pending.end)), until)
+                stop = min(max(at, self._recorder.seconds(pending.end)), until)
                 self._recorder.add(self._recorder.wait_form(pending), at, stop, pending.seq)
                 at = stop
         self._tails.clear()
@@ -371,12 +366,3 @@ def _run_name(rank: int) -> str:
 
 def _world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def _seconds(recorder: Recorder, mark: Mark) -> float:
-    """Time of a mark that is over, or is waited for."""
-    seconds = recorder.clock.seconds(mark)
-    if seconds is None:
-        mark.synchronize()  # type: ignore[union-attr]
-        seconds = recorder.clock.seconds(mark)
-    return seconds or 0.0

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import platform
 import shlex
-import statistics
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +23,7 @@ from wirewise import graph, plans, units
 from wirewise.files import owns_folder, write_json
 from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
-from wirewise.report.series import SMOOTHING, WARM_UP
+from wirewise.report.series import WARM_UP, mean_bits, smoothed_losses
 from wirewise.results import EpochRecord, ModeResult, RunResult
 from wirewise.topology import processor
 from wirewise.trials.start import choose_network
@@ -142,7 +141,13 @@ def summarize(job: Job, facts: dict[str, float], outcome: Outcome, notes: list[s
         graph=facts,
         reference=reference,
         modes={name: _mode_result(mode, target, outcome) for name, mode in outcome.modes.items()},
-        environment=_environment(),
+        environment={
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "processor": "{1} x {0}".format(*processor()),
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("wirewise", "torch", "numba", "numpy")},
+        },
         notes=notes,
     )
 
@@ -159,16 +164,10 @@ def _mode_result(mode: ModeOutcome, target: float, outcome: Outcome) -> ModeResu
         accuracy=mode.accuracy,
         bytes_sent=sum(r.bytes_sent for r in mode.records),
         kernel_bytes_sent=mode.kernel_bytes,
-        mean_bits=_mean_bits(mode.records),
+        mean_bits=mean_bits(mode.records) or 0.0,
         peak_memory_bytes=outcome.peak_memory_bytes,
         memory_model_bytes=outcome.memory_model_bytes,
     )
-
-
-def smoothed_losses(records: list[EpochRecord]) -> list[float]:
-    """Mean training loss of each epoch and the few before it."""
-    losses = [r.loss for r in records]
-    return [statistics.fmean(losses[max(0, i - SMOOTHING + 1) : i + 1]) for i in range(len(losses))]
 
 
 def time_to_loss(records: list[EpochRecord], target: float) -> float | None:
@@ -179,22 +178,3 @@ def time_to_loss(records: list[EpochRecord], target: float) -> float | None:
         if loss <= target:
             return elapsed
     return None
-
-
-def _mean_bits(records: list[EpochRecord]) -> float:
-    counts: dict[int, int] = {}
-    for record in records:
-        for exchange in record.bits.values():
-            for bits, count in exchange.items():
-                counts[bits] = counts.get(bits, 0) + count
-    return sum(b * n for b, n in counts.items()) / max(sum(counts.values()), 1)
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "processor": "{1} x {0}".format(*processor()),
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("wirewise", "torch", "numba", "numpy")},
-    }

@@ -14,6 +14,7 @@ from wirewise import plans
 from wirewise.codec.gradients import CODECS
 from wirewise.cost.gradients import GradientCosts
 from wirewise.cost.links import Links
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PeerError
 from wirewise.files import make_folder, owns_folder, write_json
 from wirewise.planners.fusion.cupcake import (
@@ -32,8 +33,9 @@ from wirewise.planners.fusion.cupcake.trials import break_even, gain
 from wirewise.plans import FusionPlan
 from wirewise.recipes.cupcake_job import options_of
 from wirewise.recipes.scripts import AdviceOptions
-from wirewise.trials.inside import Measure, Try, environment, measuring, trying
+from wirewise.trials.inside import Measure, Try, environment
 from wirewise.trials.inside.measuring import Advised
+from wirewise.trials.inside.trying import Tried
 from wirewise.trials.start import run_command
 
 __all__ = ["Advice", "advise", "advise_on"]
@@ -148,13 +150,13 @@ def advise(
 def _measured(command: Sequence[str], folder: Path, task: Measure) -> Advised:
     what = f"{task.warmup + task.steps + 1} steps of a model in DistributedDataParallel"
     run_command(command, folder / "log.txt", environment(task), result=Path(task.file), what=what)
-    return measuring.read(task.file)
+    return decode_json(Path(task.file).read_bytes(), Advised)
 
 
 def _tried(command: Sequence[str], folder: Path, task: Try, say: Callable[[str], None]) -> dict[str, float]:
     what = f"the first of {len(task.order)} windows of {task.steps} steps"
     run_command(command, folder / "trial-log.txt", environment(task), result=Path(task.file), what=what)
-    found = trying.read(task.file)
+    found = decode_json(Path(task.file).read_bytes(), Tried)
     if found.windows < len(task.order):
         left = [name for name in task.plans if name not in found.steps_s]
         say(

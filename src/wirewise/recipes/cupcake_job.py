@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -15,7 +14,6 @@ from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
     SLACK,
     CompressionProblem,
-    Group,
     Option,
     candidates,
     compression_problem,
@@ -204,39 +202,28 @@ def groups_of(
     What is predicted for encoding holds the delay of back-propagation by the group's collective.
     """
     problem = problem if plan.compresses else problem.plain
-    options = {(o.codec, o.scheme, o.decode): number for number, o in enumerate(problem.options)}
+    options = {(o.codec, o.scheme, o.decode): o for o in problem.options}
     sizes = dict(zip(problem.names, problem.elements, strict=True))
     found = []
     for number, (bucket, span) in enumerate(zip(plan.buckets, plan.spans, strict=True)):
-        group = Group(span.first, span.last, options[bucket.codec, bucket.scheme, bucket.decode])
-        found.append(_record(bucket, group, problem, sizes, ratio, measured[number] if measured else None))
+        own = [sizes[name] for name in bucket.parameters]
+        option = options[bucket.codec, bucket.scheme, bucket.decode]
+        curves = (option.encode_s, option.communicate_s, option.decode_s)
+        encode_s, communicate_s, decode_s = (float(curve(sum(own))) for curve in curves)
+        found.append(
+            GroupRecord(
+                first=span.first,
+                last=span.last,
+                elements=sum(own),
+                codec=bucket.codec,
+                scheme=bucket.scheme,
+                decode=bucket.decode,
+                payload_bytes=payload_bytes(bucket, own, problem.ranks, ratio),
+                predicted_s=(encode_s, communicate_s, decode_s),
+                measured_s=tuple(measured[number]) if measured else None,  # type: ignore[arg-type]
+            )
+        )
     return found
-
-
-def _record(
-    bucket: Bucket,
-    group: Group,
-    problem: CompressionProblem,
-    sizes: Mapping[str, int],
-    ratio: float,
-    measured: list[float] | None,
-) -> GroupRecord:
-    elements, option = sum(sizes[name] for name in bucket.parameters), problem.options[group.option]
-    curves = (option.encode_s, option.communicate_s, option.decode_s)
-    encode_s, communicate_s, decode_s = (float(curve(elements)) for curve in curves)
-    return GroupRecord(
-        first=group.first,
-        last=group.last,
-        elements=elements,
-        codec=bucket.codec,
-        scheme=bucket.scheme,
-        decode=bucket.decode,
-        payload_bytes=payload_bytes(
-            bucket, [sizes[name] for name in bucket.parameters], problem.ranks, ratio
-        ),
-        predicted_s=(encode_s, communicate_s, decode_s),
-        measured_s=(measured[0], measured[1], measured[2]) if measured else None,
-    )
 
 
 def payload_bytes(bucket: Bucket, sizes: list[int], ranks: int, ratio: float) -> int:

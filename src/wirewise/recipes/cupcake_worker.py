@@ -161,7 +161,10 @@ class _Training:
     def _carry_out(
         self, wrapped: DataParallel, plans: dict[str, FusionPlan], rounds: int
     ) -> tuple[Any, Any, Any]:
-        """Seconds of each step on the slowest rank, bytes a host sent in a step, and times of groups, by plan."""
+        """By plan: seconds of each step on the slowest rank, bytes a host sent in a step, and [groups, 3] seconds.
+
+        The last are medians over steps of the slowest rank.
+        """
         steps: dict[str, list[float]] = {name: [] for name in plans}
         sent: dict[str, list[float]] = {name: [] for name in plans}
         accounts: dict[str, list[Any]] = {name: [] for name in plans}
@@ -172,7 +175,8 @@ class _Training:
             before = interface_bytes()
             for _ in range(self.job.steps):
                 steps[name].append(self._timed(wrapped))
-                accounts[name].append(_times(wrapped.reducer.account()))
+                account = wrapped.reducer.account()
+                accounts[name].append([[g["encode_s"], g["communicate_s"], g["decode_s"]] for g in account])
             after = interface_bytes()
             if before and after:
                 sent[name].append((after - before).tx_bytes / self.job.steps)
@@ -180,8 +184,17 @@ class _Training:
                 f"{name}, window {number + 1} of {rounds}: "
                 f"{1e3 * statistics.median(steps[name][-self.job.steps :]):.1f} ms a step"
             )
+        slowest, mean = self.transport.slowest, self.transport.mean
         self.transport.barrier("the end of the last step")
-        return self._slowest(steps), self._mean(sent), self._slowest_groups(accounts)
+        return (
+            {name: slowest(own).tolist() for name, own in steps.items()},
+            {name: round(float(mean(own).mean())) if own else None for name, own in sent.items()},
+            # None where torch's all-reduce does all.
+            {
+                name: np.median(slowest(own), axis=0).tolist() if own[0] else None
+                for name, own in accounts.items()
+            },
+        )
 
     def _timed(self, wrapped: DataParallel) -> float:
         """One training step."""
@@ -190,21 +203,6 @@ class _Training:
         self.optimizer.step()
         self.model.zero_grad()
         return time.perf_counter() - start_s
-
-    def _slowest(self, seconds: dict[str, list[float]]) -> dict[str, list[float]]:
-        return {name: self.transport.slowest(own).tolist() for name, own in seconds.items()}
-
-    def _mean(self, sent: dict[str, list[float]]) -> dict[str, int | None]:
-        return {
-            name: round(float(self.transport.mean(own).mean())) if own else None for name, own in sent.items()
-        }
-
-    def _slowest_groups(self, accounts: dict[str, list[Any]]) -> dict[str, Any]:
-        """[groups, 3] seconds: medians over steps of the slowest rank; None where torch's all-reduce does all."""
-        return {
-            name: np.median(self.transport.slowest(own), axis=0).tolist() if own[0] else None
-            for name, own in accounts.items()
-        }
 
     def _result(self, found: Measured, records: dict[str, PlanRecord]) -> CompressionRun:
         job = self.job
@@ -224,10 +222,6 @@ class _Training:
             plans=records,
             fastest=min(records, key=lambda name: records[name].step_s),
         )
-
-
-def _times(account: list[dict[str, Any]]) -> list[list[float]]:
-    return [[group["encode_s"], group["communicate_s"], group["decode_s"]] for group in account]
 
 
 def _record(plan: FusionPlan, groups: Any, seconds: list[float], sent: int | None) -> PlanRecord:

@@ -80,7 +80,9 @@ def run(
     analysis = analyse(trace)
     say(analysis.diagnosis.sentence)
     problem = from_trace(trace)
-    found = planner("fusion", wish.planner)(problem, time_budget_s=_budget(wish))
+    # Other planners do not search.
+    budget_s = wish.time_budget_s if wish.planner in ("dpro", "mcmc") else None
+    found = planner("fusion", wish.planner)(problem, time_budget_s=budget_s)
     assert isinstance(found, plans.FusionPlan)
     path = folder / "plan.json"
     plans.save(found, path)
@@ -95,10 +97,6 @@ def run(
     result = _result(analysis, found, times, path)
     write_json(folder / "result.json", result)
     return result, analysis, trace
-
-
-def _budget(wish: Wish) -> float | None:
-    return wish.time_budget_s if wish.planner in ("dpro", "mcmc") else None
 
 
 def _record(command: Sequence[str], folder: Path, wish: Wish, first: Sequence[CarryOut] = ()) -> Trace:

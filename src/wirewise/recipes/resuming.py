@@ -77,7 +77,7 @@ def positions(job: Job, folder: Path) -> dict[str, int]:
             f"{folder / 'parts'} holds {parts} parts, and job.json of that run has {job.workers} workers; "
             "expected one part a worker, start a new run"
         )
-    found = _newest(job, folder)
+    found = {mode: checkpoint.latest(checkpoint_folder(folder, mode), job.workers) or 0 for mode in job.modes}
     if not any(found.values()):
         raise InputError(
             f"{folder / 'checkpoints'} holds no complete checkpoint: {_what_is_there(job, folder)}; expected the "
@@ -92,10 +92,6 @@ def can_continue(folder: Path) -> bool:
         return any(positions(read_job(folder, {}), folder).values())
     except InputError:
         return False
-
-
-def _newest(job: Job, folder: Path) -> dict[str, int]:
-    return {mode: checkpoint.latest(checkpoint_folder(folder, mode), job.workers) or 0 for mode in job.modes}
 
 
 def _what_is_there(job: Job, folder: Path) -> str:

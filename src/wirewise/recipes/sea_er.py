@@ -2,11 +2,13 @@
 
 J. Su, D. Zou, C. Wu: On the Limitation and Experience Replay for GNNs in Continual Learning, CoLLAs 2024. Composes
 `graph.rehearsal` (tasks, vertices that are kept, their weights) and `runtime.incremental` (learners). With several
-workers each trains on its part of the vertices and keeps some of them.
+workers each trains on its part of the vertices and keeps some of them: `-m wirewise.recipes.sea_er FOLDER` is one of
+them, which reads what `prepare` wrote, and rank 0 writes FOLDER/outcome.json.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from wirewise.recipes.sea_er_job import DEFAULT_METHODS, Job
 from wirewise.results import IncrementalRecord, IncrementalRun
 from wirewise.runtime.incremental import Peers, train
 from wirewise.trials.folder import JOB
+from wirewise.trials.rank import Rank, main
 from wirewise.trials.start import run_ranks
 
 __all__ = ["DEFAULT_METHODS", "Job", "grown", "learn", "run"]
@@ -45,8 +48,9 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
     grown(job, None)
     prepare(job, folder)
     with lab.Loopback() as network:
-        worker = "wirewise.recipes.sea_er_worker"
-        return run_ranks(worker, folder, IncrementalRun, network=network, ranks=job.workers, log=say)
+        return run_ranks(
+            "wirewise.recipes.sea_er", folder, IncrementalRun, network=network, ranks=job.workers, log=say
+        )
 
 
 def prepare(job: Job, folder: Path) -> None:
@@ -110,3 +114,12 @@ def _record(accuracy: np.ndarray, seconds: float) -> IncrementalRecord:
         accuracy=tuple(tuple(part[-1].tolist()) for part in so_far),
         seconds=seconds,
     )
+
+
+def _work(rank: Rank[Job]) -> None:
+    peers = Peers(np.load(rank.folder / "owner.npy"), rank.transport)
+    rank.outcome(learn(rank.job, grown(rank.job, rank.folder), peers, rank.log))
+
+
+if __name__ == "__main__":
+    main(Job, _work, sys.argv[1])

@@ -11,23 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from wirewise import lab
+from wirewise.cost.instances import Workload
+from wirewise.cost.stalls import Amount
 from wirewise.errors import InputError
 from wirewise.files import owns_folder
 from wirewise.profile.launch import environment
 from wirewise.profile.stalls.cache import cache_folder
-from wirewise.profile.stalls.command import Launch, parse_command
 from wirewise.profile.stalls.records import Run, read_run
 from wirewise.profile.stalls.report import StallReport
 from wirewise.profile.stalls.settings import ENTRY, Settings
 from wirewise.profile.stalls.summary import report_of
 from wirewise.recipes.scripts import StallJob
+from wirewise.sim.steps import StepPrediction, replay_changed, replay_steps
+from wirewise.sim.traces import record
+from wirewise.sim.whatif import parse
+from wirewise.trace import Trace
 from wirewise.trials.last_words import last_words
-from wirewise.trials.start import open_network, run_on
+from wirewise.trials.start import Launch, open_network, parse_command, run_on
 from wirewise.trials.windows import turns
 
-__all__ = ["StallJob", "measure", "run_once"]
+__all__ = ["StallJob", "counterfactuals", "measure", "run_once", "workload"]
 
 _NEEDED_LINES = 12
+_CHANGES = {"no_communication": "no_communication", "instant_data": "scale=data:x0"}
+"""What-if of each counterfactual."""
 
 
 @owns_folder
@@ -166,3 +173,66 @@ def _drop_caches() -> None:
         raise InputError(
             f"the page cache cannot be dropped: {error.strerror}; run as root, or without --drop-caches"
         ) from error
+
+
+def workload(stalls: StallReport, samples: float) -> Workload:
+    """What `cost.instances.choose` needs of a measured job.
+
+    Communication that was hidden behind computing is what a ring over the measured link would take longer
+    than the stall that was seen; it stays hidden elsewhere.
+
+    Args:
+        stalls: Measured; over links of a known rate where machines with several hosts are to be judged.
+        samples: Samples that the whole job trains on.
+
+    Raises:
+        InputError: The batch is not known.
+    """
+    batch = stalls.facts.get("batch")
+    if not batch or not samples > 0:
+        raise InputError(f"got a batch of {batch} and {samples} samples; expected both above 0")
+    ranks, size = stalls.ranks, float(stalls.facts.get("gradient_bytes", 0))
+    reductions = float(stalls.facts.get("reductions") or 1)
+    plain = Workload(
+        samples=samples,
+        batch=batch,
+        compute_s=stalls.compute_s.mean_s,
+        data_s=max(0.0, stalls.prep_s.mean_s) + max(0.0, stalls.fetch_s.mean_s),
+        interconnect_s=max(0.0, stalls.interconnect_s.mean_s),
+        gradient_bytes=size,
+        reductions=reductions,
+    )
+    if stalls.link_bytes_per_s is None or ranks < 2:
+        return plain
+    ring = plain.ring_s(stalls.link_bytes_per_s, ranks)
+    seen = stalls.interconnect_s.mean_s + stalls.network_s.mean_s
+    return plain.hiding(max(0.0, ring - max(0.0, seen)))
+
+
+def counterfactuals(trace: Trace) -> dict[str, Amount]:
+    """Seconds by which a step gets shorter without communication, and with data that is always ready.
+
+    Args:
+        trace: On aligned clocks, of the same command on the same machines.
+
+    Raises:
+        InputError: As `sim.replay_trace`.
+    """
+    found = record(trace)
+    base = replay_steps(found.steps, found.links, interference=found.interference)
+    kinds = {op.kind for rank in trace.ranks for op in rank.ops}
+    changes = {name: text for name, text in _CHANGES.items() if name != "instant_data" or "data" in kinds}
+    return {
+        name: _gain(
+            base, replay_changed(found.steps, found.links, parse(text), interference=found.interference)
+        )
+        for name, text in changes.items()
+    }
+
+
+def _gain(base: StepPrediction, without: StepPrediction) -> Amount:
+    mean = base.predicted_step_s - without.predicted_step_s
+    halves = [(p.ci95_s[1] - p.ci95_s[0]) / 2 for p in (base, without)]
+    # As of independent means; both are of the same steps, so this is rather too wide.
+    half = sum(width**2 for width in halves) ** 0.5
+    return Amount(mean, (mean - half, mean + half))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import Any
 
 from wirewise.collective import Network, Program
@@ -102,7 +101,10 @@ class Analysis:
     @property
     def textbook_s(self) -> float | None:
         """Time of the closed form; None: there is none, or pairs of ranks differ in latency or rate."""
-        pairs = {(self.network.latency(s, t), self.network.rate(s, t)) for s, t in _pairs(self.network)}
+        pairs = {
+            (self.network.latency(s, t), self.network.rate(s, t))
+            for s, t in permutations(range(self.network.ranks), 2)
+        }
         if self.textbook is None or len(pairs) != 1:
             return None
         ((latency_s, rate),) = pairs
@@ -148,10 +150,6 @@ def analyse(
         simulate(program, network, size_bytes, reduce_s_per_byte=reduce_s_per_byte),
         bound(network, program.collective, size_bytes, root=program.root, members=program.members),
     )
-
-
-def _pairs(network: Network) -> Iterator[tuple[int, int]]:
-    return itertools.permutations(range(network.ranks), 2)
 
 
 def edge_name(network: Network, number: int) -> str:

@@ -74,8 +74,12 @@ def collective_html(found: Sequence[Analysis]) -> str:
             "Cost", _cost_lead(found[0]), f'<div class="cost">{shell.table(*cost_rows(found, named))}</div>'
         ),
         _crossover(found, named),
-        _strip(),
-        _definitions(),
+        shell.section(
+            "All steps",
+            "Before each step, with the messages that the step sends. Choose one to go there.",
+            '<div id="strip"></div>',
+        ),
+        shell.section("Definitions", "", shell.terms(_COLUMNS | _TERMS)),
     ]
     return _page(f"{_spoken(first.collective)} {', '.join(named[:3])}", sections)
 
@@ -125,7 +129,10 @@ def recorded_rows(trace: Trace, step: int | None = None) -> Rows:
 def titles(found: Sequence[Analysis]) -> list[str]:
     """What each program is called: its name, with collective and ranks where they differ, and a number if alike."""
     kinds = {(one.program.collective, one.program.ranks) for one in found}
-    told = [one.program.name if len(kinds) == 1 else _long_name(one) for one in found]
+    programs = [one.program for one in found]
+    told = [
+        own.name if len(kinds) == 1 else f"{own.collective} {own.name}, {own.ranks} ranks" for own in programs
+    ]
     return [
         name if told.count(name) == 1 else f"{name} ({told[: place + 1].count(name)})"
         for place, name in enumerate(told)
@@ -227,15 +234,6 @@ def _viewer(
     )
 
 
-def _strip() -> str:
-    lead = "Before each step, with the messages that the step sends. Choose one to go there."
-    return shell.section("All steps", lead, '<div id="strip"></div>')
-
-
-def _definitions() -> str:
-    return shell.section("Definitions", "", shell.terms(_COLUMNS | _TERMS))
-
-
 def _page(title: str, sections: Sequence[str]) -> str:
     assets = resources.files("wirewise.report")
     page = shell.page(
@@ -250,10 +248,6 @@ def _page(title: str, sections: Sequence[str]) -> str:
             "fewer ranks, programs or segments, or one step of the run"
         )
     return page
-
-
-def _long_name(one: Analysis) -> str:
-    return f"{one.program.collective} {one.program.name}, {one.program.ranks} ranks"
 
 
 def _spoken(collective: str) -> str:

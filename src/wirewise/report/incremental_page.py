@@ -115,7 +115,7 @@ def _chart(lines: dict[str, tuple[float, ...]], label: str, width: float = 560, 
     parts = [svg.axes(frame, x, y, "tasks learnt", "{:g} %", whole=True)]
     ends = svg.apart([y(100 * line[-1]) for line in lines.values()], frame.bottom)
     for number, (name, line) in enumerate(lines.items()):
-        colour = _colour(number)
+        colour = f"c{number % _COLOURS + 1}"
         dots = [(x(task + 1), y(100 * value)) for task, value in enumerate(line)]
         dash = _DASHES[number // _COLOURS % len(_DASHES)]
         parts.append(f"<g{dash}>{svg.polyline(dots, f'line {colour}')}</g>")
@@ -125,10 +125,6 @@ def _chart(lines: dict[str, tuple[float, ...]], label: str, width: float = 560, 
         ]
         parts.append(svg.text(frame.right + 8, ends[number] + 4, name, f"label {colour}"))
     return svg.document(width, height, label, "".join(parts))
-
-
-def _colour(number: int) -> str:
-    return f"c{number % _COLOURS + 1}"
 
 
 def _percent(value: float, *, sign: bool = False) -> str:

@@ -9,7 +9,7 @@ from html import escape
 from wirewise.report import figures, series, shell, svg
 from wirewise.report.series import Dot
 from wirewise.report.svg import Frame, Scale
-from wirewise.results import ModeResult, RunResult
+from wirewise.results import RunResult
 
 __all__ = ["accuracy_chart", "colour", "legend", "loss_chart"]
 
@@ -51,17 +51,16 @@ def accuracy_chart(result: RunResult, width: float = 540, height: float = 310) -
     """Validation accuracy by mode; empty where nothing was evaluated."""
     lines = {name: dots for name, mode in result.modes.items() if (dots := series.accuracies(mode))}
     frame = Frame(56, 14, width - 16, height - 48)
-    scales = _scales(lines, frame, longest=max(map(_total_s, result.modes.values()), default=0.0))
+    total_s = (
+        sum(record.train_s + record.eval_s for record in mode.epochs) for mode in result.modes.values()
+    )
+    scales = _scales(lines, frame, longest=max(total_s, default=0.0))
     if scales is None:
         return ""
     x, y = scales
     parts = [svg.axes(frame, x, y, "wall-clock time of the mode, s", "{:g} %")]
     parts += _curves(result, lines, x, y, "validation %", marks=True)
     return svg.document(width, height, "Validation accuracy over wall-clock time by mode", "".join(parts))
-
-
-def _total_s(mode: ModeResult) -> float:
-    return sum(record.train_s + record.eval_s for record in mode.epochs)
 
 
 def _scales(

@@ -74,7 +74,7 @@ def bits_charts(result: RunResult) -> str:
     parts = []
     for name, mode in mixed.items():
         drawn = "".join(
-            f"<figure><figcaption>{escape(exchange)}, {figures.bits(series.mean_bits(mode, exchange))} bits "
+            f"<figure><figcaption>{escape(exchange)}, {figures.bits(series.mean_bits(mode.epochs, exchange))} bits "
             "on the mean</figcaption>"
             f"{_bits_chart(name, mode, exchange, columns)}</figure>"
             for exchange in series.bit_exchanges(mode)

@@ -21,22 +21,19 @@ def picture_svg(result: RunResult) -> str:
     """The picture as text."""
     style = (resources.files("wirewise.report") / "colours.css").read_text("utf-8")
     title = f"{result.dataset}, {result.workers} workers {network_words(result)}"
+    chart = lines.loss_chart(result, 540, 300) if result.modes else ""
     paper = "fill:var(--paper);stroke:var(--rule)"
     parts = [
         f"<title>{escape(summary_sentence(result))}</title><style>{style}</style>",
         f'<rect width="{_WIDTH:g}" height="{_HEIGHT:g}" rx="8" style="{paper}"/>',
         svg.text(24, 32, title, "title"),
         _legend(result),
-        _nested(16, 66, 540, 300, lines.loss_chart(result, 540, 300) if result.modes else ""),
+        chart.replace("<svg ", '<svg x="16" y="66" width="540" height="300" ', 1),
         _bars(result),
     ]
     body = "".join(parts)
     drawn = svg.document(_WIDTH, _HEIGHT, summary_sentence(result), body)
     return drawn.replace("<svg ", f'<svg width="{_WIDTH:g}" height="{_HEIGHT:g}" ', 1) + "\n"
-
-
-def _nested(x: float, y: float, width: float, height: float, chart: str) -> str:
-    return chart.replace("<svg ", f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" ', 1)
 
 
 def _legend(result: RunResult) -> str:

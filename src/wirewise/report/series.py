@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,6 +21,7 @@ __all__ = [
     "mean_bits",
     "mean_phases",
     "shares",
+    "smoothed_losses",
 ]
 
 SMOOTHING = 5
@@ -57,9 +57,13 @@ def losses(mode: ModeResult) -> list[Dot]:
 
     A loss that is not finite stays in the list, so that lines break there.
     """
-    raw = [record.loss for record in mode.epochs]
-    smooth = [_mean(raw[max(0, i - SMOOTHING + 1) : i + 1]) for i in range(len(raw))]
-    return _dots(mode.epochs, smooth)
+    return _dots(mode.epochs, smoothed_losses(mode.epochs))
+
+
+def smoothed_losses(records: list[EpochRecord]) -> list[float]:
+    """Mean training loss of each epoch and the few before it; NaN where one of them is not finite."""
+    losses = [record.loss for record in records]
+    return [_mean(losses[max(0, i - SMOOTHING + 1) : i + 1]) for i in range(len(losses))]
 
 
 def accuracies(mode: ModeResult) -> list[Dot]:
@@ -93,9 +97,15 @@ def bit_exchanges(mode: ModeResult) -> list[str]:
     return sorted(names, key=lambda name: (not name.startswith("forward"), name))
 
 
-def mean_bits(mode: ModeResult, exchange: str) -> float | None:
-    """Mean bits of a message of one exchange over all epochs; None where it has no message."""
-    counts = [item for record in mode.epochs for item in record.bits.get(exchange, {}).items()]
+def mean_bits(records: list[EpochRecord], exchange: str = "") -> float | None:
+    """Mean bits of a message of one exchange, or of all, over some epochs; None where there is no message."""
+    counts = [
+        item
+        for record in records
+        for name, by_bits in record.bits.items()
+        if not exchange or name == exchange
+        for item in by_bits.items()
+    ]
     total = sum(count for _, count in counts)
     return sum(bits * count for bits, count in counts) / total if total else None
 
@@ -112,5 +122,4 @@ def _dots(records: list[EpochRecord], values: list[float]) -> list[Dot]:
 
 
 def _mean(values: list[float]) -> float:
-    mean: Callable[[list[float]], float] = statistics.fmean
-    return mean(values) if all(map(math.isfinite, values)) else math.nan
+    return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan

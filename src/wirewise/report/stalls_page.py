@@ -1,15 +1,14 @@
-"""One HTML file about stalls: what each part of a step costs, with its interval."""
+"""Stalls in words: what each part of a step costs, with its interval."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from wirewise.cost.stalls import Amount
-from wirewise.report.comparison_page import comparison_html
 from wirewise.report.figures import seconds
 from wirewise.results import Comparison, Variant
 
-__all__ = ["stalls_html"]
+__all__ = ["stalls_comparison"]
 
 _COLOURS = {
     "compute": "p-central",
@@ -21,8 +20,10 @@ _COLOURS = {
 }
 
 
-def stalls_html(kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], notes: Sequence[str]) -> str:
-    """The page as text.
+def stalls_comparison(
+    kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], notes: Sequence[str]
+) -> Comparison:
+    """The parts of a step, for terminals and pages.
 
     Args:
         kind: What was measured, in a few words.
@@ -31,7 +32,7 @@ def stalls_html(kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], no
         notes: What a reader should know, and how a replay agrees.
     """
     total_s = rows[-1][1].mean_s
-    found = Comparison(
+    return Comparison(
         kind=f"wirewise stalls \N{MIDDLE DOT} {kind}",
         sentence=sentence,
         title="Where a step stalls",
@@ -41,7 +42,6 @@ def stalls_html(kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], no
         variants={name: _variant(name, amount, total_s) for name, amount in rows},
         notes=tuple(notes),
     )
-    return comparison_html(found, "Stalls")
 
 
 def _variant(name: str, amount: Amount, total_s: float) -> Variant:

@@ -1,16 +1,73 @@
-"""One HTML file about what ranks recorded by themselves."""
+"""What each rank recorded by itself: tables, the object that `--json` writes, and one HTML file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from wirewise.report import shell
-from wirewise.report.usage_rows import idle_rows, use_rows
+from wirewise.report.figures import MISSING, percent, seconds
+from wirewise.report.replay_rows import Rows
 from wirewise.sim.bounds import Verdict
 from wirewise.sim.usage import RankUse
 from wirewise.trace.records import Trace
 
-__all__ = ["usage_html"]
+__all__ = ["idle_rows", "usage_html", "usage_object", "use_rows"]
+
+
+def use_rows(uses: Sequence[RankUse]) -> Rows:
+    """Seconds of a step of each rank, and what share of its communication computation covers."""
+    titles = [
+        "rank",
+        "step",
+        "lane",
+        "its time",
+        "compute",
+        "communication",
+        "exposed",
+        "overlap",
+        "copies",
+        "idle",
+    ]
+    rows = []
+    for use in uses:
+        overlap = MISSING if use.overlap_share is None else percent(use.overlap_share)
+        parts = (use.wall_s, use.compute_s, use.communication_s, use.exposed_communication_s)
+        cells = [str(use.rank), seconds(use.step_s), use.lane, *map(seconds, parts), overlap]
+        rows.append([*cells, seconds(use.copy_s), percent(use.idle_share)])
+    return Rows(titles, rows)
+
+
+def idle_rows(uses: Sequence[RankUse]) -> Rows:
+    """Why devices were idle, in shares of their wall clock; no rows where none was recorded."""
+    titles = ["rank", "idle", "until late launches", "starts of kernels", "other"]
+    rows = []
+    for use in uses:
+        if use.lane == "device" and use.wall_s > 0:
+            parts = (use.idle_s, use.host_wait_s, use.kernel_wait_s, use.other_idle_s)
+            rows.append([str(use.rank), *(percent(part / use.wall_s) for part in parts)])
+    return Rows(titles, rows)
+
+
+def usage_object(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> dict[str, Any]:
+    """What `wirewise trace show` tells without a replay."""
+    return {
+        "summary": verdict.sentence,
+        "bound": verdict.bound,
+        "bound_by": verdict.bound,
+        "share": verdict.share,
+        "step_s": sum(use.step_s for use in uses) / len(uses),
+        # Shares are those of the wall clock of the lane.
+        "ranks": [
+            {**msgspec.to_builtins(use), "overlap_share": use.overlap_share, "idle_share": use.idle_share}
+            for use in uses
+        ],
+        "partial": trace.partial,
+        "replayed": False,
+        "notes": trace.notes,
+    }
 
 
 def usage_html(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> str:

@@ -28,7 +28,7 @@ KIND_COLOURS = {
 
 _LANES = {"compute": 16.0, "communication": 16.0, "wait": 8.0}
 _LANE_OF = {"communication": "communication", "wait": "wait", "data": "wait"}
-_MOST_RANKS = 16
+_MOST_RANKS, _WIDTH = 16, 1000.0
 _NARROW, _NEAR, _GROUP = 1.2, 0.5, 3.0
 """In pixels: narrower boxes that lie nearer to each other are drawn as one, until it has the last width."""
 
@@ -56,9 +56,7 @@ def shown_ranks(trace: Trace, also: int | None) -> list[int]:
     return sorted(chosen | ({also} if also is not None else set()))
 
 
-def waterfall(
-    trace: Trace, step: int, critical: Collection[tuple[int, int]], ranks: list[int], width: float = 1000
-) -> str:
+def waterfall(trace: Trace, step: int, critical: Collection[tuple[int, int]], ranks: list[int]) -> str:
     """The step as SVG; empty where nothing of it was recorded.
 
     Args:
@@ -66,7 +64,6 @@ def waterfall(
         step: Number of the step.
         critical: Ops on the critical path, as (rank, place in its list).
         ranks: Ranks that are shown.
-        width: Width of the picture in its own pixels.
     """
     matches = match(trace)
     starts = {
@@ -76,7 +73,7 @@ def waterfall(
         if op.step == step
     }
     rows = {f"rank {rank}": _boxes(trace.ranks[rank].ops, step, rank, critical, starts) for rank in ranks}
-    return lanes_chart(rows, _LANES, KIND_COLOURS, f"Step {step} of {len(ranks)} ranks as recorded", width)
+    return lanes_chart(rows, _LANES, KIND_COLOURS, f"Step {step} of {len(ranks)} ranks as recorded")
 
 
 def lanes_chart(
@@ -84,7 +81,6 @@ def lanes_chart(
     lanes: Mapping[str, float],
     colours: Mapping[str, str],
     label: str,
-    width: float = 1000,
 ) -> str:
     """What each row does when, one lane below the other, as SVG; empty without boxes.
 
@@ -93,14 +89,13 @@ def lanes_chart(
         lanes: Height of each lane.
         colours: Phase of the page whose colour each kind of box has.
         label: Text that is read aloud.
-        width: Width of the picture in its own pixels.
     """
     boxes = [box for row in rows.values() for lane in row.values() for box in lane]
     if not boxes:
         return ""
     zero = min(box.start_s for box in boxes)
     left = 20 + max(svg.text_width(name, 12.5) for name in rows)
-    x = Scale(zero, max(box.end_s for box in boxes), left, width - 12)
+    x = Scale(zero, max(box.end_s for box in boxes), left, _WIDTH - 12)
     high = sum(lanes.values()) + 12
     bottom = 6 + high * len(rows)
     parts = [_grid(x, bottom)]
@@ -111,7 +106,7 @@ def lanes_chart(
             parts.append(svg.rect(left, top, x.end - left, size, "lane"))
             parts += _lane(row[lane], x, top, size, name, colours)
             top += size + 1
-    return svg.document(width, bottom + 28, label, "".join(parts))
+    return svg.document(_WIDTH, bottom + 28, label, "".join(parts))
 
 
 def waterfall_legend(trace: Trace, step: int) -> str:

@@ -59,7 +59,8 @@ def read_run(folder: Path, ranks: int, warmup: int, steps: int, ending: str) -> 
     series = [_times(folder / f"rank-{rank}.steps") for rank in range(ranks)]
     needed = 1 + warmup + steps
     least = min(len(times) for times in series)
-    facts = _facts(folder / "rank-0.json")
+    path = folder / "rank-0.json"
+    facts = dict(json.loads(path.read_text())) if path.exists() else {}
     if least < needed:
         raise _shortage(least, needed, facts, ending)
     if not facts.get("loaders"):
@@ -93,17 +94,10 @@ def _times(path: Path) -> NDArray[np.float64]:
     return np.frombuffer(content[: len(content) // 8 * 8], dtype="<f8")
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())) if path.exists() else {}
-
-
 def _lanes(folder: Path) -> Lanes:
-    rows = [row for path in sorted(folder.glob("lane-*.bin")) for row in _rows(path.read_bytes())]
+    contents = (path.read_bytes() for path in sorted(folder.glob("lane-*.bin")))
+    rows = [row for one in contents for row in LANE.iter_unpack(one[: len(one) // LANE.size * LANE.size])]
     if not rows:
         return Lanes()
     fetch, prepare, items, hits = np.sum(rows, axis=0).tolist()
     return Lanes(fetch, prepare, round(items), round(hits))
-
-
-def _rows(content: bytes) -> list[tuple[Any, ...]]:
-    return list(LANE.iter_unpack(content[: len(content) // LANE.size * LANE.size]))

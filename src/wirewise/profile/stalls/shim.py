@@ -131,7 +131,9 @@ class _Session:
         for served in self._served.values():
             if isinstance(served, data.Served):
                 served.flush()
-        self._facts |= _gradients(optimizer) | {"device": _device(optimizer)}
+        self._facts |= _gradients(optimizer) | {
+            "device": str(optimizer.param_groups[0]["params"][0].device.type)
+        }
         self._write_facts()
         self._file.close()
         if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -153,7 +155,3 @@ def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
             sizes = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
             found["reductions"] = len([s for s in sizes.split(",") if s.strip()]) or None
     return found
-
-
-def _device(optimizer: torch.optim.Optimizer) -> str:
-    return str(optimizer.param_groups[0]["params"][0].device.type)

@@ -75,7 +75,7 @@ def _data_times(runs: Runs, facts: dict[str, Any], ranks: int) -> DataTimes | No
     # Of other data sets all is counted as preparing; what cold pages add to it is fetching.
     hidden = 0.0 if facts.get("separable") else max(0.0, cold_prepare - warm_prepare)
     return DataTimes(
-        step_s=_step_s(runs, _synthetic(runs)),
+        step_s=_step_s(runs, next(name for name in ("network", "machine", "compute") if name in runs)),
         cached_step_s=_step_s(runs, "cached"),
         cold_step_s=_step_s(runs, "cold"),
         prep_s=warm_prepare,
@@ -86,10 +86,6 @@ def _data_times(runs: Runs, facts: dict[str, Any], ranks: int) -> DataTimes | No
         ranks=ranks,
         ahead=max(1, int(facts.get("prefetched", 0)) // max(1, workers)),
     )
-
-
-def _synthetic(runs: Runs) -> str:
-    return next(name for name in ("network", "machine", "compute") if name in runs)
 
 
 def _step_s(runs: Runs, name: str) -> float:

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,7 +27,7 @@ from wirewise.runtime.transport import Transport
 from wirewise.trace.gradients import GradientTrace
 from wirewise.trials.inside.tasks import Measure
 
-__all__ = ["Advised", "measure", "read"]
+__all__ = ["Advised", "measure"]
 
 
 class Advised(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,8 +135,3 @@ class _Script:
             forward - begin + optimizing
             for begin, forward, optimizing in zip(begins, forwards, spent, strict=True)
         ]
-
-
-def read(file: str | Path) -> Advised:
-    """What rank 0 wrote."""
-    return msgspec.json.decode(Path(file).read_bytes(), type=Advised)

@@ -9,11 +9,11 @@ import msgspec
 from wirewise.profile import launch
 from wirewise.trials.windows import turns
 
-__all__ = ["CarryOut", "Measure", "Record", "Task", "Try", "environment", "install"]
+__all__ = ["SETTLING", "CarryOut", "Measure", "Record", "Task", "Try", "environment", "install"]
 
 _ENTRY = "wirewise.trials.inside.tasks:install"
 _VARIABLE = "WIREWISE_INSIDE"
-_SETTLING = 2
+SETTLING = 2
 """Steps after a change of plan that do not count."""
 
 
@@ -72,12 +72,7 @@ class Try(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
         """Steps that the script has to make for all windows."""
         windows = len(self.order)
         # The first step of a window only tells when the second began.
-        return windows * (self.steps + 1) + self.warmup + self.settling * (windows - 1)
-
-    @property
-    def settling(self) -> int:
-        """Steps after a change of plan that do not count."""
-        return _SETTLING
+        return windows * (self.steps + 1) + self.warmup + SETTLING * (windows - 1)
 
 
 Task = Record | CarryOut | Measure | Try

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -14,9 +13,9 @@ from wirewise.files import write_json
 from wirewise.profile.ending import end_process
 from wirewise.runtime.data_parallel import Compression, DataParallel
 from wirewise.runtime.data_parallel.unmodified import carry_out, load_plan
-from wirewise.trials.inside.tasks import Try
+from wirewise.trials.inside.tasks import SETTLING, Try
 
-__all__ = ["Tried", "read", "try_plans"]
+__all__ = ["Tried", "try_plans"]
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +67,7 @@ class _Trial:
             end_process()
         if self.windows[0] != name:
             self.model.use(self.plans[self.windows[0]])
-        self.ends, self.skipped = [], self.task.settling
+        self.ends, self.skipped = [], SETTLING
 
     def _write(self, model: DataParallel) -> None:
         """A script may end before all windows: what was measured until then counts."""
@@ -78,8 +77,3 @@ class _Trial:
             done = len(self.task.order) - len(self.windows)
             found = Tried(windows=done, steps_s=dict(zip(known, medians.tolist(), strict=True)))
             write_json(self.task.file, found)
-
-
-def read(file: str | Path) -> Tried:
-    """What rank 0 wrote."""
-    return msgspec.json.decode(Path(file).read_bytes(), type=Tried)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -57,13 +58,9 @@ def _labels(count: int = PRIME) -> Tensor:
     return torch.randint(_CLASSES, (count,))
 
 
-def _group_norm(width: int) -> nn.Module:
-    return nn.GroupNorm(4, width)
-
-
 def _cnn(random: Random) -> tuple[nn.Module, Any]:
     a, b = random.choice([8, 16, 32]), random.choice([8, 16, 32, 64])
-    norms: tuple[Callable[[int], nn.Module], ...] = (nn.BatchNorm2d, nn.BatchNorm2d, _group_norm)
+    norms: tuple[Callable[[int], nn.Module], ...] = (nn.BatchNorm2d, nn.BatchNorm2d, partial(nn.GroupNorm, 4))
     norm = random.choice(norms)
     model = nn.Sequential(
         nn.Conv2d(3, a, 3, padding=1, bias=random.random() < 0.5),

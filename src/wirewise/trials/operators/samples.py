@@ -201,7 +201,11 @@ def samples_of(
     """
     region = _module(module, graph, picked)
     batches = _batches(region, random, sizes)
-    calls = ((size, _inputs(region, size, bounds)) for size in batches)
+    places = region.graph.find_nodes(op="placeholder")
+    calls = (
+        (size, [_values(node.meta["val"], size, bounds.get(node.name, 2)) for node in places])
+        for size in batches
+    )
     found, alone, kernels, first = [], [], [], []
     for size, inputs, kernel in compile_dynamic(region, calls):
         kernels.append(kernel)
@@ -249,13 +253,6 @@ def _batches(region: fx.GraphModule, random: Random, count: int) -> list[int]:
     steps = [(i + random.random()) / count for i in range(count)]
     elements = [_SMALLEST * (_LARGEST / _SMALLEST) ** step for step in steps]
     return sorted({max(3, round(one / largest * PRIME)) for one in elements})
-
-
-def _inputs(region: fx.GraphModule, size: int, bounds: dict[str, int]) -> list[Tensor]:
-    return [
-        _values(node.meta["val"], size, bounds.get(node.name, 2))
-        for node in region.graph.find_nodes(op="placeholder")
-    ]
 
 
 def _values(like: Tensor, size: int, bound: int) -> Tensor:
@@ -319,8 +316,8 @@ def _tensors(node: fx.Node) -> Sequence[Tensor]:
 
 
 def _detail(node: fx.Node) -> str:
-    values = " ".join(f"{v.dtype}{list(v.shape)}{list(v.stride())}" for v in _tensors(node))
-    reads = " ".join(
-        f"{v.dtype}{list(v.shape)}{list(v.stride())}" for r in node.all_input_nodes for v in _tensors(r)
+    values, reads = (
+        " ".join(f"{v.dtype}{list(v.shape)}{list(v.stride())}" for one in nodes for v in _tensors(one))
+        for nodes in ([node], node.all_input_nodes)
     )
     return f"{values} <- {node.args} {node.kwargs} <- {reads}"
