@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wirewise.cli.systems import load_systems
+from wirewise.cli.main import load_systems
 
 ROOT = Path(__file__).parents[1]
 QUESTIONS = {

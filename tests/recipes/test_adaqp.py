@@ -20,7 +20,7 @@ from wirewise.files import write_json
 from wirewise.recipes import adaqp
 from wirewise.recipes.job import Job
 from wirewise.results import EpochRecord, RunResult
-from wirewise.trials.folder import JOB
+from wirewise.trials.start import JOB
 from wirewise.units import parse_links
 
 GRAPH = "block:nodes=600,features=16,classes=4"

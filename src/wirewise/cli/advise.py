@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from wirewise.cli.output import Said, write_out
+from wirewise.cli.output import Said, run_folder, write_out
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds, signed
 from wirewise.units import format_size
@@ -34,8 +33,8 @@ def advise(command: Sequence[str], out: Path | None, asked: AdviceOptions, json:
 
     if not command:
         raise InputError("no command was given; expected one after --, such as -- torchrun train.py")
-    folder = out or Path("runs") / f"advise-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    found = recipe.advise(command, folder, lambda text: typer.echo(text, err=json == "-"), asked)
+    with run_folder(out, "advise") as folder:
+        found = recipe.advise(command, folder, lambda text: typer.echo(text, err=json == "-"), asked)
     write_out(json, msgspec.to_builtins(found), *_said(found))
     if found.verdict == "unknown":
         raise typer.Exit(1)

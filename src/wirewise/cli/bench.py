@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wirewise import options as opt
-from wirewise.cli.options import with_options
+from wirewise.cli.options import need_ranks, with_options
 from wirewise.cli.output import JsonOption, write_out
 from wirewise.cli.plan_collective import parse_collective
 from wirewise.collective import BUILDERS, COLLECTIVES, PLAIN, Collective, algorithms, build
@@ -44,20 +43,13 @@ class Sweep(opt.Options, frozen=True, kw_only=True):
 
 @app.command()
 @with_options
-def collective(
-    asked: Sweep,
-    json: JsonOption = None,
-) -> None:
+def collective(asked: Sweep, json: JsonOption = None) -> None:
     """Time torch's own collective and programs for it, size by size; ranks must get equal results.
 
     A time is that of the slowest rank, and the median of the calls. Bus bandwidth is as in nccl-tests: what each link
     would carry if the algorithm were the best one for links that are all alike.
     """
-    if "RANK" not in os.environ:
-        raise InputError(
-            "there are no ranks; start it as `wirewise lab run --hosts 4 -- -m wirewise bench collective`, or by "
-            "torchrun on each host"
-        )
+    need_ranks("bench collective")
     kind, wanted = parse_collective(asked.collective), [parse_size(size) for size in asked.sizes]
     # Needs torch, which takes seconds to import.
     from wirewise.trials.rank import joined

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wirewise import options as opt
-from wirewise.cli.options import with_options
+from wirewise.cli.options import need_ranks, with_options
 from wirewise.cli.output import JsonOption, Said, write_out
 from wirewise.cli.topo import open_topology
 from wirewise.collective import network
 from wirewise.collective.bounds import bound
-from wirewise.errors import InputError, WirewiseError
+from wirewise.errors import WirewiseError
 from wirewise.plans import CollectivePlan, load
 from wirewise.units import format_size, parse_size
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["collective"]
 
 
-class Trial(opt.Options, frozen=True, kw_only=True):
+class CollectiveComparison(opt.Options, frozen=True, kw_only=True):
     """How a program is compared with torch's own collective."""
 
     size: Annotated[
@@ -47,7 +46,7 @@ def collective(
     source: Annotated[
         str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or broadcast:binomial:4.")
     ],
-    asked: Trial,
+    asked: CollectiveComparison,
     json: JsonOption = None,
 ) -> None:
     """Run a program on the ranks of this job, and torch's own collective by turns.
@@ -56,11 +55,7 @@ def collective(
     """
     from wirewise.cli.programs import program_of
 
-    if "RANK" not in os.environ:
-        raise InputError(
-            "there are no ranks; start it as `wirewise lab run --topology h4 -- -m wirewise run collective FILE`, or "
-            "by torchrun on each host"
-        )
+    need_ranks("run collective FILE")
     program, plan = program_of(source), _planned(source)
     size_bytes = parse_size(asked.size) if asked.size else plan.size_bytes if plan else _SIZE_BYTES
     record = _measure(program, size_bytes, asked)
@@ -95,7 +90,7 @@ def _bound_s(
     return plan.bound_s * size_bytes / plan.size_bytes if plan else None
 
 
-def _measure(program: Program, size_bytes: int, asked: Trial) -> dict[str, Any] | None:
+def _measure(program: Program, size_bytes: int, asked: CollectiveComparison) -> dict[str, Any] | None:
     """What rank 0 found; None on the others."""
     # Needs torch, which takes seconds to import.
     from wirewise.runtime.collective.measure import compare

@@ -183,10 +183,10 @@ def _warm() -> tuple[str, ...]:
 def _selftest() -> tuple[str, ...]:
     from wirewise.cli.selftest import run_selftest
 
-    result = run_selftest()
+    message_bytes, bytes_per_s = run_selftest()
     text = (
-        f"2 ranks exchanged {format_size(result.message_bytes)} of packed rows over gloo; loopback "
-        f"{format_rate(result.bandwidth_bytes_per_s)} each way"
+        f"2 ranks exchanged {format_size(message_bytes)} of packed rows over gloo; loopback "
+        f"{format_rate(bytes_per_s)} each way"
     )
     return "ok", text
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import signal
+import tomllib
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -16,13 +17,13 @@ import typer
 from typer.core import TyperGroup
 
 import wirewise
-from wirewise.cli.options import Given, with_options
+from wirewise.cli.options import Given, refuse, with_options
 from wirewise.cli.output import FolderOption, JsonOption, write_out
 from wirewise.cli.requests import Check, Conditions, Export, Request
-from wirewise.errors import WirewiseError
+from wirewise.errors import InputError, WirewiseError
 from wirewise.recipes.scripts import AdviceOptions
 
-__all__ = ["GROUPS", "app", "main"]
+__all__ = ["GROUPS", "app", "load_systems", "main"]
 
 GROUPS = {
     "run": "Run a published system end to end and report what it gained.",
@@ -219,7 +220,7 @@ def sim(
 
     if plan is not None:
         return command.predict_plan(plan, sources or [], what_if, asked, json)
-    command.refuse(asked, asked.__struct_fields__, "belongs to --plan FILE, and none is given")
+    refuse(asked, asked.__struct_fields__, "belongs to --plan FILE, and none is given")
     command.simulate(sources, what_if, json)
 
 
@@ -240,11 +241,26 @@ def advise(
     advised(command, out, asked, json)
 
 
+def load_systems() -> list[dict[str, Any]]:
+    """Published systems as `systems.toml` has them: next to the package in a wheel, in docs in a checkout.
+
+    Raises:
+        InputError: Neither the wheel's place nor the checkout's holds it.
+    """
+    package = Path(wirewise.__file__).parent
+    places = [package / "systems.toml", package.parents[1] / "docs" / "systems.toml"]
+    place = next((place for place in places if place.is_file()), None)
+    if place is None:
+        raise InputError(
+            f"the table of systems is not at {' or '.join(map(str, places))}; install wirewise again, "
+            "or restore docs/systems.toml in the checkout"
+        )
+    return list(tomllib.loads(place.read_text(encoding="utf-8"))["system"])
+
+
 @_list.command()
 def systems(json: JsonOption = None) -> None:
     """List the published systems: what each is for, where it lives, how far it is."""
-    from wirewise.cli.systems import load_systems
-
     found = load_systems()
     rows = []
     for system in found:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -12,7 +13,7 @@ import typer
 from wirewise.errors import InputError
 from wirewise.options import Field, Options, fields_of
 
-__all__ = ["Given", "with_options"]
+__all__ = ["Given", "need_ranks", "refuse", "with_options"]
 
 R = TypeVar("R", bound=Options)
 
@@ -37,6 +38,36 @@ class Given(Generic[R]):
             InputError: Fields contradict each other.
         """
         return self.kind(**self.values, **others)
+
+
+def refuse(asked: Options, names: Iterable[str], why: str) -> None:
+    """Raise if one of these options is given.
+
+    Args:
+        asked: Record whose options are None where the user did not write them.
+        names: Fields of the record.
+        why: What follows the name of the option in the message.
+
+    Raises:
+        InputError: Names it and says why.
+    """
+    fields = {field.name: field for field in fields_of(type(asked))}
+    for name in names:
+        if getattr(asked, name) is not None:
+            raise InputError(f"{fields[name].option} {why}")
+
+
+def need_ranks(command: str) -> None:
+    """Raise where a command that ranks carry out together was started alone.
+
+    Raises:
+        InputError: Says how to start it.
+    """
+    if "RANK" not in os.environ:
+        raise InputError(
+            f"there are no ranks; start it as `wirewise lab run --topology h4 -- -m wirewise {command}`, or by "
+            "torchrun on each host"
+        )
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

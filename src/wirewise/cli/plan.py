@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from wirewise import options as opt
 from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators, plan_placement
-from wirewise.cli.options import with_options
+from wirewise.cli.options import refuse, with_options
 from wirewise.cli.output import JsonOption
 from wirewise.cli.plan_job import OutOption, family_command, make_plan, tell
 from wirewise.decoding import decode_json
@@ -124,7 +124,7 @@ def fusion(
     if trace is not None:
         plan_gradients.gradients(trace, method or "cupcake", words, out, json)
         return
-    words.refuse()
+    refuse(words, words.__struct_fields__, "belongs to --trace FILE or --graph FILE, and neither is given")
     if not run:
         raise InputError(
             "nothing to plan for; give a run folder, --trace with a file of gradients, or --graph with one of operators"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from wirewise import options as opt
+from wirewise.cli.options import refuse
 from wirewise.cli.plan_job import make_plan, tell
 from wirewise.cli.topo import open_topology
 from wirewise.cost.gradients import load_costs
@@ -70,27 +71,13 @@ class Words(opt.Options, frozen=True, kw_only=True):
         if self.on is None:
             ranks = 8 if self.ranks is None else self.ranks
             return uniform(ranks, self.bandwidth, self.ranks_per_host), ranks
-        for option, value in (("--bandwidth", self.bandwidth), ("--ranks-per-host", self.ranks_per_host)):
-            if value is not None:
-                raise InputError(f"{option} says what --on {self.on} says; give one of them")
+        refuse(self, ["bandwidth", "ranks_per_host"], f"says what --on {self.on} says; give one of them")
         links = Links.of(open_topology(self.on))
         if self.ranks not in (None, links.world_size):
             raise InputError(
                 f"--ranks is {self.ranks}, and --on {self.on} has {links.world_size} ranks; leave --ranks out"
             )
         return links, links.world_size
-
-    def refuse(self) -> None:
-        """Raise if one is given, because there is no such file.
-
-        Raises:
-            InputError: Names it.
-        """
-        for name in self.__struct_fields__:
-            if getattr(self, name) is not None:
-                raise InputError(
-                    f"--{name.replace('_', '-')} belongs to --trace FILE or --graph FILE, and neither is given"
-                )
 
 
 def uniform(ranks: int, bandwidth: str | None, ranks_per_host: int | None) -> Links | None:

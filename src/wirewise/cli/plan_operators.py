@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from wirewise.cli.options import refuse
 from wirewise.cli.plan_gradients import Words
 from wirewise.cli.plan_job import make_plan, tell
 from wirewise.cost.gradients import load_costs
-from wirewise.errors import InputError
 from wirewise.planners.fusion import step_model
 from wirewise.planners.fusion.disco import (
     METHODS,
@@ -40,11 +40,8 @@ def operators(
         InputError: A file or an option that cannot be used.
         PlanError: No planner has the name.
     """
-    for name in ("codec", "decode", "split"):
-        if getattr(words, name) is not None:
-            raise InputError(
-                f"--{name} does not go with --graph: its all-reduces are whole and not compressed"
-            )
+    why = "does not go with --graph: its all-reduces are whole and not compressed"
+    refuse(words, ["codec", "decode", "split"], why)
     (links, ranks), captured = words.between(), read_operator_graph(graph)
     priced, costs = _costs(captured, estimator), load_costs(words.costs or "v100")
     model = step_model(captured, links, costs=costs, regions=priced.costs, ranks=ranks)

@@ -14,7 +14,7 @@ from wirewise import options as opt
 from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, Said
 from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
-from wirewise.cli.task_options import Tasks, chosen_tasks
+from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.cli.topo import open_topology
 from wirewise.errors import PlanError
 from wirewise.planners.placement import STARTS, PlacementProblem, problem_of

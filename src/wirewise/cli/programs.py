@@ -26,12 +26,7 @@ from wirewise.files import atomic_file
 from wirewise.topology import Topology
 from wirewise.units import parse_size
 
-__all__ = [
-    "FORMATS",
-    "check",
-    "export",
-    "program_of",
-]
+__all__ = ["FORMATS", "check", "export", "program_of"]
 
 
 class _Holder(msgspec.Struct):
@@ -176,10 +171,6 @@ def _to_mscclpp(program: Program, asked: Export) -> list[Path]:
     )
 
 
-def _to_chakra(program: Program, asked: Export) -> list[Path]:
-    return chakra.save(program, asked.out, parse_size(asked.size))
-
-
 @dataclass(frozen=True)
 class _Place:
     """A topology as NCCL sees it."""
@@ -256,6 +247,9 @@ FORMATS: dict[str, _Format] = {
         _to_tuner, "NCCL takes it through its example tuner plugin, with NCCL_TUNER_CONFIG_FILE={file}."
     ),
     "nccl-graph": _Format(_to_graph, "NCCL takes it with NCCL_GRAPH_FILE={file}."),
-    "chakra": _Format(_to_chakra, "ASTRA-sim takes it with --workload-configuration={file}."),
+    "chakra": _Format(
+        lambda program, asked: chakra.save(program, asked.out, parse_size(asked.size)),
+        "ASTRA-sim takes it with --workload-configuration={file}.",
+    ),
 }
 """Formats by name."""

@@ -13,14 +13,14 @@ import typer
 from wirewise.cli import collectives
 from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import FolderOption, JsonOption, run_folder, run_recipe, write_json, write_out
-from wirewise.cli.task_options import Tasks, chosen_tasks
+from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
 from wirewise.recipes import cupcake_job, gnn_tasks_job, salientpp_job, sea_er_job
 from wirewise.recipes.job import Job
 from wirewise.recipes.scripts import Wish
 
 if TYPE_CHECKING:
-    from wirewise.recipes.adaqp import Progress
+    from wirewise.report import TrainingProgress
     from wirewise.results import RunResult
 
 __all__ = ["app"]
@@ -162,7 +162,7 @@ def _stopped_job(given: Given[Job], out: Path | None, folder: Path) -> Job:
     )
 
 
-def _run(job: Job, folder: Path, progress: Progress, *, resume: bool) -> RunResult:
+def _run(job: Job, folder: Path, progress: TrainingProgress, *, resume: bool) -> RunResult:
     """Run the recipe; where that is stopped and checkpoints lie there, say how to go on."""
     from wirewise.recipes import adaqp as recipe
 

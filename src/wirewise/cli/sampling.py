@@ -1,18 +1,27 @@
-"""Options that say which batches are drawn from which graph, and the problem that they are."""
+"""Options that say which batches are drawn from which graph, and which tasks that training has."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 
 from wirewise import options as opt
+from wirewise.cli.options import Given
+from wirewise.codec.row_formats import exact_format
 from wirewise.errors import InputError
-from wirewise.graph import PARTITIONERS, GraphData, partition
+from wirewise.graph import PARTITIONERS, GraphData, load, partition
 from wirewise.graph.sampling.sampler import SEMANTICS, check_used_hops
 from wirewise.planners.cache import CacheProblem
+from wirewise.planners.placement import from_graph
+from wirewise.trace.tasks import TaskSet, read_tasks
 
-__all__ = ["Sampling", "sampling_problem"]
+__all__ = ["Sampling", "Tasks", "chosen_tasks", "sampling_problem"]
+
+_FLOAT_BYTES = _ID_BYTES = 4
 
 
 class Sampling(opt.Options, frozen=True, kw_only=True):
@@ -62,4 +71,90 @@ def sampling_problem(graph: GraphData, asked: Sampling) -> CacheProblem:
         fanouts=asked.fanouts,
         semantics=asked.semantics,
         seed=asked.seed,
+    )
+
+
+class Tasks(opt.Options, frozen=True, kw_only=True):
+    """Tasks of a file, or the dataset and the training that they come from; all but `job` is for a dataset."""
+
+    job: Annotated[Path | None, opt.about("JSON of tasks, flows and times, instead of --dataset.")] = None
+    dataset: Annotated[str | None, opt.about("Dataset (name or .npz file) whose training is placed.")] = None
+    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop (--dataset).")] = (
+        15,
+        10,
+        5,
+    )
+    batch_size: Annotated[opt.Count, opt.about("Seeds of a worker's batch (--dataset).")] = 64
+    workers_per_host: Annotated[opt.Count, opt.about("Workers that start on a host (--dataset).")] = 1
+    samplers: Annotated[opt.Count, opt.about("Samplers of each worker (--dataset).")] = 2
+    servers: Annotated[opt.Count, opt.about("Parameter servers (--dataset).")] = 1
+    room: Annotated[
+        opt.Count | None,
+        opt.about("Workers that fit a host, by default one more than start on it (--dataset)."),
+    ] = None
+    hidden: Annotated[opt.Count, opt.about("Width of the hidden rows (--dataset).")] = 256
+    iterations: Annotated[opt.Count, opt.about("Iterations of the job (--dataset).")] = 8
+    sampler_s: Annotated[float, opt.about("Seconds of sampling a batch (--dataset).", ge=0)] = 0.005
+    worker_s: Annotated[float, opt.about("Seconds of training on a batch (--dataset).", ge=0)] = 0.02
+    row_format: Annotated[
+        Literal["smallest", "dense"],
+        opt.about("Rows travel in the smallest exact format, or with all their values (--dataset)."),
+    ] = "smallest"
+    parts: Annotated[str, opt.about("Partitioner of the graph (--dataset).", words=PARTITIONERS)] = "metis"
+    volumes: Annotated[
+        Literal["drawn", "expected"],
+        opt.about("Bytes: drawn, of the first batches; expected, by inclusion probability (--dataset)."),
+    ] = "drawn"
+
+
+def chosen_tasks(given: Given[Tasks], hosts: Sequence[str], seed: int) -> TaskSet:
+    """Tasks of --job, or those that training on --dataset has on the hosts.
+
+    Args:
+        given: What the options say.
+        hosts: Name of each host.
+        seed: Seed of graph, partition and draws.
+
+    Raises:
+        InputError: Neither or both are given, or a file cannot be used; an option of --dataset beside --job is named.
+    """
+    asked = given.record()
+    if (asked.job is None) == (asked.dataset is None):
+        raise InputError("give --job FILE with tasks and flows, or --dataset NAME to expect them; not both")
+    if asked.job is None:
+        return _expected(asked, hosts, seed)
+    for name in asked.__struct_fields__:
+        if name in given.named and name != "job":
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{option} is for --dataset, and --job says all of its tasks; leave {option} away"
+            )
+    return read_tasks(asked.job)
+
+
+def _expected(asked: Tasks, hosts: Sequence[str], seed: int) -> TaskSet:
+    """Tasks that train on a dataset cut into a part for each host."""
+    graph = load(asked.dataset or "", seed=seed)
+    graph = graph.undirected() if graph.directed else graph
+    training = Sampling(
+        workers=len(hosts), fanouts=asked.fanouts, batch_size=asked.batch_size, parts=asked.parts, seed=seed
+    )
+    sampled = sampling_problem(graph, training)
+    widths = [graph.num_features, *[asked.hidden] * (len(asked.fanouts) - 1), graph.num_classes]
+    dense = _FLOAT_BYTES * graph.num_features
+    row_bytes = dense if asked.row_format == "dense" else exact_format(graph.x)[1]
+    return from_graph(
+        sampled,
+        hosts,
+        row_bytes=row_bytes + _ID_BYTES,
+        # Each layer of GraphSAGE has a matrix for a node and one for its neighbours.
+        model_bytes=_FLOAT_BYTES * sum(2 * a * b for a, b in pairwise(widths)),
+        workers_per_host=asked.workers_per_host,
+        samplers=asked.samplers,
+        servers=asked.servers,
+        iterations=asked.iterations,
+        sampler_s=asked.sampler_s,
+        worker_s=asked.worker_s,
+        room=asked.room,
+        volumes=asked.volumes,
     )

@@ -6,7 +6,6 @@ import datetime
 import statistics
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,26 +15,21 @@ from torch._C._distributed_c10d import HashStore
 from wirewise.codec import MessageLayout, pack, unpack, warm
 from wirewise.errors import CodecError, PeerError
 
-__all__ = ["SelfTest", "run_selftest"]
+__all__ = ["run_selftest"]
 
 _BITS = (1, 2, 4, 8, 16, 32)
 _WIDTH = 96
 _ROUND_BYTES = 8_000_000
 _ROUNDS = 5
+_TIMEOUT_S = 20.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelfTest:
-    """What the exchange measured."""
-
-    message_bytes: int
-    """Bytes of one packed buffer."""
-    bandwidth_bytes_per_s: float
-    """One direction of a loopback exchange with both directions busy; median of the rounds."""
-
-
-def run_selftest(timeout_s: float = 20.0) -> SelfTest:
+def run_selftest() -> tuple[int, float]:
     """Let two threads, each with its own gloo group, exchange packed rows and then plain bytes.
+
+    Returns:
+        Bytes of one packed buffer, and bytes per second in one direction of a loopback exchange with both directions
+        busy, the median of the rounds.
 
     Raises:
         PeerError: A rank failed or did not end in time; the message says which and how.
@@ -43,12 +37,12 @@ def run_selftest(timeout_s: float = 20.0) -> SelfTest:
     # On a fresh machine compiling the kernels takes half a minute, which says nothing of the transport.
     warm()
     store = HashStore()
-    results: dict[int, SelfTest] = {}
+    results: dict[int, tuple[int, float]] = {}
     errors: dict[int, BaseException] = {}
 
     def rank(number: int) -> None:
         try:
-            results[number] = _exchange(_group(store, number, timeout_s), number)
+            results[number] = _exchange(_group(store, number), number)
         except Exception as error:
             errors[number] = error
 
@@ -56,7 +50,7 @@ def run_selftest(timeout_s: float = 20.0) -> SelfTest:
     threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in (0, 1)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _TIMEOUT_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     for number, error in errors.items():
@@ -64,20 +58,20 @@ def run_selftest(timeout_s: float = 20.0) -> SelfTest:
     for number, thread in enumerate(threads):
         if thread.is_alive():
             raise PeerError(
-                f"rank {number} of 2 did not end within {timeout_s:g} s; see that 127.0.0.1 can be reached"
+                f"rank {number} of 2 did not end within {_TIMEOUT_S:g} s; see that 127.0.0.1 can be reached"
             )
     return results[0]
 
 
-def _group(store: Any, rank: int, timeout_s: float) -> Any:
+def _group(store: Any, rank: int) -> Any:
     gloo: Any = dist.ProcessGroupGloo  # torch's stubs do not know its options
     options = gloo._Options()
-    options._timeout = datetime.timedelta(seconds=timeout_s)
+    options._timeout = datetime.timedelta(seconds=_TIMEOUT_S)
     options._devices = [gloo.create_device(hostname="127.0.0.1")]
     return gloo(store, rank, 2, options)
 
 
-def _exchange(group: Any, rank: int) -> SelfTest:
+def _exchange(group: Any, rank: int) -> tuple[int, float]:
     layout = MessageLayout(list(_BITS) * 8, _WIDTH)
     received = _swap(group, rank, _packed(layout, rank))
     _check(layout, received, 1 - rank)
@@ -87,7 +81,7 @@ def _exchange(group: Any, rank: int) -> SelfTest:
         start = time.perf_counter()
         _swap(group, rank, payload)
         rates.append(_ROUND_BYTES / (time.perf_counter() - start))
-    return SelfTest(message_bytes=layout.size_bytes, bandwidth_bytes_per_s=statistics.median(rates))
+    return layout.size_bytes, statistics.median(rates)
 
 
 def _swap(group: Any, rank: int, buffer: torch.Tensor) -> torch.Tensor:

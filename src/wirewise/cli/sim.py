@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from wirewise import plans
+from wirewise.cli.options import refuse
 from wirewise.cli.output import write_out
 from wirewise.cli.requests import Conditions
 from wirewise.cli.topo import open_topology
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from wirewise.topology import Topology
     from wirewise.trace import Job
 
-__all__ = ["predict_plan", "refuse", "simulate"]
+__all__ = ["predict_plan", "simulate"]
 
 _DEVICES = (
     "kernels and what launches them count as compute alike here, and kernels do not tell what they wait for; "
@@ -52,17 +53,6 @@ _TAKEN: dict[str | type, tuple[str, ...]] = {
     StageTrace: ("on",),
 }
 """Options by the job, or by the family where there is none."""
-
-
-def refuse(asked: Conditions, names: Iterable[str], why: str) -> None:
-    """Raise if one of these options is given.
-
-    Raises:
-        InputError: Names it and says why.
-    """
-    for name in names:
-        if getattr(asked, name) is not None:
-            raise InputError(f"{_option(name)} {why}")
 
 
 def simulate(sources: Sequence[Path] | None, what_if: str, json: str | None) -> None:

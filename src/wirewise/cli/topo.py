@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +9,9 @@ import msgspec
 import typer
 
 from wirewise import topology
+from wirewise.cli.options import need_ranks
 from wirewise.cli.output import JsonOption, print_table, write_json, write_out
-from wirewise.errors import InputError, TopologyError
+from wirewise.errors import TopologyError
 from wirewise.topology.machines import MACHINES
 from wirewise.units import format_rate, parse_rate
 
@@ -72,10 +72,7 @@ def show(source: _Source, json: JsonOption = None) -> None:
 
 
 @app.command()
-def check(
-    file: Annotated[Path, typer.Argument(help="A topology file.")],
-    json: JsonOption = None,
-) -> None:
+def check(file: Annotated[Path, typer.Argument(help="A topology file.")], json: JsonOption = None) -> None:
     """Check a file: exit code 0 if it can be used, 2 with the line of the first fault."""
     found = topology.load(file)
     pairs = ((a, b) for a in found.ranks for b in found.ranks if a != b)
@@ -109,10 +106,7 @@ def probe(
     json: JsonOption = None,
 ) -> None:
     """Measure latency and rate between all ranks of a running group; start it by torchrun or `wirewise lab run`."""
-    if "RANK" not in os.environ:
-        raise InputError(
-            "no ranks to measure between; start it as `torchrun ... -m wirewise topo probe -o FILE` on each host"
-        )
+    need_ranks("topo probe -o FILE")
     # Both need torch, which takes seconds to import.
     from wirewise.profile.pairs import probe_topology
     from wirewise.trials.rank import joined

@@ -5,7 +5,7 @@ from typing import Any
 from wirewise.lab.counters import HostBytes, interface_bytes
 from wirewise.lab.faults import Fault, parse_fault
 from wirewise.lab.job import Job, JobResult
-from wirewise.lab.loopback import Loopback
+from wirewise.lab.launch import Loopback
 from wirewise.lab.namespaces import available, clean
 from wirewise.lab.network import Lab
 from wirewise.lab.owned import run_owned

@@ -1,15 +1,17 @@
-"""Commands and variables that start the ranks of a job on its hosts."""
+"""Commands and variables that start the ranks of a job on its hosts, and a lab's interface without a network."""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self, Unpack
 
 from wirewise.errors import LabError
+from wirewise.lab.job import Job, JobOptions, JobResult, Process
 
-__all__ = ["LAUNCHERS", "Place", "rank_commands"]
+__all__ = ["LAUNCHERS", "Loopback", "Place", "rank_commands"]
 
 LAUNCHERS = ("torchrun", "direct", "none")
 
@@ -79,3 +81,34 @@ def _variables(place: Place, local: int, per_host: int) -> dict[str, str]:
         "MASTER_ADDR": place.master_address,
         "MASTER_PORT": str(place.master_port),
     }
+
+
+class Loopback:
+    """The ranks of a job on this machine without any shaping; used, and labelled, where no lab can be had."""
+
+    network = "loopback"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        processes: int,
+        launcher: str = "torchrun",
+        **options: Unpack[JobOptions],
+    ) -> JobResult:
+        """Run one job of `processes` ranks and wait for its end; arguments as `Lab.launch`."""
+        place = Place(0, 1, "lo", "127.0.0.1", _free_port())
+        ranks = rank_commands(place, command, per_host=processes, launcher=launcher)
+        return Job([Process(0, argv, variables) for argv, variables in ranks], **options).wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -303,12 +303,8 @@ class Lab:
     def counters(self) -> list[HostBytes]:
         """Bytes that each host has sent and received since the lab was built."""
         self._open()
-        found = []
-        for holder in self._holders[: self.num_hosts]:
-            read = read_counters(Path(f"/proc/{holder.pid}/net/dev"), _INTERFACE)
-            assert read is not None
-            found.append(read)
-        return found
+        files = (Path(f"/proc/{holder.pid}/net/dev") for holder in self._holders[: self.num_hosts])
+        return [read for file in files if (read := read_counters(file, _INTERFACE)) is not None]
 
     def uplink_counters(self) -> list[HostBytes]:
         """Bytes that left and entered each server since the lab was built; see `HostBytes` for headers.

@@ -14,7 +14,6 @@ import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -23,35 +22,20 @@ from wirewise import graph, plans, units
 from wirewise.files import owns_folder, write_json
 from wirewise.recipes import launch
 from wirewise.recipes.job import Job, ModeOutcome, Outcome
+from wirewise.report import TrainingProgress
 from wirewise.report.series import WARM_UP, mean_bits, smoothed_losses
 from wirewise.results import EpochRecord, ModeResult, RunResult
 from wirewise.topology import processor
 from wirewise.trials.start import choose_network
 
-__all__ = ["Progress", "run", "saved_plan"]
+__all__ = ["run", "saved_plan"]
 
 _NEAR = 1.01
 """A mode has reached the reference's final loss when its own is within one percent of it."""
 
 
-class Progress(Protocol):
-    """Who hears of a run while it runs."""
-
-    def start(self, modes: list[str], epochs: int) -> None:
-        """Training begins."""
-
-    def epoch(self, mode: str, record: EpochRecord) -> None:
-        """A mode finished an epoch."""
-
-    def note(self, text: str) -> None:
-        """Something to tell."""
-
-    def finish(self) -> None:
-        """Training ended."""
-
-
 @owns_folder
-def run(job: Job, folder: Path, progress: Progress, *, resume: bool = False) -> RunResult:
+def run(job: Job, folder: Path, progress: TrainingProgress, *, resume: bool = False) -> RunResult:
     """Partition the graph, train it in every mode and return the measurements.
 
     Args:
@@ -92,7 +76,7 @@ def saved_plan(folder: Path, job: Job) -> plans.Plan | None:
     return next((plans.load(path) for path in paths if path.exists()), None)
 
 
-def prepare_parts(job: Job, folder: Path, progress: Progress) -> dict[str, float]:
+def prepare_parts(job: Job, folder: Path, progress: TrainingProgress) -> dict[str, float]:
     """Load the dataset, partition it and save one part a worker; returns facts of the partition."""
     data = graph.load(job.dataset, seed=job.seed)
     assignment = graph.partition(data, job.workers, method=job.partition, seed=job.seed)

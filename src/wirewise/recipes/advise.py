@@ -16,7 +16,7 @@ from wirewise.cost.gradients import GradientCosts
 from wirewise.cost.links import Links
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PeerError
-from wirewise.files import make_folder, owns_folder, write_json
+from wirewise.files import owns_folder, write_json
 from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
     CompressionProblem,
@@ -113,7 +113,6 @@ def advise(
     codecs, steps, warmup = asked.codecs, asked.steps, asked.warmup
     if unknown := [name for name in codecs if name not in CODECS]:
         raise InputError(f"unknown gradient codec {unknown[0]!r}; expected some of: {', '.join(CODECS)}")
-    make_folder(folder)
     say(f"running the command as it is for {warmup + steps} steps")
     found = _measured(command, folder, Measure(
         file=str((folder / "measured.json").resolve()), codecs=codecs, ratio=asked.ratio, steps=steps, warmup=warmup

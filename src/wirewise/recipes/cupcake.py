@@ -14,12 +14,11 @@ from pathlib import Path
 import msgspec
 
 from wirewise.decoding import decode_json
-from wirewise.files import make_folder, owns_folder, write_json
+from wirewise.files import owns_folder
 from wirewise.recipes.cupcake_job import COSTS_FILE, Job
 from wirewise.results import CompressionRun
 from wirewise.trace.gradients import read_gradient_trace
-from wirewise.trials.folder import JOB
-from wirewise.trials.start import open_network, run_ranks
+from wirewise.trials.start import JOB, open_network, run_ranks
 
 __all__ = ["Job", "make_job", "run"]
 
@@ -58,12 +57,10 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
         LabError: No lab can be built here.
         PeerError: A rank failed; the message holds its last words.
     """
-    make_folder(folder)
     _keep_costs(job, folder)
-    write_json(folder / JOB, job)
     with open_network("lab", job.hosts, job.link) as network:
         worker = "wirewise.recipes.cupcake_worker"
-        return run_ranks(worker, folder, CompressionRun, network=network, ranks=job.hosts, log=say)
+        return run_ranks(worker, folder, CompressionRun, network=network, ranks=job.hosts, job=job, log=say)
 
 
 def _keep_costs(job: Job, folder: Path) -> None:

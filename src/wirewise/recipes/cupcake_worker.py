@@ -161,7 +161,7 @@ class _Training:
     def _carry_out(
         self, wrapped: DataParallel, plans: dict[str, FusionPlan], rounds: int
     ) -> tuple[Any, Any, Any]:
-        """By plan: seconds of each step on the slowest rank, bytes a host sent in a step, and [groups, 3] seconds.
+        """Seconds of each step on the slowest rank, bytes a host sent in a step, and [groups, 3] seconds, by plan.
 
         The last are medians over steps of the slowest rank.
         """

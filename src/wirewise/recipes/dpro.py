@@ -74,7 +74,6 @@ def run(
         TraceError: It recorded no steps.
         PlanError: There is nothing to plan.
     """
-    make_folder(folder)
     say("recording the command as it is")
     trace = _record(command, folder / "recorded", wish)
     analysis = analyse(trace)

@@ -13,7 +13,7 @@ from typing import cast
 from wirewise import options as opt
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.files import make_folder, owns_folder, write_json
+from wirewise.files import owns_folder
 from wirewise.planners.placement import PlacementProblem
 from wirewise.planners.placement import plan as make_plan
 from wirewise.plans import PlacementPlan, save
@@ -24,7 +24,6 @@ from wirewise.runtime.flows import ORDERS
 from wirewise.sim.flows.measured import Compared, OpTimes, compare_plan
 from wirewise.topology import lab_hosts
 from wirewise.trace.tasks import KINDS, TaskSet
-from wirewise.trials.folder import JOB
 from wirewise.trials.start import open_network, run_ranks
 
 __all__ = [
@@ -125,13 +124,13 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compare
         LabError: No lab can be built here.
         PeerError: A host failed; the message holds its last words.
     """
-    make_folder(folder)
-    write_json(folder / JOB, job)
     for name, one in job.plans.items():
         save(one, plan_file(folder, name))
     hosts, worker = len(job.links), "wirewise.recipes.gnn_tasks_worker"
     with open_network("lab", hosts, job.links[0], dict(enumerate(job.links))) as network:
-        measured = run_ranks(worker, folder, dict[str, list[OpTimes]], network=network, ranks=hosts, log=say)
+        measured = run_ranks(
+            worker, folder, dict[str, list[OpTimes]], network=network, ranks=hosts, job=job, log=say
+        )
     return compare(job, measured)
 
 

@@ -17,8 +17,8 @@ from wirewise.files import write_json
 from wirewise.recipes.gnn_tasks import Job, lab_links
 from wirewise.runtime.flows import Connections, execute, meet
 from wirewise.sim.flows.measured import OpTimes
-from wirewise.trials.folder import JOB, OUTCOME
 from wirewise.trials.log import Text, write_line
+from wirewise.trials.start import JOB, OUTCOME
 from wirewise.trials.windows import turns
 
 __all__ = ["main"]

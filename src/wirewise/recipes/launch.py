@@ -8,10 +8,8 @@ from pathlib import Path
 import msgspec
 
 from wirewise.decoding import decode_json
-from wirewise.files import write_json
 from wirewise.recipes.job import Event, Job, Outcome
 from wirewise.results import EpochRecord
-from wirewise.trials.folder import JOB
 from wirewise.trials.start import open_network, run_ranks
 
 __all__ = ["train"]
@@ -43,7 +41,6 @@ def train(
 
         for event in resuming.events(folder):
             heard(event.mode, event.record)
-    write_json(folder / JOB, job)
 
     def report(record: bytes) -> None:
         event = decode_json(record, Event)
@@ -56,6 +53,7 @@ def train(
             Outcome,
             network=network,
             ranks=job.workers,
+            job=job,
             report=report,
             arguments=[msgspec.json.encode(start or {}).decode()],
         )

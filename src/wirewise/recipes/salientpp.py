@@ -26,8 +26,7 @@ from wirewise.plans import CachePlan
 from wirewise.recipes.salientpp_job import MODES, Job, Mode
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
-from wirewise.trials.folder import JOB
-from wirewise.trials.start import open_network, run_ranks
+from wirewise.trials.start import JOB, open_network, run_ranks
 
 __all__ = ["ALPHAS", "MODES", "Job", "Mode", "run"]
 

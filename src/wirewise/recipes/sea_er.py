@@ -16,13 +16,12 @@ import numpy as np
 import torch
 
 from wirewise import lab
-from wirewise.files import atomic_file, make_folder, owns_folder, write_json
+from wirewise.files import atomic_file, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
 from wirewise.recipes.sea_er_job import DEFAULT_METHODS, Job
 from wirewise.results import IncrementalRecord, IncrementalRun
 from wirewise.runtime.incremental import Peers, train
-from wirewise.trials.folder import JOB
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.start import run_ranks
 
@@ -49,20 +48,24 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
     prepare(job, folder)
     with lab.Loopback() as network:
         return run_ranks(
-            "wirewise.recipes.sea_er", folder, IncrementalRun, network=network, ranks=job.workers, log=say
+            "wirewise.recipes.sea_er",
+            folder,
+            IncrementalRun,
+            network=network,
+            ranks=job.workers,
+            job=job,
+            log=say,
         )
 
 
 def prepare(job: Job, folder: Path) -> None:
-    """Write the graph, the owner of each vertex and the job for the workers."""
-    make_folder(folder)
+    """Write the graph and the owner of each vertex for the workers."""
     graph = load(job.dataset, seed=job.settings.seed)
     graph = graph.undirected() if graph.directed else graph
     owner = partition(graph, job.workers, method="metis", seed=job.settings.seed)
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "owner.npy") as file:
         np.save(file, owner.astype(np.int64))
-    write_json(folder / JOB, job)
 
 
 def grown(job: Job, folder: Path | None) -> GrowingGraph:

@@ -1,7 +1,6 @@
-"""What a run found, for people and programs: progress, tables, one sentence, JSON, a page and a picture."""
+"""What a run found, for people and programs: progress, tables, one sentence, JSON and a page."""
 
 from wirewise.report.page import page_html
-from wirewise.report.picture import picture_svg
 from wirewise.report.plan import plan_html
 from wirewise.report.progress import TrainingProgress
 from wirewise.report.shell import write_page
@@ -11,7 +10,6 @@ from wirewise.report.tables import print_result
 __all__ = [
     "TrainingProgress",
     "page_html",
-    "picture_svg",
     "plan_html",
     "print_result",
     "summary_sentence",

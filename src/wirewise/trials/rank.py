@@ -18,8 +18,8 @@ from wirewise.profile.ending import end_process
 from wirewise.runtime.full_graph import keep_freed_memory
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import Transport, transport_of
-from wirewise.trials.folder import JOB, OUTCOME
 from wirewise.trials.log import Record, Text, write_line
+from wirewise.trials.start import JOB, OUTCOME
 
 __all__ = ["Rank", "joined", "main", "prepare_process"]
 

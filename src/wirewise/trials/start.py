@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 from wirewise import lab
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, LabError, PeerError
-from wirewise.trials.folder import OUTCOME
+from wirewise.files import write_json
 from wirewise.trials.last_words import last_words, why_it_failed
 from wirewise.trials.log import Text, parse_line
 
 __all__ = [
+    "JOB",
+    "OUTCOME",
     "Launch",
     "choose_network",
     "find_program",
@@ -30,6 +32,11 @@ __all__ = [
 T = TypeVar("T")
 
 Network = lab.Lab | lab.Loopback
+
+JOB = "job.json"
+"""File in the folder of a job with its settings, written by the parent."""
+OUTCOME = "outcome.json"
+"""File in the folder of a job with what all ranks measured, written by rank 0."""
 
 
 def choose_network(network: str) -> tuple[str, list[str]]:
@@ -97,6 +104,7 @@ def run_ranks(
     *,
     network: Network,
     ranks: int,
+    job: object = None,
     log: Callable[[str], None] = lambda _: None,
     report: Callable[[bytes], None] = lambda _: None,
     arguments: Sequence[str] = (),
@@ -105,10 +113,11 @@ def run_ranks(
 
     Args:
         module: Worker, which `trials.rank.main` runs.
-        folder: Existing folder that holds the job; takes the logs and the outcome.
+        folder: Existing folder; takes the job, the logs and the outcome.
         outcome: Type of the outcome.
         network: Entered network that connects the ranks.
         ranks: Number of ranks.
+        job: Settings that every rank reads; None: the folder holds them already.
         log: Called with each text that rank 0 has for the user.
         report: Called with each record, as JSON, that rank 0 reports meanwhile.
         arguments: Further arguments of the worker.
@@ -124,6 +133,8 @@ def run_ranks(
         elif told is not None:
             report(bytes(told.record))
 
+    if job is not None:
+        write_json(folder / JOB, job)
     (folder / OUTCOME).unlink(missing_ok=True)
     logs = folder / "logs"
     command = ["-m", module, str(folder), *arguments]

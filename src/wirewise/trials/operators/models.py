@@ -109,10 +109,7 @@ class _Transformer(nn.Module):
 
 def _transformer(random: Random) -> tuple[nn.Module, Any]:
     width = random.choice([32, 64, 96, 128])
-    return _Transformer(random, width), (
-        torch.randn(PRIME, random.choice([8, 16, 24, 48]), width),
-        _labels(),
-    )
+    return _Transformer(random, width), (torch.randn(PRIME, random.choice([8, 16, 24, 48]), width), _labels())
 
 
 class _Gnn(nn.Module):

@@ -1,16 +1,20 @@
-"""One SVG of a run for a README: loss over time at the left, time per epoch at the right."""
+"""One SVG of a run for a README: loss over time at the left, time per epoch at the right.
+
+python benchmarks/full_graph/picture.py RUN/result.json docs/_static/adaqp.svg
+"""
 
 from __future__ import annotations
 
+import sys
 from html import escape
 from importlib import resources
+from pathlib import Path
 
+from wirewise.decoding import decode_json
 from wirewise.report import figures, lines, svg
 from wirewise.report.figures import ModePair
 from wirewise.report.summary import network_words, summary_sentence
 from wirewise.results import RunResult
-
-__all__ = ["picture_svg"]
 
 _WIDTH, _HEIGHT = 900.0, 380.0
 _MODES = 6
@@ -85,3 +89,7 @@ def _facts(result: RunResult) -> list[str]:
         reached, instead = (figures.percent(figures.accuracy_of(m)) for m in (both.mode, both.reference))
         facts.append(f"{reached} test accuracy instead of {instead}")
     return [f"{name} against {reference}:", *facts] if facts else []
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(picture_svg(decode_json(Path(sys.argv[1]).read_bytes(), RunResult)))

@@ -1,9 +1,8 @@
 from xml.etree import ElementTree
 
 import pytest
-
+from benchmarks.full_graph.picture import picture_svg
 from tests.report.examples import EDGES, USUAL, long_result
-from wirewise.report import picture_svg
 
 
 @pytest.mark.parametrize("name", EDGES)
