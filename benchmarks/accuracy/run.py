@@ -20,7 +20,7 @@ import numpy as np
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
 from wirewise.recipes import adaqp, launch
-from wirewise.recipes.job import Job, ModeOutcome
+from wirewise.recipes.job import FullGraphJob, ModeOutcome
 from wirewise.results import EpochRecord
 
 ROWS = ("debian", "block", "arxiv-like")
@@ -81,9 +81,9 @@ def train(knobs: dict, workers: int, seed: int) -> dict[str, ModeOutcome]:
         **knobs,
     }
     with scratch() as folder:
-        static = Job(**common, hosts=1, network="loopback", modes=STATIC)
+        static = FullGraphJob(**common, hosts=1, network="loopback", modes=STATIC)
         adaqp.prepare_parts(static, folder, Quiet())
-        planned = Job(**common, hosts=workers, network="lab", link=LINK, modes=("adaqp",))
+        planned = FullGraphJob(**common, hosts=workers, network="lab", link=LINK, modes=("adaqp",))
         found = launch.train(static, folder, lambda mode, record: None).modes
         return found | launch.train(planned, folder, lambda mode, record: None).modes
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wirewise.trials.operators.models import Block
+from wirewise.trials.operators.models import TransformerBlock
 
 CLASSES = 10
 NODES, EDGES, WIDTH = 800, 6000, 256
@@ -50,7 +50,7 @@ class Lstm(nn.Module):
 class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(128, 4, functional.gelu, 4) for _ in range(3)))
+        self.blocks = nn.Sequential(*(TransformerBlock(128, 4, functional.gelu, 4) for _ in range(3)))
         self.out = nn.Linear(128, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:

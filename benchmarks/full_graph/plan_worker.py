@@ -17,7 +17,7 @@ import torch
 
 from wirewise import graph
 from wirewise.profile.ending import end_process
-from wirewise.recipes.job import Job
+from wirewise.recipes.job import FullGraphJob
 from wirewise.runtime import full_graph
 from wirewise.trials.rank import joined, prepare_process
 
@@ -66,7 +66,7 @@ def channel_bits(trainer: full_graph.Trainer) -> dict[str, float]:
     return {name: float(np.concatenate(tables).mean()) for name, tables in bits.items()}
 
 
-def plan_and_time(job: Job, folder: Path, transport, epochs: int, repeats: int) -> Rounds:
+def plan_and_time(job: FullGraphJob, folder: Path, transport, epochs: int, repeats: int) -> Rounds:
     part = graph.load_part(folder / "parts", transport.rank, transport.world_size)
     torch.manual_seed(job.seed)
     model = full_graph.FullGraphNet(
@@ -90,7 +90,7 @@ def plan_and_time(job: Job, folder: Path, transport, epochs: int, repeats: int) 
 
 def main(path: str, epochs: int, repeats: int) -> None:
     folder = Path(path).parent
-    job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
+    job = msgspec.json.decode(Path(path).read_bytes(), type=FullGraphJob)
     prepare_process()
     with joined() as transport:
         found = plan_and_time(job, folder, transport, epochs, repeats)

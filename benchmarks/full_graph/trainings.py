@@ -14,7 +14,7 @@ from common import Page, Quiet, paired, scratch, spread, verdict
 from wirewise import lab
 from wirewise.graph.datasets import data_root
 from wirewise.recipes import adaqp, launch
-from wirewise.recipes.job import Job, Outcome
+from wirewise.recipes.job import FullGraphJob, Outcome
 from wirewise.results import EpochRecord
 from wirewise.trials.start import choose_network
 
@@ -31,7 +31,7 @@ A4_CLAIM = 0.15
 A4_SLOW = 3
 
 
-def train(job: Job, folder: Path) -> Outcome:
+def train(job: FullGraphJob, folder: Path) -> Outcome:
     """Train on parts that lie in the folder already, or are made now."""
     if not (folder / "parts").exists():
         adaqp.prepare_parts(job, folder, Quiet())
@@ -82,7 +82,7 @@ def s4_and_s5(page: Page, preset: dict, rows: Sequence[str]) -> None:
     titles = ("network", "mode", "epoch ms", "time / fp32", "MB an epoch", "interface MB in all", "bits")
     with scratch() as folder, page.table(*titles, "threshold") as row:
         for link, epochs in preset["s4_links"].items():
-            job = Job(
+            job = FullGraphJob(
                 dataset=preset["s4_dataset"],
                 workers=2,
                 hosts=1 if link == "loopback" else 2,
@@ -148,7 +148,7 @@ def s6(page: Page, preset: dict) -> None:
     titles = ("graph", "mode", "epoch ms", "time to loss s", "speedup", "final loss", "test accuracy")
     with page.table(*titles, "MB an epoch", "bits") as row:
         for dataset in sets:
-            job = Job(
+            job = FullGraphJob(
                 dataset=dataset,
                 workers=4,
                 network="lab",
@@ -177,7 +177,7 @@ def s6(page: Page, preset: dict) -> None:
 
 
 def a4(page: Page, preset: dict) -> None:
-    job = Job(
+    job = FullGraphJob(
         dataset=preset["a4_dataset"], workers=4, network="lab", link="200mbit", links={A4_SLOW: "40mbit"},
         modes=("adaqp-q",), partition="random",
     )  # fmt: skip

@@ -37,7 +37,7 @@ from wirewise.planners.placement import (
     plan,
     search,
 )
-from wirewise.recipes.gnn_tasks import Job, lab_problem, run
+from wirewise.recipes.gnn_tasks import PlacementJob, lab_problem, run
 from wirewise.sim.flows import POLICIES, FlowSimulator
 from wirewise.topology import lab_hosts
 
@@ -340,7 +340,7 @@ def carried_out(seed, scheduler, sizes):
     plans = {
         name: plan(problem, method=name, policy=scheduler, seed=seed) for name in ("colocated", "gnn-tasks")
     }
-    job = Job(tasks=tasks, links=LAB_LINKS, plans=plans, turns=sizes["turns"])
+    job = PlacementJob(tasks=tasks, links=LAB_LINKS, plans=plans, turns=sizes["turns"])
     with scratch() as folder:
         return job, run(job, folder, lambda text: print(text, flush=True))
 

@@ -26,7 +26,7 @@ from wirewise import lab
 from wirewise.files import atomic_file
 from wirewise.lab.replayed import scaled
 from wirewise.planners.fusion.cupcake import LEAST_GAIN
-from wirewise.recipes.cupcake import Job, run
+from wirewise.recipes.cupcake import CupcakeJob, run
 from wirewise.results import CompressionRun, PlanRecord
 from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
 
@@ -88,7 +88,7 @@ class Kept:
         self._path = path
         self.found: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
 
-    def job(self, name: str, job: Job) -> CompressionRun:
+    def job(self, name: str, job: CupcakeJob) -> CompressionRun:
         """What rank 0 wrote; `name` is that of the trace."""
         settings = (job.hosts, job.link, job.plans, job.scale, job.steps, job.rounds)
         settings += (job.least_gain, job.trials) if job.least_gain else ()
@@ -112,8 +112,10 @@ class Kept:
         return [msgspec.convert(one["found"], CompressionRun) for one in self.found.values()]
 
 
-def small(rate: str, hosts: int, plans: tuple[str, ...], least_gain: float = 0.0, rounds: int = 2) -> Job:
-    return Job(
+def small(
+    rate: str, hosts: int, plans: tuple[str, ...], least_gain: float = 0.0, rounds: int = 2
+) -> CupcakeJob:
+    return CupcakeJob(
         trace=uniform(),
         link=rate,
         hosts=hosts,
@@ -256,7 +258,7 @@ def models_rows(page: Page, chosen: list[str], hosts: int, kept: Kept) -> None:
     ) as row:  # fmt: skip
         for name, rate, scale in (RECORDED[one] for one in chosen):
             trace = recorded(name, scale)
-            job = Job(
+            job = CupcakeJob(
                 trace=trace,
                 link=rate,
                 hosts=hosts,

@@ -19,7 +19,7 @@ from worker import Memory
 
 from common import Page, arguments, scratch, verdict
 from wirewise import graph, lab
-from wirewise.recipes.job import Job
+from wirewise.recipes.job import FullGraphJob
 from wirewise.runtime import full_graph
 
 WORKER = str(Path(__file__).parent / "worker.py")
@@ -49,7 +49,7 @@ def measure(
     kept_bytes: int = full_graph.KEPT_BYTES,
 ) -> Memory:
     """Train on parts of a graph, after a tiny one of the same kind that is not counted."""
-    job = Job(
+    job = FullGraphJob(
         workers=ranks,
         hosts=1,
         network="loopback",

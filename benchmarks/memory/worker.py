@@ -18,7 +18,7 @@ import torch
 
 from wirewise import graph
 from wirewise.profile.ending import end_process
-from wirewise.recipes.job import Job
+from wirewise.recipes.job import FullGraphJob
 from wirewise.runtime import full_graph
 from wirewise.trials.rank import joined, prepare_process
 
@@ -38,7 +38,9 @@ class Memory(msgspec.Struct, kw_only=True):
     """Median over the epochs of the last mode."""
 
 
-def trained(job: Job, folder: Path, transport: full_graph.Transport, member: int, before: int) -> Memory:
+def trained(
+    job: FullGraphJob, folder: Path, transport: full_graph.Transport, member: int, before: int
+) -> Memory:
     """Train all modes in turns, evaluate as a run does, and note what this rank needed."""
     part = graph.load_part(folder, transport.rank, transport.world_size)
     tensors = full_graph.PartTensors(part)
@@ -71,7 +73,7 @@ def trained(job: Job, folder: Path, transport: full_graph.Transport, member: int
     )
 
 
-def model_of(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
+def model_of(job: FullGraphJob, part: graph.Part) -> full_graph.FullGraphNet:
     torch.manual_seed(job.seed)
     return full_graph.FullGraphNet(
         part.num_features,
@@ -107,7 +109,7 @@ def gathered(own: Memory, transport: full_graph.Transport) -> Memory:
 
 def main(path: str, kept_bytes: str) -> None:
     folder = Path(path).parent
-    job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
+    job = msgspec.json.decode(Path(path).read_bytes(), type=FullGraphJob)
     prepare_process()
     with joined() as transport:
         full_graph.keep_freed_memory(int(kept_bytes))

@@ -12,7 +12,7 @@ from common import scratch
 from wirewise import plans
 from wirewise.cost.gradients import load_costs
 from wirewise.lab.replayed import scaled
-from wirewise.recipes.cupcake import Job, run
+from wirewise.recipes.cupcake import CupcakeJob, run
 from wirewise.recipes.cupcake_job import COSTS_FILE, TRACE_FILE, plan_file
 from wirewise.sim import predict
 from wirewise.trace import read_gradient_trace
@@ -36,7 +36,7 @@ def settings(networks: list[tuple[int, str]], rounds: int) -> Iterator[Setting]:
         read_gradient_trace(Path(os.environ["WIREWISE_DATA"]) / "gradient-traces" / f"{name}.json"), scale
     )
     for hosts, link in networks:
-        job = Job(
+        job = CupcakeJob(
             trace=trace,
             hosts=hosts,
             link=link,

@@ -9,7 +9,7 @@ from setting import Setting, quartiles_of
 from common import scratch
 from random_tasks import random_tasks
 from wirewise.planners.placement import plan
-from wirewise.recipes.gnn_tasks import Job, lab_links, lab_problem, run
+from wirewise.recipes.gnn_tasks import PlacementJob, lab_links, lab_problem, run
 from wirewise.sim import predict
 
 LINKS = ("400mbit", "400mbit", "400mbit", "50mbit")
@@ -30,7 +30,9 @@ def settings(seeds: range, policies: tuple[str, ...], turns: int) -> Iterator[Se
             for method in ("colocated", "gnn-tasks")
         }
         with scratch() as folder:
-            found = run(Job(tasks=tasks, links=LINKS, plans=made, turns=turns), folder, lambda text: None)
+            found = run(
+                PlacementJob(tasks=tasks, links=LINKS, plans=made, turns=turns), folder, lambda text: None
+            )
         for name, one in found.items():
             predicted = predict(made[name], tasks, lab_links(LINKS))
             seconds = [tasks.iterations * turn for turn in one.all_s]

@@ -36,7 +36,7 @@ from wirewise.planners.fusion import read_gradients
 from wirewise.planners.fusion.disco.estimator import Estimator
 from wirewise.profile.stalls.report import load_report
 from wirewise.recipes import resuming
-from wirewise.recipes.job import Job
+from wirewise.recipes.job import FullGraphJob
 from wirewise.sim.analysis import analyse
 from wirewise.trace import Trace, chakra, chrome, kineto, load, read_operator_graph, read_tasks, write_trace
 
@@ -178,7 +178,7 @@ READERS: dict[str, Reader] = {
     "graph": Reader(npz, "graph.npz", graph.read_graph),
     "part": Reader(part, "part-0.npz", read_part),
     "parts": Reader(meta, "meta.json", lambda path: graph.read_meta(path.parent)),
-    "stopped run": Reader(text(msgspec.json.encode(Job())), "job.json", sizes_of_job),
+    "stopped run": Reader(text(msgspec.json.encode(FullGraphJob())), "job.json", sizes_of_job),
 }
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from wirewise.errors import LabError
-from wirewise.lab import Fault, parse_fault
+from wirewise.lab import HostFault, parse_fault
 
 
 class Struck:
@@ -15,12 +15,20 @@ class Struck:
 @pytest.mark.parametrize(
     ("text", "fault", "call"),
     [
-        ("kill:2@10s", Fault(kind="kill", host=2, at_s=10), ("kill", 2)),
-        ("cut:1@5", Fault(kind="cut", host=1, at_s=5), ("cut", 1)),
-        (" heal:1@0.5s ", Fault(kind="heal", host=1, at_s=0.5), ("heal", 1)),
-        ("slow:3:10@4s", Fault(kind="slow", host=3, at_s=4, factor=10), ("slow", 3, 10.0, "link")),
-        ("slow-cpu:0:1.5@4s", Fault(kind="slow-cpu", host=0, at_s=4, factor=1.5), ("slow", 0, 1.5, "cpu")),
-        ("link:2:50mbit@5s", Fault(kind="link", host=2, at_s=5, rate="50mbit"), ("set_link", 2, "50mbit")),
+        ("kill:2@10s", HostFault(kind="kill", host=2, at_s=10), ("kill", 2)),
+        ("cut:1@5", HostFault(kind="cut", host=1, at_s=5), ("cut", 1)),
+        (" heal:1@0.5s ", HostFault(kind="heal", host=1, at_s=0.5), ("heal", 1)),
+        ("slow:3:10@4s", HostFault(kind="slow", host=3, at_s=4, factor=10), ("slow", 3, 10.0, "link")),
+        (
+            "slow-cpu:0:1.5@4s",
+            HostFault(kind="slow-cpu", host=0, at_s=4, factor=1.5),
+            ("slow", 0, 1.5, "cpu"),
+        ),
+        (
+            "link:2:50mbit@5s",
+            HostFault(kind="link", host=2, at_s=5, rate="50mbit"),
+            ("set_link", 2, "50mbit"),
+        ),
     ],
 )
 def test_faults_are_read_and_strike(text, fault, call):

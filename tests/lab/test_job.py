@@ -7,13 +7,15 @@ import pytest
 
 from tests.lab.helpers import processes_with, soon, start_owner
 from wirewise.errors import LabError
-from wirewise.lab.job import Job, JobResult, Process
+from wirewise.lab.job import JobResult, Process, RunningJob
 
 SHELL = ["sh", "-c"]
 
 
 def job(*scripts, **options):
-    return Job([Process(number, [*SHELL, script], {}) for number, script in enumerate(scripts)], **options)
+    return RunningJob(
+        [Process(number, [*SHELL, script], {}) for number, script in enumerate(scripts)], **options
+    )
 
 
 def test_all_end_well():
@@ -61,8 +63,8 @@ def test_what_ignores_sigterm_is_killed(monkeypatch):
 def test_nothing_outlives_an_owner_that_is_killed():
     mark = f"302.{os.getpid()}"
     script = (
-        "import sys; from wirewise.lab.job import Job, Process\n"
-        "job = Job([Process(0, ['sh', '-c', f'setsid sleep {sys.argv[1]} & sleep {sys.argv[1]}'], {})])\n"
+        "import sys; from wirewise.lab.job import RunningJob, Process\n"
+        "job = RunningJob([Process(0, ['sh', '-c', f'setsid sleep {sys.argv[1]} & sleep {sys.argv[1]}'], {})])\n"
         "print('started', flush=True); job.wait()\n"
     )
     with start_owner(script, mark) as owner:
@@ -94,7 +96,7 @@ def test_the_timeline_is_kept_in_order_and_its_errors_are_raised():
 
 def test_a_command_that_does_not_exist():
     # The keeper of the parent's death starts the command, so it is the one to report.
-    result = Job([Process(0, ["/no/such/program"], {})]).wait()
+    result = RunningJob([Process(0, ["/no/such/program"], {})]).wait()
     assert result.exit_code in (126, 127)
     assert "/no/such/program" in result.tails[0][0]
 
@@ -102,7 +104,7 @@ def test_a_command_that_does_not_exist():
 def test_without_the_keeper_of_the_parents_death_a_missing_command_is_an_error(monkeypatch):
     monkeypatch.setattr("wirewise.lab.job.dying_with_parent", list)
     with pytest.raises(LabError, match=r"cannot start '/no/such/program': No such file.*check the command"):
-        Job([Process(0, ["/no/such/program"], {})])
+        RunningJob([Process(0, ["/no/such/program"], {})])
 
 
 def test_logs_are_written_where_they_can_be(tmp_path):
@@ -147,4 +149,4 @@ def test_exit_codes_are_those_of_a_shell(result, code):
 
 def test_bytes_that_are_no_text_do_not_end_the_job():
     script = "import sys; sys.stdout.buffer.write(bytes([255, 10]))"
-    assert Job([Process(0, [sys.executable, "-S", "-c", script], {})]).wait().tails == [["\ufffd"]]
+    assert RunningJob([Process(0, [sys.executable, "-S", "-c", script], {})]).wait().tails == [["\ufffd"]]

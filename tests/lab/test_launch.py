@@ -3,9 +3,9 @@ import sys
 import pytest
 
 from wirewise.errors import LabError
-from wirewise.lab.launch import Place, rank_commands
+from wirewise.lab.launch import Rendezvous, rank_commands
 
-PLACE = Place(1, 3, "net0", "10.77.0.1", 29511)
+PLACE = Rendezvous(1, 3, "net0", "10.77.0.1", 29511)
 
 
 def test_torchrun_is_told_its_place():

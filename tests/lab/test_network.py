@@ -13,7 +13,7 @@ from tests.harness.tiers import slow
 from tests.lab.traffic import traffic
 from wirewise import units
 from wirewise.errors import InputError, LabError
-from wirewise.lab import Fault, Lab, Loopback, namespaces
+from wirewise.lab import HostFault, Lab, Loopback, namespaces
 
 pytestmark = pytest.mark.lab
 
@@ -92,7 +92,7 @@ def test_links_differ_in_both_directions_and_change() -> None:
 def test_a_link_changes_while_a_job_runs() -> None:
     with Lab(2, "10mbit") as lab:
         # At the first rate the job would take eight seconds and be ended.
-        faults = [Fault(kind="link", host=h, at_s=0.3, rate="200mbit") for h in (0, 1)]
+        faults = [HostFault(kind="link", host=h, at_s=0.3, rate="200mbit") for h in (0, 1)]
         commands = traffic(lab.address(0), 10_000_000, receives=0, sends=1)
         result = lab.run(commands, launcher="none", timeout_s=7, faults=faults)
         assert result.ok
@@ -138,7 +138,7 @@ def test_kill_ends_every_process_of_a_host_and_the_job_after_the_grace() -> None
 
 def test_faults_of_a_timeline_strike_their_hosts() -> None:
     with Lab(2) as lab:
-        kill = Fault(kind="kill", host=1, at_s=0.2)
+        kill = HostFault(kind="kill", host=1, at_s=0.2)
         result = lab.run(["sleep", "60"], launcher="none", faults=[kill], grace_s=0.0, timeout_s=30)
     assert result.first_failed == 1
     assert result.seconds >= 0.2
@@ -236,7 +236,7 @@ def test_unknown_hosts_and_commands_are_refused() -> None:
         with pytest.raises(LabError, match="expected link, cpu or both"):
             lab.slow(0, 2, what="disk")
         with pytest.raises(LabError, match="got host 7"):
-            lab.launch(["true"], launcher="none", faults=[Fault(kind="kill", host=7, at_s=0)])
+            lab.launch(["true"], launcher="none", faults=[HostFault(kind="kill", host=7, at_s=0)])
         with pytest.raises(LabError, match="commands for 1 hosts; expected 2"):
             lab.launch([["true"]], launcher="none")
         with pytest.raises(LabError, match="unknown launcher 'mpirun'"):

@@ -18,7 +18,7 @@ from wirewise.cli.main import app
 from wirewise.errors import InputError, PeerError
 from wirewise.files import write_json
 from wirewise.recipes import adaqp
-from wirewise.recipes.job import Job
+from wirewise.recipes.job import FullGraphJob
 from wirewise.results import EpochRecord, RunResult
 from wirewise.trials.start import JOB
 from wirewise.units import parse_links
@@ -46,7 +46,7 @@ class Silent:
         pass
 
 
-def small_job(**changes: object) -> Job:
+def small_job(**changes: object) -> FullGraphJob:
     settings = {
         "dataset": GRAPH,
         "workers": 2,
@@ -58,7 +58,7 @@ def small_job(**changes: object) -> Job:
         "evaluate_every": 2,
         "timeout_s": 20.0,
     }
-    return Job(**{**settings, **changes})  # type: ignore[arg-type]
+    return FullGraphJob(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.lab

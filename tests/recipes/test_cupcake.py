@@ -16,8 +16,8 @@ from wirewise.plans import Bucket, load
 from wirewise.recipes import cupcake
 from wirewise.recipes.cupcake_job import (
     AUTO,
-    Job,
-    Measured,
+    CupcakeJob,
+    JobCosts,
     groups_of,
     make_finalists,
     make_plans,
@@ -43,13 +43,13 @@ COSTS = GradientCosts(
 
 
 def test_a_codec_before_a_plan_is_for_all_its_groups():
-    job = Job(trace=TRACE, codec="efsign")
+    job = CupcakeJob(trace=TRACE, codec="efsign")
     assert job.split("cupcake") == (("efsign", "none"), "cupcake")
     assert job.split("topk:even:4") == (("topk",), "even:4")
     assert job.split("none:bucket:25") == (("none",), "bucket:25")
     assert job.split("auto:mg-wfbp") == ((*AUTO, "none"), "mg-wfbp")
-    assert Job(trace=TRACE, codec="none").split("even:2") == (("none",), "even:2")
-    assert Job(trace=TRACE, plans=("topk:even:1", "none:even:2", "efsign:cupcake")).codecs == (
+    assert CupcakeJob(trace=TRACE, codec="none").split("even:2") == (("none",), "even:2")
+    assert CupcakeJob(trace=TRACE, plans=("topk:even:1", "none:even:2", "efsign:cupcake")).codecs == (
         "topk",
         "efsign",
     )
@@ -73,14 +73,14 @@ def test_a_codec_before_a_plan_is_for_all_its_groups():
 )
 def test_what_cannot_be_carried_out_is_refused_before_ranks_start(setting, error, words):
     with pytest.raises(error, match=words):
-        Job(trace=TRACE, **setting)
+        CupcakeJob(trace=TRACE, **setting)
 
 
 def test_pieces_are_planned_and_recorded():
     giant = GradientTensor(name="giant", elements=400_000, gap_us=1_000.0)
     trace = GradientTrace(tensors=(*TENSORS, giant))
-    job = Job(trace=trace, hosts=2, codec="efsign", plans=("cupcake", "even:2"), splits="400KB")
-    made = make_plans(job, Measured(trace, 1e-2, COSTS))
+    job = CupcakeJob(trace=trace, hosts=2, codec="efsign", plans=("cupcake", "even:2"), splits="400KB")
+    made = make_plans(job, JobCosts(trace, 1e-2, COSTS))
     plan, problem = made["cupcake"]
     assert plan.splits == {"giant": 102_400} and not made["even:2"][0].splits
     records = groups_of(plan, problem, job.ratio)
@@ -101,8 +101,8 @@ def test_payloads_by_hand():
 
 
 def test_records_hold_what_the_model_says_of_each_group():
-    job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("efsign:even:2", "none:even:1"))
-    made = make_plans(job, Measured(TRACE, 0.01, COSTS))
+    job = CupcakeJob(trace=TRACE, hosts=2, codec="efsign", plans=("efsign:even:2", "none:even:1"))
+    made = make_plans(job, JobCosts(TRACE, 0.01, COSTS))
     plan, problem = made["efsign:even:2"]
     assert problem.forward_s == 0.01 and {o.codec for o in problem.options} == {"efsign"}
     groups = groups_of(plan, problem, 0.01, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
@@ -112,20 +112,20 @@ def test_records_hold_what_the_model_says_of_each_group():
     whole, problem = made["none:even:1"]
     assert whole.predicted_step_s == pytest.approx(0.01 + 0.024 + 1e-3 + 0.48006 * 0.099)
     faster = msgspec.structs.replace(COSTS, concurrent=((0, 5e-4), (1e6, 0.05)))
-    (other, _) = make_plans(job, Measured(TRACE, 0.01, faster))["none:even:1"]
+    (other, _) = make_plans(job, JobCosts(TRACE, 0.01, faster))["none:even:1"]
     assert other.predicted_step_s == pytest.approx(0.01 + 0.024 + 5e-4 + 0.48006 * 0.0495)
     delayed = msgspec.structs.replace(COSTS, delays={"all_reduce": ((0, 0.0), (1e6, 0.05))})
-    (late, _) = make_plans(job, Measured(TRACE, 0.01, delayed))["none:even:1"]
+    (late, _) = make_plans(job, JobCosts(TRACE, 0.01, delayed))["none:even:1"]
     assert late.predicted_step_s == pytest.approx(whole.predicted_step_s + 0.48006 * 0.05)
     (only,) = groups_of(whole, problem, 0.01)
     assert only.payload_bytes == 4 * 120_015 and only.measured_s is None
 
 
 def test_nothing_is_compressed_for_a_small_gain():
-    found = Measured(TRACE, 0.01, COSTS)
+    found = JobCosts(TRACE, 0.01, COSTS)
 
     def codecs(least_gain):
-        job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake",), least_gain=least_gain)
+        job = CupcakeJob(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake",), least_gain=least_gain)
         plan, problem = make_plans(job, found)["cupcake"]
         assert {bucket.codec for bucket in plan.buckets} <= {option.codec for option in problem.options}
         return {bucket.codec for bucket in plan.buckets}
@@ -136,8 +136,8 @@ def test_nothing_is_compressed_for_a_small_gain():
 
 
 def test_plans_that_may_choose_codecs_are_tried_with_each():
-    job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake", "efsign:cupcake", "even:2"))
-    found = Measured(TRACE, 0.01, COSTS)
+    job = CupcakeJob(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake", "efsign:cupcake", "even:2"))
+    found = JobCosts(TRACE, 0.01, COSTS)
     # Uncompressed steps are predicted to be more than a quarter longer, and the best with all codecs is that with one.
     assert list(make_finalists(job, found)["cupcake"]) == ["cupcake (efsign)"]
     quick = msgspec.structs.replace(
@@ -159,17 +159,17 @@ def test_groups_are_compressed_where_sending_them_whole_delays_back_propagation(
         COSTS, schemes=dict.fromkeys(COSTS.schemes, ((0, 0.001), (1000000.0, 0.004)))
     )
     slowing = msgspec.structs.replace(quick, delays={"all_reduce": ((0, 0.0), (1e6, 0.02))})
-    job = Job(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake",))
+    job = CupcakeJob(trace=TRACE, hosts=2, codec="efsign", plans=("cupcake",))
 
     def codecs(costs):
-        plan, _ = make_plans(job, Measured(TRACE, 0.01, costs))["cupcake"]
+        plan, _ = make_plans(job, JobCosts(TRACE, 0.01, costs))["cupcake"]
         return {bucket.codec for bucket in plan.buckets}
 
     assert codecs(quick) == {"none"} and codecs(slowing) == {"efsign"}
 
 
 def test_costs_are_kept_for_the_same_network_and_model_only(tmp_path):
-    job, path = Job(trace=TRACE, hosts=2), tmp_path / "costs.json"
+    job, path = CupcakeJob(trace=TRACE, hosts=2), tmp_path / "costs.json"
     for other, kept in (
         (msgspec.structs.replace(job, plans=("even:2",)), True),
         (msgspec.structs.replace(job, link="1gbit"), False),

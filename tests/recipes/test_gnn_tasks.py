@@ -13,7 +13,7 @@ from wirewise.errors import InputError
 from wirewise.planners.placement import plan
 from wirewise.plans import load
 from wirewise.recipes.gnn_tasks import (
-    Job,
+    PlacementJob,
     Wish,
     compare,
     lab_problem,
@@ -35,19 +35,19 @@ def job():
     )
     problem = lab_problem(tasks, LINKS)
     plans = {name: plan(problem, method=name, steps=100) for name in ("colocated", "gnn-tasks")}
-    return Job(tasks=tasks, links=LINKS, plans=plans, turns=2)
+    return PlacementJob(tasks=tasks, links=LINKS, plans=plans, turns=2)
 
 
 def test_a_job_that_cannot_be_carried_out_is_refused(job):
     with pytest.raises(InputError, match="plan 'colocated' is for 2 hosts; expected 3"):
-        Job(tasks=job.tasks, links=("50mbit",) * 3, plans=job.plans)
+        PlacementJob(tasks=job.tasks, links=("50mbit",) * 3, plans=job.plans)
     for setting, told in (
         ({"turns": 0}, "turns is 0; expected at least 1"),
         ({"plans": {}}, "got no plan; expected one or more"),
         ({"timeout_s": 0.0}, "timeout_s is 0.0; expected a finite number above 0"),
     ):
         with pytest.raises(InputError, match=told):
-            Job(**{"tasks": job.tasks, "links": LINKS, "plans": job.plans, **setting})
+            PlacementJob(**{"tasks": job.tasks, "links": LINKS, "plans": job.plans, **setting})
 
 
 def test_a_policy_that_chunks_cannot_follow_is_refused(job):
@@ -55,7 +55,7 @@ def test_a_policy_that_chunks_cannot_follow_is_refused(job):
     with pytest.raises(
         InputError, match=r"plan 'sorted' shares links under 'mrtf', .* expected one of: iter, "
     ):
-        Job(tasks=job.tasks, links=LINKS, plans=plans)
+        PlacementJob(tasks=job.tasks, links=LINKS, plans=plans)
 
 
 def test_every_method_is_planned_under_every_policy(job):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from tests.recipes.test_adaqp import Silent, small_job
 from wirewise.cli.main import app
 from wirewise.recipes import adaqp, launch, resuming
-from wirewise.recipes.job import Event, Job
+from wirewise.recipes.job import Event, FullGraphJob
 from wirewise.results import EpochRecord, RunResult
 from wirewise.runtime.full_graph import checkpoint
 
@@ -110,7 +110,7 @@ def test_a_run_whose_rank_was_killed_goes_on(tmp_path: Path) -> None:
     assert after[: len(before)] == before
 
 
-def stopped_folder(folder: Path, *, events: int = 4, ranks: int = 2, **changes: object) -> Job:
+def stopped_folder(folder: Path, *, events: int = 4, ranks: int = 2, **changes: object) -> FullGraphJob:
     """What a run that was stopped after four epochs leaves, its checkpoints empty files."""
     job = small_job(modes=("fp32",), epochs=8, checkpoint_every=2, network="loopback", **changes)
     adaqp.prepare_parts(job, folder, Silent())

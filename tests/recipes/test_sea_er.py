@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from wirewise.cli.main import app
 from wirewise.errors import InputError
-from wirewise.recipes.sea_er import DEFAULT_METHODS, Job, run
+from wirewise.recipes.sea_er import DEFAULT_METHODS, IncrementalJob, run
 from wirewise.runtime.incremental import METHODS, Settings
 
 GRAPH = "block:nodes=600,classes=6,features=12,noise=1.0,mean_degree=8"
@@ -80,10 +80,14 @@ def test_what_cannot_be_used_is_named(words, told, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_workers_share_the_vertices_and_find_the_same(tmp_path):
-    job = Job(dataset=GRAPH, methods=("bare", "sea-er", "joint"), settings=SETTINGS)
+    job = IncrementalJob(dataset=GRAPH, methods=("bare", "sea-er", "joint"), settings=SETTINGS)
     said: list[str] = []
     one = run(job, tmp_path, said.append)
-    two = run(Job(dataset=GRAPH, methods=job.methods, settings=SETTINGS, workers=2), tmp_path, said.append)
+    two = run(
+        IncrementalJob(dataset=GRAPH, methods=job.methods, settings=SETTINGS, workers=2),
+        tmp_path,
+        said.append,
+    )
     for name in ("bare", "joint"):
         assert two.methods[name].ap == pytest.approx(one.methods[name].ap, abs=0.03)
     assert two.methods["sea-er"].ap > one.methods["bare"].ap - 0.05
@@ -92,4 +96,4 @@ def test_workers_share_the_vertices_and_find_the_same(tmp_path):
 
 def test_a_job_refuses_unknown_methods():
     with pytest.raises(InputError, match=r"methods is .*'replay'.*; expected some of: bare, "):
-        Job(methods=("replay",))
+        IncrementalJob(methods=("replay",))

@@ -17,7 +17,7 @@ from wirewise.cost.collectives import CLOSED_FORMS, closed_form
 from wirewise.errors import InputError, ProgramError, TopologyError, TraceError
 from wirewise.report import collective_view
 from wirewise.report.collective_analysis import Analysis, analyse, analysis_object
-from wirewise.report.collective_chart import Curve, Range, crossover_chart, curves, fastest
+from wirewise.report.collective_chart import Range, SizeTimes, crossover_chart, curves, fastest
 from wirewise.report.collective_data import places, program_object
 from wirewise.report.collective_view import (
     MOST_BYTES,
@@ -204,14 +204,14 @@ def test_what_textbooks_bound_stands_above_the_table():
 
 def test_the_fastest_of_each_size():
     sizes = (1.0, 10.0, 100.0)
-    early, late = Curve("a", sizes, (1.0, 2.0, 90.0)), Curve("b", sizes, (4.0, 2.0, 10.0))
-    found = fastest([early, late, Curve("bound", sizes, (0.1, 0.1, 0.1))])
+    early, late = SizeTimes("a", sizes, (1.0, 2.0, 90.0)), SizeTimes("b", sizes, (4.0, 2.0, 10.0))
+    found = fastest([early, late, SizeTimes("bound", sizes, (0.1, 0.1, 0.1))])
     assert found == [
         Range(("a",), 1.0, 10.0),
         Range(("a", "b"), 10.0, 100.0),
     ]
-    steep = Curve("c", sizes, (0.5, 1.0, 100.0))
-    first, second = fastest([steep, late, Curve("bound", sizes, (0.1, 0.1, 0.1))])
+    steep = SizeTimes("c", sizes, (0.5, 1.0, 100.0))
+    first, second = fastest([steep, late, SizeTimes("bound", sizes, (0.1, 0.1, 0.1))])
     assert (first.titles, second.titles) == (("c",), ("b",))
     # Ahead by a factor of 2 at 10, behind by 10 at 100.
     assert first.to_bytes == second.from_bytes == pytest.approx(10 ** (1 + math.log(2) / math.log(20)))

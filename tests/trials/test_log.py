@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from wirewise.trials.log import Record, Text, parse_line, write_line
+from wirewise.trials.log import Report, Text, parse_line, write_line
 
 
 @pytest.mark.parametrize(
     "line",
     [
         *(Text(text) for text in ("fp32, epoch 1 of 3: 0.41 s", 'a "quoted" word', "two\nlines", "ü", "")),
-        Record(msgspec.Raw(b'{"mode":"fp32","loss":0.5}')),
+        Report(msgspec.Raw(b'{"mode":"fp32","loss":0.5}')),
     ],
 )
-def test_the_parent_reads_what_a_rank_tells(line: Text | Record, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parent_reads_what_a_rank_tells(line: Text | Report, capsys: pytest.CaptureFixture[str]) -> None:
     write_line(line)
     (printed,) = capsys.readouterr().out.splitlines()
     assert parse_line(printed) == line

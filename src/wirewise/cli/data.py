@@ -90,7 +90,7 @@ def check(name: Name, json: JsonOption = None) -> None:
         raise typer.Exit(1)
 
 
-class Knobs(opt.Options, frozen=True, kw_only=True):
+class GraphOptions(opt.Options, frozen=True, kw_only=True):
     """The knobs of `graph.BlockModel`, which checks them."""
 
     nodes: Annotated[int, opt.about("Nodes.")] = 20_000
@@ -110,7 +110,7 @@ class Knobs(opt.Options, frozen=True, kw_only=True):
 @with_options
 def generate(
     output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.")],
-    knobs: Knobs,
+    knobs: GraphOptions,
     json: JsonOption = None,
 ) -> None:
     """Generate a degree-skewed block model and write it as an npz file."""

@@ -121,7 +121,7 @@ def clean(json: JsonOption = None) -> None:
     write_out(json, {"removed": [*names, *caches]}, *(said or ["There was nothing to remove."]))
 
 
-def parse_change(text: str) -> lab.Fault:
+def parse_change(text: str) -> lab.HostFault:
     """Read "1=20mbit@5s".
 
     Raises:

@@ -16,8 +16,8 @@ from wirewise.cli.output import FolderOption, JsonOption, run_folder, run_recipe
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
 from wirewise.recipes import cupcake_job, gnn_tasks_job, salientpp_job, sea_er_job
-from wirewise.recipes.job import Job
-from wirewise.recipes.scripts import Wish
+from wirewise.recipes.job import FullGraphJob
+from wirewise.recipes.scripts import DproOptions
 
 if TYPE_CHECKING:
     from wirewise.report import TrainingProgress
@@ -32,7 +32,7 @@ app.command()(collectives.collective)
 @app.command()
 @with_options
 def adaqp(
-    given: Given[Job],
+    given: Given[FullGraphJob],
     out: Annotated[Path | None, typer.Option(help="Folder of parts, logs, result and report.")] = None,
     resume: Annotated[
         Path | None,
@@ -60,7 +60,7 @@ def adaqp(
 @with_options
 def dpro(
     command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
-    wish: Wish,
+    wish: DproOptions,
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -90,7 +90,7 @@ def dpro(
 @with_options
 def cupcake(
     trace: Annotated[Path, typer.Option(help="JSON with name, elements and gap_us of each gradient.")],
-    given: Given[cupcake_job.Job],
+    given: Given[cupcake_job.CupcakeJob],
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -114,7 +114,7 @@ def salientpp(job: salientpp_job.Job, out: FolderOption = None, json: JsonOption
 
 @app.command("sea-er")
 @with_options
-def sea_er(job: sea_er_job.Job, out: FolderOption = None, json: JsonOption = None) -> None:
+def sea_er(job: sea_er_job.IncrementalJob, out: FolderOption = None, json: JsonOption = None) -> None:
     """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
     from wirewise.recipes import sea_er as recipe
     from wirewise.report.incremental_page import incremental_comparison, incremental_html
@@ -149,7 +149,7 @@ def gnn_tasks(
     )
 
 
-def _stopped_job(given: Given[Job], out: Path | None, folder: Path) -> Job:
+def _stopped_job(given: Given[FullGraphJob], out: Path | None, folder: Path) -> FullGraphJob:
     """The job of a stopped run, checked against the options that were given beside its folder."""
     from wirewise.recipes import resuming
 
@@ -162,7 +162,7 @@ def _stopped_job(given: Given[Job], out: Path | None, folder: Path) -> Job:
     )
 
 
-def _run(job: Job, folder: Path, progress: TrainingProgress, *, resume: bool) -> RunResult:
+def _run(job: FullGraphJob, folder: Path, progress: TrainingProgress, *, resume: bool) -> RunResult:
     """Run the recipe; where that is stopped and checkpoints lie there, say how to go on."""
     from wirewise.recipes import adaqp as recipe
 

@@ -12,7 +12,7 @@ from wirewise.cli.output import JsonOption, Said, write_out
 from wirewise.errors import InputError
 
 if TYPE_CHECKING:
-    from wirewise.report.replay_rows import Rows
+    from wirewise.report.replay_rows import TextTable
     from wirewise.trace import Trace
 
 __all__ = ["app"]
@@ -147,7 +147,7 @@ def _show(
     page: str,
     record: dict[str, Any],
     sentence: str,
-    tables: Sequence[Rows],
+    tables: Sequence[TextTable],
 ) -> None:
     from wirewise.report.shell import write_page
 

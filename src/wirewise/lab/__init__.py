@@ -3,8 +3,8 @@
 from typing import Any
 
 from wirewise.lab.counters import HostBytes, interface_bytes
-from wirewise.lab.faults import Fault, parse_fault
-from wirewise.lab.job import Job, JobResult
+from wirewise.lab.faults import HostFault, parse_fault
+from wirewise.lab.job import JobResult, RunningJob
 from wirewise.lab.launch import Loopback
 from wirewise.lab.namespaces import available, clean
 from wirewise.lab.network import Lab
@@ -13,13 +13,13 @@ from wirewise.lab.pairs import Pairs, pairs_of, topology_of
 from wirewise.lab.servers import Servers
 
 __all__ = [
-    "Fault",
     "HostBytes",
-    "Job",
+    "HostFault",
     "JobResult",
     "Lab",
     "Loopback",
     "Pairs",
+    "RunningJob",
     "Servers",
     "VirtualAccelerator",
     "VirtualLayer",

@@ -12,7 +12,7 @@ from wirewise.errors import InputError, LabError
 if TYPE_CHECKING:
     from wirewise.lab.network import Lab
 
-__all__ = ["Fault", "parse_fault"]
+__all__ = ["HostFault", "parse_fault"]
 
 _PLAIN = ("kill", "cut", "heal")
 _WITH_FACTOR = ("slow", "slow-cpu")
@@ -20,7 +20,7 @@ _FORM = re.compile(r"([a-z-]+):(\d+)(?::([^@]+))?@(\d+(?:\.\d+)?)s?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class HostFault:
     """What happens to a host."""
 
     kind: str
@@ -42,7 +42,7 @@ class Fault:
             {"kill": lab.kill, "cut": lab.cut, "heal": lab.heal}[self.kind](self.host)
 
 
-def parse_fault(text: str) -> Fault:
+def parse_fault(text: str) -> HostFault:
     """Read "kill:2@10s", "cut:1@5", "heal:1@9", "slow:3:10@4s" (ten times slower), "link:2:50mbit@5s".
 
     Raises:
@@ -53,11 +53,11 @@ def parse_fault(text: str) -> Fault:
         if match is not None:
             kind, host, value, at_s = match[1], int(match[2]), match[3], float(match[4])
             if kind in _PLAIN and value is None:
-                return Fault(kind=kind, host=host, at_s=at_s)
+                return HostFault(kind=kind, host=host, at_s=at_s)
             if kind in _WITH_FACTOR and value is not None and float(value) >= 1:
-                return Fault(kind=kind, host=host, at_s=at_s, factor=float(value))
+                return HostFault(kind=kind, host=host, at_s=at_s, factor=float(value))
             if kind == "link" and value is not None and units.parse_rate(value):
-                return Fault(kind=kind, host=host, at_s=at_s, rate=value)
+                return HostFault(kind=kind, host=host, at_s=at_s, rate=value)
     except (ValueError, InputError):
         pass
     raise LabError(

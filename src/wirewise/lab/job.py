@@ -19,7 +19,15 @@ from typing import IO, TypedDict, Unpack
 from wirewise.errors import LabError
 from wirewise.lab.keeper import END_PROCESSES_OF_JOB, JOB_VARIABLE, Keeper
 
-__all__ = ["Job", "JobOptions", "JobResult", "Listener", "Process", "dying_with_parent", "signal_group"]
+__all__ = [
+    "JobOptions",
+    "JobResult",
+    "Listener",
+    "Process",
+    "RunningJob",
+    "dying_with_parent",
+    "signal_group",
+]
 
 Listener = Callable[[int, str], None]
 """Called with a host's number and a line that one of its processes printed."""
@@ -88,7 +96,7 @@ class JobOptions(TypedDict, total=False):
     """Seconds that the others have to end by themselves after one process failed; by default 20."""
 
 
-class Job:
+class RunningJob:
     """Processes that run until all have ended, one has failed, or the time is over.
 
     When one fails, the others have `grace_s` to notice and to say what they saw; then they are ended. No

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self, Unpack
 
 from wirewise.errors import LabError
-from wirewise.lab.job import Job, JobOptions, JobResult, Process
+from wirewise.lab.job import JobOptions, JobResult, Process, RunningJob
 
-__all__ = ["LAUNCHERS", "Loopback", "Place", "rank_commands"]
+__all__ = ["LAUNCHERS", "Loopback", "Rendezvous", "rank_commands"]
 
 LAUNCHERS = ("torchrun", "direct", "none")
 
 
-class Place(NamedTuple):
+class Rendezvous(NamedTuple):
     """Where one host of a job is."""
 
     host: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 def rank_commands(
-    place: Place, command: Sequence[str], *, per_host: int, launcher: str
+    place: Rendezvous, command: Sequence[str], *, per_host: int, launcher: str
 ) -> list[tuple[list[str], dict[str, str]]]:
     """Commands to start on one host, each with its variables.
 
@@ -71,7 +71,7 @@ def rank_commands(
     ]
 
 
-def _variables(place: Place, local: int, per_host: int) -> dict[str, str]:
+def _variables(place: Rendezvous, local: int, per_host: int) -> dict[str, str]:
     return {
         "RANK": str(place.host * per_host + local),
         "LOCAL_RANK": str(local),
@@ -103,9 +103,9 @@ class Loopback:
         **options: Unpack[JobOptions],
     ) -> JobResult:
         """Run one job of `processes` ranks and wait for its end; arguments as `Lab.launch`."""
-        place = Place(0, 1, "lo", "127.0.0.1", _free_port())
+        place = Rendezvous(0, 1, "lo", "127.0.0.1", _free_port())
         ranks = rank_commands(place, command, per_host=processes, launcher=launcher)
-        return Job([Process(0, argv, variables) for argv, variables in ranks], **options).wait()
+        return RunningJob([Process(0, argv, variables) for argv, variables in ranks], **options).wait()
 
 
 def _free_port() -> int:

@@ -19,9 +19,9 @@ from wirewise import units
 from wirewise.errors import LabError
 from wirewise.lab import namespaces, shaping
 from wirewise.lab.counters import HostBytes, read_counters
-from wirewise.lab.faults import Fault
-from wirewise.lab.job import Job, JobOptions, JobResult, Process
-from wirewise.lab.launch import Place, rank_commands
+from wirewise.lab.faults import HostFault
+from wirewise.lab.job import JobOptions, JobResult, Process, RunningJob
+from wirewise.lab.launch import Rendezvous, rank_commands
 from wirewise.lab.pairs import Pairs, pairs_of
 from wirewise.lab.servers import Servers
 from wirewise.lab.throttle import Throttle
@@ -96,7 +96,7 @@ class Lab:
         self._holders: list[subprocess.Popen[str]] = []
         """One process in each host's namespace; with servers, one more in that of the switches."""
         self._throttles: dict[int, Throttle] = {}
-        self._jobs: list[Job] = []
+        self._jobs: list[RunningJob] = []
         self._handlers: list[int] = []
 
     @classmethod
@@ -323,9 +323,9 @@ class Lab:
         *,
         processes_per_host: int = 1,
         launcher: str = "torchrun",
-        faults: Sequence[Fault] = (),
+        faults: Sequence[HostFault] = (),
         **options: Unpack[JobOptions],
-    ) -> Job:
+    ) -> RunningJob:
         """Start one job over all hosts.
 
         Args:
@@ -336,7 +336,7 @@ class Lab:
                 variables that torchrun would set, and saves importing torch twice; "none" starts the command
                 as it is.
             faults: What happens to which host, and when.
-            options: Further arguments of `Job`.
+            options: Further arguments of `RunningJob`.
 
         Raises:
             LabError: The launcher is unknown, a fault names no host of this lab, or the lab is closed.
@@ -350,14 +350,14 @@ class Lab:
             Process(host, realm.inside(self.names[host], argv), variables)
             for host in range(self.num_hosts)
             for argv, variables in rank_commands(
-                Place(host, self.num_hosts, _INTERFACE, self.address(0), port),
+                Rendezvous(host, self.num_hosts, _INTERFACE, self.address(0), port),
                 commands[host],
                 per_host=processes_per_host,
                 launcher=launcher,
             )
         ]
         timeline = [(f.at_s, partial(f.strike, self)) for f in faults]
-        job = Job(processes, timeline=timeline, **options)
+        job = RunningJob(processes, timeline=timeline, **options)
         self._jobs = [*(j for j in self._jobs if j.running), job]
         return job
 

@@ -15,7 +15,7 @@ from wirewise.errors import InputError
 from wirewise.planners.fusion.disco.estimator import HEADS, LAUNCH_S, LAYERS, MOST_LOG, About, Estimator
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph
 
-__all__ = ["Batch", "Network", "batch_of", "fit", "train"]
+__all__ = ["RegionBatch", "RegionNetwork", "batch_of", "fit", "train"]
 
 _DROPOUT = 0.05
 """Share of kinds and of states that training hides, so that it learns about operators that it has not seen."""
@@ -32,7 +32,7 @@ _LEAST_SEEN = 8
 """Regions that a kind must be in to get a number."""
 
 
-class Batch(NamedTuple):
+class RegionBatch(NamedTuple):
     """Regions side by side, b of them, with room for n nodes each."""
 
     nodes: Tensor
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
     """[b, n, PRIORS]."""
 
 
-def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
+def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> RegionBatch:
     """Pad regions to the same number of nodes.
 
     Args:
@@ -63,10 +63,10 @@ def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> Batch:
         kinds[row, :own] = torch.tensor([numbers.get(kind, 0) for kind in one.kinds])
         reads[row, :own, :own] = torch.from_numpy(one.reads)
         prior[row, :own] = torch.from_numpy(one.prior_s)
-    return Batch(nodes, kinds, reads, prior)
+    return RegionBatch(nodes, kinds, reads, prior)
 
 
-class Network(nn.Module):
+class RegionNetwork(nn.Module):
     """Six layers of graph attention, three dense layers that give each node's shares of its priors, and their sum.
 
     In the paper the sum comes before the dense layers; then a network of this size learned its samples by heart.
@@ -92,7 +92,7 @@ class Network(nn.Module):
         nn.init.zeros_(weight)
         nn.init.constant_(bias, _START)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: RegionBatch) -> Tensor:
         """Log seconds, [b]."""
         state = self.dropout(functional.elu(self.enter(batch.nodes) + self.kind(batch.kinds)))
         own = torch.eye(state.shape[1], dtype=torch.bool)
@@ -115,7 +115,7 @@ class Network(nn.Module):
 
 
 def train(
-    network: Network,
+    network: RegionNetwork,
     regions: Sequence[RegionGraph],
     seconds: Sequence[float],
     numbers: dict[str, int],
@@ -200,7 +200,9 @@ def fit(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + member)
             network = (
-                _started(start, member, kinds, dropout) if start else Network(len(kinds) + 1, dropout=dropout)
+                _started(start, member, kinds, dropout)
+                if start
+                else RegionNetwork(len(kinds) + 1, dropout=dropout)
             )
             order = seed + member
             for _ in train(
@@ -219,11 +221,11 @@ def fit(
     return Estimator(about, weights)
 
 
-def _started(start: Estimator, member: int, kinds: tuple[str, ...], dropout: float) -> Network:
+def _started(start: Estimator, member: int, kinds: tuple[str, ...], dropout: float) -> RegionNetwork:
     """One of an estimator's networks; kinds that it does not know begin as unknown ones."""
     state = {name: torch.from_numpy(value) for name, value in start.weights_of(member).items()}
     known = state["kind.weight"]
     state["kind.weight"] = torch.cat([known, known[:1].repeat(len(kinds) + 1 - len(known), 1)])
-    network = Network(len(kinds) + 1, width=known.shape[1], dropout=dropout)
+    network = RegionNetwork(len(kinds) + 1, width=known.shape[1], dropout=dropout)
     network.load_state_dict(state)
     return network

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
 from wirewise.errors import InputError
-from wirewise.profile.rounds import Bench, Ranks, collective_times, concurrent_times, rising
+from wirewise.profile.rounds import Bench, Communicator, collective_times, concurrent_times, rising
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 __all__ = ["GradientWatch", "gradient_trace", "measure_costs", "measure_costs_of"]
@@ -31,7 +31,7 @@ _SMALLEST = 64
 
 
 def measure_costs(
-    transport: Ranks,
+    transport: Communicator,
     codecs: Sequence[str],
     *,
     sizes: Sequence[int] = _SIZES,
@@ -86,7 +86,7 @@ def measure_costs(
 
 def measure_costs_of(
     trace: GradientTrace,
-    transport: Ranks,
+    transport: Communicator,
     codecs: Sequence[str],
     *,
     ratio: float = 0.01,
@@ -196,7 +196,7 @@ def _settle(device: torch.device) -> None:
 
 
 def gradient_trace(
-    model: nn.Module, step: Callable[[], object], *, steps: int = 20, transport: Ranks | None = None
+    model: nn.Module, step: Callable[[], object], *, steps: int = 20, transport: Communicator | None = None
 ) -> GradientTrace:
     """When the gradients of a model get ready, in the median of some steps of a job that does not compress.
 
@@ -294,7 +294,7 @@ class GradientWatch:
         """
         return [self._exchanged(own).ended_s for own in self._steps[-steps:]]
 
-    def trace(self, steps: int, transport: Ranks | None = None) -> GradientTrace:
+    def trace(self, steps: int, transport: Communicator | None = None) -> GradientTrace:
         """The median of the last steps; with a transport, times are those of the slowest rank.
 
         Raises:
@@ -324,7 +324,7 @@ class GradientWatch:
 def _median(
     trained: Mapping[str, nn.Parameter],
     seen: list[_Pass],
-    transport: Ranks | None,
+    transport: Communicator | None,
     model: str,
 ) -> GradientTrace:
     for own in seen:

@@ -17,7 +17,7 @@ from wirewise.profile.probes import message_group
 from wirewise.topology import Topology
 from wirewise.topology.measured import from_pairs
 
-__all__ = ["Pairs", "measure_pairs", "probe_topology"]
+__all__ = ["PairRates", "measure_pairs", "probe_topology"]
 
 _TAG = 20_418
 _ROUND_TRIPS = 30
@@ -29,7 +29,7 @@ packets in which it passes bytes. At 25 Mbit/s blocks of 0.1 s found rates from 
 _REPEATS = 3
 
 
-class Pairs(NamedTuple):
+class PairRates(NamedTuple):
     """What was measured, source first."""
 
     rate: NDArray[np.float64]
@@ -56,7 +56,7 @@ def probe_topology(name: str = "measured") -> Topology:
     return from_pairs(name, unique, **pairs._asdict(), description="measured by `wirewise topo probe`")
 
 
-def measure_pairs() -> Pairs:
+def measure_pairs() -> PairRates:
     """Time messages between all pairs of ranks, one pair after the other; all ranks call it, and all get the same.
 
     Raises:
@@ -87,7 +87,7 @@ def measure_pairs() -> Pairs:
             total = sum(_size(r, _LONG_S) for _, _, r in flows)
             seconds = statistics.median(_at_once(group, flows) for _ in range(_REPEATS))
             found[rank] = total / seconds
-    return Pairs(sizes, _sum(latency), leaving, arriving)
+    return PairRates(sizes, _sum(latency), leaving, arriving)
 
 
 def _sum(own: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Bench", "Knots", "Ranks", "collective_times", "concurrent_times", "rising"]
+__all__ = ["Bench", "Communicator", "Knots", "collective_times", "concurrent_times", "rising"]
 
 _STEP = 6
 """Ratio of the bytes of one collective to those of the one before."""
@@ -34,7 +34,7 @@ _LONG_S = 1.0
 Knots = tuple[tuple[float, float], ...]
 
 
-class Ranks(Protocol):
+class Communicator(Protocol):
     """What is needed of `runtime.Transport`."""
 
     group: Any
@@ -53,7 +53,7 @@ class Ranks(Protocol):
 class Bench:
     """Rounds that all ranks start together."""
 
-    def __init__(self, transport: Ranks) -> None:
+    def __init__(self, transport: Communicator) -> None:
         self.transport, self.ranks = transport, transport.world_size
 
     def rounds(self, action: Callable[[], object], what: str) -> float:

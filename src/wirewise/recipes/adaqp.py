@@ -21,7 +21,7 @@ import numpy as np
 from wirewise import graph, plans, units
 from wirewise.files import owns_folder, write_json
 from wirewise.recipes import launch
-from wirewise.recipes.job import Job, ModeOutcome, Outcome
+from wirewise.recipes.job import FullGraphJob, ModeOutcome, Outcome
 from wirewise.report import TrainingProgress
 from wirewise.report.series import WARM_UP, mean_bits, smoothed_losses
 from wirewise.results import EpochRecord, ModeResult, RunResult
@@ -35,7 +35,7 @@ _NEAR = 1.01
 
 
 @owns_folder
-def run(job: Job, folder: Path, progress: TrainingProgress, *, resume: bool = False) -> RunResult:
+def run(job: FullGraphJob, folder: Path, progress: TrainingProgress, *, resume: bool = False) -> RunResult:
     """Partition the graph, train it in every mode and return the measurements.
 
     Args:
@@ -70,13 +70,13 @@ def run(job: Job, folder: Path, progress: TrainingProgress, *, resume: bool = Fa
     return result
 
 
-def saved_plan(folder: Path, job: Job) -> plans.Plan | None:
+def saved_plan(folder: Path, job: FullGraphJob) -> plans.Plan | None:
     """The bits that the first planning mode of a finished run ended with, None where no mode planned."""
     paths = [folder / f"plan-{mode}.json" for mode in job.modes]
     return next((plans.load(path) for path in paths if path.exists()), None)
 
 
-def prepare_parts(job: Job, folder: Path, progress: TrainingProgress) -> dict[str, float]:
+def prepare_parts(job: FullGraphJob, folder: Path, progress: TrainingProgress) -> dict[str, float]:
     """Load the dataset, partition it and save one part a worker; returns facts of the partition."""
     data = graph.load(job.dataset, seed=job.seed)
     assignment = graph.partition(data, job.workers, method=job.partition, seed=job.seed)
@@ -97,7 +97,7 @@ def partition_facts(meta: graph.PartsMeta) -> dict[str, float]:
     }
 
 
-def _start(job: Job, folder: Path) -> tuple[dict[str, int], list[str]]:
+def _start(job: FullGraphJob, folder: Path) -> tuple[dict[str, int], list[str]]:
     """Where each mode goes on, and what a reader of the result must know of it."""
     # Needs torch, which takes seconds to import.
     from wirewise.recipes import resuming
@@ -107,7 +107,7 @@ def _start(job: Job, folder: Path) -> tuple[dict[str, int], list[str]]:
     return start, [f"Resumed from checkpoints: {where}; times before and after are of different processes."]
 
 
-def summarize(job: Job, facts: dict[str, float], outcome: Outcome, notes: list[str]) -> RunResult:
+def summarize(job: FullGraphJob, facts: dict[str, float], outcome: Outcome, notes: list[str]) -> RunResult:
     """Turn what the workers measured into the record that reports read."""
     reference = job.modes[0]
     target = _NEAR * smoothed_losses(outcome.modes[reference].records)[-1]

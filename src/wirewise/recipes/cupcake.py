@@ -15,21 +15,21 @@ import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.files import owns_folder
-from wirewise.recipes.cupcake_job import COSTS_FILE, Job
+from wirewise.recipes.cupcake_job import COSTS_FILE, CupcakeJob
 from wirewise.results import CompressionRun
 from wirewise.trace.gradients import read_gradient_trace
 from wirewise.trials.start import JOB, open_network, run_ranks
 
-__all__ = ["Job", "make_job", "run"]
+__all__ = ["CupcakeJob", "make_job", "run"]
 
 
-def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: object) -> Job:
+def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: object) -> CupcakeJob:
     """The job for a file of gradients.
 
     Args:
         trace: As `read_gradient_trace` takes it.
         scale: Divides the elements of each gradient.
-        settings: Fields of `Job`.
+        settings: Fields of `CupcakeJob`.
 
     Raises:
         InputError: The file or a setting cannot be used.
@@ -40,11 +40,11 @@ def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: objec
 
     found = scaled(read_gradient_trace(trace), scale)
     found = msgspec.structs.replace(found, model=found.model or Path(trace).stem)
-    return Job(trace=found, scale=scale, **settings)  # type: ignore[arg-type]
+    return CupcakeJob(trace=found, scale=scale, **settings)  # type: ignore[arg-type]
 
 
 @owns_folder
-def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
+def run(job: CupcakeJob, folder: Path, say: Callable[[str], None]) -> CompressionRun:
     """Carry out the plans of a job, a rank on each host of a lab.
 
     Args:
@@ -63,10 +63,10 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> CompressionRun:
         return run_ranks(worker, folder, CompressionRun, network=network, ranks=job.hosts, job=job, log=say)
 
 
-def _keep_costs(job: Job, folder: Path) -> None:
+def _keep_costs(job: CupcakeJob, folder: Path) -> None:
     """Remove costs that were measured for another job."""
     try:
-        before = decode_json((folder / JOB).read_bytes(), Job)
+        before = decode_json((folder / JOB).read_bytes(), CupcakeJob)
     except (OSError, msgspec.MsgspecError):
         before = None
     same = before is not None and all(

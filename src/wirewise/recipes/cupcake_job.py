@@ -31,8 +31,8 @@ __all__ = [
     "AUTO",
     "COSTS_FILE",
     "TRACE_FILE",
-    "Job",
-    "Measured",
+    "CupcakeJob",
+    "JobCosts",
     "groups_of",
     "make_finalists",
     "make_plans",
@@ -48,7 +48,7 @@ AUTO = ("fp16", "topk", "efsign")
 """Codecs among which `auto` lets the planner choose."""
 
 
-class Job(opt.Options, frozen=True, kw_only=True):
+class CupcakeJob(opt.Options, frozen=True, kw_only=True):
     """Everything that the ranks of one run must know.
 
     Raises:
@@ -147,7 +147,7 @@ class Job(opt.Options, frozen=True, kw_only=True):
         return tuple(codec for codec in dict.fromkeys(found) if codec != "none")
 
 
-class Measured(NamedTuple):
+class JobCosts(NamedTuple):
     """What the ranks measured before anything was planned."""
 
     trace: GradientTrace
@@ -165,12 +165,14 @@ def plan_file(folder: Path, name: str) -> Path:
     return folder / f"plan-{name.replace(':', '-')}.json"
 
 
-def make_plans(job: Job, found: Measured) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
+def make_plans(job: CupcakeJob, found: JobCosts) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
     """Every plan of the job, and the problem that it answers."""
     return {name: _made(job, found, *job.split(name), job.least_gain) for name in job.plans}
 
 
-def make_finalists(job: Job, found: Measured) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
+def make_finalists(
+    job: CupcakeJob, found: JobCosts
+) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
     """For each plan of Cupcake that may choose codecs: those between which measured steps decide (`finalists`)."""
     chosen = {}
     for name in job.plans:
@@ -185,7 +187,7 @@ def make_finalists(job: Job, found: Measured) -> dict[str, dict[str, tuple[Fusio
 
 
 def _made(
-    job: Job, found: Measured, codecs: tuple[str, ...], method: str, least_gain: float
+    job: CupcakeJob, found: JobCosts, codecs: tuple[str, ...], method: str, least_gain: float
 ) -> tuple[FusionPlan, CompressionProblem]:
     problem = compression_problem(found.trace, codec=codecs, costs=found.costs, ranks=job.hosts)
     problem = replace(problem, forward_s=found.forward_s)

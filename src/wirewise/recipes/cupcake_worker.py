@@ -29,8 +29,8 @@ from wirewise.profile.gradients import gradient_trace, measure_costs_of
 from wirewise.recipes.cupcake_job import (
     COSTS_FILE,
     TRACE_FILE,
-    Job,
-    Measured,
+    CupcakeJob,
+    JobCosts,
     groups_of,
     make_finalists,
     make_plans,
@@ -47,7 +47,7 @@ from wirewise.trials.windows import turns
 __all__ = ["work"]
 
 
-def work(rank: Rank[Job]) -> None:
+def work(rank: Rank[CupcakeJob]) -> None:
     """Measure, plan, carry out the plans and write what they took."""
     _Training(rank).run()
 
@@ -55,7 +55,7 @@ def work(rank: Rank[Job]) -> None:
 class _Training:
     """The replayed model of one rank."""
 
-    def __init__(self, rank: Rank[Job]) -> None:
+    def __init__(self, rank: Rank[CupcakeJob]) -> None:
         self.rank, self.job, self.folder, self.transport = rank, rank.job, rank.folder, rank.transport
         job = rank.job
         self.model = ReplayedModel(job.trace, forward_share=job.forward_share, seed=self.transport.rank)
@@ -96,7 +96,7 @@ class _Training:
             records[name] = _record(plan, groups, steps[name], sent[name])
         self.rank.outcome(self._result(found, records))
 
-    def _measure(self, wrapped: DataParallel) -> Measured:
+    def _measure(self, wrapped: DataParallel) -> JobCosts:
         self.rank.log("tracing the gradients of a job that sends nothing")
         seconds: list[float] = []
 
@@ -111,7 +111,7 @@ class _Training:
         trace = gradient_trace(self.model, step, steps=self.job.trace_steps, transport=self.transport)
         backward_s = 1e-6 * sum(t.gap_us for t in trace.tensors)
         whole_s = float(self.transport.slowest(statistics.median(seconds[-self.job.trace_steps :])))
-        return Measured(trace, max(whole_s - backward_s, 0.0), self._costs(wrapped))
+        return JobCosts(trace, max(whole_s - backward_s, 0.0), self._costs(wrapped))
 
     def _costs(self, wrapped: DataParallel) -> GradientCosts:
         kept = self.folder / COSTS_FILE
@@ -144,7 +144,7 @@ class _Training:
         self.model.zero_grad()
         return seconds
 
-    def _try(self, wrapped: DataParallel, found: Measured) -> dict[str, Any]:
+    def _try(self, wrapped: DataParallel, found: JobCosts) -> dict[str, Any]:
         """On rank 0: the fastest of the finalists for each plan that has some, and the problem that it answers."""
         made = make_finalists(self.job, found) if self.rank.first else {}
         tried = {name: {way: plan for way, (plan, _) in own.items()} for name, own in made.items()}
@@ -204,7 +204,7 @@ class _Training:
         self.model.zero_grad()
         return time.perf_counter() - start_s
 
-    def _result(self, found: Measured, records: dict[str, PlanRecord]) -> CompressionRun:
+    def _result(self, found: JobCosts, records: dict[str, PlanRecord]) -> CompressionRun:
         job = self.job
         part = f"; 1/{job.scale} of each gradient's elements" if job.scale > 1 else ""
         device = job.trace.device or "an accelerator"
@@ -239,4 +239,4 @@ def _record(plan: FusionPlan, groups: Any, seconds: list[float], sent: int | Non
 
 
 if __name__ == "__main__":
-    main(Job, work, sys.argv[1])
+    main(CupcakeJob, work, sys.argv[1])

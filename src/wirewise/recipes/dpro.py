@@ -17,7 +17,7 @@ from wirewise.cost.intervals import gain_of
 from wirewise.files import make_folder, owns_folder, write_json
 from wirewise.planners import planner
 from wirewise.planners.fusion import from_trace
-from wirewise.recipes.scripts import Wish
+from wirewise.recipes.scripts import DproOptions
 from wirewise.sim.analysis import Analysis, analyse
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Trace, load
@@ -25,7 +25,7 @@ from wirewise.trials.inside import CarryOut, Record, environment
 from wirewise.trials.start import run_command
 from wirewise.trials.windows import turns
 
-__all__ = ["DproResult", "Wish", "run"]
+__all__ = ["DproOptions", "DproResult", "run"]
 
 
 class DproResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class DproResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @owns_folder
 def run(
-    command: Sequence[str], folder: Path, wish: Wish, say: Callable[[str], None]
+    command: Sequence[str], folder: Path, wish: DproOptions, say: Callable[[str], None]
 ) -> tuple[DproResult, Analysis, Trace]:
     """Record, replay, plan, and measure the plan against the script as it is, in turns.
 
@@ -98,7 +98,7 @@ def run(
     return result, analysis, trace
 
 
-def _record(command: Sequence[str], folder: Path, wish: Wish, first: Sequence[CarryOut] = ()) -> Trace:
+def _record(command: Sequence[str], folder: Path, wish: DproOptions, first: Sequence[CarryOut] = ()) -> Trace:
     """Run the command with every rank recorded, after the tasks `first`."""
     make_folder(folder)
     for old in folder.glob("rank-*.jsonl"):

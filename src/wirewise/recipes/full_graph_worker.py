@@ -20,7 +20,7 @@ import torch
 from wirewise import graph, plans
 from wirewise.lab import interface_bytes
 from wirewise.recipes import resuming
-from wirewise.recipes.job import Event, Job, ModeOutcome, Outcome
+from wirewise.recipes.job import Event, FullGraphJob, ModeOutcome, Outcome
 from wirewise.results import EpochRecord
 from wirewise.runtime import full_graph
 from wirewise.trials.rank import Rank, main
@@ -28,7 +28,7 @@ from wirewise.trials.rank import Rank, main
 __all__ = ["work"]
 
 
-def work(rank: Rank[Job], start: Mapping[str, int]) -> None:
+def work(rank: Rank[FullGraphJob], start: Mapping[str, int]) -> None:
     """Train every mode, from the epochs of the checkpoints that `start` names."""
     job, folder, transport = rank.job, rank.folder, rank.transport
     device = torch.device("cpu")
@@ -103,7 +103,7 @@ def _restore(
     return trained
 
 
-def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
+def _model(job: FullGraphJob, part: graph.Part) -> full_graph.FullGraphNet:
     torch.manual_seed(job.seed)
     return full_graph.FullGraphNet(
         part.num_features,
@@ -116,7 +116,7 @@ def _model(job: Job, part: graph.Part) -> full_graph.FullGraphNet:
     )
 
 
-def _memory_model(job: Job, part: graph.Part) -> int:
+def _memory_model(job: FullGraphJob, part: graph.Part) -> int:
     modes = [full_graph.mode(name) for name in job.modes]
     return full_graph.memory_terms(
         part, modes, hidden=job.hidden, layers=job.layers, convolution=job.model
@@ -134,7 +134,7 @@ def _host_bytes() -> int | None:
 class _Events:
     """News of finished epochs: rank 0 reports them, and keeps them for a run that goes on from a checkpoint."""
 
-    def __init__(self, rank: Rank[Job]) -> None:
+    def __init__(self, rank: Rank[FullGraphJob]) -> None:
         self._rank = rank
         self._file: Any = (rank.folder / "events.jsonl").open("ab") if rank.first else None
 
@@ -161,7 +161,7 @@ class _Events:
 class _Checkpoints:
     """Saves a mode after a turn, when enough epochs have passed since its last checkpoint, and at its end."""
 
-    def __init__(self, job: Job, folder: Path, events: _Events, start: Mapping[str, int]) -> None:
+    def __init__(self, job: FullGraphJob, folder: Path, events: _Events, start: Mapping[str, int]) -> None:
         self._job, self._folder, self._events = job, folder, events
         self._saved = {mode: start.get(mode, 0) for mode in job.modes}
 
@@ -179,7 +179,7 @@ class _Checkpoints:
 
 if __name__ == "__main__":
     main(
-        Job,
+        FullGraphJob,
         partial(work, start=msgspec.json.decode(sys.argv[2] if sys.argv[2:] else "{}", type=dict[str, int])),
         sys.argv[1],
         backend=lambda job: "nccl" if job.device == "cuda" else "gloo",

@@ -28,7 +28,7 @@ from wirewise.trials.start import open_network, run_ranks
 
 __all__ = [
     "PAYLOAD_SHARE",
-    "Job",
+    "PlacementJob",
     "Wish",
     "lab_links",
     "lab_problem",
@@ -43,7 +43,7 @@ PAYLOAD_SHARE = 0.9
 other way take 0.02, and what is left keeps queues short."""
 
 
-class Job(opt.Options, frozen=True, kw_only=True):
+class PlacementJob(opt.Options, frozen=True, kw_only=True):
     """What the hosts of a lab carry out.
 
     Raises:
@@ -89,7 +89,7 @@ def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:
     return PlacementProblem(tasks, host_names(len(links)), lab_links(links))
 
 
-def make_job(wish: Wish, tasks: TaskSet) -> Job:
+def make_job(wish: Wish, tasks: TaskSet) -> PlacementJob:
     """Plan every method under every policy; plans are named METHOD:POLICY.
 
     Raises:
@@ -103,7 +103,9 @@ def make_job(wish: Wish, tasks: TaskSet) -> Job:
         for policy in wish.policies
         for method in wish.methods
     }
-    return Job(tasks=tasks, links=wish.rates, plans=plans, turns=wish.turns, timeout_s=wish.timeout_s)
+    return PlacementJob(
+        tasks=tasks, links=wish.rates, plans=plans, turns=wish.turns, timeout_s=wish.timeout_s
+    )
 
 
 def plan_file(folder: Path, name: str) -> Path:
@@ -112,7 +114,7 @@ def plan_file(folder: Path, name: str) -> Path:
 
 
 @owns_folder
-def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compared]:
+def run(job: PlacementJob, folder: Path, say: Callable[[str], None]) -> dict[str, Compared]:
     """Carry out all plans of a job, a process on each host of a lab.
 
     Args:
@@ -134,13 +136,13 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> dict[str, Compare
     return compare(job, measured)
 
 
-def compare(job: Job, measured: Mapping[str, Sequence[OpTimes]]) -> dict[str, Compared]:
+def compare(job: PlacementJob, measured: Mapping[str, Sequence[OpTimes]]) -> dict[str, Compared]:
     """Each plan of a job, simulated and measured."""
     simulator = lab_problem(job.tasks, job.links).simulator
     return {name: compare_plan(simulator, plan, measured[name]) for name, plan in job.plans.items()}
 
 
-def summarise(job: Job, found: Mapping[str, Compared]) -> PlacementRun:
+def summarise(job: PlacementJob, found: Mapping[str, Compared]) -> PlacementRun:
     """All plans of a job next to its first one, as a command writes them."""
     first = found[next(iter(job.plans))]
     return PlacementRun(
@@ -154,7 +156,7 @@ def summarise(job: Job, found: Mapping[str, Compared]) -> PlacementRun:
     )
 
 
-def _record(job: Job, name: str, one: Compared, first: Compared) -> PlacementRecord:
+def _record(job: PlacementJob, name: str, one: Compared, first: Compared) -> PlacementRecord:
     plan, steps = job.plans[name], job.tasks.iterations
     places = plan.places
     crossing = [flow for flow in job.tasks.flows if places[flow.source] != places[flow.target]]

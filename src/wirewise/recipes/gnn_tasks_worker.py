@@ -14,7 +14,7 @@ import numpy as np
 from wirewise.decoding import decode_json
 from wirewise.errors import PeerError
 from wirewise.files import write_json
-from wirewise.recipes.gnn_tasks import Job, lab_links
+from wirewise.recipes.gnn_tasks import PlacementJob, lab_links
 from wirewise.runtime.flows import Connections, execute, meet
 from wirewise.sim.flows.measured import OpTimes
 from wirewise.trials.log import Text, write_line
@@ -27,7 +27,7 @@ __all__ = ["main"]
 def main(path: str) -> None:
     """Be the host that the environment names."""
     folder = Path(path)
-    job = decode_json((folder / JOB).read_bytes(), Job)
+    job = decode_json((folder / JOB).read_bytes(), PlacementJob)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     measured: dict[str, list[OpTimes]] = {name: [] for name in job.plans}
@@ -40,7 +40,7 @@ def main(path: str) -> None:
         write_json(folder / OUTCOME, measured)
 
 
-def _carry_out(job: Job, name: str, peers: Connections) -> OpTimes | None:
+def _carry_out(job: PlacementJob, name: str, peers: Connections) -> OpTimes | None:
     """Times of all ops, on host 0."""
     times = execute(job.plans[name], job.tasks, peers, lab_links(job.links))
     parts = peers.gather(np.stack(times).tobytes())

@@ -10,10 +10,10 @@ from wirewise import options as opt
 from wirewise.errors import InputError
 from wirewise.results import EpochRecord
 
-__all__ = ["Event", "Job", "ModeOutcome", "Outcome"]
+__all__ = ["Event", "FullGraphJob", "ModeOutcome", "Outcome"]
 
 
-class Job(opt.Options, frozen=True, kw_only=True):
+class FullGraphJob(opt.Options, frozen=True, kw_only=True):
     """Everything that the ranks of one full-graph run must know."""
 
     dataset: opt.Dataset = "debian"

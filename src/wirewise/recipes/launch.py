@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from wirewise.decoding import decode_json
-from wirewise.recipes.job import Event, Job, Outcome
+from wirewise.recipes.job import Event, FullGraphJob, Outcome
 from wirewise.results import EpochRecord
 from wirewise.trials.start import open_network, run_ranks
 
@@ -16,7 +16,7 @@ __all__ = ["train"]
 
 
 def train(
-    job: Job,
+    job: FullGraphJob,
     folder: Path,
     heard: Callable[[str, EpochRecord], None],
     *,
@@ -59,7 +59,7 @@ def train(
         )
 
 
-def _clear(job: Job, folder: Path, start: Mapping[str, int] | None) -> None:
+def _clear(job: FullGraphJob, folder: Path, start: Mapping[str, int] | None) -> None:
     """Remove what an earlier run left, from the epochs `start` on; first of all what a later one could resume."""
     # Checkpoints need torch, which takes seconds to import.
     if start is not None:

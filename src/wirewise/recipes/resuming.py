@@ -11,7 +11,7 @@ from wirewise import graph
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
-from wirewise.recipes.job import Event, Job
+from wirewise.recipes.job import Event, FullGraphJob
 from wirewise.results import EpochRecord
 from wirewise.runtime.full_graph import checkpoint
 
@@ -32,19 +32,19 @@ def checkpoint_folder(folder: Path, mode: str) -> Path:
     return folder / "checkpoints" / mode
 
 
-def read_job(folder: Path, given: Mapping[str, object]) -> Job:
+def read_job(folder: Path, given: Mapping[str, object]) -> FullGraphJob:
     """The job of a stopped run, with more epochs where these are asked for.
 
     Args:
         folder: Folder of the run.
-        given: Settings that the user named again, by field of `Job`.
+        given: Settings that the user named again, by field of `FullGraphJob`.
 
     Raises:
         InputError: The folder holds no job, or a setting contradicts it.
     """
     path = folder / "job.json"
     try:
-        job = decode_json(path.read_bytes(), Job)
+        job = decode_json(path.read_bytes(), FullGraphJob)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}; expected the folder of a run that was stopped"
@@ -65,7 +65,7 @@ def read_job(folder: Path, given: Mapping[str, object]) -> Job:
     return job
 
 
-def positions(job: Job, folder: Path) -> dict[str, int]:
+def positions(job: FullGraphJob, folder: Path) -> dict[str, int]:
     """Epochs that the newest complete checkpoint of each mode holds; 0 for a mode that has none.
 
     Raises:
@@ -94,7 +94,7 @@ def can_continue(folder: Path) -> bool:
         return False
 
 
-def _what_is_there(job: Job, folder: Path) -> str:
+def _what_is_there(job: FullGraphJob, folder: Path) -> str:
     there = [
         f"{mode} has ranks {', '.join(map(str, sorted(ranks)))} of epoch {epoch}"
         for mode in job.modes
@@ -103,7 +103,7 @@ def _what_is_there(job: Job, folder: Path) -> str:
     return "; ".join(there) or "no file of any mode is there"
 
 
-def rewind(job: Job, folder: Path, to: Mapping[str, int]) -> None:
+def rewind(job: FullGraphJob, folder: Path, to: Mapping[str, int]) -> None:
     """Take everything later than the epochs `to` of each mode out of a run's events and checkpoints.
 
     Raises:

@@ -8,10 +8,10 @@ import msgspec
 
 from wirewise import options as opt
 
-__all__ = ["AdviceOptions", "StallJob", "Wish"]
+__all__ = ["AdviceOptions", "DproOptions", "StallJob"]
 
 
-class Wish(opt.Options, frozen=True, kw_only=True):
+class DproOptions(opt.Options, frozen=True, kw_only=True):
     """How to measure and to plan buckets (`recipes.dpro`)."""
 
     warmup: Annotated[opt.Natural, opt.about("Steps of a run that do not count.")] = 5

@@ -19,17 +19,17 @@ from wirewise import lab
 from wirewise.files import atomic_file, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
-from wirewise.recipes.sea_er_job import DEFAULT_METHODS, Job
+from wirewise.recipes.sea_er_job import DEFAULT_METHODS, IncrementalJob
 from wirewise.results import IncrementalRecord, IncrementalRun
 from wirewise.runtime.incremental import Peers, train
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.start import run_ranks
 
-__all__ = ["DEFAULT_METHODS", "Job", "grown", "learn", "run"]
+__all__ = ["DEFAULT_METHODS", "IncrementalJob", "grown", "learn", "run"]
 
 
 @owns_folder
-def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
+def run(job: IncrementalJob, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
     """Learn all tasks with every method, in this process or by workers on this machine.
 
     Args:
@@ -58,7 +58,7 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
         )
 
 
-def prepare(job: Job, folder: Path) -> None:
+def prepare(job: IncrementalJob, folder: Path) -> None:
     """Write the graph and the owner of each vertex for the workers."""
     graph = load(job.dataset, seed=job.settings.seed)
     graph = graph.undirected() if graph.directed else graph
@@ -68,7 +68,7 @@ def prepare(job: Job, folder: Path) -> None:
         np.save(file, owner.astype(np.int64))
 
 
-def grown(job: Job, folder: Path | None) -> GrowingGraph:
+def grown(job: IncrementalJob, folder: Path | None) -> GrowingGraph:
     """The tasks, of the dataset or of the graph that `prepare` wrote."""
     seed = job.settings.seed
     return growing_graph(
@@ -81,7 +81,9 @@ def grown(job: Job, folder: Path | None) -> GrowingGraph:
     )
 
 
-def learn(job: Job, growing: GrowingGraph, peers: Peers, say: Callable[[str], None]) -> IncrementalRun:
+def learn(
+    job: IncrementalJob, growing: GrowingGraph, peers: Peers, say: Callable[[str], None]
+) -> IncrementalRun:
     """Learn all tasks with every method; the same on every rank but for the seconds."""
     seconds = dict.fromkeys(job.methods, 0.0)
     done: dict[str, float] = {}
@@ -119,10 +121,10 @@ def _record(accuracy: np.ndarray, seconds: float) -> IncrementalRecord:
     )
 
 
-def _work(rank: Rank[Job]) -> None:
+def _work(rank: Rank[IncrementalJob]) -> None:
     peers = Peers(np.load(rank.folder / "owner.npy"), rank.transport)
     rank.outcome(learn(rank.job, grown(rank.job, rank.folder), peers, rank.log))
 
 
 if __name__ == "__main__":
-    main(Job, _work, sys.argv[1])
+    main(IncrementalJob, _work, sys.argv[1])

@@ -8,12 +8,12 @@ from wirewise import options as opt
 from wirewise.graph.rehearsal.settings import DEFAULT_METHOD, METHODS, Settings
 from wirewise.graph.rehearsal.tasks import GROWTHS
 
-__all__ = ["DEFAULT_METHODS", "Job"]
+__all__ = ["DEFAULT_METHODS", "IncrementalJob"]
 
 DEFAULT_METHODS = ("bare", "er-random", DEFAULT_METHOD, "sea-er", "joint")
 
 
-class Job(opt.Options, frozen=True, kw_only=True):
+class IncrementalJob(opt.Options, frozen=True, kw_only=True):
     """Everything that the ranks of one run must know."""
 
     dataset: opt.Dataset = "debian"

@@ -19,7 +19,7 @@ from wirewise.profile.launch import environment
 from wirewise.profile.stalls.cache import cache_folder
 from wirewise.profile.stalls.records import Run, read_run
 from wirewise.profile.stalls.report import StallReport
-from wirewise.profile.stalls.settings import ENTRY, Settings
+from wirewise.profile.stalls.settings import ENTRY, StallSettings
 from wirewise.profile.stalls.summary import report_of
 from wirewise.recipes.scripts import StallJob
 from wirewise.sim.steps import StepPrediction, replay_changed, replay_steps
@@ -121,7 +121,7 @@ class _Runner:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         with cache_folder() as cache:
-            settings = Settings(
+            settings = StallSettings(
                 folder=str(folder),
                 cache_folder=str(cache),
                 data="synthetic" if kind in ("compute", "machine", "network") else kind,
@@ -159,7 +159,7 @@ class _Runner:
         return self._networks[hosts]
 
 
-def _variables(settings: Settings) -> dict[str, str]:
+def _variables(settings: StallSettings) -> dict[str, str]:
     """Only what differs from this process: launchers set the rest for each rank."""
     wanted = environment({ENTRY: settings.variables()})
     return {name: value for name, value in wanted.items() if os.environ.get(name) != value}

@@ -13,7 +13,7 @@ from wirewise.report.figures import seconds, size
 from wirewise.report.svg import Frame, Scale
 from wirewise.sim.programs import simulate
 
-__all__ = ["SIZES", "Curve", "Range", "crossover_chart", "curves", "fastest"]
+__all__ = ["SIZES", "Range", "SizeTimes", "crossover_chart", "curves", "fastest"]
 
 SIZES = tuple(4.0**power * 1e3 for power in range(11))
 """Sizes of buffers, from 1 kB to 1 GB."""
@@ -23,7 +23,7 @@ _MOST_EVENTS = 400_000
 """Most messages times sizes that are simulated; larger programs get fewer sizes."""
 
 
-class Curve(NamedTuple):
+class SizeTimes(NamedTuple):
     """Seconds of a program for each size."""
 
     title: str
@@ -39,15 +39,18 @@ class Range(NamedTuple):
     to_bytes: float
 
 
-def curves(found: Sequence[Analysis], titles: Sequence[str]) -> list[Curve]:
+def curves(found: Sequence[Analysis], titles: Sequence[str]) -> list[SizeTimes]:
     """Simulated times of all programs, and last the lower bound."""
     events = max(one.messages for one in found) or 1
     sizes = tuple(SIZES[i] for i in svg.thin(len(SIZES), max(_MOST_EVENTS // events, 3)))
     drawn = [
-        Curve(title, sizes, tuple(_finish_s(one, size_bytes) for size_bytes in sizes))
+        SizeTimes(title, sizes, tuple(_finish_s(one, size_bytes) for size_bytes in sizes))
         for one, title in zip(found, titles, strict=True)
     ]
-    return [*drawn, Curve("lower bound", sizes, tuple(_bound_s(found, size_bytes) for size_bytes in sizes))]
+    return [
+        *drawn,
+        SizeTimes("lower bound", sizes, tuple(_bound_s(found, size_bytes) for size_bytes in sizes)),
+    ]
 
 
 def _finish_s(one: Analysis, size_bytes: float) -> float:
@@ -64,7 +67,7 @@ def _bound_s(found: Sequence[Analysis], size_bytes: float) -> float:
     )
 
 
-def fastest(drawn: Sequence[Curve]) -> list[Range]:
+def fastest(drawn: Sequence[SizeTimes]) -> list[Range]:
     """Ranges of sizes with the programs that are fastest there, those alike together.
 
     Where two lines cross is interpolated on logarithmic scales.
@@ -82,23 +85,23 @@ def fastest(drawn: Sequence[Curve]) -> list[Range]:
     return [one for one in ranges if one.from_bytes < one.to_bytes] or ranges
 
 
-def _fastest_at(programs: Sequence[Curve], place: int) -> list[Curve]:
+def _fastest_at(programs: Sequence[SizeTimes], place: int) -> list[SizeTimes]:
     least = min(curve.seconds[place] for curve in programs)
     return [curve for curve in programs if curve.seconds[place] <= least * (1 + _ALIKE)]
 
 
-def _names(curves_: Sequence[Curve]) -> tuple[str, ...]:
+def _names(curves_: Sequence[SizeTimes]) -> tuple[str, ...]:
     return tuple(curve.title for curve in curves_)
 
 
-def _boundary(before: Sequence[Curve], after: Sequence[Curve], place: int) -> float:
+def _boundary(before: Sequence[SizeTimes], after: Sequence[SizeTimes], place: int) -> float:
     """Where others get fastest: at the crossing, or at the size itself where one stays among the fastest."""
     if set(before) & set(after):
         return before[0].sizes[place]
     return _crossing(before[0], after[0], place)
 
 
-def _crossing(before: Curve, after: Curve, place: int) -> float:
+def _crossing(before: SizeTimes, after: SizeTimes, place: int) -> float:
     ahead = math.log(after.seconds[place - 1] / before.seconds[place - 1])
     behind = math.log(before.seconds[place] / after.seconds[place])
     low, high = math.log(before.sizes[place - 1]), math.log(before.sizes[place])
@@ -106,7 +109,7 @@ def _crossing(before: Curve, after: Curve, place: int) -> float:
     return math.exp(low + share * (high - low))
 
 
-def crossover_chart(drawn: Sequence[Curve], width: float = 900, height: float = 400) -> str:
+def crossover_chart(drawn: Sequence[SizeTimes], width: float = 900, height: float = 400) -> str:
     """Time over size, both logarithmic; the bound is dashed; empty where a program sends nothing."""
     values = [s for curve in drawn for s in curve.seconds if s > 0]
     if not values or min(min(curve.seconds) for curve in drawn[:-1]) <= 0:
@@ -132,7 +135,7 @@ def crossover_chart(drawn: Sequence[Curve], width: float = 900, height: float = 
     return svg.document(width, height, "Time of each algorithm over the size of the buffer", "".join(parts))
 
 
-def _marks(curve: Curve, dots: Sequence[tuple[float, float]], kind: str) -> list[str]:
+def _marks(curve: SizeTimes, dots: Sequence[tuple[float, float]], kind: str) -> list[str]:
     return [
         svg.circle(at, up, 3, kind, f"{curve.title}, {size(size_bytes)}: {seconds(value)}")
         for (at, up), size_bytes, value in zip(dots, curve.sizes, curve.seconds, strict=True)

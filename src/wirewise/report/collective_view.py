@@ -17,7 +17,7 @@ from wirewise.report import collective_chart, collective_data, shell
 from wirewise.report.collective_analysis import Analysis, edge_name
 from wirewise.report.collective_html import CONTROLS, panes
 from wirewise.report.figures import MISSING, count, factor, seconds, size
-from wirewise.report.replay_rows import Rows
+from wirewise.report.replay_rows import TextTable
 from wirewise.trace import Trace
 
 __all__ = [
@@ -110,7 +110,7 @@ def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
     return _page(title, sections)
 
 
-def recorded_rows(trace: Trace, step: int | None = None) -> Rows:
+def recorded_rows(trace: Trace, step: int | None = None) -> TextTable:
     """Pairs of ranks that messages went between: number, bytes, time under way.
 
     Raises:
@@ -123,7 +123,7 @@ def recorded_rows(trace: Trace, step: int | None = None) -> Rows:
     ):
         count = sum(message[1:3] == [source, target] for message in view["messages"])
         rows.append([str(source), str(target), str(count), size(sent), seconds(busy)])
-    return Rows(["from", "to", "messages", "bytes", "under way"], rows)
+    return TextTable(["from", "to", "messages", "bytes", "under way"], rows)
 
 
 def titles(found: Sequence[Analysis]) -> list[str]:
@@ -156,10 +156,10 @@ def sentence(found: Sequence[Analysis], named: Sequence[str]) -> str:
     )
 
 
-def cost_rows(found: Sequence[Analysis], named: Sequence[str]) -> Rows:
+def cost_rows(found: Sequence[Analysis], named: Sequence[str]) -> TextTable:
     """One row a program; the meaning of the columns is at the end of the page."""
     titles_ = ["program", *_COLUMNS]
-    return Rows(titles_, [_cost_row(one, title) for one, title in zip(found, named, strict=True)])
+    return TextTable(titles_, [_cost_row(one, title) for one, title in zip(found, named, strict=True)])
 
 
 def _cost_row(one: Analysis, title: str) -> list[str]:

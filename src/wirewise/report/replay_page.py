@@ -6,7 +6,7 @@ from wirewise.report import replay_rows, shell
 from wirewise.report.bars import Bar, Stack, bars_chart, stacks_chart
 from wirewise.report.comparison_page import best_of, comparison_html
 from wirewise.report.figures import MISSING, percent, seconds, signed
-from wirewise.report.replay_rows import BASELINES, Rows
+from wirewise.report.replay_rows import BASELINES, TextTable
 from wirewise.report.waterfall import shown_ranks, waterfall, waterfall_legend
 from wirewise.results import Comparison, Variant
 from wirewise.sim.analysis import Analysis
@@ -64,7 +64,7 @@ def replay_html(trace: Trace, analysis: Analysis, section: str = "") -> str:
     )
 
 
-def _section(title: str, lead: str, rows: Rows) -> str:
+def _section(title: str, lead: str, rows: TextTable) -> str:
     return shell.section(title, lead, shell.table(*rows))
 
 

@@ -18,7 +18,7 @@ from wirewise.units import format_rate
 __all__ = [
     "BASELINES",
     "PARTS",
-    "Rows",
+    "TextTable",
     "baseline_rows",
     "breakdown_rows",
     "clock_rows",
@@ -44,14 +44,14 @@ BASELINES = {
 _MOST_STEPS = 12
 
 
-class Rows(NamedTuple):
+class TextTable(NamedTuple):
     """A table; all cells are text."""
 
     titles: list[str]
     rows: list[list[str]]
 
 
-def rank_rows(trace: Trace, analysis: Analysis) -> Rows:
+def rank_rows(trace: Trace, analysis: Analysis) -> TextTable:
     """Ranks with their hosts, ops and compute; the straggler is marked."""
     titles = ["rank", "host", "ops", "compute a step", ""]
     rows = []
@@ -61,10 +61,10 @@ def rank_rows(trace: Trace, analysis: Analysis) -> Rows:
         remarks += [] if recorded.complete else ["cut off"]
         ops = f"{len(recorded.ops):,}"
         rows.append([str(rank), recorded.header.host, ops, seconds(compute), ", ".join(remarks)])
-    return Rows(titles, rows)
+    return TextTable(titles, rows)
 
 
-def clock_rows(trace: Trace, qualities: list[ClockQuality]) -> Rows:
+def clock_rows(trace: Trace, qualities: list[ClockQuality]) -> TextTable:
     """Clock of each rank of an aligned trace."""
     rows = []
     for recorded, fit, quality in zip(trace.ranks, trace.offsets, qualities, strict=True):
@@ -72,10 +72,10 @@ def clock_rows(trace: Trace, qualities: list[ClockQuality]) -> Rows:
         drift = f"{1e6 * fit.drift:+.2f} us/s"
         cells = [seconds(fit.offset_s), drift, seconds(quality.spread_s), seconds(quality.uncertainty_s)]
         rows.append([str(header.rank), header.host, *cells])
-    return Rows(["rank", "host", "offset", "drift", "spread of ends", "off by at most"], rows)
+    return TextTable(["rank", "host", "offset", "drift", "spread of ends", "off by at most"], rows)
 
 
-def step_rows(report: ReplayReport) -> Rows:
+def step_rows(report: ReplayReport) -> TextTable:
     """Measured and replayed steps, 12 at most."""
     kept = [report.per_step[i] for i in svg.thin(len(report.per_step), _MOST_STEPS)]
     rows = [
@@ -88,18 +88,18 @@ def step_rows(report: ReplayReport) -> Rows:
         ]
         for step in kept
     ]
-    return Rows(["step", "measured", "replayed", "error", ""], rows)
+    return TextTable(["step", "measured", "replayed", "error", ""], rows)
 
 
-def breakdown_rows(found: Breakdown, after: StepPrediction | None = None) -> Rows:
+def breakdown_rows(found: Breakdown, after: StepPrediction | None = None) -> TextTable:
     """Where the time of the mean rank goes, and with changes."""
     titles = ["part of the mean rank's step", "replayed", *(["with the change"] if after else [])]
     columns = [found, *([after.breakdown] if after else [])]
     rows = [[name, *(seconds(getattr(one, part)) for one in columns)] for part, name in PARTS.items()]
-    return Rows(titles, rows)
+    return TextTable(titles, rows)
 
 
-def critical_rows(report: StepPrediction, most: int = 10) -> Rows:
+def critical_rows(report: StepPrediction, most: int = 10) -> TextTable:
     """The ops that take most of the critical path."""
     taken: dict[tuple[str, str, int], float] = defaultdict(float)
     for op in report.critical_path:
@@ -111,19 +111,19 @@ def critical_rows(report: StepPrediction, most: int = 10) -> Rows:
         name, kind, rank = key
         whose = str(rank) if rank >= 0 else "several"
         rows.append([name, kind, whose, seconds(taken[key]), percent(taken[key] / whole)])
-    return Rows(["op on the critical path", "kind", "rank", "time", "of the path"], rows)
+    return TextTable(["op on the critical path", "kind", "rank", "time", "of the path"], rows)
 
 
-def baseline_rows(report: ReplayReport, baselines: dict[str, float]) -> Rows:
+def baseline_rows(report: ReplayReport, baselines: dict[str, float]) -> TextTable:
     """The replay and simpler predictions against what was measured."""
     rows = [["measured", seconds(report.measured_step_s), ""]]
     rows.append(["replay", seconds(report.predicted_step_s), signed(report.error)])
     for name, value in baselines.items():
         rows.append([BASELINES[name], seconds(value), signed(value / report.measured_step_s - 1)])
-    return Rows(["step", "time", "error"], rows)
+    return TextTable(["step", "time", "error"], rows)
 
 
-def what_if_rows(analysis: Analysis) -> Rows:
+def what_if_rows(analysis: Analysis) -> TextTable:
     """Changes, what a step would take with each, or why that is not known."""
     base = analysis.report.predicted_step_s
     rows = []
@@ -136,10 +136,10 @@ def what_if_rows(analysis: Analysis) -> Rows:
         interval = f"95 %: {seconds(low)} to {seconds(high)}"
         after = found.predicted_step_s
         rows.append([words(row.change), row.change, seconds(after), signed(after / base - 1), interval])
-    return Rows(["change", "--what-if", "step", "longer by", ""], rows)
+    return TextTable(["change", "--what-if", "step", "longer by", ""], rows)
 
 
-def link_rows(analysis: Analysis, hosts: list[str]) -> Rows:
+def link_rows(analysis: Analysis, hosts: list[str]) -> TextTable:
     """What faster links give."""
     rates = analysis.links.bandwidth_out_bytes_per_s
     rows = []
@@ -155,13 +155,13 @@ def link_rows(analysis: Analysis, hosts: list[str]) -> Rows:
                 far if gains else MISSING,
             ]
         )
-    return Rows(["links of", "rate", "saved at twice the rate", "gains of one kind up to"], rows)
+    return TextTable(["links of", "rate", "saved at twice the rate", "gains of one kind up to"], rows)
 
 
-def op_rows(analysis: Analysis) -> Rows:
+def op_rows(analysis: Analysis) -> TextTable:
     """What faster ops give."""
     rows = [
         [one.name, str(one.rank), f"{one.s_per_s:.2f} s", seconds(one.kink_s)]
         for one in analysis.op_sensitivity
     ]
-    return Rows(["op", "rank", "saved for 1 s less of the op", "until it takes"], rows)
+    return TextTable(["op", "rank", "saved for 1 s less of the op", "until it takes"], rows)

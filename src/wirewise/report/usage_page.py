@@ -9,7 +9,7 @@ import msgspec
 
 from wirewise.report import shell
 from wirewise.report.figures import MISSING, percent, seconds
-from wirewise.report.replay_rows import Rows
+from wirewise.report.replay_rows import TextTable
 from wirewise.sim.bounds import Verdict
 from wirewise.sim.usage import RankUse
 from wirewise.trace.records import Trace
@@ -17,7 +17,7 @@ from wirewise.trace.records import Trace
 __all__ = ["idle_rows", "usage_html", "usage_object", "use_rows"]
 
 
-def use_rows(uses: Sequence[RankUse]) -> Rows:
+def use_rows(uses: Sequence[RankUse]) -> TextTable:
     """Seconds of a step of each rank, and what share of its communication computation covers."""
     titles = [
         "rank",
@@ -37,10 +37,10 @@ def use_rows(uses: Sequence[RankUse]) -> Rows:
         parts = (use.wall_s, use.compute_s, use.communication_s, use.exposed_communication_s)
         cells = [str(use.rank), seconds(use.step_s), use.lane, *map(seconds, parts), overlap]
         rows.append([*cells, seconds(use.copy_s), percent(use.idle_share)])
-    return Rows(titles, rows)
+    return TextTable(titles, rows)
 
 
-def idle_rows(uses: Sequence[RankUse]) -> Rows:
+def idle_rows(uses: Sequence[RankUse]) -> TextTable:
     """Why devices were idle, in shares of their wall clock; no rows where none was recorded."""
     titles = ["rank", "idle", "until late launches", "starts of kernels", "other"]
     rows = []
@@ -48,7 +48,7 @@ def idle_rows(uses: Sequence[RankUse]) -> Rows:
         if use.lane == "device" and use.wall_s > 0:
             parts = (use.idle_s, use.host_wait_s, use.kernel_wait_s, use.other_idle_s)
             rows.append([str(use.rank), *(percent(part / use.wall_s) for part in parts)])
-    return Rows(titles, rows)
+    return TextTable(titles, rows)
 
 
 def usage_object(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import sys
 
 import msgspec
 
-__all__ = ["Record", "Text", "parse_line", "write_line"]
+__all__ = ["Report", "Text", "parse_line", "write_line"]
 
 
 class Text(msgspec.Struct, frozen=True, tag_field="wirewise", tag="log"):
@@ -15,7 +15,7 @@ class Text(msgspec.Struct, frozen=True, tag_field="wirewise", tag="log"):
     text: str
 
 
-class Record(msgspec.Struct, frozen=True, tag_field="wirewise", tag="record"):
+class Report(msgspec.Struct, frozen=True, tag_field="wirewise", tag="record"):
     """Something that a rank measured meanwhile."""
 
     record: msgspec.Raw
@@ -25,17 +25,17 @@ class Record(msgspec.Struct, frozen=True, tag_field="wirewise", tag="record"):
 _START = '{"wirewise":'
 
 
-def write_line(line: Text | Record) -> None:
+def write_line(line: Text | Report) -> None:
     """Print a line for the parent."""
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
 
 
-def parse_line(line: str) -> Text | Record | None:
+def parse_line(line: str) -> Text | Report | None:
     """What a rank told its parent; None for any other output."""
     if not line.startswith(_START):
         return None
     try:
-        return msgspec.json.decode(line, type=Text | Record)
+        return msgspec.json.decode(line, type=Text | Report)
     except msgspec.DecodeError:
         return None

@@ -18,7 +18,7 @@ from wirewise.profile.ending import end_process
 from wirewise.runtime.full_graph import keep_freed_memory
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import Transport, transport_of
-from wirewise.trials.log import Record, Text, write_line
+from wirewise.trials.log import Report, Text, write_line
 from wirewise.trials.start import JOB, OUTCOME
 
 __all__ = ["Rank", "joined", "main", "prepare_process"]
@@ -53,7 +53,7 @@ class Rank(Generic[J]):
     def report(self, record: object) -> None:
         """Tell the parent what was measured so far; rank 0 speaks for all."""
         if self.first:
-            write_line(Record(msgspec.Raw(msgspec.json.encode(record))))
+            write_line(Report(msgspec.Raw(msgspec.json.encode(record))))
 
     def outcome(self, outcome: object) -> None:
         """Write what all ranks measured; rank 0 writes for all."""
@@ -64,7 +64,7 @@ class Rank(Generic[J]):
         """What rank 0 has, on all ranks.
 
         Args:
-            value: Record of rank 0; the others' is not used.
+            value: Report of rank 0; the others' is not used.
             kind: Type of the record.
         """
         content = msgspec.json.encode(value) if self.first else b""

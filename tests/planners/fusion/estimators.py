@@ -8,7 +8,7 @@ from benchmarks.random_steps import random_graph
 
 from wirewise.planners.fusion.disco.estimator import About, Estimator
 from wirewise.planners.fusion.disco.features import RegionGraph, region_graph
-from wirewise.profile.estimator import Network
+from wirewise.profile.estimator import RegionNetwork
 
 
 def region(seed: int, operators: int = 9) -> RegionGraph:
@@ -18,10 +18,10 @@ def region(seed: int, operators: int = 9) -> RegionGraph:
     return region_graph(graph, tuple(members), tuple(members[-1:]))
 
 
-def network(kinds: int, seed: int = 0) -> Network:
+def network(kinds: int, seed: int = 0) -> RegionNetwork:
     """All weights random, those too that training starts at zero."""
     torch.manual_seed(seed)
-    found = Network(kinds)
+    found = RegionNetwork(kinds)
     with torch.no_grad():
         for one in found.parameters():
             one.copy_(0.2 * torch.randn(one.shape))

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from wirewise.errors import InputError
 from wirewise.profile.stalls import data
 from wirewise.profile.stalls.cache import ItemCache
-from wirewise.profile.stalls.settings import VARIABLE, Settings
+from wirewise.profile.stalls.settings import VARIABLE, StallSettings
 
 
 def settings(tmp_path, kind, **changes):
-    return Settings(
+    return StallSettings(
         folder=str(tmp_path), cache_folder=str(tmp_path / "cache"), data=kind, warmup=1, steps=2, **changes
     )
 
@@ -177,4 +177,4 @@ def test_settings_pass_through_the_environment(tmp_path, monkeypatch):
     for name, value in wish.variables().items():
         monkeypatch.setenv(name, value)
     assert VARIABLE in os.environ
-    assert Settings.read() == wish
+    assert StallSettings.read() == wish

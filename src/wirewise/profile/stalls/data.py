@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from wirewise.profile.stalls.cache import ItemCache
-from wirewise.profile.stalls.settings import Settings
+from wirewise.profile.stalls.settings import StallSettings
 
 __all__ = ["LANE", "Served", "drop_pages_on_open", "is_separable", "replay", "serve"]
 
@@ -44,7 +44,7 @@ def replay(first: list[Any], length: int | None) -> Iterator[Any]:
         number += 1
 
 
-def serve(dataset: Any, settings: Settings, local_rank: int, local_ranks: int) -> Any:
+def serve(dataset: Any, settings: StallSettings, local_rank: int, local_ranks: int) -> Any:
     """The data set with what the run asks for, ready to use: caches are full, pages are warm."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         return dataset
@@ -61,7 +61,7 @@ def serve(dataset: Any, settings: Settings, local_rank: int, local_ranks: int) -
 class Served:
     """Stands for a data set while loaders read it, and notes how long its parts take."""
 
-    def __init__(self, dataset: Any, settings: Settings, num_items: int, fold: int) -> None:
+    def __init__(self, dataset: Any, settings: StallSettings, num_items: int, fold: int) -> None:
         cache = None
         if is_separable(dataset) and num_items and settings.data in ("cached", "partial"):
             capacity = fold or round(settings.fraction * num_items)

@@ -6,14 +6,14 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-__all__ = ["ENTRY", "VARIABLE", "Settings"]
+__all__ = ["ENTRY", "VARIABLE", "StallSettings"]
 
 VARIABLE = "WIREWISE_STALLS"
 ENTRY = "wirewise.profile.stalls.shim:install"
 
 
 @dataclass(frozen=True)
-class Settings:
+class StallSettings:
     """One run.
 
     Rank processes read this without msgspec, which the environment of a script may lack.
@@ -40,6 +40,6 @@ class Settings:
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
-    def read(cls) -> Settings:
+    def read(cls) -> StallSettings:
         """Settings of this process."""
         return cls(**json.loads(os.environ[VARIABLE]))

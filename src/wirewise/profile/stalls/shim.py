@@ -19,14 +19,14 @@ from torch.utils.data import DataLoader
 
 from wirewise.profile.ending import end_process
 from wirewise.profile.stalls import data
-from wirewise.profile.stalls.settings import Settings
+from wirewise.profile.stalls.settings import StallSettings
 
 __all__ = ["install"]
 
 
 def install() -> None:
     """Take over the loaders of this process and watch its optimizers; called once torch is imported."""
-    settings = Settings.read()
+    settings = StallSettings.read()
     session = _Session(settings)
     if settings.data in ("cold", "partial", "whole"):
         data.drop_pages_on_open()
@@ -38,7 +38,7 @@ def install() -> None:
 class _Session:
     """One rank of one run."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: StallSettings) -> None:
         self._settings, self._pid = settings, os.getpid()
         self._rank = int(os.environ.get("RANK", "0"))
         self._optimizer: Callable[[], object] | None = None

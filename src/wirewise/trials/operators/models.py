@@ -19,7 +19,7 @@ from wirewise.profile.regions import PRIME
 from wirewise.runtime.data_parallel.capture import Loss, capture, graph_of
 from wirewise.trace.operators import OperatorGraph
 
-__all__ = ["SOURCES", "Block", "captured_source", "captured_step"]
+__all__ = ["SOURCES", "TransformerBlock", "captured_source", "captured_step"]
 
 _WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
 _CLASSES = 10
@@ -78,7 +78,7 @@ def _cnn(random: Random) -> tuple[nn.Module, Any]:
     return model, (torch.randn(PRIME, 3, side, side), _labels())
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """A transformer's block whose attention is spelt out, [rows, length, width] to the same."""
 
     def __init__(self, width: int, heads: int, activation: Callable[[Tensor], Tensor], widening: int) -> None:
@@ -100,7 +100,7 @@ class Block(nn.Module):
 class _Transformer(nn.Module):
     def __init__(self, random: Random, width: int) -> None:
         super().__init__()
-        self.block = Block(width, random.choice([2, 4]), _Activation(random), 2)
+        self.block = TransformerBlock(width, random.choice([2, 4]), _Activation(random), 2)
         self.out = nn.Linear(width, _CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
