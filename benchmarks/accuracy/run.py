@@ -19,7 +19,7 @@ import numpy as np
 
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
-from wirewise.recipes import adaqp, launch
+from wirewise.recipes import adaqp
 from wirewise.recipes.job import FullGraphJob, ModeOutcome
 from wirewise.results import EpochRecord
 
@@ -84,8 +84,8 @@ def train(knobs: dict, workers: int, seed: int) -> dict[str, ModeOutcome]:
         static = FullGraphJob(**common, hosts=1, network="loopback", modes=STATIC)
         adaqp.prepare_parts(static, folder, Quiet())
         planned = FullGraphJob(**common, hosts=workers, network="lab", link=LINK, modes=("adaqp",))
-        found = launch.train(static, folder, lambda mode, record: None).modes
-        return found | launch.train(planned, folder, lambda mode, record: None).modes
+        found = adaqp.train(static, folder, lambda mode, record: None).modes
+        return found | adaqp.train(planned, folder, lambda mode, record: None).modes
 
 
 def final_loss(outcome: ModeOutcome) -> float:

@@ -13,7 +13,7 @@ from plan_worker import Rounds
 from common import Page, Quiet, paired, scratch, spread, verdict
 from wirewise import lab
 from wirewise.graph.datasets import data_root
-from wirewise.recipes import adaqp, launch
+from wirewise.recipes import adaqp
 from wirewise.recipes.job import FullGraphJob, Outcome
 from wirewise.results import EpochRecord
 from wirewise.trials.start import choose_network
@@ -39,7 +39,7 @@ def train(job: FullGraphJob, folder: Path) -> Outcome:
     job = msgspec.structs.replace(job, network=network)
     if notes and job.network != "loopback":
         raise SystemExit(notes[0])
-    return launch.train(job, folder, lambda mode, record: None)
+    return adaqp.train(job, folder, lambda mode, record: None)
 
 
 def seconds(records: Sequence[EpochRecord]) -> list[float]:

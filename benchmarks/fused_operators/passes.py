@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from wirewise.trials.operators.samples import Sample, key_of
+from wirewise.trials.operators.samples import Sample
+
+
+def key_of(one: Sample) -> tuple[Any, ...]:
+    """What tells a sample from others, equal in all passes over the same draws."""
+    return one.source, one.draw, one.size, one.operators, one.outputs, one.details
 
 
 def least_of(passes: Sequence[Sequence[Sequence[Sample]]]) -> list[list[Sample]]:

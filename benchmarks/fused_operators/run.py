@@ -30,14 +30,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from passes import least_of
+from passes import key_of, least_of
 
 from common import Page, arguments, scratch, verdict
 from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.estimator import VECTORS, shipped, vectors_here
 from wirewise.trials.operators.learning import accuracy, learn, seen, split, structure_of
 from wirewise.trials.operators.models import SOURCES
-from wirewise.trials.operators.samples import collect, key_of, read_samples
+from wirewise.trials.operators.samples import collect, read_samples
 
 WITHIN, ORDER = 0.9, 0.95
 PRESETS = {

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from tests.recipes.test_adaqp import Silent, small_job
 from wirewise.cli.main import app
-from wirewise.recipes import adaqp, launch, resuming
+from wirewise.recipes import adaqp, resuming
 from wirewise.recipes.job import Event, FullGraphJob
 from wirewise.results import EpochRecord, RunResult
 from wirewise.runtime.full_graph import checkpoint
@@ -209,7 +209,7 @@ def test_a_new_run_in_the_folder_forgets_the_checkpoints(tmp_path: Path) -> None
     job = stopped_folder(tmp_path)
     mine = tmp_path / "checkpoints" / "fp32" / "epoch-000004" / "notes.txt"
     mine.touch()
-    launch._clear(job, tmp_path, None)
+    adaqp._clear(job, tmp_path, None)
     assert saved(tmp_path, "fp32") == set()
     assert mine.exists()
     assert not (tmp_path / "events.jsonl").exists()
@@ -222,7 +222,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch, "run_ranks", interrupt)
+    monkeypatch.setattr(adaqp, "run_ranks", interrupt)
     stopped = call("--resume", tmp_path)
     assert stopped.exit_code not in (0, 2)
     assert f"wirewise: stopped. Go on from the last checkpoint: wirewise run adaqp --resume {tmp_path}" in (

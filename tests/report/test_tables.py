@@ -5,7 +5,7 @@ from rich.console import Console
 
 from tests.report.examples import EDGES, HOSTILE, USUAL
 from wirewise.report import print_result, summary_sentence
-from wirewise.report.measures import measures
+from wirewise.report.page import measures
 
 
 def test_piped_text_is_plain_and_starts_with_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:

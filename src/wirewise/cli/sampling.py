@@ -21,7 +21,7 @@ from wirewise.trace.tasks import TaskSet, read_tasks
 
 __all__ = ["Sampling", "Tasks", "chosen_tasks", "sampling_problem"]
 
-_FLOAT_BYTES = _ID_BYTES = 4
+_FANOUTS, _FLOAT_BYTES, _ID_BYTES = (15, 10, 5), 4, 4
 
 
 class Sampling(opt.Options, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Sampling(opt.Options, frozen=True, kw_only=True):
 
     dataset: opt.Dataset = "debian"
     workers: Annotated[opt.Count, opt.about("Ranks, one part of the features each.")] = 4
-    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop; -1: all.")] = (15, 10, 5)
+    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop; -1: all.")] = _FANOUTS
     batch_size: Annotated[opt.Count, opt.about("Seeds of a rank's batch.")] = 64
     parts: Annotated[str, opt.about("Partitioner of the graph.", words=PARTITIONERS)] = "metis"
     semantics: Annotated[str, opt.about("Nodes that a hop expands.", words=SEMANTICS)] = "cumulative"
@@ -79,11 +79,7 @@ class Tasks(opt.Options, frozen=True, kw_only=True):
 
     job: Annotated[Path | None, opt.about("JSON of tasks, flows and times, instead of --dataset.")] = None
     dataset: Annotated[str | None, opt.about("Dataset (name or .npz file) whose training is placed.")] = None
-    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop (--dataset).")] = (
-        15,
-        10,
-        5,
-    )
+    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop (--dataset).")] = _FANOUTS
     batch_size: Annotated[opt.Count, opt.about("Seeds of a worker's batch (--dataset).")] = 64
     workers_per_host: Annotated[opt.Count, opt.about("Workers that start on a host (--dataset).")] = 1
     samplers: Annotated[opt.Count, opt.about("Samplers of each worker (--dataset).")] = 2

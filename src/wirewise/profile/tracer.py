@@ -8,6 +8,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -212,11 +214,9 @@ class Tracer:
         for handle in self._optimizers:
             handle.remove()
         if self._round_trips and dist.is_initialized():
-            try:
+            # Where a peer ended before, the clocks are aligned by what was recorded until then.
+            with suppress(RuntimeError):
                 self._recorder.probes(probes.probe(self._messages, self._round_trips))
-            except RuntimeError:
-                # A peer ended before; the clocks are aligned by what was recorded until then.
-                pass
         self._recorder.close()
 
     def __enter__(self) -> Tracer:
@@ -285,11 +285,7 @@ class Tracer:
                 self._end_backward()
 
         torch.autograd.backward = backward
-
-        def undo() -> None:
-            torch.autograd.backward = original
-
-        return undo
+        return partial(setattr, torch.autograd, "backward", original)
 
     def _end_backward(self) -> None:
         tail = self._backward.end()
@@ -333,11 +329,7 @@ class Tracer:
                 self._recorder.add(form, start, time.perf_counter())
 
         loader.__next__ = following
-
-        def undo() -> None:
-            loader.__next__ = original
-
-        return undo
+        return partial(setattr, loader, "__next__", original)
 
 
 def _recorder(folder: str | os.PathLike[str], model: nn.Module | None, forgiving: bool) -> Recorder:

@@ -12,6 +12,7 @@ import datetime
 import platform
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -19,16 +20,16 @@ import msgspec
 import numpy as np
 
 from wirewise import graph, plans, units
+from wirewise.decoding import decode_json
 from wirewise.files import owns_folder, write_json
-from wirewise.recipes import launch
-from wirewise.recipes.job import FullGraphJob, ModeOutcome, Outcome
+from wirewise.recipes.job import Event, FullGraphJob, ModeOutcome, Outcome
 from wirewise.report import TrainingProgress
 from wirewise.report.series import WARM_UP, mean_bits, smoothed_losses
 from wirewise.results import EpochRecord, ModeResult, RunResult
 from wirewise.topology import processor
-from wirewise.trials.start import choose_network
+from wirewise.trials.start import choose_network, open_network, run_ranks
 
-__all__ = ["run", "saved_plan"]
+__all__ = ["run", "saved_plan", "train"]
 
 _NEAR = 1.01
 """A mode has reached the reference's final loss when its own is within one percent of it."""
@@ -62,12 +63,73 @@ def run(job: FullGraphJob, folder: Path, progress: TrainingProgress, *, resume: 
         progress.note(note)
     progress.start(list(job.modes), job.epochs)
     try:
-        outcome = launch.train(job, folder, progress.epoch, start=start)
+        outcome = train(job, folder, progress.epoch, start=start)
     finally:
         progress.finish()
     result = summarize(job, facts, outcome, notes)
     write_json(folder / "result.json", result)
     return result
+
+
+def train(
+    job: FullGraphJob,
+    folder: Path,
+    heard: Callable[[str, EpochRecord], None],
+    *,
+    start: Mapping[str, int] | None = None,
+) -> Outcome:
+    """Run the workers to their end and return what they measured.
+
+    Args:
+        job: The job, its network settled.
+        folder: Holds the parts; takes the job file, events, logs and the outcome.
+        heard: Called with every finished epoch, also with those before the checkpoints.
+        start: Epoch of the checkpoint that each mode goes on from, 0 for one that starts anew. By default all
+            modes start anew, and checkpoints of an earlier run are removed.
+
+    Raises:
+        InputError: There are no such checkpoints.
+        PeerError: A worker failed; the message holds its last words and where its log is.
+    """
+    _clear(job, folder, start)
+    if start is not None:
+        from wirewise.recipes import resuming
+
+        for event in resuming.events(folder):
+            heard(event.mode, event.record)
+
+    def report(record: bytes) -> None:
+        event = decode_json(record, Event)
+        heard(event.mode, event.record)
+
+    with open_network(job.network, job.hosts, job.link, job.links) as network:
+        return run_ranks(
+            "wirewise.recipes.full_graph_worker",
+            folder,
+            Outcome,
+            network=network,
+            ranks=job.workers,
+            job=job,
+            report=report,
+            arguments=[msgspec.json.encode(start or {}).decode()],
+        )
+
+
+def _clear(job: FullGraphJob, folder: Path, start: Mapping[str, int] | None) -> None:
+    """Remove what an earlier run left, from the epochs `start` on; first of all what a later one could resume."""
+    # Checkpoints need torch, which takes seconds to import.
+    if start is not None:
+        from wirewise.recipes import resuming
+
+        resuming.rewind(job, folder, start)
+    else:
+        if (folder / "checkpoints").is_dir():
+            from wirewise.recipes import resuming
+
+            resuming.forget(folder)
+        (folder / "events.jsonl").unlink(missing_ok=True)
+    for mode in job.modes:
+        (folder / f"plan-{mode}.json").unlink(missing_ok=True)
 
 
 def saved_plan(folder: Path, job: FullGraphJob) -> plans.Plan | None:

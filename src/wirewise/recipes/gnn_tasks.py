@@ -1,30 +1,38 @@
 """Placements of GNN training tasks, carried out in the lab and compared with their simulated times.
 
 Z. Luo, Y. Bao, C. Wu: Optimizing Task Placement and Online Scheduling for Distributed GNN Training Acceleration,
-INFOCOM 2022. Links, TCP and bytes are real; executions are emulated: a task sleeps its time.
+INFOCOM 2022. Links, TCP and bytes are real; executions are emulated: a task sleeps its time. A host of the lab runs
+`-m wirewise.recipes.gnn_tasks FOLDER`.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from wirewise import options as opt
 from wirewise.cost.links import Links
-from wirewise.errors import InputError
-from wirewise.files import owns_folder
+from wirewise.decoding import decode_json
+from wirewise.errors import InputError, PeerError
+from wirewise.files import owns_folder, write_json
 from wirewise.planners.placement import PlacementProblem
 from wirewise.planners.placement import plan as make_plan
 from wirewise.plans import PlacementPlan, save
 from wirewise.plans.placement import FlowPolicy
 from wirewise.recipes.gnn_tasks_job import Wish, host_names
 from wirewise.results import PlacementRecord, PlacementRun
-from wirewise.runtime.flows import ORDERS
+from wirewise.runtime.flows import ORDERS, Connections, execute, meet
 from wirewise.sim.flows.measured import Compared, OpTimes, compare_plan
 from wirewise.topology import lab_hosts
 from wirewise.trace.tasks import KINDS, TaskSet
-from wirewise.trials.start import open_network, run_ranks
+from wirewise.trials.log import Text, write_line
+from wirewise.trials.start import JOB, OUTCOME, open_network, run_ranks
+from wirewise.trials.windows import turns
 
 __all__ = [
     "PAYLOAD_SHARE",
@@ -128,7 +136,7 @@ def run(job: PlacementJob, folder: Path, say: Callable[[str], None]) -> dict[str
     """
     for name, one in job.plans.items():
         save(one, plan_file(folder, name))
-    hosts, worker = len(job.links), "wirewise.recipes.gnn_tasks_worker"
+    hosts, worker = len(job.links), "wirewise.recipes.gnn_tasks"
     with open_network("lab", hosts, job.links[0], dict(enumerate(job.links))) as network:
         measured = run_ranks(
             worker, folder, dict[str, list[OpTimes]], network=network, ranks=hosts, job=job, log=say
@@ -174,3 +182,40 @@ def _record(job: PlacementJob, name: str, one: Compared, first: Compared) -> Pla
         crossing_bytes=sum(sum(job.tasks.numbers(flow.size_bytes)) for flow in crossing) / steps,
         latest={kind: (line.name, max(line.late_s, key=abs)) for kind, line in worst.items()},
     )
+
+
+def _be_host(path: str) -> None:
+    """Carry out one host's part of every plan in the folder of a job, in turns; host 0 writes the outcome."""
+    folder = Path(path)
+    job = decode_json((folder / JOB).read_bytes(), PlacementJob)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    measured: dict[str, list[OpTimes]] = {name: [] for name in job.plans}
+    with meet(rank, world_size, address, port, timeout_s=job.timeout_s) as peers:
+        for _, name in turns(list(job.plans), job.turns):
+            whole = _carried_out(job, name, peers)
+            if whole is not None:
+                measured[name].append(whole)
+    if rank == 0:
+        write_json(folder / OUTCOME, measured)
+
+
+def _carried_out(job: PlacementJob, name: str, peers: Connections) -> OpTimes | None:
+    """Times of all ops, on host 0."""
+    times = execute(job.plans[name], job.tasks, peers, lab_links(job.links))
+    parts = peers.gather(np.stack(times).tobytes())
+    if not parts:
+        return None
+    both = np.stack([np.frombuffer(part).reshape(2, -1) for part in parts])
+    whole = np.nanmax(both, axis=0)
+    if not np.isfinite(whole).all():
+        raise PeerError(
+            f"plan {name!r}: {np.isnan(whole).any(axis=0).sum()} ops never ended; see the hosts' logs"
+        )
+    steps = job.tasks.iterations
+    write_line(Text(f"{name}: {whole[1].max() / steps:.3f} s an iteration"))
+    return OpTimes(start_s=whole[0].tolist(), end_s=whole[1].tolist())
+
+
+if __name__ == "__main__":
+    _be_host(sys.argv[1])

@@ -65,7 +65,7 @@ def measure(
             found.setdefault(name, []).append(runner.run(name, repeat))
     return report_of(
         {name: found[name] for name in names},
-        job.command,
+        command=job.command,
         ranks=launch.ranks,
         hosts=job.hosts,
         steps=job.steps,

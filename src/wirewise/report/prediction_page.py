@@ -44,22 +44,16 @@ def _unit(found: Prediction) -> str:
 
 def _cards(found: Prediction) -> str:
     parts = found.breakdown
-    told = {
-        "Compute": (parts.compute_s, "mean of the ranks"),
-        "Exposed communication": (parts.exposed_communication_s, "that no compute hides"),
-        "Waiting": (parts.wait_s, "neither computing nor communicating"),
-        "Hidden communication": (parts.overlapped_communication_s, "beside compute"),
-    }
-    whole = found.step_s or 1.0
-    return shell.cards(
-        [
-            (_unit(found), seconds(found.step_s), f"{found.timeline.world_size} ranks"),
-            *(
-                (name, seconds(value), f"{percent(value / whole)} of the time, {what}")
-                for name, (value, what) in told.items()
-            ),
-        ]
+    told = (
+        ("Compute", parts.compute_s, "mean of the ranks"),
+        ("Exposed communication", parts.exposed_communication_s, "that no compute hides"),
+        ("Waiting", parts.wait_s, "neither computing nor communicating"),
+        ("Hidden communication", parts.overlapped_communication_s, "beside compute"),
     )
+    whole = found.step_s or 1.0
+    cards = [(_unit(found), seconds(found.step_s), f"{found.timeline.world_size} ranks")]
+    cards += [(name, seconds(s), f"{percent(s / whole)} of the time, {what}") for name, s, what in told]
+    return shell.cards(cards)
 
 
 def _timeline(found: Prediction) -> str:

@@ -19,18 +19,8 @@ __all__ = ["idle_rows", "usage_html", "usage_object", "use_rows"]
 
 def use_rows(uses: Sequence[RankUse]) -> TextTable:
     """Seconds of a step of each rank, and what share of its communication computation covers."""
-    titles = [
-        "rank",
-        "step",
-        "lane",
-        "its time",
-        "compute",
-        "communication",
-        "exposed",
-        "overlap",
-        "copies",
-        "idle",
-    ]
+    parts_of_time = ["compute", "communication", "exposed", "overlap", "copies", "idle"]
+    titles = ["rank", "step", "lane", "its time", *parts_of_time]
     rows = []
     for use in uses:
         overlap = MISSING if use.overlap_share is None else percent(use.overlap_share)

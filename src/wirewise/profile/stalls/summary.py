@@ -18,26 +18,16 @@ Runs = Mapping[str, Sequence[Run]]
 
 def report_of(
     runs: Runs,
-    command: Sequence[str],
     *,
     ranks: int,
-    hosts: int,
-    steps: int,
-    warmup: int,
-    network: str,
-    link_bytes_per_s: float | None,
+    **job: Any,
 ) -> StallReport:
     """Decompose the step of a job into what it computes and its stalls.
 
     Args:
         runs: Repeats of each run, by its name; "partial X" for the cached fraction X.
-        command: Command of the job.
         ranks: Ranks of the whole job.
-        hosts: Hosts that the whole job ran on.
-        steps: Measured steps of each run.
-        warmup: Steps before them.
-        network: As of `StallReport`.
-        link_bytes_per_s: Rate of each host's link; None: not known.
+        job: Other fields of `StallReport` that the runs do not tell: command, hosts, steps and the like.
     """
     chain = {name: [run.step_s for run in repeats] for name, repeats in runs.items() if " " not in name}
     parts: dict[str, Any] = {f"{name}_s": amount for name, amount in decompose(chain).items()}
@@ -50,13 +40,8 @@ def report_of(
     report = StallReport(
         **parts,
         runs_s={name: [float(run.step_s.mean()) for run in repeats] for name, repeats in runs.items()},
-        command=list(command),
+        **job,
         ranks=ranks,
-        hosts=hosts,
-        steps=steps,
-        warmup=warmup,
-        link_bytes_per_s=link_bytes_per_s,
-        network=network,
         facts=facts,
         data=_data_times(runs, facts, ranks),
         hit_rates=rates,

@@ -26,7 +26,7 @@ from wirewise.runtime.data_parallel.regions import Segment, module_of
 from wirewise.trace.operators import Operator, OperatorGraph
 from wirewise.trials.operators.models import SOURCES, captured_source, captured_step
 
-__all__ = ["Sample", "collect", "collect_step", "key_of", "read_samples", "samples_of"]
+__all__ = ["Sample", "collect", "collect_step", "read_samples", "samples_of"]
 
 _SMALLEST, _LARGEST = 2**11, 2**22.5
 """Elements of the largest value of a region, at the least and the greatest batch."""
@@ -136,11 +136,6 @@ def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
         raise InputError(
             f"cannot read samples from {os.fspath(path)}: {cause}; collect them again"
         ) from cause
-
-
-def key_of(one: Sample) -> tuple[Any, ...]:
-    """What tells a sample from others, equal in all passes over the same draws."""
-    return one.source, one.draw, one.size, one.operators, one.outputs, one.details
 
 
 def _regions(random: Random, source: str, sizes: int, count: int) -> Iterator[list[Sample]]:
