@@ -36,7 +36,7 @@ _MOST_DIGITS = 20
 _MOST_NAME_BYTES = 200
 """Longer names are shortened in temporary ones."""
 _held: dict[tuple[int, int], tuple[int, int]] = {}
-"""For each folder that this process holds, by device and inode: the thread, and how often it entered."""
+"""Thread that holds each folder of this process, by device and inode, and how often it entered."""
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def exclusive_folder(
     way, so nothing has to be cleaned up after a kill. The thread that holds a folder may enter it again.
 
     Args:
-        folder: That takes the files of a run; one that is made here goes again after an error, if it is empty.
+        folder: Folder of a run; one that is made here goes again after an error, if it is empty.
         error: What to raise.
 
     Raises:

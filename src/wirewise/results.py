@@ -282,7 +282,7 @@ class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
     crossing_bytes: float
     """Bytes between tasks on different hosts in an iteration."""
     latest: dict[str, tuple[str, float]]
-    """For each kind of task, and for flows: which ended furthest from its simulated end, and by how many seconds."""
+    """Which task of each kind, and which flow, ended furthest from its simulated end, and by how many seconds."""
 
 
 class PlacementRun(msgspec.Struct, frozen=True, kw_only=True):

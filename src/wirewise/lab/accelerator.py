@@ -49,7 +49,7 @@ class VirtualAccelerator(nn.Sequential):
     """A stack of virtual layers: a network as an accelerator would run it.
 
     Args:
-        layers: For each layer (number of parameters, forward seconds, backward seconds).
+        layers: Number of parameters, forward seconds and backward seconds of each layer.
     """
 
     def __init__(self, layers: Sequence[tuple[int, float, float]]) -> None:

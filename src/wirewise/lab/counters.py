@@ -32,7 +32,7 @@ def interface_bytes(interface: str | None = None) -> HostBytes | None:
     mounted it.
 
     Args:
-        interface: Its name; None: the one that gloo was told to use, as in a lab.
+        interface: Name of the interface; None: the one that gloo was told to use, as in a lab.
 
     Returns:
         None where there is no such interface, or where it is the loopback one: that is no network.

@@ -281,7 +281,7 @@ class Lab:
 
         Args:
             host: Number of the host.
-            factor: At least 1.
+            factor: Factor of at least 1.
             what: "link": its rate is divided. "cpu": its processes are stopped for a part of the time
                 (emulated, see `Throttle`). "both".
         """

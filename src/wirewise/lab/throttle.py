@@ -21,7 +21,7 @@ class Throttle:
 
     Args:
         processes: Lists the process ids; asked once a period.
-        factor: How much slower, at least 1.
+        factor: Factor by which they look slower, at least 1.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]], factor: float) -> None:

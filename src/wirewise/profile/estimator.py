@@ -172,7 +172,7 @@ def fit(
     """An estimator trained on measured regions.
 
     Args:
-        regions: As the network sees them.
+        regions: Regions as the network sees them.
         seconds: Measured seconds of each region.
         machine: What they were measured on, in words.
         device: Type of it, such as "cpu".

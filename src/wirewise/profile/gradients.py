@@ -53,7 +53,7 @@ def measure_costs(
         sizes: Elements, at least two and better five, the largest that of the largest group.
         ratio: Share of the values that sparse codecs keep.
         device: Device of the gradients; None: the CPU.
-        tensor_elements: Of a typical tensor: larger groups are measured in so many segments as they would have.
+        tensor_elements: Elements of a typical tensor: larger groups are measured in as many segments as they have.
             None: one segment.
         options: Options of codecs, by name.
 
@@ -205,8 +205,8 @@ def gradient_trace(
     Args:
         model: Called once in a step.
         step: Carries out one training step.
-        steps: How many count, after two that do not.
-        transport: With it the times are those of the slowest rank; all ranks call it.
+        steps: Number of steps that count, after two that do not.
+        transport: Transport between ranks, which all call this; times are then those of the slowest one.
 
     Raises:
         InputError: No step, or a parameter that requires a gradient and gets none, or more than one in a step.

@@ -17,7 +17,7 @@ def environment(
     """Environment variables with which every rank of a command calls functions once it has imported torch.
 
     Args:
-        entries: For each function, as "module:function", the variables that it reads.
+        entries: Variables that each function reads, by its name as "module:function".
         base: Variables to go on from; none: those of this process.
     """
     found = dict(os.environ if base is None else base)

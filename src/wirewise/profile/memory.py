@@ -82,8 +82,8 @@ def memory_sizes(
     counts for the first. Gradients stay as they were; buffers see the batch twice.
 
     Args:
-        model: As it trains, on its device; one in DistributedDataParallel is looked into.
-        batch: Its input: a tensor, or the arguments as a tuple or as a dict by name.
+        model: Model as it trains, on its device; one in DistributedDataParallel is looked into.
+        batch: Input of the model: a tensor, or the arguments as a tuple or as a dict by name.
         loss: Loss of the output; none: the sum of all its floating tensors.
         bfloat16: Measure under autocast as well.
 

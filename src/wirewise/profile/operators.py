@@ -37,7 +37,7 @@ def measure_operators(
         module: The graph, functional; nodes have the operators' names.
         inputs: What it takes.
         operators: Operators of this graph.
-        passes: That count; one more goes before.
+        passes: Number of passes that count; one more goes before.
         known: Seconds from earlier calls; what is measured is added. Nothing runs where it has all.
 
     Raises:

@@ -36,7 +36,7 @@ def probe(group: Any, round_trips: int = ROUND_TRIPS) -> list[Probe]:
 
     Args:
         group: What `message_group` gave.
-        round_trips: How many to make with each rank, one rank after the other.
+        round_trips: Number of round trips with each rank, one rank after the other.
 
     Raises:
         RuntimeError: A peer is silent for 10 s.

@@ -108,7 +108,7 @@ def resized(module: fx.GraphModule, size: int | None) -> fx.GraphModule:
 
     Args:
         module: Captured at a batch of `PRIME`.
-        size: None: the new graph takes a first input as long as the batch.
+        size: New size of the batch; None: the new graph takes a first input as long as the batch.
     """
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     if size is None:
@@ -211,7 +211,7 @@ def seconds_of(kernels: Sequence[Kernel], repeats: int = 3, patience_s: float = 
     Args:
         kernels: Run in turn, so that the loops of one lie apart.
         repeats: Undisturbed loops of each.
-        patience_s: After so long for each of these, those that there are must do.
+        patience_s: Seconds for each of these, after which those that there are must do.
     """
     loops = [_loops(one) for one in kernels]
     least, undisturbed = [float("inf")] * len(kernels), [0] * len(kernels)

@@ -27,7 +27,7 @@ _BUDGET_S = 0.4
 _AT_ONCE = 8
 """Uncompressed all-reduces in flight together."""
 _PAUSE_S = 0.002
-"""Before each round, so that it begins as in a step: from waiting for the accelerator, not in a hot loop."""
+"""Pause before each round, so that it begins as in a step: from waiting for the accelerator, not in a hot loop."""
 _LONG_S = 1.0
 """Nothing larger than a collective of so many seconds is tried: the rate of the wire is known by then."""
 

@@ -45,13 +45,13 @@ class Tracer:
 
     Args:
         folder: Takes the traces of all ranks; made where it is missing.
-        model: Whose modules are recorded, wrapped in DistributedDataParallel or not; none: `watch` it later.
-        optimizer: Its `step()` ends each step; "first": that of the optimizer that is called first; none: call
+        model: Model whose modules are recorded, wrapped in DistributedDataParallel or not; none: `watch` it later.
+        optimizer: Optimizer whose `step()` ends each step; "first": the one that is called first; none: call
             `step()` of the tracer.
         warmup: Steps that are not recorded at first; DistributedDataParallel makes its buckets in the first two.
-        steps: How many to record then; none: all. Afterwards nothing is heard any more.
+        steps: Number of steps to record then; none: all. Afterwards nothing is heard any more.
         every: Record one of so many steps.
-        round_trips: Between the clocks of ranks, at the start and at the end.
+        round_trips: Round trips between the clocks of ranks, at the start and at the end.
         forgiving: Say it and record nothing, instead of an error, where the folder cannot be written.
 
     Raises:
@@ -144,8 +144,8 @@ class Tracer:
         Give it to `runtime.data_parallel.parallel(collective=...)` in the place of `call`.
 
         Args:
-            call: Such as a `runtime.data_parallel.AllReduce`; called in the same order on all ranks.
-            algorithm: How it sums: one of `collective.named.ALGORITHMS`, or a name of your own.
+            call: Function such as a `runtime.data_parallel.AllReduce`; called in the same order on all ranks.
+            algorithm: Name of how it sums: one of `collective.named.ALGORITHMS`, or a name of your own.
             ranks: Those that take part; none: all.
         """
         group = f"{algorithm} {len(self._carried)}"

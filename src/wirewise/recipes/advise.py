@@ -100,7 +100,7 @@ def advise(
     plans had their turns is advised by those that had.
 
     Args:
-        command: Of a script that trains with DistributedDataParallel, such as torchrun train.py; not changed.
+        command: Command of a script that trains with DistributedDataParallel, such as torchrun train.py; not changed.
         folder: Takes the log, what was measured, the plan and the advice.
         say: Hears what goes on.
         asked: Codecs to choose from, steps, and windows in which plans are tried, which share the steps.
@@ -179,9 +179,9 @@ def advise_on(
     """Plan for what was measured; writes `plan.json` and `advice.json`.
 
     Args:
-        found: By the ranks of the command.
-        folder: For both files.
-        codecs: To choose from.
+        found: Measurements of the command's ranks.
+        folder: Folder of both files.
+        codecs: Codecs to choose from.
         measure: Seconds of a step under plans by name; nothing of any: predicted steps decide.
     """
     ways = candidates([*codecs, "none"])

@@ -27,7 +27,7 @@ def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: objec
     """The job for a file of gradients.
 
     Args:
-        trace: As `read_gradient_trace` takes it.
+        trace: File of gradients, for `read_gradient_trace`.
         scale: Divides the elements of each gradient.
         settings: Fields of `CupcakeJob`.
 

@@ -173,7 +173,7 @@ def make_plans(job: CupcakeJob, found: JobCosts) -> dict[str, tuple[FusionPlan, 
 def make_finalists(
     job: CupcakeJob, found: JobCosts
 ) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
-    """For each plan of Cupcake that may choose codecs: those between which measured steps decide (`finalists`)."""
+    """Plans between which measured steps decide (`finalists`), for each plan of Cupcake that may choose codecs."""
     chosen = {}
     for name in job.plans:
         codecs, method = job.split(name)

@@ -145,7 +145,7 @@ class _Training:
         return seconds
 
     def _try(self, wrapped: DataParallel, found: JobCosts) -> dict[str, Any]:
-        """On rank 0: the fastest of the finalists for each plan that has some, and the problem that it answers."""
+        """The fastest of the finalists of each plan that has some, and the problem that it answers, on rank 0."""
         made = make_finalists(self.job, found) if self.rank.first else {}
         tried = {name: {way: plan for way, (plan, _) in own.items()} for name, own in made.items()}
         chosen = {}

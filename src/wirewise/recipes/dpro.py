@@ -66,7 +66,7 @@ def run(
     Args:
         command: The program and its arguments; started once for each measurement and stopped after the last step.
         folder: Takes the traces, the plan and `result.json`.
-        wish: How to measure and to plan.
+        wish: Options of measuring and planning.
         say: Called with messages on the progress.
 
     Raises:

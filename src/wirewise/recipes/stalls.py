@@ -213,7 +213,7 @@ def counterfactuals(trace: Trace) -> dict[str, Amount]:
     """Seconds by which a step gets shorter without communication, and with data that is always ready.
 
     Args:
-        trace: On aligned clocks, of the same command on the same machines.
+        trace: Trace of the same command on the same machines, on aligned clocks.
 
     Raises:
         InputError: As `sim.replay_trace`.

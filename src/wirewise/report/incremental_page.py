@@ -12,7 +12,7 @@ __all__ = ["incremental_comparison", "incremental_html"]
 
 _COLOURS = 7
 _DASHES = ("", ' stroke-dasharray="7 4"', ' stroke-dasharray="2 4"')
-"""For the second and third method of a colour."""
+"""Dashes of the first, second and third method of a colour."""
 
 
 def incremental_html(run: IncrementalRun) -> str:

@@ -67,7 +67,7 @@ def bytes_chart(result: RunResult) -> str:
 
 
 def bits_charts(result: RunResult) -> str:
-    """For each mode with several widths one chart an exchange: shares of messages by width over epochs."""
+    """Shares of messages by width over epochs, one chart an exchange, for each mode with several widths."""
     mixed = {name: mode for name, mode in result.modes.items() if series.bits_change(mode)}
     charts = sum(len(series.bit_exchanges(mode)) for mode in mixed.values())
     columns = max(8, min(_COLUMNS, _ALL_COLUMNS // max(charts, 1)))

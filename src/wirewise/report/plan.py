@@ -25,7 +25,7 @@ def plan_html(plan: Plan) -> str:
 
 
 def channel_tables(plan: Plan) -> list[_Cells]:
-    """For each exchange a headline, column titles and rows: mean bits from each rank to each rank.
+    """Headline, column titles and rows of each exchange: mean bits from each rank to each rank.
 
     Empty for plans that say nothing of channels, and for more than 16 ranks.
     """

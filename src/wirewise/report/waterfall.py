@@ -30,7 +30,7 @@ _LANES = {"compute": 16.0, "communication": 16.0, "wait": 8.0}
 _LANE_OF = {"communication": "communication", "wait": "wait", "data": "wait"}
 _MOST_RANKS, _WIDTH = 16, 1000.0
 _NARROW, _NEAR, _GROUP = 1.2, 0.5, 3.0
-"""In pixels: narrower boxes that lie nearer to each other are drawn as one, until it has the last width."""
+"""Pixels: narrower boxes that lie nearer to each other are drawn as one, until it has the last width."""
 
 
 class Box(NamedTuple):

@@ -124,7 +124,7 @@ def main(
         work: Called with the rank.
         folder: Folder that holds the job.
         backend: Backend of the default process group, by the job.
-        memory: As of `prepare_process`.
+        memory: Sets what the allocator keeps, for `prepare_process`.
     """
     prepare_process(memory)
     path = Path(folder)

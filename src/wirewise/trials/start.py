@@ -88,7 +88,7 @@ def run_on(network: Network, command: Sequence[str], ranks: int, **options: Any)
 
     Args:
         network: Entered network; a lab's hosts take an equal share of the ranks.
-        command: As of `Lab.launch`.
+        command: Command for `Lab.launch`.
         ranks: Number of ranks.
         **options: Further options of `Lab.launch` and `Loopback.run`.
     """

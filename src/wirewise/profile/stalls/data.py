@@ -162,7 +162,7 @@ class _Lane:
 
 
 def drop_pages_on_open() -> None:
-    """From now on a data file that this process or a fork of it opens has left the page cache before.
+    """Drop a data file from the page cache whenever this process or a fork of it opens one from now on.
 
     Each once, so that what is read again is as warm as it would be. Pages that a process maps or that are not
     written yet stay.

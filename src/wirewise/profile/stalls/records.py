@@ -47,10 +47,10 @@ def read_run(folder: Path, ranks: int, warmup: int, steps: int, ending: str) -> 
 
     Args:
         folder: Folder of the run.
-        ranks: How many there were.
+        ranks: Number of ranks.
         warmup: Steps to leave out.
         steps: Steps that follow them.
-        ending: How the job ended, and its last lines.
+        ending: Words on how the job ended, and its last lines.
 
     Raises:
         PeerError: The script failed.

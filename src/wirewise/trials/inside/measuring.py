@@ -37,14 +37,14 @@ class Advised(msgspec.Struct, frozen=True, kw_only=True):
     costs: GradientCosts
     ranks: int
     step_s: float
-    """From one optimizer step to the next, median, of the slowest rank."""
+    """Seconds from one optimizer step to the next, median, of the slowest rank."""
     forward_s: float
     """Seconds of a step but for the last backward pass: data, forward passes, backward passes that exchange nothing,
     and the optimizer."""
 
 
 def measure(task: Measure) -> None:
-    """From now on the first model that DistributedDataParallel wraps is watched."""
+    """Watch the first model that DistributedDataParallel wraps from now on."""
     watch = _Script(task)
     replace_wrapper(_Watched, begun=staticmethod(watch.begin))
     register_optimizer_step_pre_hook(lambda *_: watch.before_step())
@@ -127,7 +127,7 @@ class _Script:
         return [after - before for before, after in pairwise(last)]
 
     def _forward_s(self) -> list[float]:
-        """From the end of a step to the end of its last forward pass, and in the optimizer."""
+        """Seconds from the end of a step to the end of its last forward pass, and in the optimizer."""
         begins = self.ends[-self.task.steps - 1 : -1]
         forwards = self.gradients.forward_ends_s(self.task.steps)
         spent = self.optimizing[-self.task.steps :]

@@ -29,8 +29,8 @@ def split(regions: Sequence[Sequence[Sample]], share: float = 0.25) -> tuple[lis
     """Samples to learn from, and samples of structures that are in none of those; the same for any order.
 
     Args:
-        regions: As `read_samples` gives them.
-        share: Of the structures to keep back.
+        regions: Samples by region, from `read_samples`.
+        share: Share of the structures to keep back.
     """
     known: list[Sample] = []
     kept: list[Sample] = []
@@ -52,7 +52,7 @@ def learn(samples: Sequence[Sample], *, epochs: int = 60, **knobs: Any) -> Estim
     Args:
         samples: Measured fused operators.
         epochs: Passes over them.
-        **knobs: As `fit` takes them.
+        **knobs: Further arguments of `fit`.
 
     Raises:
         InputError: No samples.

@@ -246,7 +246,7 @@ def captured_step(
 
     Args:
         model: No width that is a multiple of `PRIME`.
-        loss: Of the model and a batch.
+        loss: Loss of the model and a batch.
         batch: Any nest of tensors, of `PRIME` samples or nodes; a length that is a multiple of it grows with the batch.
 
     Raises:

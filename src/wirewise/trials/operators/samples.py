@@ -34,7 +34,7 @@ _SMALLEST, _LARGEST = 2**11, 2**22.5
 _MOST_S = 0.015
 
 _PATIENCE_S = 0.3
-"""For each undisturbed loop of a region: what the estimator learns and is judged by."""
+"""Longest wait for each undisturbed loop of a region, whose time the estimator learns and is judged by."""
 
 _DRAWN = (*SOURCES, "chain", "chain", "chain")
 
@@ -74,7 +74,7 @@ def collect(
 
     Args:
         out: File of JSON lines.
-        seed: Of the draws.
+        seed: Seed of the draws.
         structures: Regions in `out` at the end, unless the steps are used up.
         sizes: Batches at which each is measured.
         of_each: Draws of regions of a captured step; one that was drawn before is left out.
@@ -107,11 +107,11 @@ def collect_step(
 
     Args:
         model: No width that is a multiple of `PRIME`.
-        loss: Of the model and a batch.
-        batch: Of `PRIME` samples; regions are measured at smaller and larger ones.
-        draws: Of regions; one that was drawn before is left out.
+        loss: Loss of the model and a batch.
+        batch: Batch of `PRIME` samples; regions are measured at smaller and larger ones.
+        draws: Number of draws of regions; one that was drawn before is left out.
         sizes: Batches at which each is measured.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Raises:
         InputError: The step cannot be captured, or what grows with the batch cannot be told.
