@@ -1,11 +1,9 @@
 import json
 
-import pytest
 from typer.testing import CliRunner
 
-from wirewise.cli import doctor, selftest
+from wirewise.cli import doctor
 from wirewise.cli.main import app
-from wirewise.errors import CodecError, PeerError
 
 
 def call(*words):
@@ -47,15 +45,3 @@ def test_what_is_optional_does_not_end_with_1(monkeypatch):
     found = {check.name: check.state for check in doctor.checks()}
     assert found["lab"] == "missing"
     assert "broken" not in found.values()
-
-
-def test_a_spoiled_byte_is_noticed(monkeypatch):
-    def spoil(buffer, layout, out):
-        selftest_unpack(buffer, layout, out)
-        out[5] += 1
-
-    selftest_unpack = selftest.unpack
-    monkeypatch.setattr(selftest, "unpack", spoil)
-    with pytest.raises(PeerError, match=r"rank . of 2 failed: a received row is") as caught:
-        selftest.run_selftest()
-    assert isinstance(caught.value.__cause__, CodecError)

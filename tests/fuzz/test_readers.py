@@ -19,7 +19,7 @@ from benchmarks.random_steps import random_step
 from tests.cli.bad_input import GOOD_GRAPH, GOOD_TOPOLOGY
 from tests.conformance.test_plan_laws import EXAMPLES
 from tests.fuzz.mutants import archived, mutant
-from tests.profile.test_stalls import report
+from tests.recipes.test_stalls import report
 from tests.trace.profiled import Profiled, info
 from tests.trace.synthetic import make
 from tests.trace.test_tasks import change

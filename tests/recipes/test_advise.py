@@ -3,14 +3,10 @@
 import json
 import os
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
-import torch
-from torch import nn
 from typer.testing import CliRunner
 
 from wirewise import plans
@@ -23,8 +19,8 @@ from wirewise.planners.fusion.cupcake.trials import LEAST_GAIN, break_even, gain
 from wirewise.recipes.advise import _tried, advise, advise_on
 from wirewise.recipes.scripts import AdviceOptions
 from wirewise.trace.gradients import GradientTensor, GradientTrace
-from wirewise.trials.inside import Measure, Try
-from wirewise.trials.inside.measuring import Advised, _Script
+from wirewise.trials.inside import Try
+from wirewise.trials.inside.measuring import Advised
 from wirewise.trials.inside.trying import Tried
 
 SCRIPT = """
@@ -200,11 +196,6 @@ def test_the_lines_name_the_ratio_that_was_measured_with(tmp_path):
     assert "Compression" not in advise_on(found, tmp_path, ["dgc"]).lines[-1]
 
 
-def test_windows_take_turns():
-    task = Try(file="tried.json", plans=dict.fromkeys("abc", "plan.json"), windows=3)
-    assert "".join(task.order) == "abccbaabc"
-
-
 def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_path, monkeypatch):
     said, seconds = [], {"none": 0.2, "efsign": 0.1}
 
@@ -222,44 +213,6 @@ def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_pa
     del seconds["efsign"]
     with pytest.raises(PeerError, match="before a plan with and one without compression had 10 steps each"):
         _tried(["torchrun"], tmp_path, task, said.append)
-
-
-@pytest.mark.parametrize("optimizers", [1, 2])
-def test_forward_passes_belong_to_their_steps(optimizers):
-    net = nn.Linear(4, 4)
-    model = SimpleNamespace(module=net, require_backward_grad_sync=True)
-    script = _Script(Measure(file="", codecs=(), warmup=100, steps=3))
-    script.begin(model)
-    for _ in range(5):
-        for micro in range(4):
-            model.require_backward_grad_sync = micro == 3
-            time.sleep(0.002)
-            net(torch.ones(1, 4)).sum().backward()
-        with torch.no_grad():
-            net(torch.ones(1, 4))
-        for _ in range(optimizers):
-            script.before_step()
-            time.sleep(0.001)
-            script.after_step()
-    steps, forwards = script._steps_s(), script._forward_s()
-    assert len(steps) == len(forwards) == 3
-    # All micro-steps before the last one, and the optimizers; the last backward pass is left.
-    for step, forward in zip(steps, forwards, strict=True):
-        assert 4 * 0.002 + optimizers * 0.001 <= forward < step
-    assert {t.name for t in script.gradients.trace(3).tensors} == {"weight", "bias"}
-
-
-def test_gradients_exchanged_in_every_micro_step_are_refused():
-    net = nn.Linear(4, 4)
-    script = _Script(Measure(file="", codecs=(), warmup=100, steps=2))
-    script.begin(SimpleNamespace(module=net, require_backward_grad_sync=True))
-    for _ in range(3):
-        for _ in range(2):
-            net(torch.ones(1, 4)).sum().backward()
-        script.before_step()
-        script.after_step()
-    with pytest.raises(InputError, match=r"2 backward passes, of which 2 exchange .* under no_sync"):
-        script._forward_s()
 
 
 def test_all_reduces_that_overlap_only_without_compression(tmp_path):

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 
 import msgspec
-import numpy as np
 import pytest
 
 from tests.report.test_page import read, svgs
-from wirewise.collective import Program, Transfer, check, network
+from wirewise.collective import Program, Transfer, network
 from wirewise.collective.builders import BUILDERS, build
-from wirewise.cost.collectives import CLOSED_FORMS, closed_form
 from wirewise.errors import InputError, ProgramError, TopologyError, TraceError
 from wirewise.report import collective_view
-from wirewise.report.collective_analysis import Analysis, analyse, analysis_object
-from wirewise.report.collective_chart import Range, SizeTimes, crossover_chart, curves, fastest
-from wirewise.report.collective_data import places, program_object
+from wirewise.report.collective_analysis import Analysis, analyse
 from wirewise.report.collective_view import (
     MOST_BYTES,
     collective_html,
@@ -119,112 +114,9 @@ def test_the_data_is_the_program(kind):
     )
 
 
-@pytest.mark.parametrize("ranks", range(2, 17))
-def test_counts_are_the_closed_forms(ranks):
-    """H1: what the panel says of each algorithm. PAT's forms are bounds beyond powers of two."""
-    told = 0
-    for collective, algorithm in CLOSED_FORMS:
-        try:
-            found = network_of(build(collective, algorithm, ranks))
-        except ProgramError:
-            continue  # not for this number of ranks
-        check(found.program)
-        form = closed_form(collective, algorithm, ranks)
-        most = max(*found.sent_bytes, *found.received_bytes)
-        assert sum(found.sent_bytes) == pytest.approx(sum(found.received_bytes))
-        if algorithm == "pat":
-            continue
-        assert (found.rounds, found.messages) == form.counts[:2]
-        assert most == pytest.approx(float(form.counts.rank_bytes) * SIZE)
-        assert found.textbook == form
-        told += 1
-    assert told >= 20
-
-
-def test_the_textbook_time_is_the_closed_form_on_equal_links():
-    ring = build("all_reduce", "ring", 8)
-    found = network_of(ring)
-    assert found.textbook_s == pytest.approx(14 * LATENCY_S + 1.75 * SIZE / RATE, rel=1e-9)
-    cells = dict(zip(*cost_rows([found], ["ring"])[:1], cost_rows([found], ["ring"]).rows[0], strict=True))
-    assert cells["textbook"] == "14 \u03b1 + 1.75 n\u03b2 + 0.875 n\u03b3"
-    assert cells["in rounds"] == "2.10 ms"
-    assert analyse(ring, network(preset("dgx-1v")), SIZE).textbook_s is None
-    renamed = msgspec.structs.replace(build("all_reduce", "recursive_doubling", 8), name="ring")
-    assert network_of(renamed).textbook is None
-
-
-@pytest.mark.parametrize("ranks", [2, 5, 8, 16])
-def test_the_predicted_time_is_the_simulated_one_on_a_crossbar(ranks):
-    """H4: closed form, simulation in rounds and, where ranks are in step anyway, the time that the page plays."""
-    for collective, algorithm in CLOSED_FORMS:
-        if algorithm in ("double_tree", "pat"):
-            continue  # their forms are approximate
-        try:
-            found = analyse(build(collective, algorithm, ranks), crossbar(ranks), SIZE, 1e-10)
-        except ProgramError:
-            continue  # not for this number of ranks
-        assert found.in_rounds_s == pytest.approx(found.textbook_s, rel=1e-9)
-        if algorithm in ("ring", "recursive_doubling") and ranks & (ranks - 1) == 0:
-            assert found.timeline.finish_s == pytest.approx(found.textbook_s, rel=1e-9)
-
-
-@pytest.mark.parametrize("name", ["lab-4", "dgx-1v", "dgx-2", "pcie-8"])
-@pytest.mark.parametrize("collective", ["broadcast", "all_gather", "all_reduce", "all_to_all"])
-def test_the_red_edges_are_as_wide_as_the_bound_says(name, collective):
-    net = network(preset(name))
-    algorithm = next(n for of, n in BUILDERS if of == collective)
-    found = analyse(build(collective, algorithm, net.ranks), net, SIZE)
-    wide = sum(net.edges[edge].bandwidth_bytes_per_s for edge in found.cut_edges)
-    assert wide == pytest.approx(found.bound.bandwidth_bytes_per_s)
-    assert found.timeline.finish_s >= found.bound.seconds
-    view = program_object(found, "")
-    assert view["cut_edges"] == found.cut_edges
-    assert "no program takes less" in view["cut_words"]
-
-
-@pytest.mark.parametrize("name", ["lab-4", "lab-16", "dgx-1v", "dgx-2", "pcie-8"])
-def test_vertices_do_not_lie_on_each_other(name):
-    found = np.array(places(network(preset(name))))
-    apart = np.hypot(*(found[:, None] - found[None]).transpose(2, 0, 1)) + 9 * np.eye(len(found))
-    assert apart.min() > 0.15
-    assert np.abs(found).max() <= 1 + 1e-9
-
-
-def test_links_of_a_route_carry_its_bytes():
-    found = network_of(build("broadcast", "flat", 4))
-    busiest = found.network.edges[found.busiest_edge]
-    assert (busiest.source, found.network.vertices[busiest.target]) == (0, "bridge")
-    assert found.edge_bytes[found.busiest_edge] == pytest.approx(3 * SIZE)
-
-
 def test_what_textbooks_bound_stands_above_the_table():
     page = page_of(build("all_reduce", "ring", 8))
     assert "the largest of 3 \u03b1, 1.75 n\u03b2, 0.875 n\u03b3" in page
-
-
-def test_the_fastest_of_each_size():
-    sizes = (1.0, 10.0, 100.0)
-    early, late = SizeTimes("a", sizes, (1.0, 2.0, 90.0)), SizeTimes("b", sizes, (4.0, 2.0, 10.0))
-    found = fastest([early, late, SizeTimes("bound", sizes, (0.1, 0.1, 0.1))])
-    assert found == [
-        Range(("a",), 1.0, 10.0),
-        Range(("a", "b"), 10.0, 100.0),
-    ]
-    steep = SizeTimes("c", sizes, (0.5, 1.0, 100.0))
-    first, second = fastest([steep, late, SizeTimes("bound", sizes, (0.1, 0.1, 0.1))])
-    assert (first.titles, second.titles) == (("c",), ("b",))
-    # Ahead by a factor of 2 at 10, behind by 10 at 100.
-    assert first.to_bytes == second.from_bytes == pytest.approx(10 ** (1 + math.log(2) / math.log(20)))
-
-
-def test_small_buffers_want_few_rounds_and_large_ones_few_bytes():
-    found = [network_of(build("all_reduce", name, 8)) for name in ("recursive_doubling", "ring")]
-    drawn = curves(found, titles(found))
-    ranges = fastest(drawn)
-    assert [one.titles for one in ranges] == [("recursive_doubling",), ("ring",)]
-    # 3 (a + n b) = 14 a + 1.75 n b
-    assert ranges[0].to_bytes == pytest.approx(11 * LATENCY_S * RATE / 1.25, rel=0.1)
-    assert crossover_chart(drawn).count("data-tip") == 2 * len(drawn[0].sizes)
 
 
 def test_titles_tell_programs_apart():
@@ -270,13 +162,6 @@ def test_what_does_not_fit_is_refused(monkeypatch):
 def test_a_large_program_has_a_page_of_less_than_two_megabytes():
     """H2."""
     assert len(page_of(build("all_gather", "ring", 64))) < MOST_BYTES
-
-
-def test_figures_as_an_object():
-    found = analysis_object(network_of(build("all_reduce", "ring", 4)))
-    assert (found["rounds"], found["messages"]) == (6, 24)
-    assert found["sent_bytes"] == [1_500_000.0] * 4
-    json.dumps(found, allow_nan=False)
 
 
 def test_the_table_has_a_row_for_each_program():

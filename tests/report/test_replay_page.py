@@ -9,11 +9,10 @@ import pytest
 
 from tests.report.test_page import read, svgs
 from tests.trace.synthetic import make
-from wirewise.report.replay_json import analysis_object
 from wirewise.report.replay_page import replay_html
-from wirewise.report.waterfall import shown_ranks, waterfall
+from wirewise.report.waterfall import waterfall
 from wirewise.sim.analysis import analyse
-from wirewise.trace import Op, Trace, align
+from wirewise.trace import Trace, align
 
 EVIL = '<script>alert("x")</script>'
 
@@ -96,43 +95,3 @@ def test_small_traces_have_a_page(options):
     _, page = shown(**options)
     assert svgs(page)
     read(page)
-
-
-def test_many_ranks_are_thinned_and_the_straggler_is_kept():
-    trace = make(ranks=40, steps=2).true
-    ranks = shown_ranks(trace, 17)
-    assert {0, 17, 39} <= set(ranks)
-    assert len(ranks) <= 17
-
-
-def test_ops_are_drawn_without_the_ops_inside_them():
-    trace = make(ranks=1, steps=1).true
-    ops = trace.ranks[0].ops
-    begin, end = min(op.start_s for op in ops), max(op.end_s for op in ops)
-    alone = waterfall(trace, 0, set(), [0])
-    ops.append(Op(name="script", kind="other", start_s=begin, end_s=end, step=0))
-    chart = waterfall(trace, 0, set(), [0])
-    high = re.compile(r'height="([\d.]+)" class="p-central')
-    assert set(high.findall(chart)) == set(high.findall(alone))
-    assert "p-other" in chart
-    assert "p-other" not in alone
-
-
-def test_many_short_ops_are_drawn_as_few():
-    trace = make(ranks=1, steps=1).true
-    trace.ranks[0].ops += [
-        Op(name="short", kind="other", start_s=100 + 1e-6 * i, end_s=100 + 1e-6 * i + 5e-7, step=0)
-        for i in range(5000)
-    ]
-    chart = waterfall(trace, 0, set(), [0])
-    assert chart.count("<rect") < 400
-    assert re.search(r"rank 0, other: \d+ short pieces from short on", chart)
-
-
-def test_the_object_is_the_page_in_numbers(usual):
-    trace, found = usual
-    written = analysis_object(trace, found)
-    assert written["straggler_rank"] == 2
-    assert len(written["per_rank"]) == 4
-    assert written["per_rank"][2]["compute_s"] == found.compute_s[2]
-    assert written["link_sensitivity"][0]["host"] == -1

@@ -13,7 +13,14 @@ from wirewise import lab
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import write_json
 from wirewise.trials.rank import Rank, main
-from wirewise.trials.start import choose_network, find_program, open_network, run_command, run_ranks
+from wirewise.trials.start import (
+    choose_network,
+    find_program,
+    open_network,
+    parse_command,
+    run_command,
+    run_ranks,
+)
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -102,3 +109,19 @@ if __name__ == "__main__":
     from functools import partial
 
     main(Job, partial(work, word=sys.argv[2]), sys.argv[1])
+
+
+def test_commands_are_taken_apart():
+    one = parse_command(
+        ["torchrun", "--standalone", "--nproc-per-node", "3", "train.py", "--nproc-per-node=9"]
+    )
+    assert (one.arguments, one.ranks, one.torchrun) == (["train.py", "--nproc-per-node=9"], 3, True)
+    two = parse_command(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "pkg", "-x"]
+    )
+    assert (two.arguments, two.ranks) == (["-m", "pkg", "-x"], 2)
+    three = parse_command([sys.executable, "train.py"])
+    assert (three.arguments, three.ranks, three.torchrun) == ([sys.executable, "train.py"], 1, False)
+    for wrong in (["no-such-program"], ["torchrun", "--nnodes=2", "train.py"], ["torchrun", "--nonsense"]):
+        with pytest.raises(InputError, match=r"expected|hosts"):
+            parse_command(wrong)
