@@ -29,14 +29,16 @@ from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
 from wirewise.cost import CodecCost, Links
 from wirewise.cost.gradients import V100, GradientCosts, Knots
-from wirewise.planners import bitwidth, collective, fusion, placement
+from wirewise.planners import bitwidth, collective, fusion, placement, reshard
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.fusion.cupcake import LEAST_GAIN, RULES, compression_problem, plan_groups
 from wirewise.planners.fusion.disco import METHODS, Knobs, plan_operators
 from wirewise.planners.placement import PlacementProblem
-from wirewise.plans import Plan
+from wirewise.planners.reshard import ReshardProblem
+from wirewise.plans import LaidOutTensor, Plan, parse_sharding
+from wirewise.plans.reshard import STRATEGIES
 from wirewise.trace import GradientTensor, GradientTrace
 
 __all__ = ["CASES", "GRAINS", "INSTANCES", "REFUSED", "REGISTRIES", "Case", "Instance"]
@@ -277,6 +279,30 @@ def placed_of_a_graph() -> Instance:
     return placed(tasks, links_of_rates([6e6, 5e7, 4e7]))
 
 
+# Tensors that move between meshes
+
+
+def resharded(links: Links, *tensors: LaidOutTensor) -> Instance:
+    return Instance(problem=ReshardProblem(tensors, links), links=links, job=tensors)
+
+
+def laid_out(shape: tuple[int, ...], source: str, target: str, **more: Any) -> LaidOutTensor:
+    layouts = {"source": parse_sharding(source), "target": parse_sharding(target)}
+    return LaidOutTensor(**({"name": "x", "shape": shape, "dtype": "float32"} | layouts | more))
+
+
+def ranks_of_hosts(hosts: int, ranks_per_host: int = 2) -> Links:
+    return Links.uniform(hosts, 1e6, 1e-4, ranks_per_host=ranks_per_host, intra_bytes_per_s=1e8)
+
+
+def resharded_among_uneven_hosts() -> Instance:
+    """Replicas on three hosts, of which one sends slowly, to three that receive at unlike rates."""
+    out = np.array([1e6, 2.5e5, 1e6, 1e6, 1e6, 1e6])
+    into = np.array([1e6, 1e6, 1e6, 1e6, 5e5, 1e6])
+    links = Links(out, into, np.full((6, 6), 1e-4), np.full(6, np.inf))
+    return resharded(links, laid_out((90, 20), "3:R,R", "3@3-5:R,R"))
+
+
 INSTANCES: Mapping[str, Mapping[str, Make]] = {
     "bitwidth": {
         "two": bits_of_two,
@@ -335,6 +361,21 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
         ),
         "graph": placed_of_a_graph,
     },
+    "reshard": {
+        "disjoint": lambda: resharded(
+            ranks_of_hosts(4), laid_out((7, 30, 20), "2x2:R,S0,R", "2x2@4-7:S0,R,R")
+        ),
+        "replicated": lambda: resharded(ranks_of_hosts(4), laid_out((64, 50), "2x2:S1,R", "2x2@4-7:R,R")),
+        "overlapping": lambda: resharded(
+            ranks_of_hosts(3), laid_out((30, 40), "2x2:S01,R", "2x2@2-5:R,S10", dtype="bfloat16")
+        ),
+        "addends": lambda: resharded(ranks_of_hosts(3), laid_out((30, 40), "2x2:S1,R,P0", "2x1@4,5:R,S0")),
+        "uneven-hosts": resharded_among_uneven_hosts,
+        "buckets": lambda: resharded(
+            ranks_of_hosts(2),
+            *(laid_out((8, 3 + n), "4:S0,R", "2x2:R,S1", name=f"w{n}", bucket=n // 2) for n in range(5)),
+        ),
+    },
 }
 """By what is decided on, then by name."""
 
@@ -348,6 +389,7 @@ REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "collective": tuple(collective.PLANNERS),
     "cache": tuple(cache_planners.POLICIES),
     "placement": placement.METHODS,
+    "reshard": tuple(reshard.PLANNERS),
 }
 """Names of all planners."""
 
@@ -464,6 +506,19 @@ def _placement_variants(name: str) -> Iterator[Variant]:
         yield "gnn-tasks", policy, planned("gnn-tasks", policy=policy)
 
 
+def _reshard_variants(name: str) -> Iterator[Variant]:
+    def planned(**knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: reshard.cross_mesh(one.problem, **knobs)
+
+    yield "cross-mesh", "", planned()
+    if name in ("replicated", "addends"):
+        for strategy in STRATEGIES:
+            yield "cross-mesh", strategy, planned(strategy=strategy, seed=2)
+    if name == "disjoint":
+        for order in reshard.ORDERS[1:]:
+            yield "cross-mesh", f"order {order}", planned(strategy="ring", order=order, chunk_bytes=100)
+
+
 VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "bitwidth": _bitwidth_variants,
     "modules": _module_variants,
@@ -472,6 +527,7 @@ VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "collective": _collective_variants,
     "cache": _cache_variants,
     "placement": _placement_variants,
+    "reshard": _reshard_variants,
 }
 
 

@@ -120,6 +120,8 @@ OUTCOMES = {
     "placement": {"hosts", "predicted_s", "colocated_s", "lower_bound_s", "competitive_ratio"},
     # What the timetable is called, and what it may keep; a check of the plan holds it to that.
     "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
+    # A strategy is told by its trees, an order by its rounds.
+    "reshard": {"strategy", "order", "predicted_s", "bound_s", "busiest", "planning_s", "candidates", "name"},
 }
 """What planners found out, or planned for: other figures here are no other decision."""
 
@@ -228,6 +230,24 @@ def stage(number: int, **change: Any):
     )
 
 
+def unit_task(number: int, **change: Any):
+    return lambda plan: set_(
+        plan, tasks=tuple(set_(one, **change) if i == number else one for i, one in enumerate(plan.tasks))
+    )
+
+
+def tree(**change: Any):
+    return lambda plan: unit_task(1, trees=(set_(plan.tasks[1].trees[0], **change),))(plan)
+
+
+def tensor(**change: Any):
+    return lambda plan: set_(plan, tensors=(set_(plan.tensors[0], **change), *plan.tensors[1:]))
+
+
+def sharding(**change: Any):
+    return lambda plan: tensor(source=set_(plan.tensors[0].source, **change))(plan)
+
+
 OTHERS = {
     "bitwidth": {
         "world_size": lambda p: set_(p, world_size=3),
@@ -280,12 +300,47 @@ OTHERS = {
         "microbatch": action(0, 1, microbatch=2),
     },
 }
+OTHERS["reshard"] = {
+    "world_size": field(world_size=4),
+    "tensors": field(tensors=()),
+    "shape": tensor(shape=(4, 4)),
+    "dtype": tensor(dtype="float64"),
+    "source": tensor(source=plans.parse_sharding("1@1:R,R")),
+    "target": tensor(target=plans.parse_sharding("2@1-2:S0,R")),
+    "mesh": sharding(mesh=(2,)),
+    "ranks": sharding(ranks=(2,)),
+    "dims": sharding(dims=((), (0, 0))),
+    "partial": sharding(partial=(1,)),
+    "rows": sharding(rows=(((0, 1),),)),
+    "bucket": tensor(bucket=1),
+    "hosts": field(hosts=(0, 0, 1)),
+    "tasks": lambda p: set_(p, tasks=p.tasks[:1]),
+    "slices": unit_task(1, slices=()),
+    "size_bytes": unit_task(1, size_bytes=16),
+    "holders": unit_task(1, holders=((0, 1),)),
+    "receivers": unit_task(1, receivers=(0, 1)),
+    "adders": unit_task(1, adders=(0, 1)),
+    "round": unit_task(1, round=1),
+    "trees": lambda p: unit_task(0, trees=(set_(p.tasks[0].trees[0], edges=((0, 1), (0, 2))),))(p),
+    "start": tree(start=1),
+    "stop": tree(stop=4),
+    "sender": tree(sender=1),
+    "edges": tree(edges=((0, 1), (0, 1))),
+    "chunk_bytes": field(chunk_bytes=8),
+}
 RECORDS = {
     "bitwidth": (plans.BitWidthPlan, plans.ChannelBits),
     "cache": (plans.CachePlan, plans.MachineCache),
     "collective": (plans.CollectivePlan,),
     "placement": (plans.PlacementPlan, plans.PlacedTask),
     "stages": (plans.StagePlan, plans.Stage, plans.StageAction),
+    "reshard": (
+        plans.ReshardPlan,
+        plans.LaidOutTensor,
+        plans.Sharding,
+        plans.UnitTask,
+        plans.MulticastTree,
+    ),
 }
 PAIRS = {(0, 1): LinkCost(latency_s=1e-4, s_per_byte=1e-6), (1, 0): LinkCost(latency_s=1e-4, s_per_byte=3e-6)}
 RATES = dict.fromkeys(plans.BITS, 1e9)
@@ -350,6 +405,31 @@ REFUSALS = {
         "kind": r"\$\.timetable\[0\]",
         "stage": r"\$\.timetable\[0\].*another position",
         "microbatch": r"\$\.timetable\[0\].*once more",
+    },
+    "reshard": {
+        "world_size": r"expected one for each of 4 ranks",
+        "tensors": r"there are 2 tasks - at `\$\.tasks`; the layouts ask for 0",
+        "shape": r"slices, .* are not those that the layouts ask for - at `\$\.tasks\[0\]`",
+        "dtype": r"size_bytes is 32 - at `\$\.tasks\[0\]`; expected 64",
+        "source": r"holders or receivers are not those .* `\$\.tasks\[0\]`",
+        "target": r"slices, holders or receivers are not those .* `\$\.tasks\[0\]`",
+        "mesh": r"source.ranks: got \[0\]; expected 2 different ranks.* `\$\.tensors\[0\]`",
+        "ranks": r"holders or receivers are not those .* `\$\.tasks\[0\]`",
+        "dims": r"source.dims: axis 0 splits or sums twice.* `\$\.tensors\[0\]`",
+        "partial": r"source.dims: there is no axis 1.* `\$\.tensors\[0\]`",
+        "rows": r"no rank of the source holds .* at `\$\.tensors`",
+        "bucket": r"slices, .* are not those that the layouts ask for - at `\$\.tasks\[0\]`",
+        "hosts": r"hosts are \[0, 0, 1\] - at `\$\.hosts`",
+        "tasks": r"there are 1 tasks - at `\$\.tasks`; the layouts ask for 2",
+        "slices": r"slices, .* `\$\.tasks\[1\]`",
+        "size_bytes": r"size_bytes is 16 - at `\$\.tasks\[1\]`; expected 32",
+        "holders": r"holders or receivers .* `\$\.tasks\[1\]`",
+        "receivers": r"receivers are not those .* `\$\.tasks\[1\]`",
+        "adders": r"adders: got \[0, 1\]; expected a holder of each of 0 addends.* `\$\.tasks\[1\]`",
+        "start": r"trees: rank 1 gets bytes \[\(1, 32\)\] of 32; expected each of them once - at `\$\.tasks\[1\]`",
+        "stop": r"trees: rank 1 gets bytes \[\(0, 4\)\] of 32",
+        "sender": r"trees\[0\].sender: rank 1 does not hold it",
+        "edges": r"trees\[0\].edges: 0 -> 1 comes too early, twice",
     },
 }
 """How the refusal of a change names its field; all other changes count."""

@@ -212,6 +212,54 @@ def broken_stages():
     return msgspec.structs.replace(plan, timetable=rows), "$.timetable[1]"
 
 
+def reshard() -> plans.ReshardPlan:
+    """One tensor to two ranks along a chain, another to the first of them alone."""
+    whole = plans.parse_sharding("1:R,R")
+    tensors = tuple(
+        plans.LaidOutTensor(
+            name=name, shape=(2, 4), dtype="float32", source=whole, target=plans.parse_sharding(after)
+        )
+        for name, after in (("x", "2@1-2:R,R"), ("y", "1@1:R,R"))
+    )
+
+    def task(number, receivers, strategy, edges):
+        tree = plans.MulticastTree(start=0, stop=32, sender=0, edges=edges)
+        return plans.UnitTask(
+            slices=(plans.TensorSlice(tensor=number, box=((0, 2), (0, 4))),),
+            size_bytes=32,
+            holders=((0,),),
+            receivers=receivers,
+            strategy=strategy,
+            round=0,
+            trees=(tree,),
+        )
+
+    return plans.ReshardPlan(
+        world_size=3,
+        planner="example",
+        tensors=tensors,
+        hosts=(0, 1, 2),
+        tasks=(task(0, (1, 2), "ring", ((0, 1), (1, 2))), task(1, (1,), "p2p", ((0, 1),))),
+        strategy="mixed",
+        order="auto",
+        chunk_bytes=65536,
+        predicted_s=1e-3,
+        bound_s=6.4e-6,
+        busiest=plans.BusiestHosts(hosts=(0,), direction="out", size_bytes=64, bandwidth_bytes_per_s=1e7),
+    )
+
+
+def predict_reshard(plan):
+    return predict(plan, None, Links.uniform(plan.world_size, 1e7, 1e-4))
+
+
+def broken_reshard():
+    plan = reshard()
+    tree = msgspec.structs.replace(plan.tasks[1].trees[0], sender=2, edges=((2, 1),))
+    wrong = msgspec.structs.replace(plan.tasks[1], trees=(tree,))
+    return msgspec.structs.replace(plan, tasks=(plan.tasks[0], wrong)), "$.tasks[1]"
+
+
 EXAMPLES = {
     "bitwidth": bitwidth,
     "cache": cache,
@@ -219,6 +267,7 @@ EXAMPLES = {
     "fusion": fusion,
     "placement": placement,
     "stages": stages,
+    "reshard": reshard,
 }
 BROKEN = {
     "bitwidth": broken_bitwidth,
@@ -227,6 +276,7 @@ BROKEN = {
     "fusion": broken_fusion,
     "placement": broken_placement,
     "stages": broken_stages,
+    "reshard": broken_reshard,
 }
 PREDICTIONS = {
     "bitwidth": predict_bitwidth,
@@ -235,6 +285,7 @@ PREDICTIONS = {
     "fusion": predict_fusion,
     "placement": predict_placement,
     "stages": predict_stages,
+    "reshard": predict_reshard,
 }
 
 FAMILIES = pytest.mark.parametrize("family", sorted(plans.PLANS))

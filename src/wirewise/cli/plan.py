@@ -10,7 +10,14 @@ import typer
 from typer.core import TyperGroup
 
 from wirewise import options as opt
-from wirewise.cli import plan_cache, plan_collective, plan_gradients, plan_operators, plan_placement
+from wirewise.cli import (
+    plan_cache,
+    plan_collective,
+    plan_gradients,
+    plan_operators,
+    plan_placement,
+    plan_reshard,
+)
 from wirewise.cli.options import refuse, with_options
 from wirewise.cli.output import JsonOption
 from wirewise.cli.plan_job import OutOption, family_command, make_plan, tell
@@ -48,11 +55,12 @@ class _Families(TyperGroup):
 app = typer.Typer(
     cls=_Families,
     no_args_is_help=True,
-    help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks.",
+    help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks, tensors between meshes.",
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
 app.command()(plan_placement.placement)
+app.command()(plan_reshard.reshard)
 
 
 class Fusion(opt.Options, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ def list_(json: JsonOption = None) -> None:
         json,
         {"topologies": [_counts(t) for t in found]},
         (["name", "hosts", "ranks", "links", "description"], rows),
-        f"h4 and h4-quarter are known, too, and lab-N@RATE, pcie-N, {machines} for any N.",
+        f"h4 and h4-quarter are known, too, and lab-N@RATE, lab-NxR, pcie-N, {machines} for any N.",
     )
 
 

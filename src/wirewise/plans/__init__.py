@@ -7,6 +7,8 @@ from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
 from wirewise.plans.placement import PlacedTask, PlacementPlan
+from wirewise.plans.reshard import BusiestHosts, MulticastTree, ReshardPlan, UnitTask
+from wirewise.plans.sharding import LaidOutTensor, Sharding, TensorSlice, parse_sharding
 from wirewise.plans.stages import Stage, StagePlan
 from wirewise.plans.timetables import StageAction
 
@@ -18,22 +20,30 @@ __all__ = [
     "SCHEMES",
     "BitWidthPlan",
     "Bucket",
+    "BusiestHosts",
     "CachePlan",
     "Candidate",
     "Certificate",
     "ChannelBits",
     "CollectivePlan",
     "FusionPlan",
+    "LaidOutTensor",
     "MachineCache",
+    "MulticastTree",
     "PlacedTask",
     "PlacementPlan",
     "Plan",
+    "ReshardPlan",
+    "Sharding",
     "Stage",
     "StageAction",
     "StagePlan",
+    "TensorSlice",
     "TopologyLike",
+    "UnitTask",
     "load",
     "loads",
+    "parse_sharding",
     "row_bytes",
     "save",
 ]

@@ -16,6 +16,7 @@ from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
 from wirewise.plans.fusion import FusionPlan
 from wirewise.plans.placement import PlacementPlan
+from wirewise.plans.reshard import ReshardPlan
 from wirewise.plans.stages import StagePlan
 
 __all__ = ["PLANS", "load", "loads", "save"]
@@ -27,6 +28,7 @@ PLANS: dict[str, type[Plan]] = {
     "fusion": FusionPlan,
     "placement": PlacementPlan,
     "stages": StagePlan,
+    "reshard": ReshardPlan,
 }
 """Plan families by tag."""
 

@@ -30,6 +30,8 @@ _NVLINK_1_BYTES_PER_S = 20 * _GB
 _QPI_BYTES_PER_S = 2 * 19.2 * _GB
 """Two links of 9.6 GT/s with two bytes a transfer, each way."""
 _LAB_LATENCY_S = 5e-5
+_LAB_MEMORY_BYTES_PER_S = 2e9
+"""TCP between two processes of a host, an order of magnitude."""
 _NVLINK_LATENCY_S = 2e-6
 _PCIE_LATENCY_S = 1e-6
 _NETWORK_LATENCY_S = 2e-6
@@ -46,26 +48,35 @@ _CUBE_MESH = {
 }  # fmt: skip
 
 
-def lab_hosts(rates: Sequence[str | float], *, latency_s: float = _LAB_LATENCY_S) -> Topology:
-    """Hosts around one network switch, as `wirewise lab` builds them; each host is one rank.
+def lab_hosts(
+    rates: Sequence[str | float], *, latency_s: float = _LAB_LATENCY_S, ranks_per_host: int = 1
+) -> Topology:
+    """Hosts around one network switch, as `wirewise lab` builds them.
 
     Args:
         rates: Rate of each host's link, such as "200mbit"; a number is bytes per second.
         latency_s: From host to host; by default an order of magnitude, to be measured.
+        ranks_per_host: Processes on each host; with one, the host itself is the rank.
 
     Raises:
         TopologyError: There is no rate.
         InputError: A rate is none.
     """
     hosts = [f"host{number}" for number in range(len(rates))]
+    own = range(ranks_per_host if ranks_per_host > 1 else 0)
+    ranks = [(f"{host}-{number}", host) for host in hosts for number in own]
     return Topology(
-        name=f"lab-{len(hosts)}",
+        name=f"lab-{len(hosts)}" + (f"x{ranks_per_host}" if ranks_per_host > 1 else ""),
         description="Hosts of a lab. The latency is an order of magnitude.",
         hosts=tuple(Host(name=host) for host in hosts),
+        devices=tuple(Device(name=rank, host=host, kind="cpu") for rank, host in ranks),
         switches=(Switch(name="bridge", kind="network"),),
-        links=tuple(
-            cable(host, "bridge", "ethernet", units.parse_rate(rate), latency_s / 2)
-            for host, rate in zip(hosts, rates, strict=True)
+        links=(
+            *(
+                cable(host, "bridge", "ethernet", units.parse_rate(rate), latency_s / 2)
+                for host, rate in zip(hosts, rates, strict=True)
+            ),
+            *(cable(rank, host, "socket", _LAB_MEMORY_BYTES_PER_S, 0.0) for rank, host in ranks),
         ),
     )
 
@@ -194,13 +205,14 @@ PRESETS: dict[str, Callable[[], Topology]] = {
         "dgx-h100", gpus=8, nvlinks=18, pcie=5, ports=8, port_rate="400gbit"
     ),
 }
-"""Topologies that `preset` knows, besides lab-N, lab-N@RATE and pcie-N for any N, and the models of `machines`."""
+"""Topologies that `preset` knows, besides lab-N, lab-N@RATE, lab-NxR with R ranks on each host, pcie-N, and the models
+of `machines`."""
 
-_SIZED = re.compile(r"(lab|pcie)-([1-9]\d{0,3})(?:@(.+))?")
+_SIZED = re.compile(r"(lab|pcie)-([1-9]\d{0,3})(?:x([1-9]\d?))?(?:@(.+))?")
 
 
 def preset(name: str) -> Topology:
-    """A preset by name: one of `PRESETS`, or "lab-6@50mbit", "pcie-2", "ndv2x2" and the like.
+    """A preset by name: one of `PRESETS`, or "lab-6@50mbit", "lab-4x2", "pcie-2", "ndv2x2" and the like.
 
     Raises:
         TopologyError: The name is unknown.
@@ -210,15 +222,15 @@ def preset(name: str) -> Topology:
         return PRESETS[name]()
     match = _SIZED.fullmatch(name)
     if match is not None and match[1] == "lab":
-        return lab_hosts([match[3] or "200mbit"] * int(match[2]))
-    if match is not None and match[3] is None:
+        return lab_hosts([match[4] or "200mbit"] * int(match[2]), ranks_per_host=int(match[3] or 1))
+    if match is not None and match[3] is None and match[4] is None:
         return pcie_machine(int(match[2]))
     modelled = machine(name)
     if modelled is not None:
         return modelled
     raise TopologyError(
-        f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, lab-N@RATE, pcie-N, h4, h4-quarter, "
-        f"or N machines: {', '.join(f'{kind}xN' for kind in MACHINES)}, such as ndv2x2"
+        f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, lab-N@RATE, lab-NxR, pcie-N, h4, "
+        f"h4-quarter, or N machines: {', '.join(f'{kind}xN' for kind in MACHINES)}, such as ndv2x2"
     )
 
 

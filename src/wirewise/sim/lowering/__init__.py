@@ -12,6 +12,7 @@ from wirewise.sim.lowering.cache import lower_cache
 from wirewise.sim.lowering.collective import lower_collective
 from wirewise.sim.lowering.fusion import lower_fusion
 from wirewise.sim.lowering.placement import lower_placement
+from wirewise.sim.lowering.reshard import lower_reshard
 from wirewise.sim.lowering.stages import lower_stages
 from wirewise.sim.prediction import Prediction
 
@@ -24,5 +25,6 @@ LOWERINGS: dict[str, Callable[..., Prediction]] = {
     "fusion": lower_fusion,
     "placement": lower_placement,
     "stages": lower_stages,
+    "reshard": lower_reshard,
 }
 """Lowerings by family: `(plan, job, links, *, measured conditions)` to a prediction."""

@@ -1,0 +1,72 @@
+"""What is decided on: tensors with their layouts, and the links between all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from wirewise.cost.links import Links
+from wirewise.errors import InputError
+from wirewise.planners.faces import expect_links
+from wirewise.plans.reshard import packed_bytes
+from wirewise.plans.sharding import LaidOutTensor, Movement, movements
+
+__all__ = ["ReshardProblem", "problem_of"]
+
+
+@dataclass(frozen=True)
+class ReshardProblem:
+    """Tensors that have to move.
+
+    Raises:
+        InputError: A layout that does not fit its tensor, or that names a rank which the links do not have.
+    """
+
+    tensors: tuple[LaidOutTensor, ...]
+    links: Links
+
+    def __post_init__(self) -> None:
+        for tensor in self.tensors:
+            for fault in tensor.faults():
+                raise InputError(f"tensor {tensor.name!r}: {fault}")
+            for side in (tensor.source, tensor.target):
+                absent = [rank for rank in side.ranks if not 0 <= rank < self.links.world_size]
+                if absent:
+                    raise InputError(
+                        f"tensor {tensor.name!r} is on rank {absent[0]}, there are {self.links.world_size} ranks; "
+                        f"expected ranks 0 to {self.links.world_size - 1}, or links of more ranks"
+                    )
+
+    @cached_property
+    def movements(self) -> list[Movement]:
+        """Slices by the ranks that hold and that need them."""
+        return movements(self.tensors)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Bytes of each movement."""
+        return [packed_bytes(self.tensors, one) for one in self.movements]
+
+    @cached_property
+    def hosts(self) -> tuple[int, ...]:
+        """Host number of each rank."""
+        return tuple(self.links.host_of_rank.tolist())
+
+    def hosts_of(self, ranks: Sequence[int]) -> set[int]:
+        """Host numbers of these ranks."""
+        return {self.hosts[rank] for rank in ranks}
+
+
+def problem_of(job: LaidOutTensor | Sequence[LaidOutTensor], links: Any) -> ReshardProblem:
+    """The problem of one tensor or of several.
+
+    Raises:
+        InputError: Something else than tensors or links, or as `ReshardProblem`.
+    """
+    tensors = (job,) if isinstance(job, LaidOutTensor) else tuple(job)
+    for one in tensors:
+        if not isinstance(one, LaidOutTensor):
+            raise InputError(f"got a {type(one).__name__} among the tensors; expected LaidOutTensor")
+    return ReshardProblem(tensors, expect_links(links))
