@@ -25,11 +25,12 @@ from tests.planners.cache.problems import block_problem
 from tests.planners.collective import networks
 from tests.planners.fusion.disco_states import model_of
 from tests.planners.fusion.problems import random_compression, random_problem
+from tests.planners.pipeline.problems import random_trace
 from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
 from wirewise.cost import CodecCost, Links
 from wirewise.cost.gradients import V100, GradientCosts, Knots
-from wirewise.planners import bitwidth, collective, fusion, placement, reshard
+from wirewise.planners import bitwidth, collective, fusion, pipeline, placement, reshard
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
@@ -303,6 +304,14 @@ def resharded_among_uneven_hosts() -> Instance:
     return resharded(links, laid_out((90, 20), "3:R,R", "3@3-5:R,R"))
 
 
+# Stages of a pipeline
+
+
+def piped(trace: Any, links: Links, **more: Any) -> Instance:
+    problem = pipeline.problem_of(trace, links, **more)
+    return Instance(problem=problem, links=links, job=trace)
+
+
 INSTANCES: Mapping[str, Mapping[str, Make]] = {
     "bitwidth": {
         "two": bits_of_two,
@@ -376,6 +385,17 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
             *(laid_out((8, 3 + n), "4:S0,R", "2x2:R,S1", name=f"w{n}", bucket=n // 2) for n in range(5)),
         ),
     },
+    "stages": {
+        "chain": lambda: piped(random_trace(1, 9), Links.uniform(4, 800.0, 0.02), batch=32),
+        "skips": lambda: piped(
+            random_trace(2, 7, skips=3),
+            Links.uniform(3, 2000.0, 0.01, ranks_per_host=2, intra_bytes_per_s=1e4),
+            batch=24,
+        ),
+        "little-memory": lambda: piped(
+            random_trace(3, 8), links_of_rates([1e3, 4e2, 2e3, 1e3]), batch=16, memory_bytes=3.5e4
+        ),
+    },
 }
 """By what is decided on, then by name."""
 
@@ -390,6 +410,7 @@ REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "cache": tuple(cache_planners.POLICIES),
     "placement": placement.METHODS,
     "reshard": tuple(reshard.PLANNERS),
+    "stages": tuple(pipeline.METHODS),
 }
 """Names of all planners."""
 
@@ -519,6 +540,17 @@ def _reshard_variants(name: str) -> Iterator[Variant]:
             yield "cross-mesh", f"order {order}", planned(strategy="ring", order=order, chunk_bytes=100)
 
 
+def _stage_variants(name: str) -> Iterator[Variant]:
+    def planned(method: str, **knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: pipeline.plan(one.problem, method=method, **knobs)
+
+    for method in pipeline.METHODS:
+        yield method, "", planned(method)
+    yield "two-bw", "blocking", planned("two-bw", messages="blocking", candidates=1, seed=3)
+    if name == "chain":
+        yield "eager", "four stages", planned("eager", stages=4, microbatch_size=2, recompute=True)
+
+
 VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "bitwidth": _bitwidth_variants,
     "modules": _module_variants,
@@ -528,6 +560,7 @@ VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "cache": _cache_variants,
     "placement": _placement_variants,
     "reshard": _reshard_variants,
+    "stages": _stage_variants,
 }
 
 

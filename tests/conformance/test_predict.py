@@ -64,6 +64,7 @@ PREDICT = {
     "cache": lambda one, plan, links: predict(plan, BatchTimes(row_bytes=ROW_BYTES), links),
     "placement": lambda one, plan, links: predict(plan, one.job, links),
     "reshard": lambda one, plan, links: predict(plan, None, links),
+    "stages": lambda one, plan, links: predict(plan, one.job, links),
 }
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.grain}/{case.id}")

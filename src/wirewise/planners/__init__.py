@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wirewise.planners import bitwidth, cache, collective, fusion, placement
+    from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement
     from wirewise.planners.faces import Planner
     from wirewise.planners.registry import PLANNERS, planner
 
@@ -17,6 +17,7 @@ __all__ = [
     "cache",
     "collective",
     "fusion",
+    "pipeline",
     "placement",
     "planner",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wirewise.errors import PlanError
-from wirewise.planners import bitwidth, cache, collective, fusion, placement, reshard
+from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement, reshard
 from wirewise.planners.faces import Planner
 
 __all__ = ["PLANNERS", "planner"]
@@ -15,6 +15,7 @@ PLANNERS: dict[str, dict[str, Planner]] = {
     "fusion": fusion.PLANNERS,
     "placement": placement.PLANNERS,
     "reshard": reshard.PLANNERS,
+    "stages": pipeline.PLANNERS,
 }
 """Planners by family and name; the first of a family is what its commands plan with by themselves."""
 

@@ -22,7 +22,14 @@ from wirewise.plans.timetables import StagePass
 from wirewise.sim.engine import Ops, run
 from wirewise.sim.sharing import Uses
 
-__all__ = ["EdgeSeconds", "PipelineOp", "PipelineRun", "simulate_pipeline", "steady_update"]
+__all__ = [
+    "EdgeSeconds",
+    "PipelineOp",
+    "PipelineRun",
+    "message_seconds",
+    "simulate_pipeline",
+    "steady_update",
+]
 
 Vector = NDArray[np.float64]
 
@@ -31,8 +38,8 @@ EdgeSeconds = Callable[[int, int, float], float]
 
 _GRADIENT, _ACTIVATION, _EXCHANGE = 0, 1, 2
 """Priorities: what waits for a link goes in this order."""
-_LEAST_UPDATES, _MOST_UPDATES = 5, 20
-"""Updates without a flush that are simulated before their length settles, and at most."""
+_UPDATES = (7, 20)
+"""Updates without a flush that are simulated, the fewer if their lengths repeat by then."""
 _SETTLED = 1e-9
 
 
@@ -194,13 +201,32 @@ def simulate_pipeline(
     return PipelineRun(plan, draft.ops, found.start, found.end)
 
 
+def message_seconds(
+    plan: StagePlan, costs: StageCosts, links: Links, edge_s: EdgeSeconds | None = None
+) -> tuple[float, ...]:
+    """Seconds of an activation over each edge of a plan that has its link for itself, in the order of `all_edges`."""
+    wires, found = _Wires(links, False), list[float]()
+    for source, target in plan.all_edges:
+        size = costs.edge_bytes.get((source, target), 0.0)
+        first, second = (plan.ranks[plan.stages[stage].position] for stage in (source, target))
+        if first == second:
+            found.append(0.0)
+        elif edge_s is not None:
+            found.append(edge_s(source, target, size))
+        else:
+            found.append(
+                max(wires.between(*both, size).duration_s for both in zip(first, second, strict=True))
+            )
+    return tuple(found)
+
+
 def steady_update(
     plan: StagePlan, costs: StageCosts, links: Links, **conditions: bool | EdgeSeconds | None
 ) -> tuple[PipelineRun, float, float]:
     """A run, and when an update of it begins and ends that stands for all.
 
-    With a flush between updates this is a whole one by itself. Without, it is one among others, once they all take as
-    long; where they never do, the one that is nearest to their mean.
+    With a flush between updates this is a whole one by itself. Without, updates come to repeat each other, alone or by
+    twos and threes; it is as long as they are in the mean, and cut out of the run where something is under way.
 
     Args:
         plan: The plan.
@@ -211,14 +237,27 @@ def steady_update(
     if plan.weight_versions == 1:
         found = simulate_pipeline(plan, costs, links, **conditions)  # type: ignore[arg-type]
         return found, 0.0, float(found.end_s.max(initial=0.0))
-    for updates in (_LEAST_UPDATES, _MOST_UPDATES):
+    for updates in _UPDATES:
         found = simulate_pipeline(plan, costs, links, updates=updates, **conditions)  # type: ignore[arg-type]
         ends = np.array([found.done_s(update) for update in range(updates - 1)])
-        lengths = np.diff(ends)[updates // 3 :]
-        if np.ptp(lengths) <= _SETTLED * lengths.mean():
+        if cycle := _cycle(np.diff(ends)):
             break
-    nearest = len(ends) - len(lengths) + int(np.argmin(np.abs(lengths - lengths.mean())))
-    return found, float(ends[nearest - 1]), float(ends[nearest])
+    cycle = cycle or len(ends) // 2
+    mean_s = float(ends[-1] - ends[-1 - cycle]) / cycle
+    for begin_s in np.sort(found.start_s[found.start_s >= ends[-1 - cycle] - mean_s]):
+        end_s = begin_s + mean_s
+        if end_s <= ends[-1] and ((found.start_s < end_s) & (found.end_s >= end_s)).any():
+            return found, float(begin_s), float(end_s)
+    return found, float(ends[-2]), float(ends[-1])
+
+
+def _cycle(lengths: Vector) -> int:
+    """After how many updates lengths repeat, three times in a row; 0: they do not."""
+    for cycle in range(1, len(lengths) // 3 + 1):
+        rows = lengths[len(lengths) - 3 * cycle :].reshape(3, cycle)
+        if np.ptp(rows, axis=0).max() <= _SETTLED * lengths[-1]:
+            return cycle
+    return 0
 
 
 def _row(

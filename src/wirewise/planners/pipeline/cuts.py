@@ -1,0 +1,168 @@
+"""Where a model is cut into stages.
+
+`balanced` makes the largest computing time of a stage as small as it can be, in the order of the list. `best_cut` takes
+any costs of stages, and is exact over all ways to take modules off a graph one after the other: its states are sets of
+modules that hold all that their members need, of which a chain, with or without skips, has one more than modules. A
+stage is the difference of two of them, so that no stage needs a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wirewise.planners.pipeline.sums import Ints, ModuleSums, Table, Vector
+from wirewise.sim.compiled import outer
+from wirewise.trace.stages import StageTrace
+
+__all__ = ["StageFigures", "balanced", "best_cut", "figures", "prefixes"]
+
+_MOST_SETS = 300
+"""Sets of modules that are compared with each other."""
+_SAME = 1.0 + 1e-12
+
+
+@outer
+def balanced(summed: Vector, stages: int) -> Ints:
+    """First module of each stage and the number of all, [stages + 1], with the least largest sum.
+
+    Among such cuts, later stages are as full as they may be: earlier ones keep more activations.
+
+    Args:
+        summed: Seconds of modules added up from the first on, [L + 1].
+        stages: Number of stages, at most L.
+    """
+    modules = len(summed) - 1
+    low, high = 0.0, summed[modules]
+    for i in range(modules):
+        low = max(low, summed[i + 1] - summed[i])
+    low = max(low, summed[modules] / stages)
+    bounds = np.zeros(stages + 1, np.int64)
+    bounds[stages] = modules
+    for _ in range(64):
+        middle = 0.5 * (low + high)
+        if _fill(summed, stages, low, bounds):
+            high = low
+            break
+        if middle <= low or middle >= high:
+            break
+        if _fill(summed, stages, middle, bounds):
+            high = middle
+        else:
+            low = middle
+    _fill(summed, stages, high, bounds)
+    return bounds
+
+
+@outer
+def _fill(summed: Vector, stages: int, limit: float, bounds: Ints) -> bool:
+    """Fill stages from the last on; whether no sum is above the limit."""
+    limit *= 1.0 + 1e-12
+    end = len(summed) - 1
+    for stage in range(stages - 1, 0, -1):
+        first = end - 1
+        while first > stage and summed[end] - summed[first - 1] <= limit:
+            first -= 1
+        if summed[end] - summed[first] > limit:
+            return False
+        bounds[stage] = end = first
+    return summed[end] <= limit
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """Figures of every stage between two sets of modules, [sets, sets]; only above the diagonal do they mean any."""
+
+    sets: Sequence[int]
+    """Sets of modules as bits, by size; the last one holds all."""
+    compute_s: Table
+    """Seconds of both passes."""
+    input_bytes: Table
+    """Bytes of what it takes from modules before it; of the first stage, the batch."""
+    saved_bytes: Table
+    parameter_bytes: Table
+
+
+def prefixes(trace: StageTrace) -> tuple[list[int], bool]:
+    """Sets of modules from which stages can be taken, as bits, by size; and whether these are all there are."""
+    count = len(trace.modules)
+    in_order = [(1 << number) - 1 for number in range(count + 1)]
+    needs = [0] * count
+    for source, target in trace.flows:
+        needs[target] |= 1 << source
+    found, layer = [0], {0}
+    while layer:
+        layer = {
+            one | 1 << number
+            for one in layer
+            for number in range(count)
+            if not one >> number & 1 and needs[number] & ~one == 0
+        }
+        found += sorted(layer)
+        if len(found) > max(_MOST_SETS, count + 1):
+            return in_order, False
+    return found, True
+
+
+def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFigures:
+    """Figures of stages between each two of these sets."""
+    count = len(trace.modules)
+    member = np.array([[one >> number & 1 for number in range(count)] for one in sets], dtype=bool)
+    inside = np.all(member[:, None] <= member[None], axis=2) & ~np.eye(len(sets), dtype=bool)
+
+    def between(summed: Vector) -> Table:
+        total = member @ np.diff(summed)
+        return np.where(inside, total[None] - total[:, None], np.inf)
+
+    size = np.zeros((len(sets), len(sets)))
+    users: dict[int, list[int]] = {}
+    for source, target in trace.flows:
+        users.setdefault(source, []).append(target)
+    for source, targets in users.items():
+        known = np.sum(member[:, targets], axis=1)
+        # The stage takes it if one of its users is new there, and it is not computed there itself.
+        takes = (known[None] > known[:, None]) & member[:, source][:, None]
+        size += np.where(takes, sums.output_bytes[source], 0.0)
+    size[0] += sums.input_bytes
+    return StageFigures(
+        sets, between(sums.compute_s()), size, between(sums.saved_bytes), between(sums.parameter_bytes)
+    )
+
+
+def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table]) -> list[list[int]] | None:
+    """Modules of each stage, with the least of the largest cost; among such cuts, with the least sum of another one.
+
+    Dynamic programming over stages and sets of modules: O(stages * sets^2).
+
+    Args:
+        sets: Sets of modules as bits, by size; the last one holds all.
+        cost: For each stage, what it costs to compute what is new from one set to another; infinite: not allowed.
+        among: For each stage, the other cost.
+
+    Returns:
+        Numbers of modules by stage; None: no cut is allowed.
+    """
+    n = len(sets)
+    best = np.full(n, np.inf)
+    best[0] = 0.0
+    for table in cost:
+        best = np.maximum(best[:, None], table).min(axis=0)
+    limit = best[n - 1] * _SAME
+    if not np.isfinite(limit):
+        return None
+    total = np.full(n, np.inf)
+    total[0] = 0.0
+    before = []
+    for table, other in zip(cost, among, strict=True):
+        both = np.where(table <= limit, total[:, None] + other, np.inf)
+        before.append(np.argmin(both, axis=0))
+        total = both.min(axis=0)
+    chosen, at = list[list[int]](), n - 1
+    for row in reversed(before):
+        first = int(row[at])
+        new = sets[at] & ~sets[first]
+        chosen.append([number for number in range(new.bit_length()) if new >> number & 1])
+        at = first
+    return chosen[::-1]

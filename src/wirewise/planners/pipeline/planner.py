@@ -1,0 +1,216 @@
+"""Stages, replicas and timetable of a pipeline: closed forms choose among shapes, simulation among the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from wirewise.cost.stages import StageCosts
+from wirewise.errors import PlanError
+from wirewise.planners.pipeline.depths import choose_depths
+from wirewise.planners.pipeline.formula import (
+    Messages,
+    PipelineCandidate,
+    PipelineShape,
+    StageSums,
+    kept_bytes,
+    sums_of,
+)
+from wirewise.planners.pipeline.problem import PipelineProblem
+from wirewise.planners.pipeline.two_bw import Fixed, ShapeSearch, cut_stages, has_exact_cut, search
+from wirewise.plans.stages import Stage, StagePlan
+from wirewise.plans.timetables import in_flight, timetable
+from wirewise.sim.pipelines import message_seconds, steady_update
+from wirewise.sim.stage_memory import peak_bytes
+from wirewise.units import format_size
+
+__all__ = ["METHODS", "plan"]
+
+METHODS: dict[str, str] = {
+    "two-bw": "2bw",
+    "eager": "eager",
+    "eager-split": "eager-split",
+    "zero-bubble": "zero-bubble",
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+}
+"""Style of the timetable of each planner, by its name."""
+
+_DEEPER = ("eager", "eager-split", "2bw")
+"""Styles whose depths are chosen."""
+_MOST_PASSES = 50_000
+"""Passes of an update that are simulated at most."""
+
+
+def plan(
+    problem: PipelineProblem,
+    *,
+    method: str = "two-bw",
+    stages: int | None = None,
+    replicas: int | None = None,
+    width: int | None = None,
+    microbatch_size: int | None = None,
+    recompute: bool | None = None,
+    messages: Messages = "async",
+    candidates: int = 3,
+    seed: int = 0,
+) -> StagePlan:
+    """Choose stages (d), replicas (w), samples a microbatch (b), recomputation (r), the cut and the timetable.
+
+    The objective is the time of an update of a fixed number of samples, under the memory of a rank; all ranks work. All
+    shapes are compared in closed form: O(divisors of the ranks times divisors of the samples). The best of them are
+    cut by dynamic programming, get as many microbatches in flight as make them faster and memory allows, and are
+    simulated.
+
+    Args:
+        problem: Model, links, samples and memory.
+        method: One of `METHODS`, which says the style of the timetable.
+        stages: Number of stages; None: chosen.
+        replicas: Number of pipelines beside each other; None: chosen.
+        width: Ranks that share a stage's tensors; None: chosen among those whose speed is known.
+        microbatch_size: Samples of a microbatch; None: chosen.
+        recompute: Whether stages repeat their forward pass; None: chosen.
+        messages: How the closed form counts messages: beside passes, or, as the paper does, as long as passes wait.
+        candidates: Shapes that are simulated.
+        seed: Recorded in the plan; nothing is drawn.
+
+    Raises:
+        PlanError: An unknown method, or no shape with room; the message says what is short.
+    """
+    if method not in METHODS:
+        raise PlanError(f"unknown planner of pipelines {method!r}; expected one of: {', '.join(METHODS)}")
+    if candidates < 1:
+        raise PlanError(f"candidates is {candidates}; expected at least 1")
+    style = METHODS[method]
+    fixed = Fixed(stages, replicas, width, microbatch_size, recompute)
+    compared = search(problem, style, fixed=fixed, messages=messages)
+    tried = [
+        one
+        for candidate in compared.found[:candidates]
+        for one in _plans(problem, candidate, _Making(style, method, seed))
+    ]
+    # What is too large to be simulated is last, and there the closed form decides.
+    best = min(tried, key=lambda one: one.predicted_s or np.inf)
+    return replace(best, notes=tuple(_notes(problem, compared, best)))
+
+
+class _Making(NamedTuple):
+    """What all plans of a call have alike."""
+
+    style: str
+    method: str
+    seed: int
+
+
+def _plans(problem: PipelineProblem, candidate: PipelineCandidate, making: _Making) -> Iterator[StagePlan]:
+    """Plans of a shape with room: cut in balance, and cut by what messages take too."""
+    cuts = [candidate.stages()]
+    if has_exact_cut(problem, candidate.shape):
+        cut = cut_stages(problem, candidate.shape, making.style)
+        cuts += [cut] if cut is not None and cut not in cuts else []
+    for cut in cuts:
+        yield _with_depths(problem, candidate.shape, cut, making)
+
+
+def _with_depths(
+    problem: PipelineProblem, shape: PipelineShape, cut: list[list[int]], making: _Making
+) -> StagePlan:
+    names = [[problem.trace.modules[number].name for number in own] for own in cut]
+    costs = StageCosts.of(problem.trace, names, shape.microbatch_size, [shape.width] * len(names))
+
+    def made(depths: Sequence[int] | None) -> StagePlan:
+        return _plan(problem, shape, names, costs, making, depths)
+
+    def simulate(found: StagePlan) -> float:
+        _, begin_s, end_s = steady_update(found, costs, problem.links, edge_s=problem.edge_s)
+        return end_s - begin_s
+
+    if shape.positions * shape.replicas * shape.microbatches > _MOST_PASSES:
+        return made(None)
+    depths = None
+    if making.style in _DEEPER and shape.positions > 1:
+        most = _most_depths(problem, shape, making.style, sums_of(problem, shape, cut))
+        depths = choose_depths(lambda one: simulate(made(one)), most)
+    found = made(depths)
+    return replace(found, predicted_s=simulate(found))
+
+
+def _most_depths(problem: PipelineProblem, shape: PipelineShape, style: str, sums: StageSums) -> list[int]:
+    """Most microbatches in flight that each position has room for."""
+    late = np.zeros(shape.positions, np.int64)
+    kept = np.array(
+        [
+            kept_bytes(problem, shape, style, sums, np.full(shape.positions, depth), late)
+            for depth in range(1, shape.microbatches + 1)
+        ]
+    )
+    return np.maximum((kept <= problem.memory_bytes).sum(axis=0), 1).tolist()
+
+
+def _plan(
+    problem: PipelineProblem,
+    shape: PipelineShape,
+    names: list[list[str]],
+    costs: StageCosts,
+    making: _Making,
+    depths: Sequence[int] | None,
+) -> StagePlan:
+    d, w, t = shape.positions, shape.replicas, shape.width
+    rows = timetable(making.style, d, shape.microbatches, depths=depths)
+    edges = tuple(costs.edge_bytes)
+    two = making.style == "2bw"
+    found = StagePlan(
+        world_size=d * w * t,
+        planner=making.method,
+        seed=making.seed,
+        style=making.style,
+        stages=tuple(
+            Stage(modules=tuple(own), position=position, recompute=shape.recompute)
+            for position, own in enumerate(names)
+        ),
+        ranks=tuple(
+            tuple(tuple(range((p * w + r) * t, (p * w + r + 1) * t)) for r in range(w)) for p in range(d)
+        ),
+        microbatches=shape.microbatches,
+        microbatch_size=shape.microbatch_size,
+        timetable=rows,
+        edges=() if edges == tuple((s, s + 1) for s in range(d - 1)) else edges,
+        weight_versions=2 if two else 1,
+        exchange="hidden" if two else "end",
+        depths=tuple(in_flight(row, shape.microbatches) for row in rows),
+        pass_s=tuple(
+            zip(*(one.tolist() for one in (costs.forward_s, costs.backward_s, costs.weight_s)), strict=True)
+        ),
+    )
+    return replace(
+        found,
+        predicted_bytes=peak_bytes(found, costs),
+        message_s=message_seconds(found, costs, problem.links, problem.edge_s),
+    )
+
+
+def _notes(problem: PipelineProblem, compared: ShapeSearch, best: StagePlan) -> Iterator[str]:
+    """Why other numbers of stages are not better."""
+    fastest: dict[int, PipelineCandidate] = {}
+    for one in compared.found:
+        fastest.setdefault(one.shape.positions, one)
+    own = fastest[best.positions]
+    for d, one in sorted(fastest.items()):
+        if d != best.positions:
+            times = one.update_s / own.update_s
+            yield (
+                f"{_many(d, 'stage')}, {_many(one.shape.replicas, 'replica')}: {times:.3g} times as long by the closed "
+                f"form, paced by {one.limit}"
+            )
+    for d, short in sorted(compared.short.items()):
+        if d not in fastest:
+            yield f"{_many(d, 'stage')}: a rank needs {format_size(short)}, and has {format_size(problem.memory_bytes)}"
+    if best.predicted_s == 0:
+        yield f"too many passes to simulate; by the closed form an update takes {own.update_s:.4g} s"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
