@@ -74,7 +74,9 @@ def plan_and_time(job: FullGraphJob, folder: Path, transport, epochs: int, repea
     )
     options = full_graph.TrainerOptions(seed=job.seed, evaluate_every=0, replan_every=job.replan_every)
     tensors = full_graph.PartTensors(part)
-    trainer = full_graph.Trainer(tensors, model, transport, full_graph.mode(job.modes[0]), options)
+    trainer = full_graph.Trainer(
+        tensors, model, transport, full_graph.mode(job.modes[0], gradient_bits=job.gradient_bits), options
+    )
     for _ in range(epochs):
         trainer.train_epoch()
     decision, costs = trainer.bits.decision, trainer.bits.costs

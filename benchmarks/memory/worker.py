@@ -44,7 +44,7 @@ def trained(
     """Train all modes in turns, evaluate as a run does, and note what this rank needed."""
     part = graph.load_part(folder, transport.rank, transport.world_size)
     tensors = full_graph.PartTensors(part)
-    modes = [full_graph.mode(name) for name in job.modes]
+    modes = [full_graph.mode(name, gradient_bits=job.gradient_bits) for name in job.modes]
     options = full_graph.TrainerOptions(seed=job.seed, evaluate_every=0)
     trainers = [
         full_graph.Trainer(tensors, model_of(job, part), transport, mode, options, member=member + i)

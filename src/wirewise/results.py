@@ -91,6 +91,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     modes: dict[str, ModeResult]
     environment: dict[str, str]
     """Versions, processor, command, date."""
+    gradients: str = "float32"
+    """Type in which weight gradients travelled, in all modes."""
     notes: list[str] = []
     """Sentences that a reader of the numbers must know: emulated parts, fallbacks, loopback."""
 

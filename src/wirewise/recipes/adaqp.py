@@ -194,6 +194,7 @@ def summarize(job: FullGraphJob, facts: dict[str, float], outcome: Outcome, note
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("wirewise", "torch", "numba", "numpy")},
         },
+        gradients=job.gradients,
         notes=notes,
     )
 

@@ -43,7 +43,7 @@ def work(rank: Rank[FullGraphJob], start: Mapping[str, int]) -> None:
             tensors,
             _model(job, part).to(device),
             transport,
-            full_graph.mode(name),
+            full_graph.mode(name, gradient_bits=job.gradient_bits),
             full_graph.TrainerOptions(
                 learning_rate=job.learning_rate,
                 seed=job.seed,
@@ -117,7 +117,7 @@ def _model(job: FullGraphJob, part: graph.Part) -> full_graph.FullGraphNet:
 
 
 def _memory_model(job: FullGraphJob, part: graph.Part) -> int:
-    modes = [full_graph.mode(name) for name in job.modes]
+    modes = [full_graph.mode(name, gradient_bits=job.gradient_bits) for name in job.modes]
     return full_graph.memory_terms(
         part, modes, hidden=job.hidden, layers=job.layers, convolution=job.model
     ).total

@@ -28,6 +28,9 @@ class FullGraphJob(opt.Options, frozen=True, kw_only=True):
     device: str = "cpu"
     epochs: Annotated[opt.Count, opt.about("Training epochs of every mode.")] = 60
     modes: Annotated[opt.Distinct, opt.about("Modes to train, the reference first.")] = ("fp32", "adaqp")
+    gradients: Annotated[
+        Literal["float32", "bfloat16"], opt.about("Type in which weight gradients travel, in all modes.")
+    ] = "float32"
     seed: Annotated[opt.Seed, opt.about("Seed of weights, dropout and rounding.")] = 0
     model: Annotated[str, opt.about("Graph convolution: gcn or sage.")] = "sage"
     hidden: opt.Hidden = 128
@@ -55,6 +58,11 @@ class FullGraphJob(opt.Options, frozen=True, kw_only=True):
                 f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; "
                 "choose a number of workers that is a multiple of the hosts"
             )
+
+    @property
+    def gradient_bits(self) -> int:
+        """Width of weight gradients between the ranks."""
+        return 16 if self.gradients == "bfloat16" else 32
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -152,7 +152,8 @@ def _phases(result: RunResult) -> str:
 
 def _bytes(result: RunResult) -> str:
     counted = any(mode.kernel_bytes_sent is not None for mode in result.modes.values())
-    lead = "All ranks, all epochs. Payload is what halo messages hold" + (
+    lead = f"All ranks, all epochs; weight gradients travel as {result.gradients} in all modes. "
+    lead += "Payload is what halo messages hold" + (
         "; the kernel counter saw whole packets on the hosts' interfaces, of gradients and evaluation too."
         if counted
         else ". There was no lab, so no kernel counter to compare it with."

@@ -18,6 +18,17 @@ def test_unknown_mode_lists_the_known_ones() -> None:
         fg.mode("fp23")
 
 
+@pytest.mark.parametrize("name", [*fg.MODES, "uniform-16", "uniform-8", "uniform-1"])
+def test_gradients_travel_alike_in_all_modes(name: str) -> None:
+    assert fg.mode(name).gradient_bits == fg.GRADIENT_BITS
+    assert fg.mode(name, gradient_bits=16) == replace(fg.mode(name), gradient_bits=16)
+
+
+def test_other_widths_of_gradients_are_refused() -> None:
+    with pytest.raises(InputError, match=r"gradients of 8 bits; expected 32 \(float32\) or 16"):
+        fg.mode("adaqp", gradient_bits=8)
+
+
 @pytest.mark.parametrize("name", [*fg.MODES, "uniform-8", "uniform-4", "uniform-2", "uniform-1"])
 def test_every_mode_trains(name: str) -> None:
     parts = split(small_graph(), 3)

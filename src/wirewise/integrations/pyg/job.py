@@ -44,6 +44,7 @@ class Job:
             the whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
         group: Process group; None: the default one.
         mask_column: Which split to take where masks of `data` are [N, splits].
+        gradient_bits: Width of weight gradients between the ranks: 32 (float32) or 16 (bfloat16).
         seed: Seed of partition and rounding.
         replan_every: Training steps between decisions on bits.
         timeout_s: Seconds after which a silent rank is an error on all others.
@@ -66,6 +67,7 @@ class Job:
         group: dist.ProcessGroup | None = None,
         store: Any = None,
         mask_column: int | None = None,
+        gradient_bits: int = full_graph.GRADIENT_BITS,
         seed: int = 0,
         replan_every: int = 20,
         timeout_s: float = 120.0,
@@ -87,7 +89,9 @@ class Job:
         if self._temporary is not None:
             self._temporary.cleanup()
         self.tensors = full_graph.PartTensors(part, dense=True)
-        self.exchange = full_graph.HaloExchange(part, self.transport, full_graph.mode(mode), seed=seed)
+        self.exchange = full_graph.HaloExchange(
+            part, self.transport, full_graph.mode(mode, gradient_bits=gradient_bits), seed=seed
+        )
         self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
         self._pairs = _local_pairs(part)
         self.data = _own_data(self.tensors, self._pairs.shape[1])

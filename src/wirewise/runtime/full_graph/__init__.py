@@ -16,7 +16,7 @@ from wirewise.runtime.full_graph.memory import (
     resident_bytes,
 )
 from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
-from wirewise.runtime.full_graph.modes import MODES, ExchangeMode, mode
+from wirewise.runtime.full_graph.modes import GRADIENT_BITS, MODES, ExchangeMode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
 from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions, gradient_reducer
 from wirewise.runtime.full_graph.turns import Trained, train_in_turns
@@ -26,6 +26,7 @@ from wirewise.runtime.transport import Transport
 __all__ = [
     "ALL_KEPT",
     "CONVOLUTIONS",
+    "GRADIENT_BITS",
     "KEPT_BYTES",
     "MODES",
     "PHASES",

@@ -1,19 +1,21 @@
 """The ways in which one trainer can exchange halo rows, as data.
 
 Each published system is a combination of four choices: which bits a message gets, whether computing goes on
-while bytes are on the wire, how old received rows may be, and which share of the boundary is sent at all. Where
-messages are quantized, weight gradients travel as bfloat16 too: once halo rows are small, they are most of the
-bytes. The modes of published systems (adaqp-paper, pipegcn, bns, sancus) leave gradients in float32, as these do.
+while bytes are on the wire, how old received rows may be, and which share of the boundary is sent at all. Weight
+gradients travel in one format in all modes, so that modes differ in their halo rows alone; `mode` takes its width.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wirewise.errors import InputError
 
-__all__ = ["MODES", "ExchangeMode", "mode"]
+__all__ = ["GRADIENT_BITS", "MODES", "ExchangeMode", "mode"]
+
+GRADIENT_BITS = 32
+"""Width of weight gradients between the ranks, in all modes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class ExchangeMode:
     owner sums them over the reversed graph (undirected graphs only)."""
     param_bytes: int = 6
     """Bytes of zero point and step a quantized row: 6 (fp32, bf16) or 4 (bf16, bf16)."""
-    gradient_bits: int = 32
+    gradient_bits: int = GRADIENT_BITS
     """Width of weight gradients between the ranks: 32 as computed, 16 rounded to bfloat16."""
     stale: bool = False
     """Use the rows of the previous epoch (zeros at first) and hide the whole exchange."""
@@ -53,10 +55,10 @@ class ExchangeMode:
 
 MODES: dict[str, ExchangeMode] = {
     "fp32": ExchangeMode(name="fp32"),
-    "bf16": ExchangeMode(name="bf16", bits=16, gradient_bits=16),
-    "random": ExchangeMode(name="random", bits="random", overlap=True, gradient_bits=16),
-    "adaqp": ExchangeMode(name="adaqp", bits="planned", overlap=True, gradient_bits=16),
-    "adaqp-q": ExchangeMode(name="adaqp-q", bits="planned", gradient_bits=16),
+    "bf16": ExchangeMode(name="bf16", bits=16),
+    "random": ExchangeMode(name="random", bits="random", overlap=True),
+    "adaqp": ExchangeMode(name="adaqp", bits="planned", overlap=True),
+    "adaqp-q": ExchangeMode(name="adaqp-q", bits="planned"),
     "adaqp-p": ExchangeMode(name="adaqp-p", overlap=True),
     "adaqp-paper": ExchangeMode(
         name="adaqp-paper", bits="planned", planner="paper", overlap=True, backward="pull", param_bytes=4
@@ -68,16 +70,21 @@ MODES: dict[str, ExchangeMode] = {
 """Modes by name; `uniform-B` for B in 1, 2, 4, 8, 16, 32 is understood by `mode` as well."""
 
 
-def mode(name: str) -> ExchangeMode:
+def mode(name: str, *, gradient_bits: int = GRADIENT_BITS) -> ExchangeMode:
     """Look a mode up by name.
 
+    Args:
+        name: A key of `MODES`, or `uniform-B`.
+        gradient_bits: Width of weight gradients, 32 or 16.
+
     Raises:
-        InputError: No mode has that name.
+        InputError: No mode has that name, or another width.
     """
+    if gradient_bits not in (16, 32):
+        raise InputError(f"gradients of {gradient_bits} bits; expected 32 (float32) or 16 (bfloat16)")
     if match := re.fullmatch(r"uniform-(1|2|4|8|16|32)", name):
-        bits = int(match[1])
-        return ExchangeMode(name=name, bits=bits, overlap=True, gradient_bits=min(max(bits, 16), 32))
+        return ExchangeMode(name=name, bits=int(match[1]), overlap=True, gradient_bits=gradient_bits)
     if name not in MODES:
         known = ", ".join([*MODES, "uniform-8", "uniform-4", "uniform-2", "uniform-1"])
         raise InputError(f"unknown mode {name!r}; expected one of: {known}")
-    return MODES[name]
+    return replace(MODES[name], gradient_bits=gradient_bits)
