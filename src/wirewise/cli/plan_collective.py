@@ -96,16 +96,11 @@ def _sketched(planner: str, sketch: Path | None, profile: str | None) -> dict[st
 
 
 def _record(found: CollectivePlan) -> dict[str, Any]:
+    own = ("planner", "collective", "topology", "size_bytes", "bound_s", "predicted_s", "synthesis_s")
     return {
-        "planner": found.planner,
+        **{name: getattr(found, name) for name in own},
         "algorithm": found.program.name,
-        "collective": found.collective,
-        "topology": found.topology,
         "ranks": found.world_size,
-        "size_bytes": found.size_bytes,
-        "bound_s": found.bound_s,
-        "predicted_s": found.predicted_s,
-        "synthesis_s": found.synthesis_s,
         "certificate": {
             "cut": list(found.certificate.cut),
             "bandwidth_bytes_per_s": found.certificate.bandwidth_bytes_per_s,

@@ -74,13 +74,9 @@ def _sentence(found: Planned) -> str:
 
 def _record(found: Planned, model: StepModel, planning_s: float) -> dict[str, Any]:
     return {
-        "planner": found.plan.planner,
         "plan": msgspec.to_builtins(found.plan),
-        "predicted_step_s": found.plan.predicted_step_s,
-        "compute_s": found.times.compute_s,
-        "communicate_s": found.times.communicate_s,
-        "full_overlap_s": found.times.full_overlap_s,
-        "lower_bound_s": found.plan.lower_bound_s,
+        **{name: getattr(found.plan, name) for name in ("planner", "predicted_step_s", "lower_bound_s")},
+        **{name: getattr(found.times, name) for name in ("compute_s", "communicate_s", "full_overlap_s")},
         "baselines_s": {"+".join(name): one.step_s for name, one in found.baselines.items()},
         "evaluations": model.evaluations,
         "planning_s": planning_s,

@@ -173,17 +173,10 @@ def summarize(job: FullGraphJob, facts: dict[str, float], outcome: Outcome, note
     """Turn what the workers measured into the record that reports read."""
     reference = job.modes[0]
     target = _NEAR * smoothed_losses(outcome.modes[reference].records)[-1]
+    own = ("dataset", "workers", "hosts", "network", "model", "hidden", "layers", "seed", "epochs")
     return RunResult(
-        dataset=job.dataset,
-        workers=job.workers,
-        hosts=job.hosts,
-        network=job.network,
+        **{name: getattr(job, name) for name in own},
         link_bytes_per_s=units.parse_rate(job.link) if job.network == "lab" and not job.links else None,
-        model=job.model,
-        hidden=job.hidden,
-        layers=job.layers,
-        seed=job.seed,
-        epochs=job.epochs,
         graph=facts,
         reference=reference,
         modes={name: _mode_result(mode, target, outcome) for name, mode in outcome.modes.items()},

@@ -15,7 +15,7 @@ import torch
 
 from wirewise import plans
 from wirewise.errors import InputError
-from wirewise.files import atomic_file, make_folder, owns_folder, write_json
+from wirewise.files import atomic_file, owns_folder, write_json
 from wirewise.graph import GraphData, load, partition, write_graph
 from wirewise.graph.ranges import Ranges, ranges_of
 from wirewise.graph.sampling.sampler import check_edges
@@ -31,7 +31,7 @@ from wirewise.trials.start import JOB, open_network, run_ranks
 __all__ = ["ALPHAS", "MODES", "Job", "Mode", "run"]
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""At which policies are compared."""
+"""Shares of all nodes in the caches at which policies are compared."""
 
 
 @owns_folder
@@ -49,7 +49,6 @@ def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
         PeerError: A machine failed; the message holds its last words.
     """
     _check_device(job.device)
-    make_folder(folder)
     say(f"cutting {job.dataset} into {job.workers} parts and planning the cache")
     prepare(job, folder)
     hosts, worker = job.hosts or job.workers, "wirewise.recipes.salientpp_worker"

@@ -106,23 +106,16 @@ class Machine:
             name: msgspec.structs.replace(record, speedup=base / record.epoch_s)
             for name, record in records.items()
         }
+        own = ("dataset", "workers", "alpha", "policy", "codec", "topology", "device", "share", "processors")
         run = MiniBatchRun(
-            dataset=self.job.dataset,
-            workers=self.job.workers,
+            **{name: getattr(self.job, name) for name in own},
             link=self.job.link if self.job.network == "lab" else self.job.network,
-            alpha=self.job.alpha,
-            policy=self.job.policy,
             batches=self.batches,
             predicted_remaining=self.part.plan.remaining,
             sampler_edges_per_s=rate,
             modes=records,
             hosts=self.job.hosts or self.job.workers,
             policies=msgspec.json.decode((self.folder / "policies.json").read_bytes()),
-            codec=self.job.codec,
-            topology=self.job.topology,
-            device=self.job.device,
-            share=self.job.share,
-            processors=self.job.processors,
         )
         self.rank.outcome(run)
 
@@ -226,16 +219,15 @@ class Machine:
             gradient_bytes=int(self._total(gradients)),
             hit_rate=1 - fetched / foreign if foreign else 0.0,
             accuracy=self._accuracy(net.bare) if self.slept is None else None,
-            loss=None if self.slept is not None else self._mean_loss(seen.losses[-len(loader) :]),
+            loss=None
+            if self.slept is not None
+            else float(self.gradients.mean(seen.losses[-len(loader) :]).mean()),
             stage_s={stage: statistics.median(spent) for stage, spent in seen.stages.items()},
             link_s=self._link_s(float(self.gradients.slowest(busiest))),
             cpu_s=statistics.median(seen.cpu_s) / min(self.job.workers, os.cpu_count() or 1),
             slept_s=(self.job.step_s + sum(self.slept or ())) * len(loader),
             pipelined=mode.depth > 0,
         )
-
-    def _mean_loss(self, losses: list[float]) -> float:
-        return float(self.gradients.mean(statistics.mean(losses)))
 
     def _link_s(self, sent_bytes: float) -> float:
         """What bytes of a machine take on the link that it shares with others of its host; loopback is no link."""
