@@ -31,7 +31,7 @@ import numpy as np
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
 from wirewise.files import atomic_file
-from wirewise.recipes.salientpp import Job, run
+from wirewise.recipes.salientpp import MiniBatchJob, run
 from wirewise.results import MiniBatchRun
 
 SMALL = "block:nodes=1500,classes=4,features=64,noise=1.0,train=0.3"
@@ -80,7 +80,7 @@ class Kept:
     def run(self, graph: str, **knobs: object) -> MiniBatchRun:
         """Carry out a job on a graph of the preset, unless it has been."""
         settings = {**self._preset["job"], **self._preset["graphs"][graph], **knobs}
-        job = Job(**{"link": LINK, **settings})
+        job = MiniBatchJob(**{"link": LINK, **settings})
         key = msgspec.json.encode(job).decode()
         if key not in self._found:
             with scratch() as folder:

@@ -12,7 +12,7 @@ from setting import Setting, quartiles_of
 from common import scratch
 from wirewise import lab, plans
 from wirewise.cost import TCP_PAYLOAD, Links
-from wirewise.recipes.salientpp import Job, prepare
+from wirewise.recipes.salientpp import MiniBatchJob, prepare
 from wirewise.sim import BatchTimes, predict
 from wirewise.topology import lab_hosts
 
@@ -33,7 +33,7 @@ def settings(links: list[str], policies: dict[str, float], epochs: int) -> Itera
     """Every plan on each link: a policy, and the share of all nodes that caches hold together."""
     for policy, alpha in policies.items():
         with scratch() as folder:
-            job = Job(
+            job = MiniBatchJob(
                 workers=MACHINES,
                 policies=(policy,),
                 alpha=alpha,

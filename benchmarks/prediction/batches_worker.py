@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from wirewise.profile.ending import end_process
-from wirewise.recipes.salientpp import Job, Mode
-from wirewise.recipes.salientpp_part import Part
+from wirewise.recipes.salientpp import MiniBatchJob, Mode
+from wirewise.recipes.salientpp_part import MachinePart
 from wirewise.runtime.transport import Transport
 from wirewise.trials.rank import joined, prepare_process
 
@@ -31,10 +31,10 @@ class Batches(msgspec.Struct, kw_only=True):
     row_bytes: int
 
 
-def work(job: Job, folder: Path, transport: Transport, train_s: float) -> Batches:
+def work(job: MiniBatchJob, folder: Path, transport: Transport, train_s: float) -> Batches:
     store = dist.distributed_c10d._get_default_store()
     rows, ids, sampling = (Transport(dist.new_group(), store=store) for _ in range(3))
-    part = Part(job, folder, transport.rank, ids, sampling)
+    part = MachinePart(job, folder, transport.rank, ids, sampling)
     mode = Mode(depth=0, cached=job.alpha > 0, bits=32)
     loader = part.loader(rows, job.fanouts, mode, part.train)
     seconds, stages = [], []
@@ -54,7 +54,7 @@ def work(job: Job, folder: Path, transport: Transport, train_s: float) -> Batche
 
 def main(path: str, train_s: str) -> None:
     folder = Path(path)
-    job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+    job = msgspec.json.decode((folder / "job.json").read_bytes(), type=MiniBatchJob)
     prepare_process()
     with joined() as transport:
         found = work(job, folder, transport, float(train_s))

@@ -16,7 +16,7 @@ from wirewise import lab, plans
 from wirewise.cli.main import app
 from wirewise.errors import InputError
 from wirewise.graph import load, read_graph, write_graph
-from wirewise.recipes.salientpp import Job, prepare, run
+from wirewise.recipes.salientpp import MiniBatchJob, prepare, run
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
 from wirewise.trials.last_words import why_it_failed
@@ -58,11 +58,11 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
 )
 def test_what_cannot_be_used_is_refused_before_machines_start(setting, told):
     with pytest.raises(InputError, match=told):
-        Job(**setting)
+        MiniBatchJob(**setting)
 
 
 def test_what_machines_read_belongs_together(tmp_path):
-    job = Job(dataset=GRAPH, workers=3, fanouts=(6, 4), batch_size=16, alpha=0.3, train_share=1.0)
+    job = MiniBatchJob(dataset=GRAPH, workers=3, fanouts=(6, 4), batch_size=16, alpha=0.3, train_share=1.0)
     prepare(job, tmp_path)
     graph = read_graph(tmp_path / "graph.npz")
     with np.load(tmp_path / "nodes.npz") as nodes:
@@ -82,7 +82,9 @@ def test_training_and_test_nodes_are_the_same_for_all_numbers_of_machines(tmp_pa
     for workers in (1, 3):
         folder = tmp_path / str(workers)
         folder.mkdir()
-        prepare(Job(dataset=GRAPH, workers=workers, fanouts=(6, 4), train_share=0.5, tested=50), folder)
+        prepare(
+            MiniBatchJob(dataset=GRAPH, workers=workers, fanouts=(6, 4), train_share=0.5, tested=50), folder
+        )
         graph = read_graph(folder / "graph.npz")
         with np.load(folder / "nodes.npz") as nodes:
             # Nodes are told by their features: their numbers differ.
@@ -94,7 +96,7 @@ def test_training_and_test_nodes_are_the_same_for_all_numbers_of_machines(tmp_pa
 def test_a_device_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match="finds no CUDA device here; choose 'cpu'"):
-        run(Job(dataset=GRAPH, device="cuda"), tmp_path / "run", print)
+        run(MiniBatchJob(dataset=GRAPH, device="cuda"), tmp_path / "run", print)
     assert not (tmp_path / "run").exists()
 
 
@@ -103,7 +105,7 @@ def on_loopback(folder, **knobs):
 
 
 def job_of(**knobs):
-    return Job(
+    return MiniBatchJob(
         dataset=GRAPH, workers=2, network="loopback", fanouts=(6, 4), batch_size=32, train_share=1.0, epochs=2,
         tested=200, **knobs,
     )  # fmt: skip
@@ -116,7 +118,7 @@ def work(rank, folders):
     from wirewise.trials.rank import Rank
 
     for folder in folders:
-        job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+        job = msgspec.json.decode((folder / "job.json").read_bytes(), type=MiniBatchJob)
         salientpp_worker.work(Rank(job, folder, transport_of(timeout_s=job.timeout_s)))
 
 
@@ -181,20 +183,22 @@ def test_a_graph_without_training_nodes(tmp_path):
         dataclasses.replace(graph, split=np.full(len(graph.split), 2, np.uint8)), tmp_path / "graph.npz"
     )
     with pytest.raises(InputError, match="expected at least one training node in the graph"):
-        prepare(Job(dataset=str(tmp_path / "graph.npz"), workers=2), tmp_path)
+        prepare(MiniBatchJob(dataset=str(tmp_path / "graph.npz"), workers=2), tmp_path)
 
 
 def test_rows_beyond_the_memory_are_refused_before_machines_start(tmp_path, monkeypatch):
     monkeypatch.setattr(full_graph, "available_bytes", lambda: 100_000)
     with pytest.raises(InputError, match="cached rows of 16 features take 124800 bytes, and 100000 are free"):
-        prepare(Job(dataset=GRAPH, workers=3, fanouts=(6, 4), alpha=0.3, train_share=1.0), tmp_path)
+        prepare(MiniBatchJob(dataset=GRAPH, workers=3, fanouts=(6, 4), alpha=0.3, train_share=1.0), tmp_path)
 
 
 @pytest.mark.lab
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_d5_a_machine_that_dies_ends_the_run_with_its_name(tmp_path):
-    job = Job(dataset=GRAPH, workers=2, fanouts=(6, 4), modes=("pipeline",), epochs=10_000, timeout_s=30.0)
+    job = MiniBatchJob(
+        dataset=GRAPH, workers=2, fanouts=(6, 4), modes=("pipeline",), epochs=10_000, timeout_s=30.0
+    )
     prepare(job, tmp_path)
 
     def listen(host, line):

@@ -104,7 +104,7 @@ def cupcake(
 
 @app.command()
 @with_options
-def salientpp(job: salientpp_job.Job, out: FolderOption = None, json: JsonOption = None) -> None:
+def salientpp(job: salientpp_job.MiniBatchJob, out: FolderOption = None, json: JsonOption = None) -> None:
     """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""
     from wirewise.recipes import salientpp as recipe
     from wirewise.report.mini_batch_page import mini_batch_comparison, mini_batch_html

@@ -23,19 +23,19 @@ from wirewise.planners import cache
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.cache.inclusion import inclusion
 from wirewise.plans import CachePlan
-from wirewise.recipes.salientpp_job import MODES, Job, Mode
+from wirewise.recipes.salientpp_job import MODES, MiniBatchJob, Mode
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
 from wirewise.trials.start import JOB, open_network, run_ranks
 
-__all__ = ["ALPHAS", "MODES", "Job", "Mode", "run"]
+__all__ = ["ALPHAS", "MODES", "MiniBatchJob", "Mode", "run"]
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares of all nodes in the caches at which policies are compared."""
 
 
 @owns_folder
-def run(job: Job, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
+def run(job: MiniBatchJob, folder: Path, say: Callable[[str], None]) -> MiniBatchRun:
     """Cut the graph, plan the cache, and train every mode, a machine on each host of a lab or all on loopback.
 
     Args:
@@ -64,7 +64,7 @@ def _check_device(device: str) -> None:
         )
 
 
-def prepare(job: Job, folder: Path) -> None:
+def prepare(job: MiniBatchJob, folder: Path) -> None:
     """Write the renumbered graph, the training nodes and the cache plan."""
     graph = load(job.dataset, seed=job.seed)
     graph = graph.undirected() if graph.directed else graph
@@ -94,7 +94,7 @@ def _check_memory(features: int, plan: CachePlan) -> None:
         )
 
 
-def _plan(job: Job, problem: CacheProblem, folder: Path) -> CachePlan:
+def _plan(job: MiniBatchJob, problem: CacheProblem, folder: Path) -> CachePlan:
     """Write the cache plan, and what other policies and alphas would leave to fetch."""
     found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), job.policies, share=job.share)
     plan = found[job.policy][job.alpha]
@@ -107,7 +107,7 @@ def _plan(job: Job, problem: CacheProblem, folder: Path) -> CachePlan:
     return plan
 
 
-def _chosen(job: Job, graph: GraphData) -> tuple[np.ndarray, np.ndarray]:
+def _chosen(job: MiniBatchJob, graph: GraphData) -> tuple[np.ndarray, np.ndarray]:
     """Training and test nodes that are used; drawn before nodes are renumbered, so the same for all machines."""
     train, test = (np.flatnonzero(graph.split == part) for part in (0, 2))
     if not len(train):
@@ -121,7 +121,9 @@ def _chosen(job: Job, graph: GraphData) -> tuple[np.ndarray, np.ndarray]:
     return train, test
 
 
-def _ordered(job: Job, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> tuple[GraphData, Ranges]:
+def _ordered(
+    job: MiniBatchJob, graph: GraphData, owner: np.ndarray, train: np.ndarray
+) -> tuple[GraphData, Ranges]:
     """The graph with each machine's nodes in a range, those first that its batches need most."""
     before = _problem(job, graph, owner, train)
     scores = [
@@ -132,7 +134,7 @@ def _ordered(job: Job, graph: GraphData, owner: np.ndarray, train: np.ndarray) -
     return ranges.renumber(graph), ranges
 
 
-def _problem(job: Job, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> CacheProblem:
+def _problem(job: MiniBatchJob, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> CacheProblem:
     return CacheProblem(
         edges=graph.in_edges,
         owner=owner,

@@ -9,7 +9,7 @@ from wirewise.errors import InputError
 from wirewise.graph.sampling.sampler import check_hops, check_used_hops
 from wirewise.planners.cache import POLICIES, Share
 
-__all__ = ["MODES", "Job", "Mode"]
+__all__ = ["MODES", "MiniBatchJob", "Mode"]
 
 
 class Mode(NamedTuple):
@@ -43,7 +43,7 @@ def _check_codec(codec: str) -> None:
     make(codec)
 
 
-class Job(opt.Options, frozen=True, kw_only=True):
+class MiniBatchJob(opt.Options, frozen=True, kw_only=True):
     """Everything that the ranks of one run must know."""
 
     dataset: opt.Dataset = "debian"

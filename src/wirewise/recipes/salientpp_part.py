@@ -12,7 +12,7 @@ from wirewise import plans
 from wirewise.graph import GraphData, SparseRows, read_graph
 from wirewise.graph.sampling import NeighborSampler
 from wirewise.plans import CachePlan
-from wirewise.recipes.salientpp import Job, Mode
+from wirewise.recipes.salientpp import MiniBatchJob, Mode
 from wirewise.runtime.mini_batch import (
     BatchLoader,
     DeviceStore,
@@ -23,10 +23,10 @@ from wirewise.runtime.mini_batch import (
 )
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Part"]
+__all__ = ["MachinePart"]
 
 
-class Part:
+class MachinePart:
     """Rows and edges of a machine, read from what `recipes.salientpp` prepared.
 
     Args:
@@ -38,7 +38,9 @@ class Part:
             may use these groups.
     """
 
-    def __init__(self, job: Job, folder: Path, rank: int, ids: Transport, sampling: Transport) -> None:
+    def __init__(
+        self, job: MiniBatchJob, folder: Path, rank: int, ids: Transport, sampling: Transport
+    ) -> None:
         self.job, self.rank, self._ids, self._sampling = job, rank, ids, sampling
         graph = read_graph(folder / "graph.npz")
         with np.load(folder / "nodes.npz") as nodes:

@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from wirewise import units
 from wirewise.cost.batches import epoch_bytes, shared_link_s
 from wirewise.lab import VirtualAccelerator
-from wirewise.recipes.salientpp import MODES, Job, Mode
-from wirewise.recipes.salientpp_part import Part
+from wirewise.recipes.salientpp import MODES, MiniBatchJob, Mode
+from wirewise.recipes.salientpp_part import MachinePart
 from wirewise.results import MiniBatchRecord, MiniBatchRun
 from wirewise.rng import stream_key
 from wirewise.runtime import full_graph
@@ -36,7 +36,7 @@ from wirewise.runtime.mini_batch import STAGES, BatchLoader, MiniBatch, Partitio
 from wirewise.runtime.mini_batch.sage import Sage
 from wirewise.trials.rank import Rank, main
 
-__all__ = ["Machine", "work"]
+__all__ = ["work"]
 
 _TIMED = 5
 """Batches that are timed where computing is emulated."""
@@ -76,20 +76,20 @@ class _Seen:
             self.stages[stage].append(spent)
 
 
-def work(rank: Rank[Job]) -> None:
+def work(rank: Rank[MiniBatchJob]) -> None:
     """Train every mode and write what they took."""
-    Machine(rank).work()
+    _Machine(rank).work()
 
 
-class Machine:
+class _Machine:
     """One rank of the default process group."""
 
-    def __init__(self, rank: Rank[Job]) -> None:
+    def __init__(self, rank: Rank[MiniBatchJob]) -> None:
         self.rank, self.job, self.folder = rank, rank.job, rank.folder
         self.gradients = rank.transport
         # Rows and ids travel in groups of their own, so that they never wait for gradients or each other.
         self.rows, self.evaluation, ids, sampling = (rank.group() for _ in range(4))
-        self.part = Part(self.job, self.folder, self.gradients.rank, ids, sampling)
+        self.part = MachinePart(self.job, self.folder, self.gradients.rank, ids, sampling)
         self.batches = 0
         """Batches of an epoch."""
         self.slept = self._alone_s() if self.job.processors == "own" else None
@@ -296,4 +296,4 @@ def _timed(net: nn.Module, batch: MiniBatch) -> tuple[float, float]:
 
 if __name__ == "__main__":
     memory = partial(full_graph.keep_freed_memory, full_graph.ALL_KEPT, shared=True)
-    main(Job, work, sys.argv[1], memory=memory)
+    main(MiniBatchJob, work, sys.argv[1], memory=memory)
