@@ -73,8 +73,7 @@ def checks(*, warm: bool = False) -> Iterator[Finding]:
 
 
 def _versions() -> tuple[str, ...]:
-    text = f"{wirewise.__version__}, Python {platform.python_version()}, {platform.platform()}"
-    return "ok", text
+    return "ok", f"{wirewise.__version__}, Python {platform.python_version()}, {platform.platform()}"
 
 
 def _package(name: str) -> tuple[str, ...]:
@@ -85,8 +84,7 @@ def _package(name: str) -> tuple[str, ...]:
 def _cpu() -> tuple[str, ...]:
     usable = len(os.sched_getaffinity(0))
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    text = f"{processor()[0]}, {usable} usable cores, {format_size(pages * page_bytes)} memory"
-    return "ok", text
+    return "ok", f"{processor()[0]}, {usable} usable cores, {format_size(pages * page_bytes)} memory"
 
 
 def _torch() -> tuple[str, ...]:
@@ -99,8 +97,7 @@ def _torch() -> tuple[str, ...]:
             f"{torch.__version__} without torch.distributed's gloo",
             "install a build of PyTorch for Linux that has gloo",
         )
-    text = f"{torch.__version__}, gloo, {torch.get_num_threads()} threads"
-    return "ok", text
+    return "ok", f"{torch.__version__}, gloo, {torch.get_num_threads()} threads"
 
 
 def _triton() -> tuple[str, ...]:
@@ -151,8 +148,7 @@ def _highs() -> tuple[str, ...]:
     solved = milp(c=np.array([-1.0]), bounds=(0, 2.5), integrality=np.array([1]))
     if solved.x is None or round(solved.x[0]) != 2:
         return "broken", f"a program of one integer was not solved: {solved.message}", "reinstall scipy"
-    text = f"solves mixed-integer programs, scipy {importlib.metadata.version('scipy')}"
-    return "ok", text
+    return "ok", f"solves mixed-integer programs, scipy {importlib.metadata.version('scipy')}"
 
 
 def _kernels() -> tuple[str, ...]:

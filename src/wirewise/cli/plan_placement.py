@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -71,10 +72,8 @@ def _compare(problem: PlacementProblem, found: PlacementPlan, seed: int) -> dict
     """Simulated seconds of this plan and of the rules, by policy, and the bound of each placement."""
     plans = {found.planner: found}
     for rule in STARTS:
-        try:
+        with suppress(PlanError):
             plans.setdefault(rule, make_plan(PlacementPlan, rule, problem, policy=found.policy, seed=seed))
-        except PlanError:
-            continue
     compared = {}
     for name, one in plans.items():
         places = np.array([task.host for task in one.tasks])

@@ -183,7 +183,10 @@ class RunningJob:
             for reader in readers:
                 reader.join(timeout=_STOP_S)
             for log in self._logs.values():
-                self._close(log)
+                try:
+                    log.close()
+                except OSError as error:
+                    self._fail(_unwritable(log.name, error))
             self._result.exit_codes = [r.returncode for r in running]
             self._result.tails = [list(tail) for tail in self._tails]
             self._result.seconds = time.monotonic() - started
@@ -251,12 +254,6 @@ class RunningJob:
                 raise _unwritable(log.name, error) from error
         if self._listener is not None:
             self._listener(host, line.rstrip("\n"))
-
-    def _close(self, log: IO[str]) -> None:
-        try:
-            log.close()
-        except OSError as error:
-            self._fail(_unwritable(log.name, error))
 
     def _fail(self, error: BaseException) -> None:
         """End the job; whoever waits for it gets the first error."""

@@ -75,9 +75,10 @@ def fastest(drawn: Sequence[SizeTimes]) -> list[Range]:
     *programs, _ = drawn
     sizes = programs[0].sizes
     best = [_fastest_at(programs, place) for place in range(len(sizes))]
-    ranges = [Range(_names(best[0]), sizes[0], sizes[0])]
+    titles = [tuple(curve.title for curve in some) for some in best]
+    ranges = [Range(titles[0], sizes[0], sizes[0])]
     for place in range(1, len(sizes)):
-        now, names = ranges[-1], _names(best[place])
+        now, names = ranges[-1], titles[place]
         at = _boundary(best[place - 1], best[place], place)
         ranges[-1] = now._replace(to_bytes=at)
         if now.titles != names:
@@ -90,21 +91,14 @@ def _fastest_at(programs: Sequence[SizeTimes], place: int) -> list[SizeTimes]:
     return [curve for curve in programs if curve.seconds[place] <= least * (1 + _ALIKE)]
 
 
-def _names(curves_: Sequence[SizeTimes]) -> tuple[str, ...]:
-    return tuple(curve.title for curve in curves_)
-
-
 def _boundary(before: Sequence[SizeTimes], after: Sequence[SizeTimes], place: int) -> float:
     """Where others get fastest: at the crossing, or at the size itself where one stays among the fastest."""
+    one, other = before[0], after[0]
     if set(before) & set(after):
-        return before[0].sizes[place]
-    return _crossing(before[0], after[0], place)
-
-
-def _crossing(before: SizeTimes, after: SizeTimes, place: int) -> float:
-    ahead = math.log(after.seconds[place - 1] / before.seconds[place - 1])
-    behind = math.log(before.seconds[place] / after.seconds[place])
-    low, high = math.log(before.sizes[place - 1]), math.log(before.sizes[place])
+        return one.sizes[place]
+    ahead = math.log(other.seconds[place - 1] / one.seconds[place - 1])
+    behind = math.log(one.seconds[place] / other.seconds[place])
+    low, high = math.log(one.sizes[place - 1]), math.log(one.sizes[place])
     share = ahead / (ahead + behind) if ahead + behind > 0 else 0.0
     return math.exp(low + share * (high - low))
 

@@ -12,6 +12,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +185,8 @@ def drop_pages_on_open() -> None:
 
 
 def _drop_pages(path: str) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(handle)
+    with suppress(OSError), Path(path).open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def keep_first(loader: DataLoader, iterator: Iterator[Any], count: int) -> list[Any]:
