@@ -14,7 +14,6 @@ from benchmarks.random_steps import random_graph
 from tests.benchmarks.test_benchmarks import load
 
 from wirewise.trials.operators import samples as fused_samples
-from wirewise.trials.operators.learning import accuracy, split, structure_of
 from wirewise.trials.operators.samples import Sample
 
 
@@ -42,14 +41,6 @@ def samples(seed: int) -> list[Sample]:
     return found
 
 
-def test_structures_are_in_one_part_only():
-    regions = [samples(seed) for seed in range(40)]
-    known, kept = split(regions)
-    assert len(known) + len(kept) == 120 and 6 <= len(kept) / 3 <= 14
-    assert not {structure_of(one) for one in known} & {structure_of(one) for one in kept}
-    assert split(regions[::-1])[1] == [one for samples in regions[::-1] for one in samples if one in kept]
-
-
 def test_the_least_of_passes_counts():
     first = [samples(0), samples(1)]
     slow = msgspec.structs.replace(first[0][1], seconds=9.0)
@@ -74,15 +65,6 @@ def test_models_are_drawn_in_turn(monkeypatch, tmp_path):
     assert [(one[0].source, one[0].draw, len(one)) for one in found] == [
         ("mlp", 0, 2), ("mlp", 0, 2), ("gru", 1, 2), ("mlp", 2, 2), ("mlp", 2, 2), ("gru", 3, 2),
     ]  # fmt: skip
-
-
-def test_accuracy_counts_relative_errors():
-    regions = samples(0)
-    found = accuracy(
-        [one.seconds * factor for one, factor in zip(regions, (1.1, 0.7, 1.15), strict=True)], regions
-    )
-    assert found.samples == 3 and found.order == 1.0
-    assert np.allclose((found.within_20, found.median), (2 / 3, 0.15))
 
 
 def test_time_is_weighted_by_what_operators_take(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -12,13 +11,9 @@ from typer.testing import CliRunner
 from tests.collective.exporters import nccl_plugin
 from tests.collective.exporters.test_chakra import read
 from wirewise.cli.main import app
-from wirewise.cli.programs import FORMATS
-from wirewise.cli.requests import Check, Export
 from wirewise.collective import Program, save
 from wirewise.collective.builders import build
 from wirewise.collective.exporters import msccl, mscclpp_plan
-from wirewise.cost import nccl
-from wirewise.options import fields_of
 from wirewise.plans import Certificate, CollectivePlan
 from wirewise.plans import save as save_plan
 
@@ -267,9 +262,3 @@ def test_a_wrong_program_is_not_exported(broken, tmp_path):
     result = call("export", broken, "--to", "chakra", "-o", tmp_path / "x")
     assert result.exit_code == 2 and "incomplete" in result.stderr
     assert not list(tmp_path.glob("x*"))
-
-
-def test_words_of_options_are_those_of_formats():
-    words = {field.name: field.words for record in (Check, Export) for field in fields_of(record)}
-    assert words["dialect"] == get_args(msccl.Dialect) and words["protocol"] == get_args(msccl.Protocol)
-    assert words["gpu"] == get_args(nccl.Gpu) and words["to"] == tuple(FORMATS)

@@ -166,32 +166,3 @@ def test_mistakes_are_named(tmp_path):
     )
     collective.save(wrong, tmp_path / "wrong.json")
     assert "'cut' (all_gather): incomplete" in refused(tmp_path / "wrong.json")
-
-
-def exported(folder, source, *words):
-    path = folder / "algorithm"
-    result = CliRunner().invoke(app, ["export", source, "-o", str(path), *words])
-    assert result.exit_code == 0, result.output
-    return path
-
-
-@pytest.mark.parametrize("form", ["msccl-xml", "msccl-xml-azure"])
-def test_an_msccl_file_by_what_it_holds(tmp_path, form):
-    path = exported(tmp_path, "reduce_scatter:ring:4", "--to", form, "--protocol", "LL")
-    text = said(call(path))
-    assert "reduce_scatter of 4 ranks as an MSCCL algorithm, LL, 1 channel" in text
-    assert "says whether it is right" in text
-    record = json.loads(said(call(path, "--json", "-")))
-    assert (record["kind"], record["collective"], record["ranks"]) == ("msccl", "reduce_scatter", 4)
-    # Each rank sends one block to the next in each of three rounds.
-    assert [(row["sends to"], row["chunks sent"]) for row in record["rows"]] == [
-        (str((rank + 1) % 4), "3") for rank in range(4)
-    ]
-
-
-def test_what_an_msccl_file_cannot_be_shown_as(tmp_path):
-    path = exported(tmp_path, "all_gather:ring:4", "--to", "msccl-xml")
-    assert "has no page" in refused(path, "--html", tmp_path / "page.html")
-    assert "is an MSCCL file; show it alone" in refused("all_reduce:ring:4", path)
-    path.write_text("<algo name='x'")
-    assert f"{path}: cannot read an MSCCL algorithm" in refused(path)

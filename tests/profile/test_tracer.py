@@ -123,45 +123,6 @@ def test_the_graph_of_each_step_is_sound(recorded):
         assert kept == told
 
 
-def calls(rank: int, folder: str) -> None:
-    tracer = Tracer(folder, warmup=0, steps=None, round_trips=5)
-    x = torch.ones(30)
-    dist.all_reduce(x)
-    dist.broadcast(x, 1)
-    dist.all_gather([torch.empty(30) for _ in range(3)], x)
-    rows = [1, 2, 3]
-    dist.all_to_all_single(torch.empty(3 * rows[rank], 2), torch.empty(6, 2), [rows[rank]] * 3, rows)
-    dist.barrier()
-    work = dist.isend(x, 1, tag=7) if rank == 0 else dist.irecv(x, 0, tag=7) if rank == 1 else None
-    if work is not None:
-        work.wait()
-    two = dist.new_group([0, 2])
-    if rank != 1:
-        later = dist.all_reduce(x, group=two, async_op=True)
-        time.sleep(0.01)
-        later.wait()
-    tracer.step()
-    tracer.close()
-
-
-@pytest.mark.dist
-def test_all_kinds_of_calls(tmp_path):
-    run_ranks_as_processes(3, calls, str(tmp_path))
-    trace = align(read(tmp_path))
-    found = {(one.collective, one.ranks): one for one in match(trace)}
-    everyone = (0, 1, 2)
-    assert {k for k in found if k[0] != "send"} >= {
-        (name, everyone) for name in ("all_reduce", "broadcast", "all_gather", "all_to_all", "barrier")
-    } | {("all_reduce", (0, 2))}
-    assert found["send", (0, 1)].size_bytes == 120
-    assert found["broadcast", everyone].ops[0].peer == 1
-    assert [op.split_bytes for op in found["all_to_all", everyone].ops] == [(8, 16, 24)] * 3
-    late = found["all_reduce", (0, 2)]
-    wait = next(op for op in trace.ranks[0].ops if op.kind == "wait" and op.group == late.group)
-    assert wait.seq == late.seq
-    assert wait.start_s - late.ops[0].start_s >= 0.009
-
-
 def two_runs(rank: int, folder: str) -> None:
     for number in range(2):
         # Rank 0 is late: the others must not take the first run for the second.
@@ -176,25 +137,6 @@ def test_one_tracer_after_the_other(tmp_path):
     run_ranks_as_processes(2, two_runs, str(tmp_path))
     runs = [read(tmp_path / str(number)).ranks for number in range(2)]
     assert len({ranks[0].header.run for ranks in runs}) == 2
-
-
-def checkpointed(rank: int, folder: str) -> None:
-    net = model()
-    with Tracer(folder, net, warmup=0, steps=None, round_trips=0) as tracer:
-        hidden = torch.utils.checkpoint.checkpoint(
-            net[:3], torch.ones(2, 40, requires_grad=True), use_reentrant=True
-        )
-        net[3:](hidden).sum().backward()
-        tracer.step()
-
-
-@pytest.mark.slow
-@pytest.mark.dist
-def test_a_pass_inside_a_pass(tmp_path):
-    run_ranks_as_processes(1, checkpointed, str(tmp_path))
-    ops = read(tmp_path).of(0, 0)
-    assert sum(op.name == "backward" for op in ops) == 1
-    assert sum(op.gradient_bytes for op in ops) == sum(p.numel() * 4 for p in model().parameters())
 
 
 def failing(rank: int, folder: str) -> None:

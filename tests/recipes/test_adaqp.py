@@ -15,13 +15,12 @@ from typer.testing import CliRunner
 
 from wirewise import graph, lab, report
 from wirewise.cli.main import app
-from wirewise.errors import InputError, PeerError
+from wirewise.errors import PeerError
 from wirewise.files import write_json
 from wirewise.recipes import adaqp
 from wirewise.recipes.job import FullGraphJob
 from wirewise.results import EpochRecord, RunResult
 from wirewise.trials.start import JOB
-from wirewise.units import parse_links
 
 GRAPH = "block:nodes=600,features=16,classes=4"
 
@@ -141,40 +140,6 @@ def test_a_failing_worker_is_reported_with_its_words_and_its_log(tmp_path: Path)
     job = small_job(network="loopback", modes=("adaqp-paper",), dataset=GRAPH + ",directed=true")
     with pytest.raises(PeerError, match=r"undirected graph.*The full logs are in"):
         adaqp.run(job, tmp_path, Silent())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"workers": 0}, "workers is 0; expected at least 1"),
-        ({"workers": 3, "hosts": 2}, "3 workers cannot be spread evenly over 2 hosts"),
-        ({"modes": ()}, "expected at least one"),
-        ({"modes": ("fp32", "fp32")}, "each once"),
-        ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"learning_rate": float("nan")}, "learning_rate is nan; expected a finite number above 0"),
-        ({"timeout_s": 0.0}, "timeout_s is 0.0"),
-        ({"link": "fast"}, "rate 'fast' is not understood"),
-        ({"epochs": 2**63}, "epochs is 9223372036854775808; expected a whole number of 64 bits, at least 1"),
-        ({"links": {1: "0"}}, "rate '0' is not understood"),
-        ({"links": {2: "1gbit"}}, "links name host 2; expected hosts 0 to 1"),
-        ({"seed": -1}, "seed is -1; expected at least 0"),
-        ({"evaluate_every": -1}, "evaluate_every is -1; expected at least 0"),
-        ({"replan_every": 0}, "replan_every is 0; expected at least 1"),
-        ({"network": "wifi"}, "network is 'wifi'; expected one of: auto, lab, loopback"),
-    ],
-)
-def test_jobs_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        small_job(**changes)
-
-
-def test_links_are_read() -> None:
-    assert parse_links("2=50mbit, 3=1gbit") == {2: "50mbit", 3: "1gbit"}
-    for text in ("fast", "1=1gbit,1=2gbit"):
-        with pytest.raises(InputError, match="HOST=RATE"):
-            parse_links(text)
-    with pytest.raises(InputError, match="rate 'quick' is not understood"):
-        parse_links("1=quick")
 
 
 @pytest.mark.slow

@@ -1,14 +1,10 @@
 """The page about growing graphs says what was found, and its names do not lie on each other."""
 
 import re
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from wirewise.report.incremental_page import _chart, incremental_html
-from wirewise.report.svg import apart, ticks
 from wirewise.results import IncrementalRecord, IncrementalRun
 
 
@@ -59,20 +55,3 @@ def test_joint_training_alone_is_a_page_too():
 def test_tasks_are_counted_in_whole_numbers(tasks, wish):
     chart = _chart({"bare": (0.9,) * tasks}, "AP")
     assert [float(at) for at in re.findall(r'class="tick" text-anchor="middle">([\d.]+)<', chart)] == wish
-
-
-@given(st.integers(0, 50), st.integers(1, 5000), st.integers(2, 12))
-def test_whole_ticks_are_whole_and_not_many(low, width, count):
-    found = ticks(low, low + width, count, whole=True)
-    assert found and all(value == round(value) and low <= value <= low + width for value in found)
-    assert len(found) <= count / 0.7 + 1
-
-
-@given(st.lists(st.floats(0, 300), min_size=1, max_size=15))
-def test_names_keep_apart(heights):
-    placed = apart(heights, 300.0)
-    order = sorted(placed)
-    assert all(below - above >= 14 - 1e-9 for above, below in pairwise(order))
-    assert order[-1] <= 300 + 1e-9
-    if len(heights) == 1:
-        assert placed == pytest.approx(heights)

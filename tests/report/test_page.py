@@ -90,33 +90,6 @@ def test_figures_of_the_usual_page() -> None:
     assert any("1 bit 30.0 %, 2 bit 20.0 %, 4 bit 30.0 %, 8 bit 20.0 %; mean 3.50 bits" in t for t in tips)
 
 
-def test_curves_hold_every_epoch_of_a_short_run_and_marks_where_the_goal_was_reached() -> None:
-    page = page_html(USUAL)
-    reader = read(page)
-    points = [value.split(";") for key, value in reader.attributes if key == "data-points"]
-    assert [len(p) for p in points] == [20, 20, 4, 4]
-    loss = svgs(page)[0]
-    rings = [e for e in loss.iter() if "ring" in e.get("class", "")]
-    assert len(rings) == 2
-    assert [e.get("class") for e in rings] == ["dot c1 ring", "dot c0 ring"]
-
-
-def test_a_diverged_mode_is_named_where_its_line_ends() -> None:
-    assert "adaqp: NaN" in read(page_html(EDGES["diverged"])).words
-    assert "adaqp: NaN" not in read(page_html(USUAL)).words
-
-
-def test_a_mode_of_one_width_has_no_chart_of_bits() -> None:
-    assert "Bits by layer and direction" in page_html(USUAL)
-    assert "Bits by layer and direction" not in page_html(EDGES["one mode"])
-
-
-def test_phases_and_bits_are_readable_without_a_pointer() -> None:
-    said = read(page_html(USUAL)).words
-    assert "0.227 s" in said and "choosing bits" in said
-    assert "forward1, 3.95 bits on the mean" in said
-
-
 def test_print_is_never_dark() -> None:
     assert "@media screen and (prefers-color-scheme:dark)" in page_html(USUAL)
     assert "@media (prefers-color-scheme:dark)" not in page_html(USUAL)
