@@ -8,8 +8,10 @@ from __future__ import annotations
 import msgspec
 
 __all__ = [
+    "Advice",
     "Comparison",
     "CompressionRun",
+    "DproResult",
     "EpochRecord",
     "GroupRecord",
     "IncrementalRecord",
@@ -231,6 +233,75 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     """How machines divide the cached rows, "equal" or "balanced" (`planners.cache.plan`)."""
     processors: str = "shared"
     """"shared": machines compute on the processors of one computer; "own": as if on their own ones, emulated."""
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured, what was planned, and what to do."""
+
+    verdict: str
+    """ "compress", "regroup" (an uncompressed plan, measured to be faster), "keep" (the script as it is), or "unknown":
+    no plan was tried, and the prediction is too far off to advise upon."""
+    sentence: str
+    ranks: int
+    gradient_bytes: int
+    measured_step_s: float
+    """Step of the command as it is."""
+    predicted_ddp_s: float
+    """Predicted step of the command as it is, with buckets of 25 MiB."""
+    prediction_error: float
+    """`predicted_ddp_s` / `measured_step_s` - 1."""
+    predicted_plain_s: float
+    """Predicted step of the best buckets without compression."""
+    predicted_step_s: float
+    """Predicted step of the best plan that may compress."""
+    lower_bound_s: float
+    gain: float
+    """Share of the best uncompressed step that compressing saves, predicted."""
+    tried_step_s: dict[str, float]
+    """Measured step of each plan that was tried, by its codec, none, or mixed."""
+    measured_gain: float | None
+    """Share of the shortest uncompressed step, as it is or under a plan, that the best plan saves; None: none was
+    tried."""
+    compress: bool
+    latency_s: float
+    """Latency of an all-reduce, fitted to measured ones."""
+    bandwidth_bytes_per_s: float
+    """Bandwidth of each rank, fitted to measured all-reduces."""
+    break_even_bytes_per_s: float | None
+    """Bandwidth below which compressing pays; None: at none."""
+    plan: str
+    """File of the plan to use, where the verdict is to use one; else of one without compression."""
+    lines: tuple[str, ...]
+    """What to write into the script; none where the verdict is to keep it as it is, or unknown."""
+
+
+class DproResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan was said to give, and what it gave."""
+
+    sentence: str
+    """What bounds a step."""
+    ranks: int
+    measured_step_s: float
+    """Step of the recorded run."""
+    replayed_step_s: float
+    error: float
+    """replayed / measured - 1."""
+    predicted_step_s: float
+    """Under the plan, simulated."""
+    predicted_gain: float
+    """Share of the step that the plan saves, simulated."""
+    present_step_s: list[float]
+    """Each run without the plan, measured."""
+    planned_step_s: list[float]
+    """Each run with it, measured."""
+    gain: float
+    """Share of the step that the plan saves, measured: mean of pairs."""
+    ci95: tuple[float, float]
+    """Interval of the gain, by Student's t over pairs."""
+    kept: bool
+    """Whether the whole interval is above zero."""
+    plan: str
+    """File of the plan."""
 
 
 class IncrementalRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ import typer
 from wirewise.cli.output import Said, run_folder, write_out
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds, signed
+from wirewise.results import Advice
 from wirewise.units import format_size
 
 if TYPE_CHECKING:
-    from wirewise.recipes.advise import Advice
     from wirewise.recipes.scripts import AdviceOptions
 
 __all__ = ["advise"]

@@ -33,6 +33,7 @@ from wirewise.planners.fusion.cupcake.trials import break_even, gain
 from wirewise.plans import FusionPlan
 from wirewise.recipes.cupcake_job import options_of
 from wirewise.recipes.scripts import AdviceOptions
+from wirewise.results import Advice
 from wirewise.trials.inside import Measure, Try, environment
 from wirewise.trials.inside.measuring import Advised
 from wirewise.trials.inside.trying import Tried
@@ -45,46 +46,6 @@ MOST_OFF = 0.15
 """A prediction of the step as it is that is further off than this share tells nothing about plans."""
 _RATIO = 0.01
 """Share of the values that sparse codecs keep if they are not told."""
-
-
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, what was planned, and what to do."""
-
-    verdict: str
-    """ "compress", "regroup" (an uncompressed plan, measured to be faster), "keep" (the script as it is), or "unknown":
-    no plan was tried, and the prediction is too far off to advise upon."""
-    sentence: str
-    ranks: int
-    gradient_bytes: int
-    measured_step_s: float
-    """Step of the command as it is."""
-    predicted_ddp_s: float
-    """Predicted step of the command as it is, with buckets of 25 MiB."""
-    prediction_error: float
-    """`predicted_ddp_s` / `measured_step_s` - 1."""
-    predicted_plain_s: float
-    """Predicted step of the best buckets without compression."""
-    predicted_step_s: float
-    """Predicted step of the best plan that may compress."""
-    lower_bound_s: float
-    gain: float
-    """Share of the best uncompressed step that compressing saves, predicted."""
-    tried_step_s: dict[str, float]
-    """Measured step of each plan that was tried, by its codec, none, or mixed."""
-    measured_gain: float | None
-    """Share of the shortest uncompressed step, as it is or under a plan, that the best plan saves; None: none was
-    tried."""
-    compress: bool
-    latency_s: float
-    """Latency of an all-reduce, fitted to measured ones."""
-    bandwidth_bytes_per_s: float
-    """Bandwidth of each rank, fitted to measured all-reduces."""
-    break_even_bytes_per_s: float | None
-    """Bandwidth below which compressing pays; None: at none."""
-    plan: str
-    """File of the plan to use, where the verdict is to use one; else of one without compression."""
-    lines: tuple[str, ...]
-    """What to write into the script; none where the verdict is to keep it as it is, or unknown."""
 
 
 @owns_folder

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from wirewise import plans
@@ -18,6 +17,7 @@ from wirewise.files import make_folder, owns_folder, write_json
 from wirewise.planners import planner
 from wirewise.planners.fusion import from_trace
 from wirewise.recipes.scripts import DproOptions
+from wirewise.results import DproResult
 from wirewise.sim.analysis import Analysis, analyse
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Trace, load
@@ -26,35 +26,6 @@ from wirewise.trials.start import run_command
 from wirewise.trials.windows import turns
 
 __all__ = ["DproOptions", "DproResult", "run"]
-
-
-class DproResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan was said to give, and what it gave."""
-
-    sentence: str
-    """What bounds a step."""
-    ranks: int
-    measured_step_s: float
-    """Step of the recorded run."""
-    replayed_step_s: float
-    error: float
-    """replayed / measured - 1."""
-    predicted_step_s: float
-    """Under the plan, simulated."""
-    predicted_gain: float
-    """Share of the step that the plan saves, simulated."""
-    present_step_s: list[float]
-    """Each run without the plan, measured."""
-    planned_step_s: list[float]
-    """Each run with it, measured."""
-    gain: float
-    """Share of the step that the plan saves, measured: mean of pairs."""
-    ci95: tuple[float, float]
-    """Interval of the gain, by Student's t over pairs."""
-    kept: bool
-    """Whether the whole interval is above zero."""
-    plan: str
-    """File of the plan."""
 
 
 @owns_folder
