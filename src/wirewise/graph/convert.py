@@ -26,14 +26,14 @@ def from_pyg(
     """A `torch_geometric.data.Data` as a checked graph, with every edge that it has, loops and repeated ones too.
 
     Args:
-        data: With `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask` or `split` (0
+        data: Data object with `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask` or `split` (0
             train, 1 validation, 2 test, 255 none). Attributes of nodes and edges (`edge_weight`, `edge_attr`, ...) are
             kept as they are, in `node_data` and `edge_data`; so are `y` and the masks, of which `y` and `split` of the
             result are what built-in training needs: classes (0 where `y` holds real values), and for each node
             the first of train, validation and test that holds it.
         name: Shown in reports.
         directed: None: undirected when every edge has its reverse.
-        mask_column: Which split to take where masks are [N, splits]; None: they have one.
+        mask_column: Number of the split to take where masks are [N, splits]; None: they have one.
 
     Raises:
         GraphError: An attribute is missing or not what training needs.

@@ -77,7 +77,7 @@ def local_edges(
         edges: In-edges of the whole graph.
         assignment: Owner of each node, [nodes].
         rank: Number of the part.
-        halo_ids: Its halo, from `halo_of`.
+        halo_ids: Halo of the part, from `halo_of`.
         number: Scratch, int32 [nodes], overwritten (shared by all parts of a graph).
     """
     own = np.flatnonzero(assignment == rank)

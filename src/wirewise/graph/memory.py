@@ -22,7 +22,7 @@ def part_memory_bytes(part: Part, widths: Sequence[tuple[int, int, int]], *, val
 
     Args:
         part: Part of one rank.
-        widths: For each layer, (values per own row, per marginal row, per halo row). A layer that keeps the sums
+        widths: Values of an own row, a marginal row and a halo row, for each layer. A layer that keeps the sums
             of its neighbours, those of marginal rows once more, and its output, all of width 64, and computes
             gradients of halo rows of width 64, gives (128, 64, 64).
         value_bytes: Bytes of one activation.

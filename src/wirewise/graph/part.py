@@ -178,7 +178,7 @@ class PartsMeta(msgspec.Struct, frozen=True, kw_only=True):
     num_classes: int
     directed: bool
     parts: list[dict[str, int]]
-    """For each rank: own, central, halo, send, edges, train, size_bytes."""
+    """Counts of each rank: own, central, halo, send, edges, train, size_bytes."""
 
 
 def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | None = None) -> Iterator[Part]:

@@ -92,9 +92,9 @@ def partition(
 
     Args:
         data: A valid graph.
-        num_parts: At least one and at most the number of nodes.
+        num_parts: Parts to make, at least one and at most the number of nodes.
         method: A name in `PARTITIONERS`, or the user's own assignment, int [nodes].
-        seed: The same seed gives the same parts.
+        seed: Seed of the partitioner; parts are the same for the same seed.
         node_weight: Positive int [nodes] that parts should hold equal sums of; None: every node weighs one.
 
     Raises:

@@ -27,7 +27,7 @@ def admitted(
         server: Socket that listens.
         size: Bytes of a hello.
         fits: Whether a hello is one of this job that is still waited for.
-        deadline_s: Until when to wait, by `time.monotonic`.
+        deadline_s: Time until which to wait, by `time.monotonic`.
 
     Raises:
         TimeoutError: The time is over.

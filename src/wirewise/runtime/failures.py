@@ -69,7 +69,7 @@ def first_failed(
 
     Args:
         waited_for: The peer that this rank waited for, where it waited for a certain one.
-        reports: For each peer that gave up, the rank that it waited for, or None.
+        reports: Rank that each peer waited for, or None, of the peers that gave up.
         peers: All other ranks.
     """
     suspect = waited_for

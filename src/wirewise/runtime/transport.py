@@ -145,7 +145,7 @@ class Transport:
         """Give all ranks the values of rank 0, in place, several tensors at a time.
 
         Args:
-            tensors: By name, of any type and on any device, in one order on all ranks.
+            tensors: Tensors by name, of any type and on any device, in one order on all ranks.
             what: Name of the exchange for error messages.
             compared: Whether names, shapes and types are known to be those of rank 0; else they are compared first.
 

@@ -152,7 +152,7 @@ class GradientCodec(ABC):
             memory: `Memory` of the codec, read and written; None: without feedback.
             segments: Segments of d elements.
             out: Payload, uint8 [size_bytes(segments)]; the part of the first round is written in full.
-            seed: The same on all ranks.
+            seed: Seed that is the same on all ranks.
             step: Training step; random draws differ between steps.
             rank: Ranks round independently; shared draws do not depend on it.
             checked: The caller has seen that the gradient is finite (`copy_checked`), so that kernels on the CPU need
@@ -219,7 +219,7 @@ class GradientCodec(ABC):
         """Write `scale` times the sum of the decoded payloads, added up in their order: the same bits on all ranks.
 
         Args:
-            payloads: In rank order; a matrix, as all-gather leaves it, is read in place, a list is copied into one.
+            payloads: Payloads in rank order; a matrix, as all-gather leaves it, is read in place, a list is copied.
             segments: Segments that the senders had.
             out: Flat group, float32 [d]; written in full.
             scale: Factor of the sum, for example 1 / ranks.

@@ -19,7 +19,7 @@ def copy_checked(source: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> bo
 
     Args:
         source: float32 [d] on the CPU.
-        target: As many, not overlapping; written in full even where something is not finite.
+        target: As many elements, not overlapping; written in full even where something is not finite.
 
     Raises:
         CodecError: A tensor does not fit.

@@ -23,7 +23,7 @@ class Residuals:
 
     Args:
         sizes: Elements of each parameter by name, in the order of back-propagation.
-        device: Where the buffer lies.
+        device: Device that the buffer lies on.
         buffers: More than one: shapes begin with so many rows, one for each of a codec's `memories`.
 
     Raises:

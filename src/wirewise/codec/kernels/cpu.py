@@ -39,7 +39,7 @@ def split(
 
     Args:
         kernel: Function without the GIL whose rows are independent.
-        arguments: Its arguments before the range.
+        arguments: Arguments of the kernel before the range.
         count: Number of rows.
         row_size: Bytes that a row moves, to judge whether threads pay.
         serial: Keep one thread.

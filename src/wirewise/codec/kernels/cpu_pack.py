@@ -36,7 +36,10 @@ def _range(bits):
         low = min(low, s)
         high = max(high, s)
         top = max(top, u)
+    # Infinity and NaN have the largest bits of either sign, so the extremes tell of them.
     finite = high < np.int32(0x7F800000) and top < np.uint32(0xFF800000)
+    # Where there is a negative float, the unsigned maximum is the most negative; where all are, the signed minimum is
+    # the one nearest to zero.
     smallest = np.uint32(top) if top >= np.uint32(0x80000000) else np.uint32(low)
     largest = np.uint32(high) if high >= 0 else np.uint32(low)
     return as_float(smallest), as_float(largest), finite
@@ -45,9 +48,11 @@ def _range(bits):
 @kernel
 def _parameters(low, high, levels, narrow):
     """Zero point, bits of the bfloat16 step, and 2^17 / step of a row with this range."""
+    # -0.0 becomes 0.0: rows that are equal give equal bytes.
     zero = np.float32(low + np.float32(0.0))
     if narrow:
         raw = as_bits(zero)
+        # Rounded down, so that no value lies below the zero point and codes are never negative.
         if raw >= np.uint32(0x80000000):
             raw = np.uint32(raw + np.uint32(0xFFFF))
         zero = as_float(np.uint32(raw & np.uint32(0xFFFF0000)))
@@ -55,6 +60,7 @@ def _parameters(low, high, levels, narrow):
     if not spread > np.float32(0.0):
         return zero, np.float32(0.0), np.float32(0.0)
     ratio = np.float32(spread / np.float32(levels))
+    # Rounded up, so that the largest value needs no code beyond the last one.
     raw = np.uint32(np.uint32(as_bits(ratio) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000))
     step = max(as_float(raw), _MIN_STEP)
     return zero, step, np.float32(_FIXED_ONE / step)
@@ -69,6 +75,7 @@ def _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, ste
         source = index[message] if len(index) else message
         low, high, finite = _range(x_bits[source])
         zero, step, scale = _parameters(low, high, levels, narrow)
+        # What the last code decodes to may overflow although all values of the row are finite.
         top = np.float32(zero + np.float32(np.float32(levels) * step))
         if not finite or not np.isfinite(top):
             return message
@@ -84,6 +91,7 @@ def _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, ste
 @inline
 def _fixed(value, zero, scale):
     """(value - zero) / step with 17 binary places, rounded down."""
+    # Truncation rounds down, because no value lies below the zero point.
     return np.uint32(np.int32(np.float32(np.float32(value - zero) * scale)))
 
 
@@ -126,6 +134,7 @@ def _pack4(left, right, zero, scale, key, target):
 def _byte(value, zero, scale, limit, noise):
     """Code of one value; clamped, because at 8 bits rounding can lift the largest above the last code."""
     fixed = min(np.int32(_fixed(value, zero, scale)), limit)
+    # The noise is below 2^17, so a value is lifted by less than one level and the last code by none.
     return np.uint8(_add(np.uint32(fixed), noise) >> np.uint32(17))
 
 
@@ -184,6 +193,7 @@ def _pack_block(
     half = (width + 1) // 2
     limit = np.int32(((1 << bits) - 1) << 17)
     for i in range(start, stop):
+        # The row at this place of the next block: it arrives while the rest of this block is coded.
         prefetch(x, ahead[i - start], 4 * width)
         source = sources[i - start]
         zero, scale = zeros[i], scales[i - start]
@@ -242,6 +252,7 @@ def _pack_blocks(
     levels = (1 << bits) - 1
     for start in range(lo, hi, block):
         stop = min(start + block, hi)
+        # Ranges of the whole block first: its rows are still in the first cache when they are coded.
         bad = _scan(x_bits, index, order, start, stop, levels, narrow, sources, zeros, steps, scales, ranges)
         if bad >= 0:
             return bad
@@ -261,6 +272,7 @@ def pack_rows(
     block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * x.shape[1])))
     sources, ahead = np.empty(block, dtype=np.int64), np.zeros(block, dtype=np.int64)
     scales = np.empty(block, dtype=np.float32)
+    # Zero beyond the row once and for all: codes are written to its width only, and `_merge` takes whole bytes.
     codes = np.zeros(8 * out.shape[1], dtype=np.uint8)
     return _pack_blocks(
         x,

@@ -84,7 +84,7 @@ def _least_mixed(candidates: Candidates, budget: int) -> NDArray[np.int64]:
 
 
 def _herding(candidates: Candidates, budget: int) -> NDArray[np.int64]:
-    """In turn the row that brings the mean of the chosen nearest to that of the class (Welling 2009, iCaRL)."""
+    """The next row brings the mean of the chosen nearest to that of the class (Welling 2009, iCaRL)."""
     rows = candidates.rows.astype(np.float64)
     goal, total = rows.mean(axis=0), np.zeros(rows.shape[1])
     chosen: list[int] = []

@@ -109,8 +109,8 @@ def k_centre(
 
     Args:
         edges: Edges of the undirected graph.
-        vertices: To choose from and to be near to, ascending.
-        budget: At most so many are chosen.
+        vertices: Vertices to choose from and to be near to, ascending.
+        budget: Most vertices that are chosen.
         most: Distances above this count as this.
     """
     if budget >= len(vertices):
@@ -190,8 +190,8 @@ def coverage(
 
     Args:
         edges: Edges of the undirected graph.
-        vertices: To choose from and to cover, ascending.
-        budget: At most so many are chosen.
+        vertices: Vertices to choose from and to cover, ascending.
+        budget: Most vertices that are chosen.
         hops: How far a vertex covers.
         seed: Seed of the draw, and of the order in which ties are broken.
     """

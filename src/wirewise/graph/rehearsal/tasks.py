@@ -96,7 +96,7 @@ def growing_graph(
 
     Args:
         data: A checked graph; a directed one is taken in both directions.
-        classes_per_task: At least two, or a task within its own classes has nothing to decide.
+        classes_per_task: Classes of a task, at least two, or a task within its own classes has nothing to decide.
         fewest: Classes with fewer labelled vertices are left out.
         growth: One of `GROWTHS`.
         most_tasks: Leave out the tasks after so many; None: all.

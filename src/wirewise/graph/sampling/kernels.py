@@ -90,7 +90,7 @@ def expand(
 
     Args:
         indptr: In-neighbours of all nodes, [N + 1].
-        indices: The same, [E].
+        indices: Sources of all edges, [E].
         nodes: Global ids by local number; new ones are appended.
         begin: First local number to expand.
         end: One behind the last.
@@ -144,7 +144,7 @@ def draw(
 
     Args:
         indptr: In-neighbours of the part's nodes, [n + 1].
-        indices: The same as global ids.
+        indices: Sources of these edges, as global ids.
         rows: Numbers of the nodes in the part.
         first: Global id of the part's first node.
         fanout: Neighbours of each; below 0: all.

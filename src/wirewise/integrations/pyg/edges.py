@@ -62,8 +62,8 @@ class EdgeLists:
 
     Args:
         part: Part of this rank.
-        pairs: Its edges by local numbers, int64 [2, E], ascending by target.
-        device: Where the lists live.
+        pairs: Edges of the part by local numbers, int64 [2, E], ascending by target.
+        device: Device of the lists.
     """
 
     def __init__(self, part: Part, pairs: np.ndarray, device: torch.device) -> None:

@@ -43,7 +43,7 @@ class Job:
         parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs
             the whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
         group: Process group; None: the default one.
-        mask_column: Which split to take where masks of `data` are [N, splits].
+        mask_column: Number of the split to take where masks of `data` are [N, splits].
         gradient_bits: Width of weight gradients between the ranks: 32 (float32) or 16 (bfloat16).
         seed: Seed of partition and rounding.
         replan_every: Training steps between decisions on bits.

@@ -161,7 +161,7 @@ class _Step:
         return losses.weigh(out, losses.Output(contract, contract.train_mask, self._begin))
 
     def _begin(self) -> None:
-        """At the first output that back-propagation reaches."""
+        """Prepare for a back-propagation, at the first output that it reaches."""
         if self.reducer.active:
             return
         for parameter in self.twin.parameters():

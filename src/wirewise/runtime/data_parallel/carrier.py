@@ -31,7 +31,7 @@ class Carrier:
     Args:
         transport: Transport between the ranks.
         pools: What codecs remember.
-        compression: The same on all ranks.
+        compression: How codecs are used; the same on all ranks.
         sum_up: Instead of the group's all-reduce of what has no codec: sums a flat tensor over the ranks in place.
     """
 
@@ -197,7 +197,7 @@ class Travelling:
         self.decoded: Future[None] | None = None
 
     def wait(self) -> None:
-        """Until the mean is there.
+        """Wait until the mean is there.
 
         Raises:
             InputError: A gradient is not finite, and the policy is to raise; all ranks raise alike.
@@ -250,6 +250,6 @@ class Travelling:
 
 
 def _synchronize(tensor: Tensor) -> None:
-    """Until all that this thread launched is done, so that another may go on with the tensor."""
+    """Wait until all that this thread launched is done, so that another may go on with the tensor."""
     if tensor.is_cuda:
         torch.cuda.current_stream(tensor.device).synchronize()

@@ -44,7 +44,7 @@ class Tuner:
 
     Args:
         model: A model under the present plan, from `parallel`.
-        optimizer: Its optimizer; ranks step it equally often.
+        optimizer: Optimizer of the model; ranks step it equally often.
         proposal: Another plan for the same model and the same number of micro-steps.
         pairs: Windows under each plan, at least 4.
         steps: Steps in the time of a window.

@@ -59,7 +59,7 @@ def compile_step(
         model: Names of the plan's buckets are those of its parameters. Its mode (`train`, `eval`) stays.
         loss: `loss(model, batch)`, a scalar; computes with the tensors of both and no others.
         example_batch: Any nest of tensors; all batches have its shapes.
-        plan: The same on all ranks. Its regions name operators of `capture` of the same arguments.
+        plan: Plan that is the same on all ranks. Its regions name operators of `capture` of the same arguments.
         process_group: gloo or NCCL; none: the default group.
         compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
         rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, all-reduce or

@@ -28,7 +28,7 @@ class Compression:
             rank. "skip": all gradients of the step become NaN on every rank, so that `torch.amp.GradScaler` skips the
             step, and residuals are as before it; that takes a copy of them in each step.
         seed: Seed of random draws.
-        ranks_per_host: For the scheme "hierarchical": ranks of a host follow each other. None: what torchrun says.
+        ranks_per_host: Ranks of a host, which follow each other; for "hierarchical". None: what torchrun says.
 
     Raises:
         InputError: A value that cannot be used.

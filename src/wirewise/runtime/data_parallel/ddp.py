@@ -55,12 +55,12 @@ def hook(
 
     Args:
         plan: None: `codec` for all buckets.
-        process_group: That of DistributedDataParallel; None: the default one. Codecs travel in a group of their own
+        process_group: Group of DistributedDataParallel; None: the default one. Codecs travel in a group of their own
             with the same ranks.
         codec: Name of a gradient codec for all buckets; all-reduced where payloads can be added up, or gathered.
         compression: How codecs are used.
-        model: That DistributedDataParallel wraps, for the names of parameters. None: they are numbered from the last
-            to the first, and the plan's buckets are matched by bytes in the order of gradients.
+        model: Model that DistributedDataParallel wraps, for the names of parameters. None: they are numbered from the
+            last to the first, and the plan's buckets are matched by bytes in the order of gradients.
         timeout_s: Seconds to wait for a bucket.
 
     Raises:

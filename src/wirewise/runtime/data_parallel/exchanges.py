@@ -109,7 +109,7 @@ class AllReduces:
         self.transport.guard(launch, "all-reduce")
 
     def wait(self) -> None:
-        """Until all are done.
+        """Wait until all are done.
 
         Raises:
             PeerError: A peer is gone.

@@ -39,7 +39,7 @@ class Copies:
     """Copies of gradients into their views: large ones by `copy_checked`, all others by torch.
 
     Args:
-        views: Where each gradient is to lie.
+        views: Place of each gradient, by parameter.
 
     Attributes:
         finite: Parameters whose large gradients were copied in this back-propagation, and are finite.

@@ -62,7 +62,7 @@ def parallel(
 
     Args:
         model: Names of the plan are those of its parameters and modules.
-        plan: The same on all ranks. All of it is carried out; regions go together with chunks only.
+        plan: Plan that is the same on all ranks. All of it is carried out; regions go together with chunks only.
         optimizer: Optimizer of the model's parameters; its steps wait for the gradients.
         process_group: Group of gloo or NCCL, or its transport; none: the default group.
         step: The loss and an example batch, for `model.step`.

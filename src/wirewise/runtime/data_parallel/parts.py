@@ -56,7 +56,7 @@ class PayloadCodec:
         members: Members of the group, [t]; their shapes are used where none of them is cut.
         begin: Number of the first element.
         end: One behind the last element.
-        share: Which of the shares it is; draws of different shares of a tensor are independent.
+        share: Number of the share that it is; draws of different shares of a tensor are independent.
         shares: How many there are.
     """
 
@@ -158,7 +158,7 @@ class PayloadCodec:
         return [] if self._segments is None else list(self.codec.parts(self._segments))
 
     def advance(self, number: int, payload: Tensor, values: Tensor, memory: list[Tensor] | None) -> None:
-        """Go on after a round; arguments as of `encode`, and unchanged since."""
+        """Go on after a round; values and memory are those that `encode` was given, unchanged since."""
         if self._segments is not None and self.codec.rounds > 1:
             codes = payload[: -self.FLAG_BYTES]
             self.codec.advance(number, codes, values, self._memory(memory), self._segments)

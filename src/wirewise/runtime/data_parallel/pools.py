@@ -33,7 +33,7 @@ class Pools:
         sizes: Elements of each parameter by name; the order numbers the parameters for random draws, so it is the same
             on all ranks and under all plans.
         compression: Whether there is feedback.
-        device: Where buffers lie.
+        device: Device that buffers lie on.
         shapes: Shapes of parameters by name, for codecs of matrices.
 
     Attributes:

@@ -31,7 +31,7 @@ class Observer(Protocol):
             target: Rank that receives; of what a rank does alone, the rank itself.
             size_bytes: Bytes of the message, or of what is encoded or decoded.
             start_s: `time.perf_counter` when it was asked for.
-            end_s: The same when it was done.
+            end_s: `time.perf_counter` when it was done.
         """
 
 

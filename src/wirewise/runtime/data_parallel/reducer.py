@@ -48,8 +48,8 @@ class Reducer:
     and travel in the last of them.
 
     Args:
-        model: On every rank the same; not wrapped by DistributedDataParallel.
-        plan: For as many ranks, the same on all.
+        model: Model that is the same on every rank; not wrapped by DistributedDataParallel.
+        plan: Plan for as many ranks as there are, the same on all.
         process_group: gloo or NCCL; none: the default group.
         unused: What to do with a parameter without gradient: "error", or "zeros", as
             `DistributedDataParallel(find_unused_parameters=True)` does: it counts as zero, and one that no

@@ -23,7 +23,7 @@ class Segment:
     """Operators that run as one function."""
 
     nodes: tuple[fx.Node, ...]
-    """In topological order, with the parts of their results."""
+    """Operators in topological order, with the parts of their results."""
     inputs: tuple[fx.Node, ...]
     """Values from outside that they read."""
     outputs: tuple[fx.Node, ...]

@@ -53,7 +53,7 @@ class Replanner:
 
     Args:
         model: Under the first plan.
-        optimizer: Its optimizer; all ranks step it equally often.
+        optimizer: Optimizer of the model; all ranks step it equally often.
         planner: Makes a plan, on rank 0, when given how many times longer an all-reduce takes than it did at first, and
             the present plan; `planners.fusion.cupcake.replan.replanner` is one. The `baseline_step_s` of what it makes
             is what the present plan is predicted to take, 0 if that is not known.
@@ -174,7 +174,7 @@ class Replanner:
             self._usual_s = step_s
 
     def _outcome(self) -> FusionPlan | None:
-        """On rank 0: the plan, if it is worth a change."""
+        """The new plan, on rank 0 and if it is worth a change."""
         if self._made is None:
             return None
         made, self._made = self._made, None

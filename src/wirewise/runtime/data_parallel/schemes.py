@@ -61,7 +61,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def encode(self, flat: Tensor, checked: bool = False) -> None:
-        """Take the gradients, [elements], and what the pools remember; `checked` as of `GradientCodec.encode`."""
+        """Take the gradients, [elements], and what the pools remember; `checked`: they were seen to be finite."""
 
     @abstractmethod
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:

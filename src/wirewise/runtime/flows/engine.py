@@ -61,10 +61,10 @@ class FlowEngine:
 
     Args:
         peers: Connections to the other hosts.
-        out_bytes_per_s: That it sends at most.
-        in_bytes_per_s: That it lets others send to it at most, together.
+        out_bytes_per_s: Bytes per second that it sends at most.
+        in_bytes_per_s: Bytes per second that it lets others send to it at most, together.
         order: One of `ORDERS`.
-        chunk_bytes: Sent at most before the order is looked at again.
+        chunk_bytes: Bytes that are sent at most before the order is looked at again.
 
     Raises:
         InputError: Unknown order, or a rate or chunk that is not above 0.
@@ -128,7 +128,7 @@ class FlowEngine:
         """Send what may go now and take in what has come; waits for one of them at most until a time.
 
         Args:
-            until_s: As `time.monotonic` gives it.
+            until_s: Time until which to wait, by `time.monotonic`.
 
         Returns:
             Whether anything moved.

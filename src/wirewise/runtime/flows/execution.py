@@ -152,8 +152,8 @@ def execute(
         plan: Places and policy.
         tasks: Sizes and times; sizes are rounded to whole bytes.
         peers: Connections of this host.
-        links: That hosts' interfaces carry of payload.
-        chunk_bytes: Sent at most before the order of flows is looked at again.
+        links: Rates of payload that hosts' interfaces carry.
+        chunk_bytes: Bytes that are sent at most before the order of flows is looked at again.
 
     Raises:
         PlanError: The plan was made for other tasks.

@@ -98,7 +98,7 @@ def meet(rank: int, world_size: int, address: str, port: int, *, timeout_s: floa
         rank: Number of this host.
         world_size: Number of hosts.
         address: Address of host 0.
-        port: At which host 0 listens for the others.
+        port: Port at which host 0 listens for the others.
         timeout_s: Most seconds of this, and of every later wait.
 
     Raises:

@@ -15,7 +15,7 @@ from wirewise.errors import InputError
 __all__ = ["CHUNK_BYTES", "ORDERS", "EqualShares", "Grants", "Outbox", "Shares", "TokenBucket"]
 
 CHUNK_BYTES = 256 * 1024
-"""At most, of what is granted or sent before the order is looked at again."""
+"""Most that is granted or sent before the order is looked at again."""
 _CHUNK_S = 0.01
 """A chunk takes no longer than this, so that slow interfaces change over as quickly as fast ones."""
 _SHARE_S = 0.004
@@ -73,7 +73,7 @@ class Shares:
         """A flow is ready."""
 
     def end(self, op: int, now_s: float) -> None:
-        """It has passed."""
+        """A flow has passed."""
 
     def take(self, op: int, size_bytes: int, now_s: float) -> None:
         """A piece of a flow passes."""

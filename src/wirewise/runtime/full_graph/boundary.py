@@ -43,7 +43,7 @@ class BoundarySampler:
         rate: Share of each list that travels, in (0, 1]; at 1 nothing is drawn.
         rank: Number of this rank.
         seed: Keys the draws, together with the epoch and the two ranks.
-        device: Where the positions are needed.
+        device: Device that needs the positions.
     """
 
     def __init__(self, route: Route, rate: float, *, rank: int, seed: int, device: torch.device) -> None:

@@ -57,7 +57,7 @@ class HaloExchange:
         mode: How rows travel.
         seed: Seed of stochastic rounding and boundary sampling.
         member: Number that differs between exchanges which share one process group.
-        device: Where the rows live.
+        device: Device of the rows.
         dtype: Type of the rows, float32 or float64; rows of the other type have lanes of their own. float64 rows
             travel as they are, whatever the mode.
         clock: Collects the time of the phases.

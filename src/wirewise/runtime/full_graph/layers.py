@@ -92,7 +92,7 @@ class FullGraphNet(nn.Module):
     def kept_widths(
         hidden: int, classes: int, layers: int, convolution: str = "sage"
     ) -> list[tuple[int, int, int]]:
-        """For each layer the values that an own, a marginal and a halo row hold when most are held.
+        """Values that an own, a marginal and a halo row hold when most are held, for each layer.
 
         That is early in the backward pass, or for GCN late in the forward pass. A hidden layer keeps the input of
         its norm with mean and deviation, and its output where a weight multiplies it. From the second layer on it

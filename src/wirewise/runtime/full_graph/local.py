@@ -29,7 +29,7 @@ class PartTensors:
     Args:
         part: Part of this rank.
         dtype: float32 or float64.
-        device: Where the tensors live.
+        device: Device of the tensors.
         dense: Make sparse input features dense, for models that know tensors only.
     """
 

@@ -237,7 +237,7 @@ class _Measured:
 
 
 def _hits(logits: Tensor, tensors: PartTensors) -> Tensor:
-    """For each split twice-true-positives and their bound: 2 TP / (2 TP + FP + FN) is accuracy or micro-F1."""
+    """Twice the true positives, and their bound, of each split: 2 TP / (2 TP + FP + FN) is accuracy or micro-F1."""
     counts = torch.zeros(len(SPLITS), 2, dtype=torch.float64)
     for i, name in enumerate(SPLITS):
         rows = tensors.split_rows[name]

@@ -29,11 +29,11 @@ class DeviceStore(RowStore):
         offsets: First id of each machine, then N; [K + 1].
         rank: Number of this machine.
         cached: Ids of rows of other machines that are kept on the device, each once, [c].
-        device: Where batches are assembled.
+        device: Device on which batches are assembled.
         prefix: Share of the own rows that the device keeps, the first ones.
 
     Raises:
-        InputError: As of `RowStore`, or a prefix out of range, or one that does not fit on the device.
+        InputError: Rows or ids that do not fit the machine, or a prefix out of range or too large for the device.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class BatchLoader:
 
     Args:
         fetcher: Rows; it and its group belong to the loader while an epoch runs.
-        sampler: Over the whole graph, or one that asks the owners of nodes; under the ids of the store.
+        sampler: Sampler of the whole graph, or one that asks the owners of nodes; under the ids of the store.
         labels: Labels of all nodes or of a range that holds the training nodes, by id, [N].
         train: Training nodes of every machine, [K][T_k].
         batch_size: Seeds of a machine's batch on average; machines with more training nodes have larger ones.

@@ -117,8 +117,8 @@ class RowStore:
 
         Args:
             ids: Ids of the batch, [n].
-            places: In `ids` of the rows that came, [w].
-            decode: Adds them to places of a matrix.
+            places: Places in `ids` of the rows that came, [w].
+            decode: Function that adds them to places of a matrix.
         """
         x = torch.empty(len(ids), self.num_features)
         self.copy(self._slots[ids], x)

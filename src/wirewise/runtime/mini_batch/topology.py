@@ -97,7 +97,7 @@ class PartitionedSampler(AllToAll):
         return nothing(len(self.fanouts))
 
     def sample(self, seeds: NDArray[Any], *, epoch: int = 0, batch: int = 0) -> Batch:
-        """The neighbourhood of some nodes; arguments as of `NeighborSampler.sample`, but there may be none.
+        """The neighbourhood of some nodes; arguments are those of `NeighborSampler.sample`, but there may be no seeds.
 
         Raises:
             InputError: A seed that is no node, or that stands twice.
