@@ -45,3 +45,21 @@ def adversarial(count, width, seed=0):
     x[kinds == 9] = torch.where(x[kinds == 9] > 0, 0.0, -0.0)
     x[kinds == 10] = x[kinds == 10].abs() * -1e-3
     return x
+
+
+def assert_same_everywhere(x, bits, other, device="cpu", **options):
+    """Bytes, ranges and decoded rows of an implementation are those of the torch reference."""
+    rows = np.arange(len(x)) * 0x1234567
+    layout, expected = encode(x, bits, rows=rows, implementation="torch", **options)
+    spans, spans_expected = torch.empty(len(x), device=device), torch.empty(len(x))
+    encode(x, bits, rows=rows, implementation="torch", ranges=spans_expected, **options)
+    out = torch.empty(layout.size_bytes, dtype=torch.uint8, device=device)
+    options.pop("param_bytes", None)
+    codec.pack(
+        x.to(device), None, layout, out, key=12345, rows=rows, implementation=other, ranges=spans, **options
+    )
+    assert torch.equal(out.cpu(), expected)
+    assert torch.equal(spans.cpu(), spans_expected)
+    decoded = torch.empty(len(x), x.shape[1], device=device)
+    codec.unpack(out, layout, decoded, scale=0.7, implementation=other)
+    assert torch.equal(decoded.cpu(), decode(expected, layout, scale=0.7, implementation="torch"))

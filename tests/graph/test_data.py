@@ -2,13 +2,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.graph.toys import adjacency, toy
+from tests.graph.toys import toy
 from wirewise.errors import GraphError
 from wirewise.graph import SparseRows
-from wirewise.graph.ranges import ranges_of
 
 
 def sparse(indptr, indices, data=None, columns=3):
@@ -88,25 +85,6 @@ def test_sparse_rows_are_the_same_matrix():
     assert SparseRows.from_dense(dense > 0).data is None
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(-4, 4)), max_size=20), st.booleans()
-)
-@settings(max_examples=100, deadline=None)
-def test_undirected_is_the_union_of_both_directions(edges, weighted):
-    weight = np.array([w + 0.5 for *_, w in edges], np.float32) if weighted else None
-    data = toy([edge[:2] for edge in edges], nodes=6, edge_weight=weight)
-    both = data.undirected()
-    assert not both.directed
-    there, pattern = adjacency(data), np.zeros((6, 6), bool)
-    for source, target, _ in edges:
-        pattern[target, source] = source != target
-    low = np.where(pattern, there, -np.inf)
-    wanted = np.maximum(low, low.T)
-    assert np.array_equal(adjacency(both), np.where(np.isfinite(wanted), wanted, 0))
-    assert both.num_edges == (pattern | pattern.T).sum()
-    both.validate()
-
-
 def test_the_fingerprint_tells_graphs_apart_but_not_edge_orders():
     data = toy([(0, 1), (2, 3), (1, 2)])
     same = dataclasses.replace(data, edge_index=data.edge_index[:, ::-1].copy())
@@ -119,9 +97,3 @@ def test_the_fingerprint_tells_graphs_apart_but_not_edge_orders():
         {"num_classes": 3},
     ):
         assert dataclasses.replace(data, **changes).fingerprint != data.fingerprint
-
-
-def test_renumbered_nodes_keep_their_rows():
-    data = toy([(0, 1), (2, 3)], node_data={"age": np.array([5, 6, 7, 8])})
-    ranges = ranges_of(np.array([1, 0, 1, 0]))
-    assert ranges.renumber(data).node_data["age"].tolist() == [6, 8, 5, 7]

@@ -17,7 +17,6 @@ from wirewise.graph import (
     block_model,
     edge_weights,
     load_part,
-    part_memory_bytes,
     partition,
     read_meta,
     save_parts,
@@ -44,32 +43,6 @@ def test_the_union_of_the_parts_is_the_graph(case):
             line = part.indices[part.indptr[row] : part.indptr[row + 1]]
             assert (np.diff(line) > 0).all()
     assert np.array_equal(found, adjacency(data))
-
-
-@given(partitioned())
-@settings(max_examples=150, deadline=None)
-def test_what_a_part_sends_is_what_the_other_expects(case):
-    data, owner = case
-    parts = list(split_graph(data, owner))
-    for p in parts:
-        for q in parts:
-            sent = p.own_ids[p.send_index[p.send_offsets[q.rank] : p.send_offsets[q.rank + 1]]]
-            expected = q.halo_ids[q.halo_offsets[p.rank] : q.halo_offsets[p.rank + 1]]
-            assert np.array_equal(sent, expected)
-            assert (np.diff(expected) > 0).all() and (p.rank != q.rank or len(sent) == 0)
-
-
-@given(partitioned())
-@settings(max_examples=150, deadline=None)
-def test_central_nodes_need_no_halo_and_marginal_nodes_do(case):
-    data, owner = case
-    for part in split_graph(data, owner):
-        remote = part.indices >= part.num_own
-        row = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
-        assert set(row[remote]) == set(range(part.num_central, part.num_own))
-        assert set(part.indices[remote] - part.num_own) == set(range(part.num_halo))
-        for ids in (part.own_ids[: part.num_central], part.own_ids[part.num_central :]):
-            assert (np.diff(ids) > 0).all()
 
 
 @given(partitioned())
@@ -281,19 +254,6 @@ def test_an_unwritable_output_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(GraphError, match=r"cannot create the folder .*file"):
         save_parts(toy([(0, 1)]), np.zeros(4, np.int64), tmp_path / "file")
-
-
-def test_the_memory_formula_counts_arrays_and_activations():
-    part = next(split_graph(toy([(0, 1), (2, 1)]), np.array([1, 0, 1, 1])))
-    assert (part.num_own, part.num_halo) == (1, 2)
-    arrays = sum(value.nbytes for value in vars(part).values() if isinstance(value, np.ndarray))
-    assert part_memory_bytes(part, []) == arrays
-    assert part.num_central == 0
-    assert part_memory_bytes(part, [(10, 7, 3), (5, 0, 0)]) == arrays + 4 * (1 * 15 + 1 * 7 + 2 * 3)
-    assert part_memory_bytes(part, [(10, 0, 3)], value_bytes=8) == arrays + 8 * (10 + 6)
-    inner = next(split_graph(toy([(0, 1), (2, 1)]), np.array([0, 0, 0, 1])))
-    assert inner.num_own == inner.num_central == 3
-    assert part_memory_bytes(inner, [(10, 7, 3)]) == inner.nbytes + 4 * 3 * 10
 
 
 def test_the_package_needs_no_torch():

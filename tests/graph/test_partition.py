@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from tests.graph.toys import adjacency, partitioned, toy
 from wirewise.errors import GraphError
 from wirewise.graph import PARTITIONERS, BlockModel, block_model, load, measure, partition
-from wirewise.graph.refine import lower_busiest
 
 
 @pytest.fixture(scope="module")
@@ -88,33 +87,6 @@ def test_measured_rows_are_counted_right(case):
     assert quality.sent.tolist() == sent.tolist() and quality.received.tolist() == received.tolist()
     assert quality.halo_rows == sent.sum() and quality.busiest_rows == max(sent.max(), received.max())
     assert quality.cut_edges == (edge & (owner[:, None] != owner[None, :])).sum()
-
-
-@given(partitioned())
-@settings(max_examples=60, deadline=None)
-def test_refinement_never_makes_the_busiest_busier(case):
-    data, owner = case
-    parts = int(owner.max()) + 1
-    weight = np.ones(data.num_nodes, np.int64)
-    better = lower_busiest(data.in_edges, owner.astype(np.int32), parts, weight, seed=0, max_imbalance=0.5)
-    assert set(better) == set(range(parts))
-    assert measure(data, better).busiest_rows <= measure(data, owner).busiest_rows
-    limit = max(np.bincount(owner).max(), weight.sum() / parts * 1.5)
-    assert np.bincount(better).max() <= limit
-
-
-@pytest.mark.parametrize("directed", [False, True])
-def test_refinement_keeps_its_counts_exact(block, one_way, directed):
-    from wirewise.graph.refine import _State
-
-    data = one_way if directed else block
-    state = _State(data.in_edges, partition(data, 4, "random"), 4, np.ones(1500, np.int64))
-    assert state.one_pass(np.arange(1500), 500.0, 0.01) > 0
-    quality = measure(data, state.owner)
-    assert (
-        quality.sent.tolist() == state.send.tolist() and quality.received.tolist() == state.receive.tolist()
-    )
-    assert np.bincount(state.owner).tolist() == state.load.tolist()
 
 
 def test_the_default_relieves_the_busiest_host_on_real_data():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from wirewise.graph import GraphData, Part
 from wirewise.graph.part import edge_weights64
+from wirewise.graph.structure import in_edges, symmetrized
 
 
 def toy(edges, nodes=4, directed=True, **changes) -> GraphData:
@@ -71,3 +72,12 @@ def part_aggregate(part: Part, kind: str, own: np.ndarray, halo: np.ndarray) -> 
     target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
     np.add.at(out, target, weight[:, None] * rows[part.indices])
     return out
+
+
+def undirected(pairs, nodes):
+    edges, _ = symmetrized(np.array(pairs, np.int64).reshape(-1, 2).T, nodes)
+    return in_edges(edges, nodes)
+
+
+def path(nodes):
+    return undirected([(i, i + 1) for i in range(nodes - 1)], nodes)

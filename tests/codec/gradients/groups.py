@@ -1,5 +1,8 @@
 """Codecs of all kinds, and how the tests drive them."""
 
+import math
+
+import numpy as np
 import torch
 
 from wirewise.codec.gradients import Segments, make
@@ -69,3 +72,45 @@ def sent(codec, gradient, segments=None, memory=None, **draw):
 
 def normal(size, seed=0):
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+TENSORS = {"head.weight": 130, "head.bias": 10, "mid.weight": 700, "mid.bias": 25, "stem.weight": 300}
+
+
+def wire_bytes(name, x):
+    """The table of sizes, written down once more."""
+    k, side = max(1, math.floor(0.01 * x)), math.ceil(math.sqrt(x))
+    blocks, sides = 2 * math.ceil(x / 256), side + math.ceil(x / side)
+    return {
+        "fp16": 2 * x,
+        "bf16": 2 * x,
+        "topk": 8 * k,
+        "randomk": 4 * k,
+        "efsign": math.ceil(x / 8) + 4,
+        "signsgd": math.ceil(x / 8),
+        "signum": math.ceil(x / 8),
+        "onebit": math.ceil(x / 8) + 8,
+        "qsgd": x + 4,
+        "terngrad": math.ceil(x / 4) + 4,
+        "int8": x + blocks,
+        "int4": math.ceil(x / 2) + blocks,
+        "dgc": 8 * min(max(1, math.floor(1.3 * k)), x) + 4,
+        "powersgd": 4 * min(min(2, side) * sides, x),
+    }[name]
+
+
+def vectors(count, size):
+    random = np.random.default_rng(0)
+    makers = (
+        random.standard_normal,
+        random.standard_cauchy,
+        lambda n: random.laplace(size=n),
+        lambda n: random.standard_t(2, n),
+    )
+    for i in range(count):
+        yield torch.from_numpy(makers[i % 4](size).astype(np.float32))
+
+
+def ratio_of(v, decoded):
+    v, decoded = v.double(), decoded.double()
+    return float(((v - decoded) ** 2).sum() / (v**2).sum())

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from tests.codec.gradients.groups import codec_of, encode, normal, sent
+from tests.codec.gradients.groups import (
+    codec_of,
+    encode,
+    normal,
+    ratio_of,
+    sent,
+    vectors,
+)
 from wirewise.codec.gradients import Residuals, Segments, resize
 
 
@@ -102,3 +109,15 @@ def test_a_payload_need_not_be_aligned(implementation):
         assert out[:start].tolist() == [7] * start and out[start + size :].tolist() == [7] * (8 - start)
         found.append(out[start : start + size].clone())
     assert all(torch.equal(other, found[0]) for other in found)
+
+
+@pytest.mark.parametrize("size", [20_000, 1 << 17])
+def test_a2_a_sampled_threshold_keeps_its_share_within_bounds(size):
+    codec, wanted = codec_of("dgc"), size // 100
+    for v in vectors(20, size):
+        result = sent(codec, v)
+        count = int((result != 0).sum())
+        assert 0.7 * wanted <= count <= 1.3 * wanted
+        assert ratio_of(v, result) <= 1 - count / size
+        # No element that stays is larger than one that is sent.
+        assert v[result == 0].abs().max() <= result[result != 0].abs().min()

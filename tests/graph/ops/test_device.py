@@ -31,11 +31,6 @@ def test_matrix_and_rows_on_different_devices_are_refused(make_csr):
         aggregate(make_csr(3, 3), torch.zeros(3, 2, device="meta"))
 
 
-def test_numba_is_refused_off_the_cpu():
-    with pytest.raises(InputError, match="numba kernels run on the CPU"):
-        norm_act_drop(torch.zeros(3, 2, device="meta"), implementation="numba")
-
-
 def test_to_the_same_device_is_the_same_matrix(make_csr):
     csr = make_csr(3, 3)
     assert csr.to("cpu") is csr

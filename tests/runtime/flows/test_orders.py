@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.sim.flows.helpers import links
+from wirewise.errors import InputError
 from wirewise.runtime.flows.orders import EqualShares, Grants, Outbox, Shares, TokenBucket
 from wirewise.sim.flows import FlowSimulator
 from wirewise.trace import Flow, Task, TaskSet
@@ -114,3 +115,63 @@ def test_flows_in_chunks_end_when_fluid_ones_would(order, most, seed):
     )
     assert found.max() == pytest.approx(fluid.max(), rel=0.05)
     assert np.abs(found - fluid).max() < most * fluid.max()
+
+
+def grants(order, rate=1e5):
+    return Grants(TokenBucket(rate, CHUNK), order)
+
+
+def granted(found, rounds, now_s=100.0):
+    """Ops in the order in which they get chunks, all of which arrive at once."""
+    ops = []
+    for number in range(rounds):
+        grant = found.next(now_s + number)
+        if grant is not None:
+            ops.append(grant[1])
+            found.arrived(*grant, now_s + number)
+    return ops
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("iter", [3, 3, 1, 2, 1, 2]), ("fifo", [1, 1, 2, 2, 3, 3]), ("maxmin", [1, 2, 3, 1, 2, 3])],
+)
+def test_who_is_granted_first(order, expected):
+    """Ops 1 and 2 of iteration 5, then op 3 of iteration 4, of two chunks each."""
+    found = grants(order)
+    for op, iteration in ((1, 5), (2, 5), (3, 4)):
+        found.announce(op, op, 2 * CHUNK, iteration, now_s=99.0)
+    assert granted(found, 8) == expected
+
+
+def test_a_host_that_owes_two_chunks_gets_no_more_and_others_do():
+    found = grants("iter")
+    found.announce(1, 1, 9 * CHUNK, iteration=0, now_s=99.0)
+    found.announce(2, 2, 9 * CHUNK, iteration=1, now_s=99.0)
+    assert [found.next(100.0 + n) for n in range(5)] == [
+        (1, 1, CHUNK), (1, 1, CHUNK), (2, 2, CHUNK), (2, 2, CHUNK), None
+    ]  # fmt: skip
+    assert found.when_s == np.inf
+    found.arrived(1, 1, CHUNK, 199.0)
+    assert found.next(200.0) == (1, 1, CHUNK)
+
+
+def test_grants_keep_to_the_rate():
+    """In 1 s after a pause: the rate, and the four chunks that a pause saves."""
+    found, total, now_s = grants("iter", rate=1e5), 0, 50.0
+    found.announce(1, 1, 10**9, iteration=0, now_s=now_s)
+    for _ in range(1000):
+        while (grant := found.next(now_s)) is not None:
+            total += grant[2]
+            found.arrived(*grant, now_s)
+        now_s += 0.001
+    assert 1e5 <= total <= 1e5 + 5 * CHUNK
+
+
+def test_chunks_of_slow_interfaces_are_short():
+    assert TokenBucket(1e9).chunk_bytes == 256 * 1024
+    assert TokenBucket(6.25e6).chunk_bytes == 62_500
+    assert TokenBucket(6.25e6, order="oes").chunk_bytes == 25_000
+    assert TokenBucket(1e3).chunk_bytes == 16 * 1024
+    with pytest.raises(InputError, match="above 0"):
+        TokenBucket(0.0)

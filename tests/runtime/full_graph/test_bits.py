@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.full_graph.training import build_trainer, on_slow_links, small_graph, split, train
 from wirewise import plans
 from wirewise.cost import LinkCost, Links, PairEstimator
-from wirewise.errors import CodecError, PeerError
 from wirewise.plans import BitWidthPlan
 from wirewise.runtime import full_graph as fg
 
@@ -58,27 +56,6 @@ def test_costs_of_links_follow_the_change_of_arrivals() -> None:
         assert (late > 1.5 * same).all()
 
 
-def test_different_tables_are_noticed() -> None:
-    def spoil(trainer: fg.Trainer) -> str:
-        lane = trainer.exchange.lanes["forward1"]
-        if trainer.transport.rank == 0:
-            lane.send_bits[1][0] = 2
-        with pytest.raises(PeerError) if trainer.transport.rank == 1 else _nothing() as caught:
-            fg.check_tables({"forward1": lane}, trainer.transport)
-        return str(caught.value) if caught is not None else ""
-
-    run = train(split(small_graph(), 2), "uniform-8", epochs=1, after=spoil)
-    assert "different bit tables for forward1" in run.extra[1]
-
-
-class _nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
 def test_a_plan_round_trips_and_is_carried_out() -> None:
     parts = split(small_graph(), 3)
     made: BitWidthPlan = train(
@@ -98,41 +75,3 @@ def test_a_plan_round_trips_and_is_carried_out() -> None:
         return counts
 
     assert run_ranks_as_threads(3, body)[0] == {name: plan.counts(name) for name in sorted(plan.exchanges)}
-
-
-def test_scores_are_sums_of_squared_weights_at_the_receiver() -> None:
-    data = small_graph()
-    parts = split(data, 3)
-
-    def body(rank: int, group: Any, store: Any) -> dict[tuple[int, int], float]:
-        transport = fg.Transport(group, timeout_s=30, store=store)
-        trainer = build_trainer(parts[rank], transport, "adaqp")
-        scores = trainer.tensors.hood("gcn").message_scores(trainer.exchange, squared_sum=False)
-        ids = trainer.exchange.forward_route.send_ids
-        trainer.close()
-        transport.close()
-        return {(int(i), p): float(s) for p, of in scores.items() for i, s in zip(ids[p], of, strict=True)}
-
-    found = {k: v for rank in run_ranks_as_threads(3, body) for k, v in rank.items()}
-    owner = np.empty(data.num_nodes, int)
-    for p in parts:
-        owner[p.own_ids] = p.rank
-    degree = np.diff(data.in_edges.indptr)
-    expected: dict[tuple[int, int], float] = {}
-    for v in range(data.num_nodes):
-        for u in data.in_edges.indices[data.in_edges.indptr[v] : data.in_edges.indptr[v + 1]]:
-            if owner[u] != owner[v]:
-                key = (int(u), int(owner[v]))
-                expected[key] = expected.get(key, 0.0) + 1.0 / ((degree[u] + 1) * (degree[v] + 1))
-    assert found.keys() == expected.keys()
-    assert np.allclose([found[k] for k in expected], list(expected.values()), rtol=1e-5)
-
-
-def test_not_a_number_in_a_message_is_named() -> None:
-    def spoil(trainer: fg.Trainer) -> None:
-        with torch.no_grad():
-            trainer.model.convolutions[0].weight[0, 0] = float("nan")
-        with pytest.raises(CodecError, match=r"message \d+ \(global row \d+, 8 bit\) holds nan in column"):
-            trainer.train_epoch()
-
-    train(split(small_graph(), 2), "uniform-8", epochs=1, after=spoil, norm=False)

@@ -128,3 +128,6 @@ def worst(a: list[Tensor], b: list[Tensor]) -> float:
         float((x.double() - y.double()).abs().max() / y.double().abs().max().clamp_min(1e-12))
         for x, y in pairs
     )
+
+
+CONVOLUTIONS = ("gcn", "sage")

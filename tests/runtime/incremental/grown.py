@@ -5,7 +5,11 @@ import numpy as np
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.graph import BlockModel, block_model
 from wirewise.graph.rehearsal import growing_graph
-from wirewise.runtime.incremental import Peers, train
+from wirewise.runtime.incremental import (
+    Peers,
+    Settings,
+    train,
+)
 from wirewise.runtime.transport import Transport
 
 
@@ -25,3 +29,6 @@ def train_by_threads(owner, growing, methods, settings, workers):
         return train(growing, methods, settings, peers=Peers(np.asarray(owner), transport))
 
     return run_ranks_as_threads(workers, work)
+
+
+FEW = Settings(epochs=3, budget=2, hidden=8)

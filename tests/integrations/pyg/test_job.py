@@ -9,15 +9,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from tests.harness.threads import run_ranks_as_threads
+from tests.integrations.pyg.jobs import job_of
 from tests.integrations.test_pyg_law import NODES, a_graph
-from wirewise.errors import InputError, WirewiseError
-from wirewise.integrations import pyg
-
-
-def job_of(data: Any, rank: int, group: Any, store: Any, **options: Any) -> pyg.Job:
-    return pyg.Job(
-        data if rank == 0 else None, mode="fp32", group=group, store=store, timeout_s=20, **options
-    )
+from wirewise.errors import WirewiseError
 
 
 def test_attributes_of_nodes_are_kept_as_given() -> None:
@@ -84,22 +78,3 @@ def test_what_is_no_graph_of_one_kind_is_refused_on_all_ranks(data: Any, message
             job_of(data, rank, group, store)
 
     run_ranks_as_threads(2, body)
-
-
-def test_edges_answer_no_questions() -> None:
-    def body(rank: int, group: Any, store: Any) -> None:
-        edges = job_of(a_graph("directed"), rank, group, store).data.edge_index
-        assert edges.dtype == torch.int64
-        assert "in-edges" in repr(edges)
-        assert edges.to("cpu") is edges
-        for ask in (
-            lambda e: e[0],
-            lambda e: e + 1,
-            lambda e: e.numpy(),
-            lambda e: torch.cat([e, e]),
-            lambda e: list(e),
-        ):
-            with pytest.raises(InputError, match=r"edge_index of job\.data"):
-                ask(edges)
-
-    run_ranks_as_threads(1, body)
