@@ -26,7 +26,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.runtime.alike import alike_groups, description, digests, first_and_last
 from wirewise.runtime.failures import Failures
 
-__all__ = ["Pending", "Transport", "transport_of"]
+__all__ = ["PendingExchange", "Transport", "transport_of"]
 
 _MEASURED = "the exchange of measured values"
 _GRACE_S = 3.0
@@ -60,15 +60,15 @@ class Transport:
         # Also at the end of a program that never calls `close`.
         weakref.finalize(self, _end, self._jobs, self._threads)
 
-    def open(self, what: str, tag: int, receives: Mapping[int, torch.Tensor]) -> Pending:
-        """Start an exchange: receives are posted at once, sends follow by `Pending.send`.
+    def open(self, what: str, tag: int, receives: Mapping[int, torch.Tensor]) -> PendingExchange:
+        """Start an exchange: receives are posted at once, sends follow by `PendingExchange.send`.
 
         Args:
             what: Name of the exchange for error messages ("forward1 of epoch 12").
             tag: Number that no other exchange in flight uses.
             receives: Buffer for each peer that will send; empty buffers are passed over.
         """
-        return Pending(self, what, tag, receives)
+        return PendingExchange(self, what, tag, receives)
 
     def exchange(
         self, what: str, tag: int, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
@@ -352,7 +352,7 @@ def _serve(jobs: queue.SimpleQueue) -> None:
         del job, work, arrived
 
 
-class Pending:
+class PendingExchange:
     """One exchange in flight."""
 
     def __init__(self, transport: Transport, what: str, tag: int, receives: Mapping[int, torch.Tensor]):

@@ -17,7 +17,7 @@ from wirewise.runtime.full_graph.boundary import BlockSkipper, BoundarySampler, 
 from wirewise.runtime.full_graph.clock import PhaseClock
 from wirewise.runtime.full_graph.modes import ExchangeMode
 from wirewise.runtime.full_graph.received import Received
-from wirewise.runtime.transport import Pending, Transport
+from wirewise.runtime.transport import PendingExchange, Transport
 
 __all__ = ["Lane", "check_tables"]
 
@@ -31,7 +31,7 @@ class _Slot:
     sent: dict[int, Tensor] = field(default_factory=dict)
     """Positions of the rows sent to a peer in its full list, where only a sample travels."""
     received: dict[int, Tensor] = field(default_factory=dict)
-    pending: Pending | None = None
+    pending: PendingExchange | None = None
 
 
 class Lane:

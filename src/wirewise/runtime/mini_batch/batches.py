@@ -26,8 +26,8 @@ from torch import Tensor
 
 from wirewise.graph.sampling import Batch, seed_batches
 from wirewise.runtime.mini_batch.batch import MiniBatch
-from wirewise.runtime.mini_batch.fetching import Answer, Incoming, Wanted
-from wirewise.runtime.transport import Pending
+from wirewise.runtime.mini_batch.fetching import Answer, Incoming, RowRequest
+from wirewise.runtime.transport import PendingExchange
 
 if TYPE_CHECKING:
     from wirewise.runtime.mini_batch.loader import BatchLoader
@@ -54,7 +54,7 @@ class _Making:
 
     place: _Place
     batch: Batch
-    wanted: Wanted
+    wanted: RowRequest
     stage_s: dict[str, float]
     incoming: Incoming | None = None
     answer: Future[Answer] | None = None
@@ -203,7 +203,7 @@ class Batches:
         """Wait for the rows of each batch, and have it assembled."""
         with ThreadPoolExecutor(1, "wirewise-assemble") as assembler:
             try:
-                before: Pending | None = None
+                before: PendingExchange | None = None
                 while (made := line.next_under_way()) is not None:
                     if isinstance(made, BaseException):
                         raise made

@@ -18,12 +18,12 @@ from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.all_to_all import AllToAll
 from wirewise.runtime.mini_batch.store import RowStore
 from wirewise.runtime.mini_batch.wire import ROW_FORMATS, WIRE_BITS, agreed_wires
-from wirewise.runtime.transport import Pending, Transport
+from wirewise.runtime.transport import PendingExchange, Transport
 
-__all__ = ["ROW_FORMATS", "WIRE_BITS", "Answer", "Fetcher", "Incoming", "Wanted"]
+__all__ = ["ROW_FORMATS", "WIRE_BITS", "Answer", "Fetcher", "Incoming", "RowRequest"]
 
 
-class Wanted(NamedTuple):
+class RowRequest(NamedTuple):
     """Rows that a batch asks of other machines."""
 
     places: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Incoming(NamedTuple):
 
     rows: UInt8[Tensor, " bytes"]
     """Encoded, by owner."""
-    pending: Pending
+    pending: PendingExchange
 
 
 class Fetcher(AllToAll):
@@ -87,21 +87,21 @@ class Fetcher(AllToAll):
         self._tag = 0
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
-    def wanted(self, ids: NDArray[np.int64]) -> Wanted:
+    def wanted(self, ids: NDArray[np.int64]) -> RowRequest:
         """The rows among `ids` that are not held."""
         places = self.store.missing(ids)
         offsets = self.store.offsets
         owner = np.searchsorted(offsets, ids[places], side="right") - 1
         counts = np.bincount(owner, minlength=self.transport.world_size)
-        return Wanted(places, (ids[places] - offsets[owner]).astype(np.int32), counts)
+        return RowRequest(places, (ids[places] - offsets[owner]).astype(np.int32), counts)
 
-    def announce(self, first: Wanted) -> None:
+    def announce(self, first: RowRequest) -> None:
         """Tell the owners how many rows the first batch will ask for."""
         came = torch.empty(self.transport.world_size, dtype=torch.int64)
         self.exchange("the numbers of the first batch", torch.from_numpy(first.counts), came, None, None)
         self._announced = came.numpy()
 
-    def ask(self, wanted: Wanted, following: Wanted | None) -> list[NDArray[np.int32]]:
+    def ask(self, wanted: RowRequest, following: RowRequest | None) -> list[NDArray[np.int32]]:
         """Send the ids of a batch; returns what each other machine asks for, [K][rows].
 
         Args:
@@ -138,7 +138,7 @@ class Fetcher(AllToAll):
                 self.wire.encode(rows, key, part)
         return Answer(out, sizes)
 
-    def expect(self, wanted: Wanted) -> Incoming:
+    def expect(self, wanted: RowRequest) -> Incoming:
         """Prepare to receive the rows of a batch, before it is asked for: see `fetch`. Its time limit runs from now."""
         sizes = [self.wire.size_bytes(nodes) for nodes in self._nodes(wanted)]
         came = torch.empty(sum(sizes), dtype=torch.uint8)
@@ -180,7 +180,7 @@ class Fetcher(AllToAll):
 
     def place(
         self,
-        wanted: Wanted,
+        wanted: RowRequest,
         came: UInt8[Tensor, " bytes"],
         out: Float[Tensor, "n f"],
         places: NDArray[np.int64],
@@ -194,7 +194,7 @@ class Fetcher(AllToAll):
                 self.wire.decode(came[start : start + size], nodes, index, out)
                 start, begin = start + size, begin + len(nodes)
 
-    def _nodes(self, wanted: Wanted) -> list[NDArray[np.int64]]:
+    def _nodes(self, wanted: RowRequest) -> list[NDArray[np.int64]]:
         """Global ids of the rows asked of each machine, [K][rows]."""
         first = np.repeat(self.store.offsets[:-1], wanted.counts)
         return np.split(first + wanted.rows, np.cumsum(wanted.counts)[:-1])
@@ -206,7 +206,7 @@ class Fetcher(AllToAll):
         owner = np.searchsorted(self.store.offsets, ids, side="right") - 1
         order = np.argsort(owner, kind="stable")
         rows = (ids[order] - self.store.offsets[owner[order]]).astype(np.int32)
-        wanted = Wanted(order, rows, np.bincount(owner, minlength=self.transport.world_size))
+        wanted = RowRequest(order, rows, np.bincount(owner, minlength=self.transport.world_size))
         self.announce(wanted)
         incoming = self.expect(wanted)
         came = self.fetch(incoming, self.answer(self.ask(wanted, None)))

@@ -17,7 +17,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.mini_batch.store import RowStore
 from wirewise.runtime.transport import Transport
 
-__all__ = ["ROW_FORMATS", "WIRE_BITS", "Wire", "agreed_wires"]
+__all__ = ["ROW_FORMATS", "WIRE_BITS", "RowEncoding", "agreed_wires"]
 
 WIRE_BITS = (8, 16, 32)
 """Bits of a value on the wire: 8 quantized by row; 16 bfloat16, or float16 where the store keeps halves; 32 float32."""
@@ -29,7 +29,7 @@ ROW_FORMATS: tuple[RowFormats, ...] = get_args(RowFormats)
 _COUNTED = "the numbers of values that are not zero"
 
 
-class Wire(Protocol):
+class RowEncoding(Protocol):
     """Rows of all machines to bytes and back."""
 
     name: str
@@ -53,7 +53,9 @@ class Wire(Protocol):
         """Set the rows `index` of `out`, which are zero, to the rows of `nodes` that came."""
 
 
-def agreed_wires(store: RowStore, transport: Transport, bits: int | None, formats: str) -> tuple[Wire, Wire]:
+def agreed_wires(
+    store: RowStore, transport: Transport, bits: int | None, formats: str
+) -> tuple[RowEncoding, RowEncoding]:
     """How rows travel as they are, and how those of batches do; all machines call it at the same time.
 
     Args:
@@ -81,7 +83,7 @@ def agreed_wires(store: RowStore, transport: Transport, bits: int | None, format
     return exact, _Quantized(store, bits)
 
 
-def _smallest(store: RowStore, transport: Transport) -> Wire:
+def _smallest(store: RowStore, transport: Transport) -> RowEncoding:
     """The smallest exact format of the rows of all machines."""
     own, width, value_bytes = store.own.numpy(), store.num_features, store.rows.element_size()
     census = count_dense(own)
