@@ -1,4 +1,4 @@
-"""Helpers that several test modules share."""
+"""A small graph, and a model of two convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers that several test modules share."""
+"""Jobs on ranks that are threads."""
 
 from __future__ import annotations
 

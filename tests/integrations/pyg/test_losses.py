@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.harness.threads import run_ranks_as_threads
-from tests.integrations.pyg_models import CLASSES, FEATURES, Two, g
+from tests.integrations.pyg.spread import a_model
+from tests.integrations.pyg_models import CLASSES
 from tests.integrations.test_pyg_law import a_graph, distance
 from wirewise.errors import InputError
 from wirewise.integrations import pyg
@@ -77,11 +78,6 @@ def gradients(model: nn.Module, data: Any, loss: Loss, job: Any) -> tuple[float,
     value = loss(model, model(data.x, data.edge_index), data, job)
     value.backward()
     return float(value.detach()), [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-def a_model() -> nn.Module:
-    torch.manual_seed(1)
-    return Two(g.SAGEConv)
 
 
 @pytest.mark.parametrize("one_node", [False, True])
@@ -155,23 +151,6 @@ def test_what_cannot_be_weighed_is_refused() -> None:
             job.accuracy(out, own.val_mask)
 
     run_ranks_as_threads(1, body)
-
-
-def test_features_changed_in_place_travel() -> None:
-    data, model = a_graph("undirected"), a_model()
-    assert data.x.shape[1] == FEATURES
-    with torch.no_grad():
-        expected = model(data.x * 2, data.edge_index)
-    copies = [copy.deepcopy(model) for _ in range(2)]
-
-    def body(rank: int, group: Any, store: Any) -> None:
-        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store, timeout_s=20)
-        mine = job.distribute(copies[rank])
-        job.data.x.mul_(2)
-        with torch.no_grad():
-            assert distance([mine(job.data.x, job.data.edge_index)], [expected[job.data.n_id]]) < 1e-5
-
-    run_ranks_as_threads(2, body)
 
 
 def test_layers_outside_the_model_are_refused_by_name() -> None:

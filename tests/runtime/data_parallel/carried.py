@@ -1,4 +1,4 @@
-"""Helpers that several test modules share."""
+"""Groups of gradients that carriers bring to all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers that several test modules share."""
+"""Steps under a reducer on ranks that are threads."""
 
 from __future__ import annotations
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 import torch
 from torch import nn
 
-from tests.harness.processes import run_ranks_as_processes
-from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.data_parallel.examples import (
     Branching,
     batch,
@@ -22,36 +18,9 @@ from tests.runtime.data_parallel.examples import (
     random_plan,
     sequential,
     whole,
-)  # fmt: skip
+)
+from tests.runtime.data_parallel.wrapped import assert_equal, backward, gradients, run
 from wirewise.errors import PlanError
-from wirewise.runtime.data_parallel import changes, parallel
-
-
-def run(build, plan, body, ranks: int = 2, **options) -> list[Any]:
-    """`body(wrapped, optimizer, rank)` on every rank, which start with weights of their own."""
-
-    def rank_body(rank: int, group: Any, store: Any) -> Any:
-        model = made(build, seed=rank)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        wrapped = parallel(model, plan, optimizer, group, store=store, timeout_s=20, **options)
-        return body(wrapped, optimizer, rank)
-
-    return run_ranks_as_threads(ranks, rank_body)
-
-
-def backward(model: nn.Module, rank: int, step: int = 0, width: int = 12) -> None:
-    x, y = batch(rank, step, width=width)
-    nn.functional.cross_entropy(model(x), y).backward()
-
-
-def gradients(wrapped: Any) -> dict[str, torch.Tensor]:
-    return {name: p.grad.clone() for name, p in wrapped.module.named_parameters()}
-
-
-def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
 def test_all_ranks_start_with_the_weights_of_rank_0():
@@ -90,31 +59,6 @@ def test_buffers_follow_rank_0_if_they_shall(follow):
     assert first[2].any()
 
 
-def test_recomputation_gives_equal_gradients():
-    calls = []
-
-    class Counting(nn.Tanh):
-        def forward(self, x):
-            calls.append(1)
-            return super().forward(x)
-
-    def build():
-        model = sequential()
-        model[1] = Counting()
-        return nn.Sequential(model[:3], model[3:])
-
-    plan = whole(build(), 2, recompute=("0", "1.4"))
-
-    def body(wrapped, optimizer, rank):
-        backward(wrapped, rank)
-        return gradients(wrapped)
-
-    results = run(build, plan, body)
-    assert len(calls) == 2 * 2
-    for found in results:
-        assert_equal(found, mean_gradients(made(build), 2))
-
-
 def test_bfloat16_computes_in_bfloat16_and_gives_float32():
     seen = set()
 
@@ -148,80 +92,6 @@ def test_containers_of_outputs_become_float32():
 
     for dtypes, three, index in run(Several, whole(Several(), 2, precision="bfloat16"), body):
         assert dtypes == {torch.float32} and three == 3 and index == torch.int64
-
-
-@pytest.fixture
-def compiled(monkeypatch):
-    """torch.compile that notes what it is given and returns it."""
-    found = []
-    monkeypatch.setattr(torch, "compile", lambda f: (found.append(f), f)[1])
-    changes.why_no_compiler.cache_clear()
-    yield found
-    changes.why_no_compiler.cache_clear()
-
-
-def test_modules_of_a_sequential_run_as_one_op(compiled):
-    plan = whole(sequential(), 1, fused_ops=(("0", "1", "2"), ("4",)), recompute=("1",))
-
-    def body(wrapped, optimizer, rank):
-        backward(wrapped, rank)
-        return gradients(wrapped), list(wrapped.module.state_dict())
-
-    ((found, names),) = run(sequential, plan, body, ranks=1)
-    assert len(compiled) == 1 + 2  # the trial, and one for each group
-    assert names == list(sequential().state_dict())
-    assert_equal(found, mean_gradients(made(sequential), 1))
-
-
-def test_modules_apart_are_compiled_alone(compiled):
-    plan = whole(Branching(), 1, fused_ops=(("shared", "out"), ("inner.0", "inner.2")))
-
-    def body(wrapped, optimizer, rank):
-        backward(wrapped, rank)
-        return gradients(wrapped)
-
-    with pytest.warns(RuntimeWarning, match="do not follow each other"):
-        (found,) = run(Branching, plan, body, ranks=1)
-    assert len(compiled) == 1 + 4
-    assert_equal(found, mean_gradients(made(Branching), 1))
-
-
-def test_without_a_compiler_ops_stay_as_they_are(monkeypatch):
-    def broken(f):
-        raise RuntimeError("no C++ compiler")
-
-    monkeypatch.setattr(torch, "compile", broken)
-    changes.why_no_compiler.cache_clear()
-
-    def body(wrapped, optimizer, rank):
-        backward(wrapped, rank)
-        return gradients(wrapped)
-
-    with pytest.warns(RuntimeWarning, match="fused ops stay as they are.*no C\\+\\+ compiler"):
-        (found,) = run(sequential, whole(sequential(), 1, fused_ops=(("0", "1"),)), body, ranks=1)
-    changes.why_no_compiler.cache_clear()
-    assert_equal(found, mean_gradients(made(sequential), 1))
-
-
-def compiled_for_real(rank: int) -> tuple[str, float]:
-    """Why there is no compiler, if so, and the largest difference of a gradient from that without fused ops."""
-    if reason := changes.why_no_compiler("cpu"):
-        return reason, 0.0
-    model = made(sequential)
-    plan = whole(model, 1, fused_ops=(("0", "1", "2"),))
-    backward(parallel(model, plan, torch.optim.SGD(model.parameters())), rank)
-    expected = mean_gradients(made(sequential), 1)
-    return "", max(float((p.grad - expected[name]).abs().max()) for name, p in model.named_parameters())
-
-
-@pytest.mark.dist
-@pytest.mark.slow
-def test_fused_ops_are_compiled_for_real():
-    # In a process of its own, since the compiler leaves threads and variables behind.
-    ((reason, difference),) = run_ranks_as_processes(1, compiled_for_real)
-    if reason:
-        pytest.skip(reason)
-    assert difference <= 1e-6
 
 
 def test_another_plan_takes_over_between_steps():

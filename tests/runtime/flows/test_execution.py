@@ -1,45 +1,18 @@
 """Placed tasks carried out on hosts that are threads: grants, order, bytes, precedence, hosts that leave."""
 
-import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from benchmarks.random_tasks import random_tasks
 
+from tests.runtime.flows.hosts import on_hosts
 from tests.sim.flows.helpers import links
 from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.planners.placement import PlacementProblem, plan
-from wirewise.runtime.flows import ORDERS, FlowEngine, execute, meet
+from wirewise.runtime.flows import ORDERS, FlowEngine, execute
 from wirewise.sim.flows import expand
 from wirewise.trace import Flow, Task, TaskSet
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def on_hosts(count, work, timeout_s=20.0):
-    """What `work(peers)` returns or raises on each host, every host a thread."""
-    port = free_port()
-
-    def host(rank):
-        try:
-            with meet(rank, count, "127.0.0.1", port, timeout_s=timeout_s) as peers:
-                return work(peers)
-        except Exception as error:
-            return error
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(host, range(count)))
-
-
-def test_messages_of_all_hosts_are_gathered_in_order():
-    found = on_hosts(4, lambda peers: [peers.gather(bytes([peers.rank]) * 3) for _ in range(2)])
-    assert found == [[[b"\0\0\0", b"\1\1\1", b"\2\2\2", b"\3\3\3"]] * 2, [[], []], [[], []], [[], []]]
 
 
 @pytest.mark.parametrize("policy", ORDERS)
@@ -114,11 +87,6 @@ def test_a_silent_host_is_named():
 
     error = on_hosts(2, work, timeout_s=1.0)[0]
     assert isinstance(error, PeerError) and "host 0 waited 1 s for" in str(error) and "[1]" in str(error)
-
-
-def test_a_host_that_never_comes_is_said():
-    with pytest.raises(PeerError, match=r"host 1 of 2 did not find the others within 0\.3 s"):
-        meet(1, 2, "127.0.0.1", free_port(), timeout_s=0.3)
 
 
 def test_refusals():

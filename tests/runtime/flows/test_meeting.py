@@ -9,15 +9,10 @@ import time
 
 import pytest
 
+from tests.runtime.flows.hosts import free_port, on_hosts
 from wirewise.errors import PeerError
 from wirewise.runtime.flows import meeting
 from wirewise.runtime.flows.meeting import Connections, meet
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def reach(port: int) -> socket.socket:
@@ -61,3 +56,13 @@ def test_a_length_that_makes_no_sense_is_refused() -> None:
         theirs.sendall(struct.pack("!Q", meeting._LONGEST_BYTES + 1))
         with pytest.raises(PeerError, match=r"host 1 is gone.*announced 268435457 bytes"):
             Connections(0, {1: ours}, {}, {}, 5.0).gather(b"")
+
+
+def test_messages_of_all_hosts_are_gathered_in_order():
+    found = on_hosts(4, lambda peers: [peers.gather(bytes([peers.rank]) * 3) for _ in range(2)])
+    assert found == [[[b"\0\0\0", b"\1\1\1", b"\2\2\2", b"\3\3\3"]] * 2, [[], []], [[], []], [[], []]]
+
+
+def test_a_host_that_never_comes_is_said():
+    with pytest.raises(PeerError, match=r"host 1 of 2 did not find the others within 0\.3 s"):
+        meet(1, 2, "127.0.0.1", free_port(), timeout_s=0.3)

@@ -77,3 +77,7 @@ class Job:
             return fn(rank, self.loader(rank, group, store), *args)
 
         return run_ranks_as_threads(self.ranges.machines, machine)
+
+
+def batches(rank, loader, epoch=0, start=0):
+    return [(b.number, b.n_id, b.x, b.y, b.scale) for b in loader.epoch(epoch, start=start)]

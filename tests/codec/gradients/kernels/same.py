@@ -1,4 +1,4 @@
-"""Helpers that several test modules share."""
+"""Implementations that must agree."""
 
 import torch
 
