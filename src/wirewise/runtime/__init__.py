@@ -5,7 +5,16 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["collective", "data_parallel", "flows", "full_graph", "incremental", "mini_batch", "pipeline", "transport"]
+__all__ = [
+    "collective",
+    "data_parallel",
+    "flows",
+    "full_graph",
+    "incremental",
+    "mini_batch",
+    "pipeline",
+    "transport",
+]
 
 
 def __getattr__(name: str) -> ModuleType:
