@@ -40,11 +40,11 @@ class Neighbourhood:
         self.part, self.kind, self.dtype, self.device = part, kind, dtype, device
         whole, self_weight = self._whole()
         self.self_scale = torch.from_numpy(self_weight).to(device) if self_weight.any() else None
-        self.own = _csr(whole[:, : part.num_own], device)
+        self.own = ops.Csr.from_scipy(whole[:, : part.num_own], device=device)
         halo, bounds = whole[part.num_central :, part.num_own :], part.halo_offsets
         # Kept once, by peer: rows are added peer by peer, and so are their gradients.
         self.halo_of = {
-            p: _csr(halo[:, int(bounds[p]) : int(bounds[p + 1])], device)
+            p: ops.Csr.from_scipy(halo[:, int(bounds[p]) : int(bounds[p + 1])], device=device)
             for p in range(part.num_parts)
             if bounds[p + 1] > bounds[p]
         }
@@ -71,7 +71,7 @@ class Neighbourhood:
         whole, self_weight = self._whole()
         if isinstance(x, SparseRows):
             scale = None if self.self_scale is None else torch.from_numpy(self_weight)
-            return ops.aggregate_features(_csr(whole, "cpu"), x, scale)
+            return ops.aggregate_features(ops.Csr.from_scipy(whole), x, scale)
         out = whole @ x
         if self.self_scale is not None:
             out += self_weight[:, None] * x[: self.part.num_own]
@@ -171,9 +171,3 @@ def _column_scores(csr: ops.Csr, squared_sum: bool) -> np.ndarray:
     alpha = matrix.data.astype(np.float64)
     summed = np.bincount(matrix.indices, alpha if squared_sum else alpha * alpha, minlength=csr.num_columns)
     return summed * summed if squared_sum else summed
-
-
-def _csr(matrix: sp.csr_matrix, device: torch.device | str) -> ops.Csr:
-    matrix = matrix.tocsr()
-    matrix.sort_indices()
-    return ops.Csr.from_scipy(matrix, device=device)
