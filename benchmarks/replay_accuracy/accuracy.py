@@ -25,8 +25,9 @@ def virtual(page: Page, preset: dict) -> None:
     """R2, R3, R5, R6 on virtual accelerators."""
     page.add(
         "## R2, R3, R6: replay of recorded steps\n\nVirtual accelerators (compute is slept: emulated), real "
-        "DistributedDataParallel, gloo and shaped links of a lab; one rank a host. Links are fitted from the trace "
-        "itself. `error`: mean predicted step against mean measured step. `a step`: mean and 95th percentile of the "
+        "DistributedDataParallel, gloo and shaped links of a lab; one rank a host. In-sample: links are fitted from "
+        "the trace itself; the rows `grid` and `ranks` are held out. `error`: mean predicted step against mean "
+        "measured step. `a step`: mean and 95th percentile of the "
         "absolute errors of single steps. `one rank`, `sum`, `max`: simple predictions with the same links."
     )
     _replays(page, preset["virtual"], list(VIRTUAL), preset, (R3_MEAN, R3_MAX))
