@@ -22,6 +22,7 @@ TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
 COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="utf-8")
 GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-8")
 MINI_BATCH = (ROOT / "docs" / "acceptance-mini-batch.md").read_text(encoding="utf-8")
+MODEL_PARALLEL = (ROOT / "docs" / "acceptance-model-parallel.md").read_text(encoding="utf-8")
 TRACING_IDS = [
     *(f"R{i}" for i in range(1, 9)),
     *(f"W{i}" for i in range(1, 7)),
@@ -112,7 +113,7 @@ PLACES = sorted(
     set(
         re.findall(
             r"`((?:tests|benchmarks)/[^`]+)`",
-            ACCEPTANCE + TRACING + COLLECTIVES + GRADIENTS + MINI_BATCH + BAD_INPUT,
+            ACCEPTANCE + TRACING + COLLECTIVES + GRADIENTS + MINI_BATCH + MODEL_PARALLEL + BAD_INPUT,
         )
     )
 )
@@ -189,6 +190,16 @@ LOOP = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.dist
+@pytest.mark.dist
+def test_the_readme_trains_in_stages(tmp_path):
+    _, code, _ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    (tmp_path / "train.py").write_text(code.replace("range(100)", "range(4)"))
+    with lab.Loopback() as network:
+        result = network.run([str(tmp_path / "train.py")], processes=2, launcher="direct", timeout_s=100)
+    assert result.ok, result.tails
+    assert [line.split()[0] for line in result.tails[1]] == ["0", "1", "2", "3"]
+
+
 @pytest.mark.slow
 def test_the_readme_opens_with_commands_that_run(tmp_path):
     """On a script of a few steps; what is measured in turns is measured twice."""
@@ -231,7 +242,7 @@ def test_the_loop_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     topology.save(topology.lab_hosts(["1gbit"] * 4), "cluster.toml")
     tensors = [{"name": f"layer{i}.weight", "elements": 300_000, "gap_us": 900.0} for i in range(6)]
     (tmp_path / "gradients.json").write_text(json.dumps({"tensors": tensors}))
-    _, loop = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    _, _, loop = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     exec(compile(loop, "README.md", "exec"), {})
     plan = plans.load("plan.json")
     assert capsys.readouterr().out.startswith(
@@ -255,7 +266,7 @@ def test_the_example_trains_on_two_ranks(tmp_path, monkeypatch):
 def test_the_readme_trains_on_two_ranks(tmp_path, monkeypatch, wirewise_data):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(wirewise_data / "Planetoid" / "Cora" / "raw", tmp_path / "data" / "Cora" / "raw")
-    code, _ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    code, *_ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     training, end, rest = code.partition("dist.destroy_process_group()")
     (tmp_path / "train.py").write_text(training + SCORE + end + rest)
     # Seven classes; a model that has learnt nothing gets a third at most.

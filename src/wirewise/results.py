@@ -19,6 +19,9 @@ __all__ = [
     "MiniBatchRecord",
     "MiniBatchRun",
     "ModeResult",
+    "PipelineRecord",
+    "PipelineRun",
+    "PipelineTimes",
     "PlacementRecord",
     "PlacementRun",
     "PlanRecord",
@@ -372,6 +375,67 @@ class PlacementRun(msgspec.Struct, frozen=True, kw_only=True):
     """The first one is what the others are compared with."""
     fastest: str
     """Name of the plan with the shortest measured iteration."""
+
+
+class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ranks of a pipeline measured while they trained."""
+
+    steps_s: list[float]
+    """Seconds of each update but the first of a turn, mean over the ranks."""
+    ends_s: list[float]
+    """Seconds of training until each update was done on all ranks."""
+    losses: list[float]
+    """Loss of each update."""
+    bubble: float
+    """Share of the time in which a rank computed nothing, mean over ranks and turns."""
+    peak_bytes: int
+    """Weights in all versions, gradients, state of the optimizer and most saved activations, of the fullest rank."""
+
+
+class PipelineRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A mode in which a pipeline was trained."""
+
+    step_s: float
+    """Median seconds of an update."""
+    predicted_step_s: float
+    """Simulated seconds of an update."""
+    bubble: float
+    """Share of the time in which a rank computed nothing."""
+    peak_bytes: int
+    """Bytes of weights, gradients, optimizer and activations on the fullest rank."""
+    final_loss: float
+    """Mean loss of the last updates."""
+    time_to_reference_loss_s: float | None
+    """Seconds of training until the loss was within 1 % of the reference's final one; None: never."""
+    losses: list[float]
+    """Loss of each update, averaged with the few before it."""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_step_s / self.step_s - 1.0
+
+
+class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A model trained in stages in several modes, in turns."""
+
+    emulated: str
+    """What was not real, in words."""
+    hosts: int
+    link: str
+    stages: int
+    replicas: int
+    microbatches: int
+    updates: int
+    optimizer: str
+    meanings: dict[str, str]
+    """Meaning of each mode."""
+    modes: dict[str, PipelineRecord]
+    """The first one is what the others are compared with."""
+    fastest: str
+    """Name of the mode with the shortest update."""
+    speedup_step: float
+    """Update of the first mode over that of 2bw, or of the fastest mode where 2bw is not among them."""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import FolderOption, JsonOption, run_folder, run_recipe, write_json, write_out
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
-from wirewise.recipes import cupcake_job, gnn_tasks_job, salientpp_job, sea_er_job
+from wirewise.recipes import cupcake_job, gnn_tasks_job, pipedream_2bw_job, salientpp_job, sea_er_job
 from wirewise.recipes.job import FullGraphJob
 from wirewise.recipes.scripts import DproOptions
 
@@ -146,6 +146,29 @@ def gnn_tasks(
         lambda found: placement_html(found, placed.plans),
         placement_comparison,
         plan=lambda folder, found: recipe.plan_file(folder, found.fastest),
+    )
+
+
+@app.command("pipedream-2bw")
+@with_options
+def pipedream_2bw(
+    job: pipedream_2bw_job.PipelineJob, out: FolderOption = None, json: JsonOption = None
+) -> None:
+    """Train a language model in pipeline stages, with and without flushes between updates (PipeDream-2BW).
+
+    Numbers, messages and links are real. Passes take at least the time of an accelerator: the rest is slept.
+    """
+    from wirewise.recipes import pipedream_2bw as recipe
+    from wirewise.report.pipeline_page import pipeline_comparison, pipeline_html
+
+    plans = {mode: pipedream_2bw_job.plan_of(job, mode) for mode in job.modes}
+    run_recipe(
+        "pipedream-2bw",
+        out,
+        json,
+        partial(recipe.run, job),
+        lambda found: pipeline_html(found, plans),
+        pipeline_comparison,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -74,6 +75,7 @@ class Pipeline:
             kept: "none", "nesterov" or "error_feedback", which keep one or two further copies of the weights.
         seed: Seed of the random numbers that modules draw.
         recorded: Whether `records` is filled.
+        around: Context in which each pass is computed, without its messages, such as a range of a profiler.
         timeout_s: Seconds to wait for any one message before the peer counts as silent.
         store: A torch store that all ranks share, for a group that is not the default one.
 
@@ -97,6 +99,7 @@ class Pipeline:
         delay_correction: DelayCorrection = "none",
         seed: int = 0,
         recorded: bool = False,
+        around: Callable[[StagePass], AbstractContextManager[Any]] | None = None,
         timeout_s: float = 120.0,
         store: Any = None,
     ) -> None:
@@ -143,6 +146,7 @@ class Pipeline:
         self.records: list[PassRecord] = []
         """Actions as they were carried out, where asked for."""
         self._recorded = recorded
+        self._around = around or (lambda _: nullcontext())
         self._activations = {v: self._line(v, n) for n, v in enumerate(self.values) if self._is_remote(v)}
         self._local: dict[tuple[Value, str, MicrobatchKey], Tensor] = {}
         self._wants: dict[Value, bool] = {}
@@ -298,18 +302,14 @@ class Pipeline:
         given = self._arrived(step, stage, key, feed)
         self.weights.use(version)
         start_s = time.perf_counter()
-        if step.kind == "F":
-            target = feed.part(*key)[1] if stage.has_loss else None
-            factor = self.scale.after(version) / self.plan.microbatches
-            self._give_on(stage, key, stage.forward(key, given, target, factor))
-        elif step.kind == "B":
-            self._give_back(stage, key, stage.backward(key, given))
-        elif step.kind == "I":
-            self._give_back(stage, key, stage.backward_inputs(key, given))
-        else:
-            stage.backward_weights(key)
+        with self._around(step):
+            found = self._compute(step, stage, key, given, feed, version)
         if self._recorded:
             self.records.append(PassRecord(step, version, start_s, time.perf_counter()))
+        if step.kind == "F":
+            self._give_on(stage, key, found)
+        elif step.kind != "W":
+            self._give_back(stage, key, found)
         if step.kind in "BW":
             done = self._unfinished.get(step.update, 0) + 1
             self._unfinished[step.update] = done
@@ -317,6 +317,25 @@ class Pipeline:
                 del self._unfinished[step.update]
                 return True
         return False
+
+    def _compute(
+        self,
+        step: StagePass,
+        stage: StageCompute,
+        key: MicrobatchKey,
+        given: dict[str, Tensor],
+        feed: _Feed,
+        version: int,
+    ) -> dict[str, Tensor]:
+        if step.kind == "F":
+            target = feed.part(*key)[1].to(self._device(stage)) if stage.has_loss else None
+            return stage.forward(key, given, target, self.scale.after(version) / self.plan.microbatches)
+        if step.kind == "B":
+            return stage.backward(key, given)
+        if step.kind == "I":
+            return stage.backward_inputs(key, given)
+        stage.backward_weights(key)
+        return {}
 
     def _arrived(
         self, step: StagePass, stage: StageCompute, key: MicrobatchKey, feed: _Feed

@@ -31,7 +31,7 @@ Optimizers = Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]]
 Schedules = Callable[[Optimizer], LRScheduler]
 
 _BUCKET_BYTES = 2**24
-_LOOK_AHEAD = 0.99
+_LOOK_AHEAD = 0.9
 """Share of the velocity that a step of "nesterov" keeps (Ajanthan et al., ICML 2025)."""
 
 
@@ -323,7 +323,8 @@ class _ErrorFeedback(_NoCorrection):
 class _Nesterov(_ErrorFeedback):
     """Gradients are taken where a discounted velocity will have led (after Ajanthan et al., ICML 2025).
 
-    v' = c v + (1 - c) s, the path moves on by v', and the published weights are c v' ahead of it.
+    v' = c v + (1 - c) s, the path moves on by v', and the published weights are c v' ahead of it. The velocity is a
+    momentum: give an optimizer without one of its own, such as Adam with a first beta of 0.
     """
 
     def __init__(self, weights: Weights) -> None:

@@ -1,0 +1,136 @@
+"""What the parent of a run of pipelines writes for its ranks, and the plans that both know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from wirewise import options as opt
+from wirewise.errors import InputError
+from wirewise.plans import StagePlan
+from wirewise.plans.timetables import eager_depths
+
+__all__ = ["MODES", "OptimizerName", "PipelineJob", "module_names", "plan_of"]
+
+MODES: dict[str, tuple[str, str]] = {
+    "flush": ("gpipe", "all forward passes, then all backward passes; waits for both between updates"),
+    "1f1b": ("1f1b", "one forward pass for each backward pass; the pipeline empties between updates"),
+    "eager": ("eager", "1F1B with more forward passes ahead, so that messages travel beside them"),
+    "eager-split": ("eager-split", "eager, gradients of inputs leave before those of weights are computed"),
+    "zero-bubble": ("zero-bubble", "1F1B, gradients of weights fill the idle time at the end"),
+    "2bw": (
+        "2bw",
+        "two versions of the weights, never empties; replicas exchange gradients beside the next update",
+    ),
+    "2bw-eager": (
+        "2bw",
+        "two versions of the weights, with more forward passes ahead, beside which messages travel",
+    ),
+    "2bw-blocking": (
+        "2bw",
+        "two versions of the weights; replicas exchange gradients before the next update",
+    ),
+}
+"""Style of the timetable and meaning of each mode."""
+
+OptimizerName = Literal["sgd", "adamw", "muon"]
+
+
+class PipelineJob(opt.Options, frozen=True, kw_only=True):
+    """Everything that the ranks of one run must know; the first mode is the reference.
+
+    Raises:
+        InputError: A value that cannot be used.
+        PlanError: A timetable that there is not, such as two versions with fewer microbatches than stages.
+    """
+
+    hosts: Annotated[opt.Count, opt.about("Hosts of the lab, a rank on each.")] = 4
+    link: opt.Link = "200mbit"
+    modes: Annotated[opt.Distinct, opt.about("Modes to train, the reference first.", words=tuple(MODES))] = (
+        "flush",
+        "1f1b",
+        "eager",
+        "2bw",
+    )
+    stages: Annotated[opt.Natural, opt.about("Stages of the model; 0: one for each host of a replica.")] = 0
+    replicas: Annotated[opt.Count, opt.about("Pipelines beside each other.")] = 1
+    microbatches: Annotated[opt.Count, opt.about("Microbatches of an update of the weights.")] = 4
+    microbatch_size: Annotated[opt.Count, opt.about("Pieces of text in a microbatch.")] = 4
+    length: Annotated[opt.Count, opt.about("Characters of a piece of text.")] = 32
+    width: Annotated[int, opt.about("Width of the model; a multiple of 4.", ge=4)] = 96
+    blocks: Annotated[opt.Count, opt.about("Transformer blocks of the model.")] = 8
+    forward_ms: Annotated[
+        float,
+        opt.about("Milliseconds that a forward pass of a stage takes at least; the rest is slept.", ge=0),
+    ] = 15.0
+    backward_ms: Annotated[
+        float, opt.about("Milliseconds that a backward pass of a stage takes at least.", ge=0)
+    ] = 30.0
+    updates: Annotated[int, opt.about("Updates of the weights in every mode.", ge=4)] = 60
+    turns: Annotated[
+        opt.Count, opt.about("Turns in which each mode trains its updates; modes alternate.")
+    ] = 3
+    optimizer: Annotated[OptimizerName, opt.about("Optimizer of all modes.")] = "adamw"
+    learning_rate: Annotated[opt.Positive, opt.about("Learning rate of the optimizer.")] = 0.002
+    clip: Annotated[float, opt.about("Largest norm of all gradients; 0: any.", ge=0)] = 1.0
+    delay_correction: Annotated[
+        Literal["none", "nesterov", "error_feedback"],
+        opt.about("What modes with two versions do about gradients that are one update old."),
+    ] = "none"
+    recompute: Annotated[bool, opt.about("Whether activations are computed again in backward passes.")] = (
+        False
+    )
+    seed: Annotated[opt.Seed, opt.about("Seed of weights and of the order of the text.")] = 0
+    timeout_s: opt.Timeout = 120.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (
+            self.hosts % self.replicas
+            or (self.stages or self.hosts // self.replicas) * self.replicas != self.hosts
+        ):
+            raise InputError(
+                f"{self.stages or 'as many as fit'} stages in {self.replicas} replicas on {self.hosts} hosts; expected "
+                "stages x replicas = hosts"
+            )
+        msgspec.structs.force_setattr(self, "stages", self.hosts // self.replicas)
+        if self.stages > self.blocks:
+            raise InputError(
+                f"{self.blocks} blocks cannot be cut into {self.stages} stages; expected a block for each"
+            )
+        if self.width % 4:
+            raise InputError(
+                f"width is {self.width}; expected a multiple of 4, one for each head of attention"
+            )
+        if self.updates // self.turns < 3:
+            raise InputError(
+                f"{self.updates} updates in {self.turns} turns; expected at least 3 in a turn, the first of which "
+                "fills the pipeline"
+            )
+        for mode in self.modes:
+            plan_of(self, mode)
+
+
+def module_names(blocks: int) -> list[str]:
+    """Names of the model's modules in order."""
+    return ["embedding", *(f"block{number}" for number in range(blocks)), "head"]
+
+
+def plan_of(job: PipelineJob, mode: str) -> StagePlan:
+    """Stages of as many blocks each as there can be, and the timetable of a mode."""
+    style, _ = MODES[mode]
+    more: dict[str, Any] = {"exchange": "hidden"} if mode in ("2bw", "2bw-eager") else {}
+    if mode == "2bw-eager":
+        more["depths"] = eager_depths(job.stages, job.microbatches)
+    cuts = [1 + job.blocks * number // job.stages for number in range(1, job.stages)]
+    return StagePlan.by_hand(
+        module_names(job.blocks),
+        cuts,
+        style=style,
+        microbatches=job.microbatches,
+        microbatch_size=job.microbatch_size,
+        replicas=job.replicas,
+        recompute=job.recompute,
+        **more,
+    )

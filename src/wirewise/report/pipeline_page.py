@@ -1,0 +1,83 @@
+"""One HTML file about modes in which a pipeline was trained: time, memory and loss of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from wirewise.plans import StagePlan
+from wirewise.report import shell
+from wirewise.report.comparison_page import best_of, comparison_html, fastest
+from wirewise.report.figures import factor, percent, seconds, signed, size
+from wirewise.report.plan import plan_html
+from wirewise.results import Comparison, PipelineRecord, PipelineRun, Variant
+
+__all__ = ["pipeline_comparison", "pipeline_html"]
+
+
+def pipeline_html(run: PipelineRun, plans: Mapping[str, StagePlan]) -> str:
+    """The page as text.
+
+    Args:
+        run: What was measured.
+        plans: Plan of each mode.
+    """
+    tables = (
+        shell.section(
+            f"Timetable: {escape(name)}", escape(run.meanings[name].capitalize() + "."), plan_html(plan)
+        )
+        for name, plan in plans.items()
+    )
+    return comparison_html(pipeline_comparison(run), f"{run.stages} stages of a model", tables)
+
+
+def pipeline_comparison(run: PipelineRun) -> Comparison:
+    """The modes, with seconds, bytes and loss."""
+    first = next(iter(run.modes))
+    best = run.modes[run.fastest]
+    took = fastest(run.fastest, len(run.modes), "mode", f"{seconds(best.step_s)} an update, measured")
+    sentence = f"{took}; {seconds(best.predicted_step_s)} was predicted."
+    if run.fastest != first:
+        sentence = f"{took}, {factor(run.modes[first].step_s / best.step_s)} faster than {first}."
+    worst = max(run.modes.values(), key=lambda one: abs(one.error))
+    return Comparison(
+        kind=f"wirewise run pipedream-2bw \N{MIDDLE DOT} {run.stages} stages in {run.replicas} replicas on {run.hosts} "
+        f"hosts at {run.link}",
+        sentence=sentence,
+        cards=(
+            ("Shortest update", seconds(best.step_s), f"{run.fastest}, median"),
+            ("Idle", percent(best.bubble), f"of a rank's time, {run.fastest}"),
+            ("Prediction error, largest", signed(worst.error), "over all modes"),
+        ),
+        title="An update of the weights",
+        lead=f"Medians over {run.updates} updates of {run.microbatches} microbatches in each mode. To the loss: "
+        f"training until the loss is within 1 % of the last one of {first}.",
+        what="mode",
+        variants={name: _variant(name, one, run) for name, one in run.modes.items()},
+        notes=(
+            f"Emulated: {run.emulated}.",
+            "Modes train equal models on equal text and take turns; the first update of a turn fills the pipeline and "
+            "does not count.",
+            "Memory: weights in all versions, gradients, optimizer and saved activations of the fullest rank, counted.",
+            "With two versions of the weights, gradients are one update old; losses are those of equal updates.",
+        ),
+    )
+
+
+def _variant(name: str, one: PipelineRecord, run: PipelineRun) -> Variant:
+    measured, predicted = seconds(one.step_s), seconds(one.predicted_step_s)
+    first = run.modes[next(iter(run.modes))]
+    return Variant(
+        length=one.step_s,
+        words=f"{measured} (predicted {predicted}, {signed(one.error)})",
+        colour="c0" if one is first else best_of(name, run.fastest),
+        cells={
+            "update": measured,
+            "speed": factor(first.step_s / one.step_s),
+            "predicted": predicted,
+            "idle": percent(one.bubble),
+            "memory": size(one.peak_bytes),
+            "final loss": f"{one.final_loss:.3f}",
+            "to the loss": seconds(one.time_to_reference_loss_s),
+        },
+    )
