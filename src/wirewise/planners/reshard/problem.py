@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
@@ -13,7 +15,10 @@ from wirewise.planners.faces import expect_links
 from wirewise.plans.reshard import packed_bytes
 from wirewise.plans.sharding import LaidOutTensor, Movement, movements
 
-__all__ = ["ReshardProblem", "problem_of"]
+__all__ = ["ReshardProblem", "alike_links", "problem_of"]
+
+_RATE_BYTES_PER_S, _LATENCY_S = 1.25e9, 5e-5
+_INSIDE_BYTES_PER_S = 1e10
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,18 @@ class ReshardProblem:
     def hosts_of(self, ranks: Sequence[int]) -> set[int]:
         """Host numbers of these ranks."""
         return {self.hosts[rank] for rank in ranks}
+
+
+def alike_links(hosts: Sequence[int]) -> Links:
+    """Links where nothing is known but the host of each rank: all hosts alike, ranks of one host faster.
+
+    Args:
+        hosts: Host number of each rank.
+    """
+    plain = Links.uniform(
+        max(hosts, default=0) + 1, _RATE_BYTES_PER_S, _LATENCY_S, intra_bytes_per_s=_INSIDE_BYTES_PER_S
+    )
+    return replace(plain, host_of_rank=np.asarray(hosts, np.int64))
 
 
 def problem_of(job: LaidOutTensor | Sequence[LaidOutTensor], links: Any) -> ReshardProblem:

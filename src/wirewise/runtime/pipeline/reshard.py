@@ -1,0 +1,372 @@
+"""Tensors moved between meshes of ranks as a plan says, bit for bit, with the way back for gradients."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirewise.errors import InputError, PlanError
+from wirewise.planners.reshard import alike_links, cross_mesh
+from wirewise.plans.reshard import MulticastTree, ReshardPlan, UnitTask
+from wirewise.runtime.pipeline.multicast import WINDOW, Leg, carry, carry_in_steps, first_tag, summed
+from wirewise.runtime.pipeline.shards import Parts, packed, unpack
+from wirewise.runtime.transport import Transport, transport_of
+
+__all__ = ["Resharder", "Resharding"]
+
+_NOT_SUMMED = ("bool", "float8_e4m3fn", "float8_e5m2")
+"""Types whose addends are not summed."""
+
+
+class Resharder:
+    """One plan on the ranks of a process group, for as many moves as are wanted.
+
+    Every rank of the group makes it and takes part in every move, in the same order, also one that holds nothing.
+
+    Args:
+        plan: Tensors, slices, trees and rounds; its ranks are those of the group.
+        group: Process group (gloo or NCCL) or its transport; None: the default group.
+        reverse: Makes the plan of the way back, for gradients; None: gradients take the plain way.
+        window: Chunks of an edge that are under way at a time.
+        in_steps: Whether chunks move in steps that all ranks share; None: on devices they do.
+        timeout_s: Seconds for a silent peer.
+
+    Raises:
+        PlanError: The plan is inconsistent, for another number of ranks, sums what cannot be summed, or is not the same
+            on all ranks; raised on every rank.
+        PeerError: A peer is gone.
+    """
+
+    def __init__(
+        self,
+        plan: ReshardPlan,
+        group: dist.ProcessGroup | Transport | None = None,
+        *,
+        reverse: Callable[[ReshardPlan], ReshardPlan] | None = None,
+        window: int = WINDOW,
+        in_steps: bool | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self.plan, self.transport = plan, transport_of(group, timeout_s=timeout_s)
+        self._make_reverse, self._window = reverse, window
+        self._reverse: Resharder | None = None
+        self._in_steps = self.transport.on_device if in_steps is None else in_steps
+        self._same_everywhere()
+        rank = self.transport.rank
+        self._source, self._target = Parts(plan.tensors, "source", rank), Parts(plan.tensors, "target", rank)
+        self._buckets = sorted({one.bucket for one in plan.tensors})
+        self._tags = [0]
+        for task in plan.tasks:
+            self._tags.append(self._tags[-1] + len(task.trees) + len(task.adders))
+
+    def _same_everywhere(self) -> None:
+        """Raise on every rank unless all have the same plan, which fits the group."""
+        plan, transport = self.plan, self.transport
+        fault = ""
+        try:
+            plan.check_itself()
+            if plan.world_size != transport.world_size:
+                fault = (
+                    f"plan {plan.planner!r} was made for world size {plan.world_size}, the group has "
+                    f"{transport.world_size} ranks; make the plan again for {transport.world_size} ranks"
+                )
+            elif wrong := [t for t in plan.tensors if t.source.partial and t.dtype in _NOT_SUMMED]:
+                fault = f"tensor {wrong[0].name!r} is a sum of {wrong[0].dtype} addends, which are not summed"
+        except PlanError as error:
+            fault = str(error)
+        # Clocks differ between ranks.
+        text = msgspec.structs.replace(plan, planning_s=0.0).to_json()
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+        own = torch.tensor([digest, int(bool(fault))])
+        seen = torch.stack(transport.all_gather(own, "the comparison of reshard plans")).tolist()
+        if fault:
+            raise PlanError(fault)
+        if others := [rank for rank, (_, broken) in enumerate(seen) if broken]:
+            raise PlanError(f"rank {others[0]} refuses its reshard plan; its message says why")
+        if different := [rank for rank, (other, _) in enumerate(seen) if other != digest]:
+            raise PlanError(
+                f"the reshard plan of rank {transport.rank} is not that of rank {different[0]}; give all ranks the "
+                "same plan, made from the same links with the same seed"
+            )
+
+    def __call__(self, tensors: Sequence[Tensor | None], *, differentiable: bool = False) -> list[Tensor]:
+        """Move the tensors.
+
+        Args:
+            tensors: This rank's part of each tensor of the plan, None where it holds none.
+            differentiable: Whether gradients come back, the reverse way; said alike on all ranks. Then each rank
+                calls `backward` on what it got, also one that only sends, whose results are empty.
+
+        Returns:
+            This rank's part of each tensor after the move; empty, [0], where it has none.
+
+        Raises:
+            InputError: A part is missing or of another shape or type.
+            PeerError: A peer closed its connection or was silent for the timeout; nothing is half-written in
+                what was given.
+        """
+        held = self._held(tensors)
+        if not differentiable:
+            return self._moved(held)
+        parts = [held[n] if n in held else self._nothing(n) for n in range(len(self.plan.tensors))]
+        # A rank that only receives has nothing that could ask for gradients.
+        asked = torch.empty(0, requires_grad=True)
+        return list(_Move.apply(self, asked, *parts))
+
+    def start(self, tensors: Sequence[Tensor | None]) -> Resharding:
+        """Begin a move that goes on beside what the caller does; the parts must stay unchanged meanwhile.
+
+        Args:
+            tensors: As of `__call__`.
+        """
+        held = self._held(tensors)
+        tag = first_tag(self.transport.group, self._tags[-1])
+        return Resharding(lambda: self._moved(held, tag))
+
+    def consume(self, tensors: list[Tensor | None]) -> Iterator[dict[int, Tensor]]:
+        """Move bucket by bucket; the list forgets the parts of a bucket when it has moved.
+
+        Args:
+            tensors: As of `__call__`; all entries are None in the end.
+
+        Yields:
+            This rank's parts of the tensors of one bucket, by number.
+        """
+        self._held(tensors)
+        tag = first_tag(self.transport.group, self._tags[-1])
+        for bucket in self._buckets:
+            numbers = [n for n, one in enumerate(self.plan.tensors) if one.bucket == bucket]
+            after = {n: self._new(n) for n in numbers if n in self._target.shapes}
+            own = {n: part for n in numbers if n in self._source.shapes and (part := tensors[n]) is not None}
+            self._carry(bucket, own, after, tag)
+            own.clear()
+            for number in numbers:
+                tensors[number] = None
+            yield after
+
+    def close(self) -> None:
+        """End the transport's threads."""
+        self.transport.close()
+
+    @property
+    def reverse(self) -> Resharder:
+        """The way back, made by all ranks at its first use."""
+        # No cached_property: it holds a lock of the class while ranks that are threads wait for each other.
+        if self._reverse is None:
+            make = self._make_reverse or _plain_reverse
+            options: dict[str, Any] = {"window": self._window, "in_steps": self._in_steps}
+            self._reverse = Resharder(make(self.plan), self.transport, reverse=lambda _: self.plan, **options)
+        return self._reverse
+
+    def _held(self, tensors: Sequence[Tensor | None]) -> dict[int, Tensor]:
+        if len(tensors) != len(self.plan.tensors):
+            raise InputError(
+                f"got {len(tensors)} tensors; expected {len(self.plan.tensors)}, one for each of the plan's, None "
+                "where this rank holds no part"
+            )
+        held = {n: one for n, one in enumerate(tensors) if one is not None and n in self._source.shapes}
+        self._source.check(held)
+        return held
+
+    def _moved(self, held: Mapping[int, Tensor], tag: int | None = None) -> list[Tensor]:
+        first = first_tag(self.transport.group, self._tags[-1]) if tag is None else tag
+        device = next((one.device for one in held.values()), None)
+        found: list[Tensor] = [self._nothing(n) for n in range(len(self.plan.tensors))]
+        for number in self._target.shapes:
+            found[number] = self._new(number)
+        for bucket in self._buckets:
+            own = [n for n, one in enumerate(self.plan.tensors) if one.bucket == bucket]
+            self._carry(
+                bucket,
+                {n: held[n].detach() for n in own if n in held},
+                {n: found[n] for n in own if n in self._target.shapes},
+                first,
+            )
+        return [one if device is None else one.to(device) for one in found]
+
+    def _side(self) -> str:
+        return "cuda" if self.transport.on_device else "cpu"
+
+    def _nothing(self, number: int) -> Tensor:
+        return torch.empty(0, dtype=getattr(torch, self.plan.tensors[number].dtype), device=self._side())
+
+    def _new(self, number: int) -> Tensor:
+        kind = getattr(torch, self.plan.tensors[number].dtype)
+        return torch.empty(self._target.shapes[number], dtype=kind, device=self._side())
+
+    def _carry(self, bucket: int, held: dict[int, Tensor], after: dict[int, Tensor], tag: int) -> None:
+        """This rank's part in all tasks of a bucket."""
+        held = {n: one.to(self._side()) for n, one in held.items()}
+        rank, legs, ends = self.transport.rank, list[Leg](), list[tuple[UnitTask, Tensor]]()
+        sums: dict[int, list[Callable[[], None]]] = {}
+        for number, task in enumerate(self.plan.tasks):
+            if self.plan.tensors[task.slices[0].tensor].bucket != bucket:
+                continue
+            holds = any(rank in own for own in task.holders)
+            receives = rank in task.receivers
+            if not (holds or receives):
+                continue
+            what = f"resharding, round {task.round}, task {number}"
+            sends = rank in task.adders or any(tree.sender == rank for tree in task.trees)
+            data = None
+            if sends or (receives and rank in task.kept and not task.adders):
+                data = packed(task, self._source, held)
+            if task.adders and rank in task.adders:
+                assert data is not None
+                total = self._add(task, data, tag + self._tags[number], what, legs, sums)
+                # What comes back to a rank that gave an addend needs memory of its own.
+                data = total if rank == task.adders[0] else self._space(task, after) if receives else None
+            elif data is None and receives:
+                data = self._space(task, after)
+            if data is None:
+                continue
+            legs += _legs(task, data, rank, tag + self._tags[number] + len(task.adders), what)
+            if receives and (rank in task.kept or any(rank in _reached(tree) for tree in task.trees)):
+                ends.append((task, data))
+        legs.sort(key=lambda leg: (leg.round, leg.tag))
+        self._run(legs, bucket, sums)
+        for task, data in ends:
+            unpack(task, data, self._target, after)
+
+    def _space(self, task: UnitTask, after: Mapping[int, Tensor]) -> Tensor:
+        """Memory for what comes: the rank's own part where the slice lies in one piece there."""
+        if len(task.slices) == 1:
+            return packed(task, self._target, after)
+        return torch.empty(task.size_bytes, dtype=torch.uint8, device=self._side())
+
+    def _add(
+        self,
+        task: UnitTask,
+        data: Tensor,
+        tag: int,
+        what: str,
+        legs: list[Leg],
+        sums: dict[int, list[Callable[[], None]]],
+    ) -> Tensor:
+        """Legs of the addends; what the root sends on is filled when all have come."""
+        rank, root = self.transport.rank, task.adders[0]
+        given = {}
+        for number, giver in enumerate(task.adders[1:]):
+            if rank not in (root, giver):
+                continue
+            edge = MulticastTree(start=0, stop=task.size_bytes, sender=giver, edges=((giver, root),))
+            own = data if rank == giver else torch.empty_like(data)
+            given[giver] = own
+            parent, children = (giver, ()) if rank == root else (None, (root,))
+            legs.append(Leg(edge, task.round, tag + number, own, parent, children, f"{what}, addends"))
+        if rank != root:
+            return data
+        total = torch.empty_like(data)
+        kind = getattr(torch, self.plan.tensors[task.slices[0].tensor].dtype)
+
+        def add() -> None:
+            parts = [data if giver == root else given[giver] for giver in task.adders]
+            total.copy_(summed(parts, kind))
+
+        sums.setdefault(task.round, []).append(add)
+        return total
+
+    def _run(self, legs: list[Leg], bucket: int, sums: dict[int, list[Callable[[], None]]]) -> None:
+        adding = [leg for leg in legs if leg.what.endswith("addends")]
+        sending = [leg for leg in legs if not leg.what.endswith("addends")]
+        move = self._stepwise(bucket) if self._in_steps else self._threaded
+        # Addends of all rounds come first: a sum may be wanted in the first round.
+        if adding:
+            move(adding)
+        for own in sums.values():
+            for add in own:
+                add()
+        move(sending)
+
+    def _threaded(self, legs: list[Leg]) -> None:
+        carry(self.transport, legs, self.plan.chunk_bytes, window=self._window)
+
+    def _stepwise(self, bucket: int) -> Callable[[list[Leg]], None]:
+        begins, step = dict[int, int](), 0
+        tasks = [t for t in self.plan.tasks if self.plan.tensors[t.slices[0].tensor].bucket == bucket]
+        for round_ in sorted({task.round for task in tasks}):
+            begins[round_] = step
+            trees = [tree for task in tasks if task.round == round_ for tree in task.trees]
+            step += (
+                max((-(-t.size_bytes // self.plan.chunk_bytes) + len(t.edges) for t in trees), default=0) + 1
+            )
+        return lambda legs: carry_in_steps(
+            self.transport, legs, self.plan.chunk_bytes, lambda round_: begins[round_]
+        )
+
+
+class Resharding:
+    """A move that is under way.
+
+    Args:
+        work: What moves.
+    """
+
+    def __init__(self, work: Callable[[], list[Tensor]]) -> None:
+        self._found: list[Tensor] | None = None
+        self._error: BaseException | None = None
+        self._work = work
+        self._thread = threading.Thread(target=self._run, name="wirewise-reshard", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._work()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> list[Tensor]:
+        """Parts after the move.
+
+        Raises:
+            PeerError: As of `Resharder.__call__`.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._found is not None
+        return self._found
+
+
+class _Move(torch.autograd.Function):
+    """A move forth, and its reverse for the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, resharder: Resharder, asked: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        ctx.resharder = resharder
+        return tuple(resharder._moved(resharder._held(parts)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back: Resharder = ctx.resharder.reverse
+        given = [one.contiguous() if n in back._source.shapes else None for n, one in enumerate(gradients)]
+        return (None, None, *back(given))
+
+
+def _plain_reverse(plan: ReshardPlan) -> ReshardPlan:
+    """The plan of the way back between hosts that are all alike."""
+    tensors = tuple(one.reverse for one in plan.tensors)
+    found = cross_mesh(tensors, alike_links(plan.hosts), chunk_bytes=plan.chunk_bytes, seed=plan.seed)
+    assert isinstance(found, ReshardPlan)
+    return found
+
+
+def _reached(tree: MulticastTree) -> set[int]:
+    return {there for _, there in tree.edges}
+
+
+def _legs(task: UnitTask, data: Tensor, rank: int, tag: int, what: str) -> Iterator[Leg]:
+    """Parts of a rank in the trees of a task."""
+    for number, tree in enumerate(task.trees):
+        parent = next((here for here, there in tree.edges if there == rank), None)
+        if parent is None and tree.sender != rank:
+            continue
+        children = tuple(there for here, there in tree.edges if here == rank)
+        yield Leg(tree, task.round, tag + number, data[tree.start : tree.stop], parent, children, what)

@@ -1,0 +1,113 @@
+"""Slices of tensors where they lie in a rank's own part, packed into bytes and out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.plans.reshard import UnitTask
+from wirewise.plans.sharding import Intervals, LaidOutTensor, Sharding, TensorSlice
+
+__all__ = ["Parts", "as_bytes", "packed", "unpack"]
+
+_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types that every copy and every process group knows, by bytes of an element."""
+
+
+class Parts:
+    """What one rank holds of some tensors on one side of a plan.
+
+    Args:
+        tensors: All tensors of the plan.
+        side: "source" or "target".
+        rank: Index of the rank.
+    """
+
+    def __init__(self, tensors: Sequence[LaidOutTensor], side: str, rank: int) -> None:
+        self.side, self.rank, self._tensors = side, rank, tensors
+        self._extents: dict[int, tuple[Intervals, ...]] = {}
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        """Shape of the part of each tensor that the rank holds, by number."""
+        found: dict[tuple[Sharding, tuple[int, ...]], tuple[Intervals, ...]] = {}
+        for number, one in enumerate(tensors):
+            layout: Sharding = getattr(one, side)
+            if rank in layout.ranks:
+                key = (layout, one.shape)
+                if key not in found:
+                    found[key] = layout.extents(one.shape)[layout.ranks.index(rank)]
+                self._extents[number] = found[key]
+                self.shapes[number] = tuple(sum(b - a for a, b in own) for own in found[key])
+
+    def check(self, held: Mapping[int, Tensor]) -> None:
+        """Raise unless these are the parts that the rank should hold.
+
+        Args:
+            held: Part of each tensor, by number.
+
+        Raises:
+            InputError: A part is missing, of another shape or of another type; the message names its tensor.
+        """
+        for number, shape in self.shapes.items():
+            one, part = self._tensors[number], held.get(number)
+            if part is None:
+                raise InputError(
+                    f"rank {self.rank} gives nothing of tensor {one.name!r}; expected its part {list(shape)}"
+                )
+            kind = str(part.dtype).removeprefix("torch.")
+            if tuple(part.shape) != shape or kind != one.dtype:
+                raise InputError(
+                    f"rank {self.rank} gives {kind} {list(part.shape)} of tensor {one.name!r}; expected its part "
+                    f"{one.dtype} {list(shape)} under the layout {getattr(one, self.side).text}"
+                )
+
+    def view(self, held: Mapping[int, Tensor], one: TensorSlice) -> Tensor:
+        """A slice inside the rank's part, as integers of the same width."""
+        place = []
+        for (start, stop), own in zip(one.box, self._extents[one.tensor], strict=True):
+            before = 0
+            for first, last in own:
+                if first <= start and stop <= last:
+                    break
+                before += last - first
+            place.append(slice(before + start - first, before + stop - first))
+        part = held[one.tensor]
+        plain = part.view(_SAME_WIDTH.get(part.element_size(), part.dtype)) if part.dim() else part
+        return plain[tuple(place)]
+
+
+def as_bytes(view: Tensor) -> Tensor | None:
+    """The memory of a slice as uint8 [bytes]; None: it does not lie in one piece."""
+    return view.reshape(-1).view(torch.uint8) if view.is_contiguous() else None
+
+
+def packed(task: UnitTask, parts: Parts, held: Mapping[int, Tensor]) -> Tensor:
+    """The slices of a task as bytes, uint8 [size]: the rank's own memory where they lie in one piece there."""
+    if len(task.slices) == 1:
+        whole = as_bytes(parts.view(held, task.slices[0]))
+        if whole is not None:
+            return whole
+    views = [parts.view(held, one) for one in task.slices]
+    found = torch.empty(task.size_bytes, dtype=torch.uint8, device=views[0].device)
+    begin = 0
+    for view in views:
+        size = view.numel() * view.element_size()
+        found[begin : begin + size].view(view.dtype).view(view.shape).copy_(view)
+        begin += size
+    return found
+
+
+def unpack(task: UnitTask, data: Tensor, parts: Parts, held: Mapping[int, Tensor]) -> None:
+    """Write the bytes of a task into the rank's part; what lies there already is left alone."""
+    begin = 0
+    for one in task.slices:
+        view = parts.view(held, one)
+        size = view.numel() * view.element_size()
+        source = data[begin : begin + size]
+        if source.data_ptr() != view.data_ptr() or not view.is_contiguous():
+            if source.storage_offset() % view.element_size():
+                source = source.clone()
+            view.copy_(source.view(view.dtype).view(view.shape))
+        begin += size
