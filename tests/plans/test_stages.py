@@ -127,4 +127,4 @@ def test_the_picture_names_ranks_and_actions():
     titles, rows = plan(replicas=2).table()
     assert titles[1] == "ranks" and rows[1][1] == "2 3"
     assert rows[2][-1] == "F0 B0 F1 B1 F2 B2 F3 B3"
-    assert "3 stages at 3 positions, 2 replicas, 4 microbatches of 1" in plan(replicas=2).summary()
+    assert "3 stages at 3 positions, 2 replicas, 4 microbatches of 1 sample," in plan(replicas=2).summary()

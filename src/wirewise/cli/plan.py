@@ -15,6 +15,7 @@ from wirewise.cli import (
     plan_collective,
     plan_gradients,
     plan_operators,
+    plan_pipeline,
     plan_placement,
     plan_reshard,
 )
@@ -34,6 +35,8 @@ __all__ = ["app"]
 
 _IN_TRAINING = ("bitwidth",)
 """Families whose jobs no file describes: `wirewise run adaqp` plans them while it trains."""
+_OTHER_NAMES = ("stages",)
+"""Families whose command has the name of their planners' folder: `wirewise plan pipeline`."""
 
 
 class _Families(TyperGroup):
@@ -41,7 +44,7 @@ class _Families(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(family for family in PLANNERS if family not in (*own, *_IN_TRAINING))]
+        return [*own, *(family for family in PLANNERS if family not in (*own, *_IN_TRAINING, *_OTHER_NAMES))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in _IN_TRAINING:
@@ -55,11 +58,13 @@ class _Families(TyperGroup):
 app = typer.Typer(
     cls=_Families,
     no_args_is_help=True,
-    help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks, tensors between meshes.",
+    help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks, tensors between meshes, "
+    "stages of pipelines.",
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
 app.command()(plan_placement.placement)
+app.command()(plan_pipeline.pipeline)
 app.command()(plan_reshard.reshard)
 
 

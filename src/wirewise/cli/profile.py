@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from wirewise.cli.output import JsonOption, write_out
+from wirewise.cli.profile_stages import stages
 from wirewise.cli.stalls import recommend, stalls
 from wirewise.errors import InputError, TraceError
 from wirewise.files import owns_folder
@@ -26,6 +27,7 @@ _COMMAND = {"allow_interspersed_args": False}
 
 app.command(context_settings=_COMMAND)(stalls)
 app.command()(recommend)
+app.command()(stages)
 
 
 @app.command(context_settings=_COMMAND)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, TopologyError
-from wirewise.plans import CollectivePlan, Plan
+from wirewise.plans import CollectivePlan, Plan, StagePlan
 from wirewise.units import parse_size
 
 if TYPE_CHECKING:
@@ -84,14 +84,23 @@ def _show_plan(plan: Plan, asked: Request) -> None:
     if asked.html is not None:
         from wirewise.report import plan_html, shell
 
-        shell.write_page(
-            shell.page(headline, [shell.head("wirewise show", headline), plan_html(plan)]), asked.html
-        )
+        plan_section = shell.section("Plan", "", plan_html(plan))
+        sections = [shell.head("wirewise show", headline), *_pictures(plan), plan_section]
+        shell.write_page(shell.page(headline, sections), asked.html)
     write_json(asked.json, decode_json(plan.to_json()))
     if asked.json != "-":
         print_table(*plan.table(), title=headline)
         for line in _page(asked):
             typer.echo(line)
+
+
+def _pictures(plan: Plan) -> Iterator[str]:
+    if isinstance(plan, StagePlan):
+        from wirewise.report.shell import notes
+        from wirewise.report.timetable_picture import timetable_section
+
+        yield timetable_section(plan)
+        yield notes("Why these stages", plan.notes)
 
 
 def _show_trace(source: str, asked: Request) -> None:

@@ -197,9 +197,10 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     def headline(self) -> str:
         """Stages, ranks and timetable, and the simulated seconds of an update."""
         said = (
-            f"stages plan by {self.planner!r} for {self.world_size} ranks: {len(self.stages)} stages at "
-            f"{self.positions} positions, {self.replicas} replicas, {self.microbatches} microbatches of "
-            f"{self.microbatch_size}, timetable {self.style}"
+            f"stages plan by {self.planner!r} for {self.world_size} ranks: {_many(len(self.stages), 'stage')} at "
+            f"{_many(self.positions, 'position')}, {_many(self.replicas, 'replica')}, "
+            f"{_many(self.microbatches, 'microbatch', 'es')} of {_many(self.microbatch_size, 'sample')}, timetable "
+            f"{self.style}"
         )
         return said + (
             f", an update takes {self.predicted_s:.4g} s simulated" if self.predicted_s > 0 else ""
@@ -344,3 +345,7 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
                 ]
             )
         return ["position", "ranks", "stages", "modules", "activations", "recompute", "timetable"], rows
+
+
+def _many(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count} {noun}{ending * (count != 1)}"

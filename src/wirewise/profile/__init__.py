@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["Tracer", "memory_sizes"]
+__all__ = ["Tracer", "memory_sizes", "stage_trace"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +15,8 @@ def __getattr__(name: str) -> Any:
         from wirewise.profile.memory import memory_sizes
 
         return memory_sizes
+    if name == "stage_trace":
+        from wirewise.profile.stages import stage_trace
+
+        return stage_trace
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

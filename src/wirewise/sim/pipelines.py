@@ -59,6 +59,8 @@ class PipelineOp(NamedTuple):
     """Stage that computes or sends; -1: all of the position."""
     microbatch: int
     """Microbatch of the update; -1: none."""
+    gradient: bool = False
+    """Whether a message carries a gradient back, not an activation on."""
 
     @property
     def label(self) -> str:
@@ -68,7 +70,7 @@ class PipelineOp(NamedTuple):
         if self.phase == "optimizer":
             return f"update {self.update}"
         to = f" to position {self.target}" if self.target >= 0 else ""
-        return f"microbatch {self.microbatch} of stage {self.stage}{to}"
+        return f"{'gradient of ' * self.gradient}microbatch {self.microbatch} of stage {self.stage}{to}"
 
 
 @dataclass(frozen=True)
@@ -331,7 +333,14 @@ def _messages(
                         plan.ranks[at[step.stage]][replica], plan.ranks[at[to]][replica], size
                     )
             op = PipelineOp(
-                "message", replica, at[step.stage], at[to], step.update, step.stage, step.microbatch
+                "message",
+                replica,
+                at[step.stage],
+                at[to],
+                step.update,
+                step.stage,
+                step.microbatch,
+                not forward,
             )
             link = (replica, at[step.stage], at[to])
             message = draft.send(op, known[key], _ACTIVATION if forward else _GRADIENT, link)

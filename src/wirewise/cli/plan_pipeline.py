@@ -1,0 +1,129 @@
+"""`wirewise plan pipeline`: stages of a model, their ranks and their timetable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from wirewise import options as opt
+from wirewise.cli.options import with_options
+from wirewise.cli.output import JsonOption, Said
+from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
+from wirewise.cli.profile_stages import measured, names_code
+from wirewise.cli.topo import open_topology
+from wirewise.cost.links import Links
+from wirewise.errors import InputError
+from wirewise.plans import StagePlan
+from wirewise.report.figures import percent, seconds
+from wirewise.sim import Prediction, predict
+from wirewise.trace import StageTrace, read_job
+from wirewise.units import format_size, parse_size
+
+__all__ = ["Piped", "pipeline"]
+
+
+class Piped(opt.Options, frozen=True, kw_only=True):
+    """A pipeline's ranks, the samples of an update, and what is chosen already."""
+
+    topology: Annotated[str, opt.about("Topology of all ranks, a preset such as lab-4@200mbit, or a file.")]
+    batch: Annotated[
+        opt.Count | None, opt.about("Samples of an update over all replicas, by default 8 a rank.")
+    ] = None
+    memory: Annotated[str | None, opt.about("Memory of a rank, such as 8GiB, by default any.")] = None
+    stages: Annotated[opt.Count | None, opt.about("Stages of the pipeline, by default what is quickest.")] = (
+        None
+    )
+    replicas: Annotated[
+        opt.Count | None, opt.about("Pipelines beside each other, by default what is quickest.")
+    ] = None
+    width: Annotated[
+        opt.Count | None, opt.about("Ranks that share a stage's tensors, by default what is quickest.")
+    ] = None
+    microbatch_size: Annotated[
+        opt.Count | None, opt.about("Samples of a microbatch, by default what is quickest.")
+    ] = None
+    recompute: Annotated[
+        Literal["yes", "no"] | None,
+        opt.about("Whether stages keep inputs alone and repeat forward passes, by default what is quickest."),
+    ] = None
+    messages: Annotated[
+        Literal["async", "blocking"],
+        opt.about(
+            "Whether the closed form counts messages beside passes, or as long as passes wait for them."
+        ),
+    ] = "async"
+    seed: opt.Seed = 0
+
+
+@with_options
+def pipeline(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROFILE|MODEL",
+            help="File of `wirewise profile stages`, or FILE.py:NAME of a model to measure now.",
+        ),
+    ],
+    asked: Piped,
+    planner: str = planned_with("stages"),
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Cut a model into stages, and choose replicas, microbatches and timetable for the quickest update."""
+    links = Links.of(open_topology(asked.topology))
+    trace = measured(model) if names_code(model) else read_job([model])
+    if not isinstance(trace, StageTrace):
+        raise InputError(f"{model} is no list of modules; expected a file of `wirewise profile stages`")
+    found = make_plan(
+        StagePlan,
+        planner,
+        trace,
+        links,
+        batch=asked.batch,
+        memory_bytes=None if asked.memory is None else parse_size(asked.memory),
+        stages=asked.stages,
+        replicas=asked.replicas,
+        width=asked.width,
+        microbatch_size=asked.microbatch_size,
+        recompute=None if asked.recompute is None else asked.recompute == "yes",
+        messages=asked.messages,
+        seed=asked.seed,
+    )
+    told = predict(found, trace, links) if found.predicted_s > 0 else None
+    tell(found, out, json, *_said(found, told), record=_record(found, told))
+
+
+def _record(found: StagePlan, told: Prediction | None) -> dict[str, object]:
+    return {
+        "plan": msgspec.to_builtins(found),
+        "predicted_s": found.predicted_s,
+        "bubble": None if told is None else _bubble(told),
+        "stages": len(found.stages),
+        "replicas": found.replicas,
+        "microbatches": found.microbatches,
+        "microbatch_size": found.microbatch_size,
+        "recompute": found.stages[0].recompute,
+        "predicted_bytes": list(found.predicted_bytes),
+        "notes": list(found.notes),
+    }
+
+
+def _bubble(told: Prediction) -> float:
+    return 1.0 - told.breakdown.compute_s / told.step_s
+
+
+def _said(found: StagePlan, told: Prediction | None) -> Iterator[Said]:
+    samples = found.replicas * found.microbatches * found.microbatch_size
+    said = f"{found.headline.partition(', an update')[0]}."
+    if told is not None:
+        said += (
+            f" An update of {samples} samples takes {seconds(told.step_s)} simulated, of which the mean rank computes "
+            f"{percent(1 - _bubble(told))}."
+        )
+    yield f"{said} A rank needs at most {format_size(max(found.predicted_bytes))}."
+    yield found.table()
+    for line in found.notes:
+        yield f"Note: {line}."

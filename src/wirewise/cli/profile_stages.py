@@ -1,0 +1,100 @@
+"""`wirewise profile stages`: a list of modules measured one by one, for `wirewise plan pipeline`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from wirewise import options as opt
+from wirewise.cli.options import with_options
+from wirewise.cli.output import JsonOption, write_out
+from wirewise.errors import InputError
+from wirewise.report.figures import seconds
+from wirewise.trace import StageTrace, write_stage_trace
+from wirewise.units import format_size
+
+__all__ = ["Measured", "measured", "names_code", "stages"]
+
+
+class Measured(opt.Options, frozen=True, kw_only=True):
+    """How modules are measured."""
+
+    sizes: Annotated[tuple[opt.Count, ...], opt.about("Microbatch sizes to measure, such as 1,2,4.")] = (1,)
+    repeats: Annotated[opt.Count, opt.about("Passes of which the median counts.")] = 5
+
+
+@with_options
+def stages(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:NAME",
+            help="Function that returns the modules and an input; a third value names sources of modules (skips).",
+        ),
+    ],
+    asked: Measured,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File that takes what was measured.")],
+    json: JsonOption = None,
+) -> None:
+    """Measure each module of a model on this machine: forward and backward seconds, bytes kept and handed on."""
+    found = measured(model, asked.sizes, asked.repeats)
+    write_stage_trace(found, out)
+    rows = [
+        [
+            module.name,
+            seconds(module.forward_s[0]),
+            seconds(module.backward_s[0]),
+            format_size(module.output_bytes),
+            format_size(module.saved_bytes),
+            format_size(module.parameter_bytes),
+        ]
+        for module in found.modules
+    ]
+    titles = ["module", "forward", "backward", "output a sample", "kept a sample", "parameters"]
+    said = f"{len(found.modules)} modules on {found.device}, microbatches of {asked.sizes[0]} shown: {out}."
+    write_out(json, msgspec.to_builtins(found), said, (titles, rows))
+
+
+def names_code(source: str) -> bool:
+    """Whether a source is FILE.py:NAME."""
+    return Path(source.rpartition(":")[0]).suffix == ".py"
+
+
+def measured(source: str, sizes: Sequence[int] = (1,), repeats: int = 5) -> StageTrace:
+    """Modules of a function in a file, measured.
+
+    Raises:
+        InputError: No such file or function, an error in it, or something else than modules and an input.
+    """
+    from wirewise.profile.stages import stage_trace
+
+    file, _, name = source.rpartition(":")
+    made = _called(file, name)
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise InputError(
+            f"{source} returns a {type(made).__name__}; expected modules and an input, or these and sources by module"
+        )
+    return stage_trace(
+        *made[:2], sizes=sizes, sources=made[2] if len(made) == 3 else None, repeats=repeats, model=name
+    )
+
+
+def _called(file: str, name: str) -> Any:
+    if not Path(file).is_file():
+        raise InputError(f"there is no file {file!r}; expected FILE.py:NAME with a function NAME in it")
+    spec = importlib.util.spec_from_file_location("_wirewise_model", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InputError(f"{file} has no function {name!r}; expected one that returns modules and an input")
+    return function()

@@ -1,0 +1,180 @@
+"""Measuring a list of modules for pipelines: seconds of passes, bytes that are kept and handed on, by module."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from wirewise.errors import InputError
+from wirewise.trace.stages import StageModule, StageTrace
+
+__all__ = ["stage_trace"]
+
+INPUT = "input"
+"""Name of what the model is given, among the sources of a module."""
+
+
+def stage_trace(
+    modules: nn.Sequential | nn.ModuleList | Sequence[nn.Module] | Mapping[str, nn.Module],
+    batch: Tensor,
+    *,
+    sizes: Sequence[int] = (1,),
+    sources: Mapping[str, Sequence[str]] | None = None,
+    repeats: int = 5,
+    model: str = "",
+) -> StageTrace:
+    """Run every module forward and backward by itself, on the device on which it is.
+
+    Seconds are medians. Gradients stay as they were; buffers see the batch a few times. Bytes are those of the largest
+    size. Optimizers are not measured.
+
+    Args:
+        modules: The modules, in the order of the forward pass; those of a mapping and of an `nn.Sequential` by their
+            names, those of a list by number.
+        batch: Input of the model, [at least the largest size, ...].
+        sizes: Microbatch sizes to measure, ascending.
+        sources: For modules that do not take the output of the one before: names of what they are called with, in
+            order, modules further up or "input".
+        repeats: Passes to take the median of, after one that does not count.
+        model: Name that the trace keeps.
+
+    Raises:
+        InputError: No modules, a batch that is too small, or a module that does not return one tensor.
+    """
+    named = _named(modules)
+    given = {name: tuple(own) for name, own in (sources or {}).items()}
+    takes = {name: given.get(name, (before,)) for name, before in zip(named, (INPUT, *named), strict=False)}
+    if not sizes or min(sizes) < 1 or max(sizes) > len(batch) or repeats < 1:
+        raise InputError(
+            f"got sizes {list(sizes)}, {len(batch)} samples and {repeats} repeats; expected sizes of 1 to {len(batch)} "
+            "and at least 1 repeat"
+        )
+    before = {parameter: parameter.grad for module in named.values() for parameter in module.parameters()}
+    try:
+        by_size = [_measured(named, takes, batch[:size], repeats) for size in sizes]
+    finally:
+        for parameter, gradient in before.items():
+            parameter.grad = gradient
+    edges = tuple(
+        (source, name) for name, own in takes.items() for source in dict.fromkeys(own) if source != INPUT
+    )
+    in_line = tuple(zip(list(named)[:-1], list(named)[1:], strict=True))
+    device = next((parameter.device for parameter in before), batch.device)
+    return StageTrace(
+        modules=tuple(
+            StageModule(
+                name=name,
+                forward_s=tuple(one[name][0] for one in by_size),
+                backward_s=tuple(one[name][1] for one in by_size),
+                weight_gradient_s=tuple(one[name][2] for one in by_size),
+                output_bytes=by_size[-1][name][3] / sizes[-1],
+                saved_bytes=by_size[-1][name][4] / sizes[-1],
+                parameter_bytes=float(sum(p.numel() * p.element_size() for p in module.parameters())),
+            )
+            for name, module in named.items()
+        ),
+        sizes=tuple(sizes),
+        edges=() if edges == in_line else edges,
+        input_bytes=float(batch[:1].numel() * batch.element_size()),
+        model=model,
+        device=str(device),
+    )
+
+
+def _named(modules: Any) -> dict[str, nn.Module]:
+    if isinstance(modules, nn.Sequential | nn.ModuleList):
+        named = dict(modules.named_children())
+    elif isinstance(modules, Mapping):
+        named = dict(modules)
+    else:
+        named = {str(number): module for number, module in enumerate(modules)}
+    if not named or not all(isinstance(module, nn.Module) for module in named.values()):
+        raise InputError(f"got modules {list(named)[:8]}; expected at least one, each an nn.Module")
+    return named
+
+
+_Figures = tuple[float, float, float, float, float]
+"""Forward, backward and weight gradient seconds; output and saved bytes."""
+
+
+def _measured(
+    named: Mapping[str, nn.Module], takes: Mapping[str, Sequence[str]], batch: Tensor, repeats: int
+) -> dict[str, _Figures]:
+    outputs, found = {INPUT: batch}, dict[str, _Figures]()
+    for name, module in named.items():
+        unknown = [source for source in takes[name] if source not in outputs]
+        if unknown:
+            raise InputError(
+                f"module {name!r} takes {unknown[0]!r}, which does not come before it; expected some of: "
+                f"{', '.join(outputs)}"
+            )
+        inputs = [outputs[source].detach() for source in takes[name]]
+        for source, one in zip(takes[name], inputs, strict=True):
+            # Nobody needs the gradient of the batch.
+            one.requires_grad_(source != INPUT and one.is_floating_point())
+        found[name], outputs[name] = _module(name, module, inputs, repeats)
+    return found
+
+
+def _module(name: str, module: nn.Module, inputs: list[Tensor], repeats: int) -> tuple[_Figures, Tensor]:
+    wanted = [one for one in inputs if one.requires_grad]
+    kept: dict[int, int] = {}
+    always = {_storage(one) for one in (*module.parameters(), *module.buffers())}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in always:
+            kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = module(*inputs)
+    if not isinstance(output, Tensor):
+        raise InputError(
+            f"module {name!r} returns a {type(output).__name__}; stages hand on one tensor, wrap the module so that it "
+            "returns that"
+        )
+    # Inputs stay with a stage until its backward pass, whether a module needs them or not.
+    kept |= {_storage(one): one.untyped_storage().nbytes() for one in inputs}
+    wait, weights = _waiting(output), [p for p in module.parameters() if p.requires_grad]
+    forward, whole, inner = [], [], []
+    for _ in range(repeats + 1):
+        begin = _now(wait)
+        output = module(*inputs)
+        forward.append(_now(wait) - begin)
+        whole.append(_backward_s(output, [*wanted, *weights], wait))
+        inner.append(_backward_s(module(*inputs), wanted, wait) if weights else whole[-1])
+    seconds = [statistics.median(one[1:]) for one in (forward, whole, inner)]
+    weight_s = max(seconds[1] - seconds[2], 0.0) if weights else 0.0
+    size = float(output.numel() * output.element_size())
+    return (seconds[0], seconds[1], weight_s, size, float(sum(kept.values()))), output.detach()
+
+
+def _backward_s(output: Tensor, wanted: list[Tensor], wait: Callable[[], None]) -> float:
+    """Seconds of the gradients of these; 0 where the output depends on none."""
+    if not wanted or not output.requires_grad:
+        return 0.0
+    gradient = torch.ones_like(output)
+    begin = _now(wait)
+    torch.autograd.grad(output, wanted, gradient, allow_unused=True)
+    return _now(wait) - begin
+
+
+def _waiting(output: Tensor) -> Callable[[], None]:
+    if output.device.type == "cpu":
+        return lambda: None
+    return lambda: torch.accelerator.synchronize(output.device)
+
+
+def _now(wait: Callable[[], None]) -> float:
+    wait()
+    return time.perf_counter()
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

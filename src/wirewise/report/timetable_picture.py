@@ -1,0 +1,209 @@
+"""The timetable of a pipeline as a picture: what every position computes when, and what travels between positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from wirewise.cost.links import Links
+from wirewise.cost.stages import StageCosts
+from wirewise.plans import StagePlan
+from wirewise.report import figures, shell, svg
+from wirewise.report.svg import Scale
+from wirewise.sim.pipelines import PipelineRun, simulate_pipeline
+
+__all__ = ["TimetableBar", "bars_of", "planned_run", "timetable_chart", "timetable_section"]
+
+_WIDTH, _HIGH, _BETWEEN = 1000.0, 24.0, 16.0
+"""Pixels of the picture, of a bar, and between positions, where messages cross."""
+_COLOURS = {
+    "forward": "p-central",
+    "backward": "p-pack",
+    "weight gradient": "p-plan",
+    "optimizer": "p-dense",
+}
+_MOST_MESSAGES = 600
+"""Messages that are drawn at most."""
+_ORDER_ONLY = (1.0, 2.0, 1.0)
+"""Forward, backward and weight gradient of plans that do not say how long these take."""
+
+
+class TimetableBar(NamedTuple):
+    """A pass, an update of parameters, or a message."""
+
+    position: int
+    target: int
+    """Position that gets a message; -1: it is none."""
+    phase: str
+    stage: int
+    update: int
+    microbatch: int
+    start_s: float
+    end_s: float
+    gradient: bool = False
+    """Whether a message carries a gradient back."""
+
+
+def bars_of(run: PipelineRun, replica: int = 0) -> list[TimetableBar]:
+    """What one pipeline of a run does; exchanges between replicas belong to the first."""
+    return [
+        TimetableBar(
+            op.position,
+            op.target,
+            op.phase,
+            op.stage,
+            op.update,
+            op.microbatch,
+            float(run.start_s[n]),
+            float(run.end_s[n]),
+            op.gradient,
+        )
+        for n, op in enumerate(run.ops)
+        if op.replica == replica and run.end_s[n] > run.start_s[n]
+    ]
+
+
+def planned_run(plan: StagePlan) -> PipelineRun:
+    """A plan's timetable with the seconds that the plan itself keeps; two updates where they follow without a flush.
+
+    Messages have their links for themselves; exchanges and updates of parameters take no time.
+    """
+    count, none = len(plan.stages), np.zeros(len(plan.stages))
+    passes = np.array(plan.pass_s or (_ORDER_ONLY,) * count, dtype=np.float64)
+    costs = StageCosts(
+        forward_s=passes[:, 0],
+        backward_s=passes[:, 1],
+        weight_s=passes[:, 2],
+        optimizer_s=none,
+        edge_bytes=dict.fromkeys(plan.all_edges, 1.0),
+        input_bytes=none,
+        saved_bytes=none,
+        parameter_bytes=none,
+        state_factor=0.0,
+    )
+    took = dict(zip(plan.all_edges, plan.message_s, strict=False))
+    return simulate_pipeline(
+        plan,
+        costs,
+        Links.uniform(plan.world_size, np.inf),
+        updates=plan.weight_versions,
+        edge_s=lambda source, target, _: took.get((source, target), took.get((target, source), 0.0)),
+    )
+
+
+def timetable_chart(
+    names: Sequence[str],
+    simulated: Sequence[TimetableBar],
+    measured: Sequence[TimetableBar] = (),
+    *,
+    told: Callable[[float], str] = figures.seconds,
+) -> str:
+    """Bars of every position over time, messages as arrows between them; measured bars below simulated ones.
+
+    Args:
+        names: Name of each position.
+        simulated: Passes, updates and messages that were simulated.
+        measured: The same, as they were carried out, on the same clock; none: they were not.
+        told: Words for a duration.
+    """
+    both = [*simulated, *measured]
+    if not both:
+        return ""
+    rows = {"": simulated, "measured": measured} if measured else {"": simulated}
+    high = _HIGH * len(rows)
+    left = 20 + max(svg.text_width(name, 12.5) for name in names)
+    x = Scale(min(bar.start_s for bar in both), max(bar.end_s for bar in both), left, _WIDTH - 12)
+    tops = [6 + number * (high + _BETWEEN) for number in range(len(names))]
+    bottom = tops[-1] + high + 6
+    parts = [
+        f'<path d="M{svg.number(x(t))} 2V{svg.number(bottom)}" class="grid"/>'
+        + svg.text(x(t), bottom + 16, told(t), "tick", "middle")
+        for t in svg.ticks(x.low, x.high, 8)
+    ]
+    for name, top in zip(names, tops, strict=True):
+        parts.append(svg.text(left - 10, top + high / 2 + 4, name, "label", "end"))
+        parts.append(svg.rect(left, top, x.end - left, high, "lane"))
+    for row, bars in enumerate(rows.values()):
+        messages = [bar for bar in bars if bar.target >= 0]
+        for bar in messages if len(messages) <= _MOST_MESSAGES else ():
+            parts.append(_message(bar, x, tops, row))
+    for row, (said, bars) in enumerate(rows.items()):
+        parts += [
+            _bar(bar, x, tops[bar.position] + row * _HIGH, names[bar.position], said, told)
+            for bar in bars
+            if bar.target < 0
+        ]
+    return svg.document(_WIDTH, bottom + 26, "Timetable of the pipeline", "".join(parts))
+
+
+def timetable_section(plan: StagePlan, measured: Sequence[TimetableBar] = ()) -> str:
+    """The section of a page about a plan's timetable.
+
+    Args:
+        plan: The plan.
+        measured: Bars of the same passes as they were carried out; none: they were not.
+    """
+    bars = bars_of(planned_run(plan))
+    names = [_name(plan, position) for position in range(plan.positions)]
+    shown = {phase: colour for phase, colour in _COLOURS.items() if any(bar.phase == phase for bar in bars)}
+    shown |= {"activations": "c0", "gradients": "p-wire"} if plan.message_s else {}
+    lead = (
+        "Seconds are those that the planner counted with; messages have their links for themselves."
+        if plan.pass_s
+        else "Only the order is the plan's: it does not say how long passes take, so a forward pass is drawn as 1 and "
+        "a backward pass as 2, and messages take no time."
+    )
+    lead += " Numbers are microbatches"
+    lead += ", those of the second update pale." if plan.weight_versions > 1 else "."
+    if plan.replicas > 1:
+        lead += f" One of {plan.replicas} replicas is shown."
+    if sum(bar.target >= 0 for bar in bars) > _MOST_MESSAGES:
+        lead += " There are too many messages to draw."
+    told = figures.seconds if plan.pass_s else _units
+    remark = "above simulated, below measured" if measured else ""
+    chart = timetable_chart(names, bars, measured, told=told)
+    return shell.section("Timetable", lead, shell.figure(chart, shell.legend(shown, remark)))
+
+
+def _units(value: float) -> str:
+    return f"{value:g}"
+
+
+def _name(plan: StagePlan, position: int) -> str:
+    own = [str(number) for number, stage in enumerate(plan.stages) if stage.position == position]
+    ranks = plan.ranks[position][0]
+    said = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"stage{'s' * (len(own) > 1)} {', '.join(own)} on {said}"
+
+
+def _bar(bar: TimetableBar, x: Scale, top: float, name: str, said: str, told: Callable[[float], str]) -> str:
+    left, wide = x(bar.start_s), x(bar.end_s) - x(bar.start_s)
+    what = f"microbatch {bar.microbatch}" if bar.microbatch >= 0 else f"update {bar.update}"
+    tip = (
+        f"{name}, {bar.phase}: {what} of stage {bar.stage}, {said or 'simulated'} "
+        f"{told(bar.end_s - bar.start_s)} at {told(bar.start_s - x.low)}"
+    )
+    pale = " faint" if bar.update % 2 else ""
+    colour = _COLOURS.get(bar.phase, "p-other")
+    parts = [svg.rect(left, top + 1, max(wide - 0.6, 0.6), _HIGH - 2, f"bar {colour}{pale}", tip)]
+    label = f"{bar.microbatch}"
+    if bar.microbatch >= 0 and wide >= svg.text_width(label, 10.5) + 1:
+        kind = "inside" + (" on-central" if colour == "p-central" else "") if not pale else ""
+        parts.append(svg.text(left + wide / 2, top + _HIGH / 2 + 4, label, kind, "middle"))
+    return "".join(parts)
+
+
+def _message(bar: TimetableBar, x: Scale, tops: Sequence[float], row: int) -> str:
+    """An arrow from the end of a pass to where and when its message arrives."""
+    down = bar.target > bar.position
+    middle = _HIGH * (row + 0.5)
+    start, end = tops[bar.position] + middle, tops[bar.target] + middle
+    edge, back = (_HIGH / 2, -4) if down else (-_HIGH / 2, 4)
+    at, to = (
+        (svg.number(x(bar.start_s)), svg.number(start + edge)),
+        (svg.number(x(bar.end_s)), svg.number(end - edge)),
+    )
+    colour = "p-wire" if bar.gradient else "c0"
+    return f'<path d="M{" ".join(at)}L{" ".join(to)}m-2 {back}l2 {-back}l2 {back}" class="hop {colour}"/>'
