@@ -8,10 +8,12 @@ link and computing take equally long, on an emulated accelerator and on the proc
 claim on slower links), `accuracy` (D6), `codecs` (N4: accuracy with rows and gradients of fewer bits), `sage` (D6: what
 three layers reach on one machine). The last three time nothing and run on loopback.
 
-`own` and `modes` train two graphs: `words`, whose rows are bags of words, zeros and ones, which travel as the columns
-of their ones in every mode, base among them; and `reals`, whose rows are real numbers with the classes as communities,
-which travel dense unless a mode rounds them. `even`, `alphas`, `slower` and `codecs` take `reals`. `own` repeats all
-with other seeds. With --out each run is kept beside the page in FILE.json and not made again; remove that file to start
+`own` and `modes` train `words`, the Debian graph, whose rows are bags of words, zeros and ones, which travel as the
+columns of their ones in every mode, base among them; and `vectors`, the same graph with real numbers: a row is the mean
+of 128-dimensional vectors of its words, drawn at random, as those of ogbn-arxiv are means of learnt ones. They travel
+dense unless a mode rounds them. `own` repeats both with another seed, and also trains `blocks`, a generated graph of 40
+communities with 128 real numbers a node. `even`, `alphas` and `slower` take `vectors`, `codecs` takes both graphs of
+real numbers. With --out each run is kept beside the page in FILE.json and not made again; remove that file to start
 anew.
 
 The model beside each epoch: `link` is what the busiest machine's bytes take at the link's rate, with headers;
@@ -20,6 +22,7 @@ longer of both, and otherwise their sum. Of each mode the first epoch is left ou
 open, and of a pipeline the last one, too, behind which no rows of a next epoch travel.
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -27,47 +30,74 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 import numpy as np
+from scipy.sparse import csr_array
 
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
 from wirewise.files import atomic_file
+from wirewise.graph import load, write_graph
 from wirewise.recipes.salientpp import MiniBatchJob, run
 from wirewise.results import MiniBatchRun
 
 SMALL = "block:nodes=1500,classes=4,features=64,noise=1.0,train=0.3"
-REALS = "block:nodes=60000,classes=40,features=128,mean_degree=14,p_in=0.7,noise=3.0,train=0.1"
+BLOCKS = "block:nodes=60000,classes=40,features=128,mean_degree=14,p_in=0.7,noise=3.0,train=0.1"
+VECTORS, DIMENSIONS = "debian, word vectors", 128
+MODES = ("base", "pipeline", "cache", "bf16", "int8", "gradients")
+SPEEDS = ("base", "cache", "int8", "gradients")
 PRESETS = {
     "smoke": {
         "job": {"workers": 2, "fanouts": (6, 4), "batch_size": 32, "epochs": 2, "hidden": 16, "tested": 100},
-        "graphs": {"reals": {"dataset": SMALL, "train_share": 1.0}}, "seeds": (0,),
+        "graphs": {"vectors": {"dataset": SMALL, "train_share": 1.0}}, "again": (), "balanced": ("vectors",),
         "alphas": (0.1, 0.5), "slower": ("50mbit",),
-        "even": ({"link": "100mbit", "step_s": 0.01}, {"link": "900mbit"}), "modes": {"reals": {"epochs": 3}},
+        "even": ({"link": "100mbit", "step_s": 0.01}, {"link": "900mbit"}),
+        "own": {"vectors": {"epochs": 3, "modes": MODES}}, "modes": {"vectors": {"epochs": 3}},
         "accuracy": {"epochs": 3, "seeds": (0,), "tested": 300, "train_share": 1.0, "fanouts": (6, 4)},
-        "codecs": {"epochs": 3, "codecs": (), "train_share": 1.0, "fanouts": (6, 4)},
-        "sage": {"epochs": 3, "train_share": 1.0, "tested": 300, "batch_size": 64}, "whole": "reals",
+        "codecs": {"vectors": {"epochs": 3, "codecs": (), "train_share": 1.0, "fanouts": (6, 4)}},
+        "sage": {"epochs": 3, "train_share": 1.0, "tested": 300, "batch_size": 64}, "whole": "vectors",
     },
     "paper": {
         "job": {"workers": 4, "epochs": 4, "tested": 64},
         "graphs": {
-            "words": {"dataset": "debian", "train_share": 0.13}, "reals": {"dataset": REALS, "train_share": 0.85},
+            "words": {"dataset": "debian", "train_share": 0.13},
+            "vectors": {"dataset": VECTORS, "train_share": 0.13},
+            "blocks": {"dataset": BLOCKS, "train_share": 0.42},
         },
-        "seeds": (0, 1),
+        "again": ("words", "vectors"), "balanced": ("vectors",),
         "alphas": (0.05, 0.1, 0.2, 0.5, 1.0), "slower": ("50mbit", "25mbit"),
-        "even": ({"link": "100mbit", "step_s": 0.25, "epochs": 3}, {"link": "900mbit"}),
-        "modes": {"words": {"epochs": 7}, "reals": {"epochs": 5}},
+        "even": ({"link": "100mbit", "step_s": 0.1, "epochs": 3}, {"link": "900mbit"}),
+        "own": {
+            "words": {"epochs": 7, "modes": MODES}, "vectors": {"epochs": 7, "modes": MODES},
+            "blocks": {"epochs": 4, "modes": SPEEDS},
+        },
+        "modes": {"words": {"epochs": 7}, "vectors": {"epochs": 7}},
         "accuracy": {"epochs": 24, "seeds": (0, 1, 2), "tested": 20_000, "train_share": 0.08, "fanouts": (10, 5)},
-        "codecs": {"epochs": 15, "codecs": ("bf16", "int4", "powersgd"), "train_share": 0.85, "fanouts": (10, 5)},
+        "codecs": {
+            "vectors": {"epochs": 15, "codecs": (), "train_share": 0.08, "fanouts": (10, 5)},
+            "blocks": {"epochs": 8, "codecs": (), "train_share": 0.85, "fanouts": (10, 5)},
+        },
         "sage": {"epochs": 15, "train_share": 1.0, "tested": 20_000, "batch_size": 1024, "hidden": 128},
         "whole": "words",
     },
 }  # fmt: skip
 LINK = "100mbit"
-MODES = ("base", "pipeline", "cache", "bf16", "int8", "gradients")
-SPEEDS = ("base", "cache", "int8", "gradients")
 SPEED, CACHE_GAIN, PIPELINE_GAIN, UTILISATION, BYTES, POINTS, MONOTONE = 7.1, 2.8, 1.5, 0.9, 0.56, 0.3, 0.03
 SHARED = "none: all machines compute on the same processors"
 PREDICTED, D6_POINTS, SAGE, MLP = (0.95, 1.25), 0.5, 0.826, 0.699
 NEAR = 0.01
+
+
+def dataset_of(name, folder):
+    """Dataset of a run; that of word vectors is written to the folder."""
+    if name != VECTORS:
+        return name
+    graph = load("debian")
+    x, random = graph.x, np.random.default_rng(0)
+    words = csr_array((np.ones(len(x.indices), np.float32), x.indices, x.indptr), shape=x.shape)
+    vectors = random.normal(size=(x.num_columns, DIMENSIONS)).astype(np.float32)
+    mean = words @ vectors / np.maximum(np.diff(x.indptr), 1)[:, None]
+    path = folder / "vectors.npz"
+    write_graph(dataclasses.replace(graph, x=mean.astype(np.float32)), path)
+    return str(path)
 
 
 class Kept:
@@ -84,8 +114,9 @@ class Kept:
         key = msgspec.json.encode(job).decode()
         if key not in self._found:
             with scratch() as folder:
-                found = run(job, folder, lambda text: print(text, file=sys.stderr, flush=True))
-            self._found[key] = msgspec.to_builtins(found)
+                made = msgspec.structs.replace(job, dataset=dataset_of(job.dataset, folder))
+                found = run(made, folder / "run", lambda text: print(text, file=sys.stderr, flush=True))
+            self._found[key] = msgspec.to_builtins(msgspec.structs.replace(found, dataset=job.dataset))
             if self._path is not None:
                 with atomic_file(self._path) as file:
                     file.write(msgspec.json.encode(self._found))
@@ -155,8 +186,8 @@ def modes_row(page, preset, kept):
 
 
 def own_row(page, preset, kept):
-    for graph, knobs in preset["modes"].items():
-        found = kept.run(graph, modes=MODES, processors="own", **knobs)
+    for graph, knobs in preset["own"].items():
+        found = kept.run(graph, processors="own", **knobs)
         slept = found.modes["base"].slept_s / found.batches
         page.add(
             f"## Modes at {LINK}, processors of their own: {graph}\n\n{described(found)} Emulated: forward and "
@@ -166,11 +197,14 @@ def own_row(page, preset, kept):
         )
         records = shown(page, found)
         claims(page, found, records)
-        for seed in preset["seeds"][1:]:
-            again = kept.run(graph, modes=SPEEDS, processors="own", seed=seed, **knobs)
-            page.add(f"Again with seed {seed}: another partition, other batches and weights.")
+        fewer = {**knobs, "modes": SPEEDS}
+        if graph in preset["again"]:
+            again = kept.run(graph, processors="own", seed=1, **fewer)
+            page.add("Again with seed 1: another partition, other batches and weights.")
             repeated(page, again)
-        share = kept.run(graph, modes=SPEEDS, processors="own", share="balanced", **knobs)
+        if graph not in preset["balanced"]:
+            continue
+        share = kept.run(graph, processors="own", share="balanced", **fewer)
         slept = share.modes["base"].slept_s / share.batches
         page.add(
             "As many cached rows in all, divided so that the busiest link carries the fewest, with a base of the same "
@@ -213,37 +247,46 @@ def claims(page, found, records):
             ratio = one.epoch_s / one.predicted_s
             bound = verdict(ratio, least=PREDICTED[0], most=PREDICTED[1]) if link_rules(one) else SHARED
             row(f"N1 {name}: measured / model", f"{ratio:.2f}", "1", bound)
-        gain = records["pipeline"].epoch_s / records["cache"].epoch_s
-        most = limits(records["cache"], records["pipeline"])
-        judged = found.processors == "own" or link_rules(records["cache"])
-        row(
-            f"N2 cache over pipeline, alpha {found.alpha:g}",
-            f"{gain:.2f}x",
-            f"{most:.2f}x",
-            verdict(gain, least=CACHE_GAIN) if judged else SHARED,
-        )
-        width = records["int8"].bytes_sent / records["bf16"].bytes_sent
-        rounded = records["int8"].row_format == "int8"
-        row(
-            "N4 bytes of int8 over bf16",
-            f"{width:.3f}",
-            "",
-            verdict(width, most=BYTES) if rounded else "none: exact rows are smaller",
-        )
-        for name in ("pipeline", "cache"):
-            busy = records[name].link_s / records[name].epoch_s
-            judged = found.processors == "own" or link_rules(records[name])
-            bound = verdict(busy, least=UTILISATION) if judged else SHARED
-            row(f"N5 {name}: link in use", f"{busy:.1%}", "100 %", bound)
+        if "pipeline" in records:
+            cache_claims(row, found, records)
         for name, one in records.items():
             error = one.bytes_sent / one.bytes_predicted - 1
             row(f"{name}: bytes sent against the plan's", f"{error:+.1%}", "", "none")
 
 
+def cache_claims(row, found, records):
+    gain = records["pipeline"].epoch_s / records["cache"].epoch_s
+    most = limits(records["cache"], records["pipeline"])
+    judged = found.processors == "own" or link_rules(records["cache"])
+    row(
+        f"N2 cache over pipeline, alpha {found.alpha:g}",
+        f"{gain:.2f}x",
+        f"{most:.2f}x",
+        verdict(gain, least=CACHE_GAIN) if judged else SHARED,
+    )
+    width = records["int8"].bytes_sent / records["bf16"].bytes_sent
+    rounded = records["int8"].row_format == "int8"
+    row(
+        "N4 bytes of int8 over bf16",
+        f"{width:.3f}",
+        "",
+        verdict(width, most=BYTES) if rounded else "none: exact rows are smaller",
+    )
+    for name in ("pipeline", "cache"):
+        busy = records[name].link_s / records[name].epoch_s
+        judged = found.processors == "own" or link_rules(records[name])
+        row(
+            f"N5 {name}: link in use",
+            f"{busy:.1%}",
+            "100 %",
+            verdict(busy, least=UTILISATION) if judged else SHARED,
+        )
+
+
 def even_row(page, preset, kept):
     page.add("## Pipeline where link and computing take equally long (N2)")
     for place in preset["even"]:
-        found = kept.run("reals", modes=("base", "pipeline"), **place)
+        found = kept.run("vectors", modes=("base", "pipeline"), **place)
         slept = place.get("step_s", 0.0)
         where = "the processors that all machines share"
         if slept:
@@ -261,7 +304,7 @@ def alphas_row(page, preset, kept):
     before, worst = None, 0.0
     with page.table("alpha", "left by the plan", *TITLES[1:]) as row:
         for alpha in preset["alphas"]:
-            found = kept.run("reals", modes=("cache",), alpha=alpha)
+            found = kept.run("vectors", modes=("cache",), alpha=alpha)
             one = steady(found)["cache"]
             row(f"{alpha:g}", f"{found.predicted_remaining:.3f}", *cells("cache", one)[1:])
             worst = max(worst, one.epoch_s / before - 1 if before else 0.0)
@@ -272,7 +315,7 @@ def alphas_row(page, preset, kept):
 
 def slower_row(page, preset, kept):
     for link in preset["slower"]:
-        found = kept.run("reals", modes=("base", "int8", "gradients"), link=link, epochs=3)
+        found = kept.run("vectors", modes=("base", "int8", "gradients"), link=link, epochs=3)
         page.add(f"## The claim at {link}\n\n{described(found)}")
         records = shown(page, found)
         with page.table("claim", "figure", "the model allows", "threshold") as row:
@@ -329,21 +372,28 @@ def gaps(page, points, claims):
 
 
 def codecs_row(page, preset, kept):
-    knobs = preset["codecs"]
-    page.add(
-        f"## Accuracy with fewer bits (N4)\n\n{knobs['epochs']} epochs; rows of 8 bits, then gradients by a codec, too."
-    )
-    names = ("base", "int8", *knobs["codecs"])
-    points = {name: [] for name in names}
-    with page.table("seed", *names) as row:
-        for seed in preset["accuracy"]["seeds"]:
-            for name in names:
-                # A codec and a mode may have the same name.
-                how = {"mode": "gradients", "codec": name} if name in knobs["codecs"] else {"mode": name}
-                one = trained(kept, "reals", knobs, seed, **how)
-                points[name].append(100 * one.accuracy)
-            row(seed, *(f"{values[-1]:.2f} %" for values in points.values()))
-    gaps(page, points, [(name, "base", POINTS, None) for name in names[1:]])
+    for graph, knobs in preset["codecs"].items():
+        page.add(
+            f"## Accuracy with fewer bits (N4): {graph}\n\n{knobs['epochs']} epochs with {knobs['train_share']:.0%} of "
+            f"the training nodes, fanouts {knobs['fanouts']}; rows of 8 bits, then gradients by a codec, too. On "
+            "loopback: nothing is timed."
+        )
+        names = ("base", "int8", *knobs["codecs"])
+        points = {name: [] for name in names}
+        formats = {}
+        with page.table("seed", *names) as row:
+            for seed in preset["accuracy"]["seeds"]:
+                for name in names:
+                    # A codec and a mode may have the same name.
+                    how = {"mode": "gradients", "codec": name} if name in knobs["codecs"] else {"mode": name}
+                    one = trained(kept, graph, knobs, seed, **how)
+                    points[name].append(100 * one.accuracy)
+                    formats[name] = (
+                        f"{name}: {one.row_format}, {one.bytes_sent / 1e6:.1f} MB of rows an epoch"
+                    )
+                row(seed, *(f"{values[-1]:.2f} %" for values in points.values()))
+        page.add("; ".join(formats.values()) + ".")
+        gaps(page, points, [(name, "base", POINTS, None) for name in names[1:]])
 
 
 def sage_row(page, preset, kept):
