@@ -65,7 +65,7 @@ def cache(
     needed = sum(sum(machine.needed) for machine in first.machines)
     said = (
         f"A batch of {asked.batch_size} seeds on each of {asked.workers} machines needs {needed:.0f} rows of other "
-        f"machines, {format_size(needed * row_bytes)} of {form.name} rows. Left to fetch:"
+        f"machines, {format_size(needed * row_bytes)} in their smallest format ({form.name}). Left to fetch:"
     )
     rows = [
         [
