@@ -19,12 +19,15 @@ __all__ = [
     "MiniBatchRecord",
     "MiniBatchRun",
     "ModeResult",
+    "MovedTimes",
     "PipelineRecord",
     "PipelineRun",
     "PipelineTimes",
     "PlacementRecord",
     "PlacementRun",
     "PlanRecord",
+    "ReshardRecord",
+    "ReshardRun",
     "RunResult",
     "Variant",
 ]
@@ -492,3 +495,51 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         if self.meanings:
             return [(title, *(one.cells[title] for one in self.variants.values())) for title in self.meanings]
         return [(name, *one.cells.values()) for name, one in self.variants.items()]
+
+
+class MovedTimes(msgspec.Struct, kw_only=True):
+    """What the ranks measured of the moves of one reshard plan."""
+
+    seconds: list[float]
+    """Of each move, from the first start to the last end."""
+    equal: bool
+    """Whether every rank had what slicing gives, bit for bit, each time."""
+    received_bytes: list[int]
+    """Into the interface of each rank's host in the last move, headers included; 0: not counted."""
+    sent_bytes: list[int]
+    """Out of it."""
+
+
+class ReshardRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One reshard plan as it was carried out."""
+
+    strategy: str
+    measured_s: float
+    """Median of the turns."""
+    turns_s: tuple[float, ...]
+    bound_s: float
+    """No plan takes less on these links."""
+    predicted_s: float
+    equal: bool
+    bytes_sent: int
+    """By the plan, between ranks."""
+    bytes_between_hosts: int
+    received_bytes: tuple[int, ...]
+    """Into the interface of each rank's host, headers included."""
+    sent_bytes: tuple[int, ...]
+
+
+class ReshardRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Reshard plans of the same tensors, carried out in turns; the first one is what was asked for."""
+
+    links: tuple[str, ...]
+    """Rate of each host."""
+    ranks: int
+    tensors: int
+    turns: int
+    measured_s: float
+    bound_s: float
+    predicted_s: float
+    equal: bool
+    """Whether every move gave every rank what slicing gives, bit for bit."""
+    plans: dict[str, ReshardRecord]

@@ -15,7 +15,15 @@ from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import FolderOption, JsonOption, run_folder, run_recipe, write_json, write_out
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
-from wirewise.recipes import cupcake_job, gnn_tasks_job, pipedream_2bw_job, salientpp_job, sea_er_job
+from wirewise.plans import ReshardPlan, load
+from wirewise.recipes import (
+    cross_mesh_job,
+    cupcake_job,
+    gnn_tasks_job,
+    pipedream_2bw_job,
+    salientpp_job,
+    sea_er_job,
+)
 from wirewise.recipes.job import FullGraphJob
 from wirewise.recipes.scripts import DproOptions
 
@@ -146,6 +154,35 @@ def gnn_tasks(
         lambda found: placement_html(found, placed.plans),
         placement_comparison,
         plan=lambda folder, found: recipe.plan_file(folder, found.fastest),
+    )
+
+
+@app.command()
+@with_options
+def reshard(
+    plan: Annotated[Path, typer.Argument(help="File of `wirewise plan reshard`.")],
+    wish: cross_mesh_job.ReshardWish,
+    out: FolderOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Move tensors between meshes as a plan says, in the lab next to other strategies (cross-mesh resharding).
+
+    Links, TCP and bytes are real; every part is compared with what slicing gives.
+    """
+    from wirewise.recipes import cross_mesh as recipe
+    from wirewise.report.reshard_page import reshard_comparison, reshard_html
+
+    found = load(plan)
+    if not isinstance(found, ReshardPlan):
+        raise InputError(f"{plan} is a {found.family} plan; expected one of `wirewise plan reshard`")
+    job = recipe.make_job(found, wish)
+    run_recipe(
+        "reshard",
+        out,
+        json,
+        partial(recipe.run, job),
+        lambda run: reshard_html(run, job.plans),
+        reshard_comparison,
     )
 
 

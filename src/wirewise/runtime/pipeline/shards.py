@@ -11,7 +11,7 @@ from wirewise.errors import InputError
 from wirewise.plans.reshard import UnitTask
 from wirewise.plans.sharding import Intervals, LaidOutTensor, Sharding, TensorSlice
 
-__all__ = ["Parts", "as_bytes", "packed", "unpack"]
+__all__ = ["Parts", "as_bytes", "packed", "part_of", "same_bits", "unpack"]
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types that every copy and every process group knows, by bytes of an element."""
@@ -111,3 +111,23 @@ def unpack(task: UnitTask, data: Tensor, parts: Parts, held: Mapping[int, Tensor
                 source = source.clone()
             view.copy_(source.view(view.dtype).view(view.shape))
         begin += size
+
+
+def part_of(whole: Tensor, layout: Sharding, rank: int) -> Tensor | None:
+    """What a rank holds of a tensor; None: it holds nothing. Of addends, all but the first are zero."""
+    if rank not in layout.ranks:
+        return None
+    position = layout.ranks.index(rank)
+    found = whole
+    for dim, intervals in enumerate(layout.extents(whole.shape)[position]):
+        pieces = [found.narrow(dim, start, stop - start) for start, stop in intervals]
+        found = torch.cat(pieces, dim) if pieces else found.narrow(dim, 0, 0)
+    first = all(layout.coordinates(position)[axis] == 0 for axis in layout.partial)
+    return found.clone(memory_format=torch.contiguous_format) if first else torch.zeros_like(found)
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether shapes, types and all bits are equal."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))

@@ -1,0 +1,110 @@
+"""Tensors moved between meshes in the lab, next to other strategies and to what was predicted.
+
+Y. Zhuang et al.: On Optimizing the Communication of Model Parallelism, MLSys 2023. Links, TCP and bytes are real.
+Composes `planners.reshard`, `sim` (predictions), `runtime.pipeline.reshard` (moves) and `lab` (the network).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from wirewise import sim
+from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.files import owns_folder
+from wirewise.planners.reshard import cross_mesh
+from wirewise.plans import ReshardPlan, save
+from wirewise.recipes.cross_mesh_job import ReshardJob, ReshardWish, ranks_per_host
+from wirewise.results import MovedTimes, ReshardRecord, ReshardRun
+from wirewise.topology import lab_hosts
+from wirewise.trials.start import open_network, run_ranks
+
+__all__ = ["lab_links", "make_job", "predicted_s", "run", "summarise"]
+
+
+def make_job(plan: ReshardPlan, wish: ReshardWish) -> ReshardJob:
+    """The plan, and others for the same tensors.
+
+    Raises:
+        InputError: The plan's hosts are none of a lab.
+    """
+    own = ranks_per_host(plan)
+    hosts = plan.world_size // own
+    rates = tuple(wish.links.get(host, wish.link) for host in range(hosts))
+    links, plans = lab_links(rates, own), {"plan": plan}
+    for strategy in wish.against:
+        if strategy != plan.strategy:
+            other = cross_mesh(plan.tensors, links, strategy=strategy, seed=plan.seed)
+            assert isinstance(other, ReshardPlan)
+            plans[strategy] = other
+    return ReshardJob(plans=plans, links=rates, turns=wish.turns, timeout_s=wish.timeout_s)
+
+
+def lab_links(rates: tuple[str, ...], per_host: int, payload: float = 1.0) -> Links:
+    """Links of a lab's hosts with these rates."""
+    return Links.of(lab_hosts(rates, ranks_per_host=per_host), payload=payload)
+
+
+@owns_folder
+def run(job: ReshardJob, folder: Path, say: Callable[[str], None]) -> ReshardRun:
+    """Carry out all plans of a job in turns, in a lab.
+
+    Args:
+        job: Plans and links.
+        folder: Takes the job, the plans, logs and what was measured.
+        say: Called with messages on the progress.
+
+    Raises:
+        LabError: No lab can be built here.
+        PeerError: A rank failed; the message holds its last words.
+    """
+    for name, one in job.plans.items():
+        save(one, folder / f"plan-{name}.json")
+    ranks = next(iter(job.plans.values())).world_size
+    worker = "wirewise.recipes.cross_mesh_worker"
+    with open_network("lab", len(job.links), job.links[0], dict(enumerate(job.links))) as network:
+        found = run_ranks(
+            worker, folder, dict[str, MovedTimes], network=network, ranks=ranks, job=job, log=say
+        )
+    return summarise(job, found)
+
+
+def predicted_s(job: ReshardJob, plan: ReshardPlan) -> float:
+    """Seconds that are simulated on the lab's links, less the headers of TCP, IP and Ethernet."""
+    return sim.predict(plan, None, lab_links(job.links, ranks_per_host(plan), TCP_PAYLOAD)).step_s
+
+
+def summarise(job: ReshardJob, found: Mapping[str, MovedTimes]) -> ReshardRun:
+    """All plans of a job, as a command writes them."""
+    first, measured = next(iter(job.plans.values())), found[next(iter(job.plans))]
+    records = {name: _record(job, plan, found[name]) for name, plan in job.plans.items()}
+    own = records[next(iter(job.plans))]
+    return ReshardRun(
+        links=job.links,
+        ranks=first.world_size,
+        tensors=len(first.tensors),
+        turns=job.turns,
+        measured_s=own.measured_s,
+        bound_s=own.bound_s,
+        predicted_s=own.predicted_s,
+        equal=all(one.equal for one in found.values()) and measured.equal,
+        plans=records,
+    )
+
+
+def _record(job: ReshardJob, plan: ReshardPlan, found: MovedTimes) -> ReshardRecord:
+    exact = cross_mesh(plan.tensors, lab_links(job.links, ranks_per_host(plan)), strategy="p2p", order="size")
+    assert isinstance(exact, ReshardPlan)
+    return ReshardRecord(
+        strategy=plan.strategy,
+        measured_s=statistics.median(found.seconds),
+        turns_s=tuple(found.seconds),
+        bound_s=exact.bound_s,
+        predicted_s=predicted_s(job, plan),
+        equal=found.equal,
+        bytes_sent=plan.bytes_sent,
+        bytes_between_hosts=plan.bytes_between_hosts,
+        received_bytes=tuple(found.received_bytes),
+        sent_bytes=tuple(found.sent_bytes),
+    )
