@@ -7,7 +7,7 @@ from common import paired, scratch, verdict
 from wirewise.collective import network
 from wirewise.collective.builders import build
 from wirewise.lab import Lab
-from wirewise.planners.collective import CollectiveProblem, plan
+from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.topology import preset
 
 LEAST_BYTES = 16_384
@@ -41,7 +41,7 @@ def cases(size_bytes):
     yield "4 hosts, 400 Mbit/s", build("broadcast", "chain", 4), lambda: Lab(4, "400mbit")
     h4 = preset("h4")
     problem = CollectiveProblem(network=network(h4), collective="all_reduce", size_bytes=size_bytes)
-    yield "h4", plan(problem, method="forest").program, lambda: Lab.of(h4)
+    yield "h4", PLANNERS["forest"](problem).program, lambda: Lab.of(h4)
     yield "8 hosts, 1 Gbit/s", build("broadcast", "chain", 8), lambda: Lab(8, "1gbit")
 
 

@@ -28,7 +28,7 @@ from common import Page, arguments, paired, scratch, verdict
 from wirewise.collective import network
 from wirewise.collective.bounds import bound
 from wirewise.lab import Lab, pairs_of, topology_of
-from wirewise.planners.collective import CollectiveProblem, plan
+from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.runtime.collective.defaults import default
 from wirewise.topology import lab_hosts, preset
 
@@ -65,11 +65,10 @@ def uneven(page, preset_):
             least = 4.5
             for size in sizes:
                 topology = preset(name)
-                made = plan(
+                made = PLANNERS["forest"](
                     CollectiveProblem(
                         network=network(topology), collective="all_reduce", size_bytes=size * MB
-                    ),
-                    method="forest",
+                    )
                 )
                 with scratch() as folder, Lab.of(topology) as lab:
                     found, = compare(
@@ -140,9 +139,8 @@ def training(page, preset_):
         "slept), float32 gradients; buckets of DDP's own sizes. Own: `ddp_hook` with the program planned for 16 MB."
     )
     topology = preset("h4")
-    made = plan(
-        CollectiveProblem(network=network(topology), collective="all_reduce", size_bytes=16 * MB),
-        method="forest",
+    made = PLANNERS["forest"](
+        CollectiveProblem(network=network(topology), collective="all_reduce", size_bytes=16 * MB)
     )
     with page.table("gradients MB", "gloo step ms", "own step ms", "faster", "claimed") as row:
         with scratch() as folder, Lab.of(topology) as lab:

@@ -30,11 +30,11 @@ from wirewise.graph import BlockModel, block_model, load, partition
 from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.placement import (
+    PLANNERS,
     VOLUMES,
     PlacementProblem,
     first_fit,
     from_graph,
-    plan,
     search,
 )
 from wirewise.recipes.gnn_tasks import PlacementJob, lab_problem, run
@@ -99,7 +99,7 @@ def policies_row(page, preset):
                 over, ratios, peaks = [], [], []
                 for seed in range(preset["seeds"]):
                     problem = problem_of(kind, seed)
-                    simulator, places = problem.simulator, places_of(plan(problem, method="colocated"))
+                    simulator, places = problem.simulator, places_of(PLANNERS["colocated"](problem))
                     bounds, found = simulator.bounds(places), simulator.run(places, policy)
                     over.append(found.end_s.max() / max(bounds.interface_s, bounds.execution_s))
                     ratios.append(simulator.competitive_ratio(places))
@@ -126,7 +126,7 @@ def search_row(page, preset):
                 method = "gnn-tasks" if knobs else name
                 gains, over = [], []
                 for seed in range(preset["seeds"]):
-                    found = plan(problem_of(kind, seed), method=method, policy=policy, seed=seed, **knobs)
+                    found = PLANNERS[method](problem_of(kind, seed), policy=policy, seed=seed, **knobs)
                     gains.append(100 * (1 - found.predicted_s / found.colocated_s))
                     over.append(found.predicted_s / found.lower_bound_s)
                 claimed = kind == "mixed" and knobs.get("steps") == preset["steps"][0]
@@ -237,13 +237,15 @@ def graph_row(page, preset):
                 hosts,
                 Links.of(LAB),
             )
-            best = ms_of(known, plan(known, steps=600))
-            together = ms_of(known, plan(known, method="colocated"))
+            best = ms_of(known, PLANNERS["gnn-tasks"](known, steps=600))
+            together = ms_of(known, PLANNERS["colocated"](known))
             for volumes in VOLUMES:
                 job = tasks_of(problem, hosts, row_bytes, volumes)
                 error = 100 * np.abs(rows_of(job, row_bytes) / counted - 1)
                 own = np.eye(4, dtype=bool)
-                placed = ms_of(known, plan(PlacementProblem(job, hosts, Links.of(LAB)), steps=600))
+                placed = ms_of(
+                    known, PLANNERS["gnn-tasks"](PlacementProblem(job, hosts, Links.of(LAB)), steps=600)
+                )
                 row(
                     name, f"{row_bytes:.1f}", volumes, f"{error[~own].mean():.1f}", f"{error[own].mean():.1f}",
                     f"{together:.1f}", f"{placed:.1f}", f"{best:.1f}", f"{placed / best:.3f}",
@@ -338,7 +340,7 @@ def carried_out(seed, scheduler, sizes):
     )
     problem = lab_problem(tasks, LAB_LINKS)
     plans = {
-        name: plan(problem, method=name, policy=scheduler, seed=seed) for name in ("colocated", "gnn-tasks")
+        name: PLANNERS[name](problem, policy=scheduler, seed=seed) for name in ("colocated", "gnn-tasks")
     }
     job = PlacementJob(tasks=tasks, links=LAB_LINKS, plans=plans, turns=sizes["turns"])
     with scratch() as folder:

@@ -16,7 +16,7 @@ from wirewise import topology
 from wirewise.collective import network
 from wirewise.cost import Links
 from wirewise.lab import Lab
-from wirewise.planners.collective import CollectiveProblem, plan
+from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.sim import predict
 from wirewise.topology import lab_hosts, preset
 
@@ -46,7 +46,7 @@ def settings(names: list[str], collectives: dict[str, int], repeats: int) -> Ite
                 problem = CollectiveProblem(
                     network=network(topology.load(probed)), collective=collective, size_bytes=size * MB
                 )
-                made = plan(problem, time_limit_s=20.0)
+                made = PLANNERS["auto"](problem, time_budget_s=20.0)
                 job = {
                     "collective": collective,
                     "sizes": [size * MB],

@@ -8,7 +8,7 @@ from setting import Setting, quartiles_of
 
 from common import scratch
 from random_tasks import random_tasks
-from wirewise.planners.placement import plan
+from wirewise.planners.placement import PLANNERS
 from wirewise.recipes.gnn_tasks import PlacementJob, lab_links, lab_problem, run
 from wirewise.sim import predict
 
@@ -25,7 +25,7 @@ def settings(seeds: range, policies: tuple[str, ...], turns: int) -> Iterator[Se
         tasks = random_tasks(seed=seed, iterations=8, batch_bytes=2e6, gradient_bytes=3e5)
         problem = lab_problem(tasks, LINKS)
         made = {
-            f"{method}, {policy}": plan(problem, method=method, policy=policy, seed=seed)
+            f"{method}, {policy}": PLANNERS[method](problem, policy=policy, seed=seed)
             for policy in policies
             for method in ("colocated", "gnn-tasks")
         }

@@ -236,7 +236,7 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = "replicated"
     device: str = "cpu"
     share: str = "equal"
-    """How machines divide the cached rows, "equal" or "balanced" (`planners.cache.plan`)."""
+    """How machines divide the cached rows, "equal" or "balanced" (`planners.cache.vip`)."""
     processors: str = "shared"
     """"shared": machines compute on the processors of one computer; "own": as if on their own ones, emulated."""
 

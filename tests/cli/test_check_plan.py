@@ -7,7 +7,7 @@ from benchmarks.random_tasks import random_tasks
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
-from wirewise.planners.placement import plan, problem_of
+from wirewise.planners.placement import PLANNERS, problem_of
 from wirewise.plans import BitWidthPlan, ChannelBits, save
 from wirewise.topology import lab_hosts
 from wirewise.topology import save as save_topology
@@ -25,7 +25,7 @@ def files(tmp_path):
     hosts = lab_hosts(["400mbit", "50mbit"])
     save_topology(hosts, tmp_path / "hosts.toml")
     write_tasks(tasks, tmp_path / "job.json")
-    save(plan(problem_of(tasks, hosts), method="colocated"), tmp_path / "plan.json")
+    save(PLANNERS["colocated"](problem_of(tasks, hosts)), tmp_path / "plan.json")
     return tmp_path
 
 

@@ -16,7 +16,7 @@ from wirewise.collective import COLLECTIVES, network, save
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError
 from wirewise.lab import Lab
-from wirewise.planners.collective import CollectiveProblem, plan
+from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.topology import lab_hosts
 
 
@@ -29,7 +29,7 @@ def test_it_says_how_to_start_ranks(monkeypatch):
 
 def test_a_plan_brings_its_own_bound(tmp_path):
     hosts = network(lab_hosts(["80mbit"] * 3))
-    planned = plan(CollectiveProblem(network=hosts, collective="all_gather", size_bytes=3e6), method="greedy")
+    planned = PLANNERS["greedy"](CollectiveProblem(network=hosts, collective="all_gather", size_bytes=3e6))
     plans.save(planned, tmp_path / "plan.json")
     save(planned.program, tmp_path / "program.json")
     read = collectives._planned(str(tmp_path / "plan.json"))

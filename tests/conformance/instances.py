@@ -500,15 +500,15 @@ def _collective_variants(name: str) -> Iterator[Variant]:
             yield (
                 planner,
                 "",
-                lambda one, planner=planner: collective.plan(
-                    one.problem, method=planner, time_limit_s=ENOUGH_S, seed=1
+                lambda one, planner=planner: collective.PLANNERS[planner](
+                    one.problem, time_budget_s=ENOUGH_S, seed=1
                 ),
             )
 
 
 def _cache_variants(name: str) -> Iterator[Variant]:
     def planned(policy: str, **knobs: Any) -> Callable[[Instance], Plan]:
-        return lambda one: cache_planners.plan(one.problem, policy=policy, **({"alpha": 0.3} | knobs))
+        return lambda one: cache_planners.PLANNERS[policy](one.problem, **{"alpha": 0.3} | knobs)
 
     for policy in cache_planners.POLICIES:
         yield policy, "", planned(policy)
@@ -519,7 +519,7 @@ def _cache_variants(name: str) -> Iterator[Variant]:
 
 def _placement_variants(name: str) -> Iterator[Variant]:
     def planned(method: str, **knobs: Any) -> Callable[[Instance], Plan]:
-        return lambda one: placement.plan(one.problem, method=method, steps=40, **knobs)
+        return lambda one: placement.PLANNERS[method](one.problem, steps=40, **knobs)
 
     for method in placement.METHODS:
         yield method, "", planned(method, seed=3)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from wirewise.cli.main import app
 from wirewise.errors import InputError
-from wirewise.planners.placement import plan
+from wirewise.planners.placement import PLANNERS
 from wirewise.plans import load
 from wirewise.recipes.gnn_tasks import (
     PlacementJob,
@@ -34,7 +34,7 @@ def job():
         hosts=2, workers=2, samplers=1, iterations=3, batch_bytes=3e5, gradient_bytes=3e4, worker_s=0.01
     )
     problem = lab_problem(tasks, LINKS)
-    plans = {name: plan(problem, method=name, steps=100) for name in ("colocated", "gnn-tasks")}
+    plans = {name: PLANNERS[name](problem, steps=100) for name in ("colocated", "gnn-tasks")}
     return PlacementJob(tasks=tasks, links=LINKS, plans=plans, turns=2)
 
 
@@ -65,8 +65,8 @@ def test_every_method_is_planned_under_every_policy(job):
     assert list(made.plans) == ["random:iter", "gnn-tasks:iter", "random:oes", "gnn-tasks:oes"]
     for name, one in made.plans.items():
         assert (one.planner, one.policy) == tuple(name.split(":"))
-        alone = plan(
-            lab_problem(job.tasks, LINKS), method=one.planner, policy=one.policy, steps=wish.steps, seed=0
+        alone = PLANNERS[one.planner](
+            lab_problem(job.tasks, LINKS), policy=one.policy, steps=wish.steps, seed=0
         )
         assert one == alone
 

@@ -20,10 +20,8 @@ from wirewise.cost.links import Links
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PeerError
 from wirewise.files import owns_folder, write_json
-from wirewise.planners.placement import PlacementProblem
-from wirewise.planners.placement import plan as make_plan
+from wirewise.planners.placement import PLANNERS, PlacementProblem
 from wirewise.plans import PlacementPlan, save
-from wirewise.plans.placement import FlowPolicy
 from wirewise.recipes.gnn_tasks_job import Wish, host_names
 from wirewise.results import PlacementRecord, PlacementRun
 from wirewise.runtime.flows import ORDERS, Connections, execute, meet
@@ -101,12 +99,12 @@ def make_job(wish: Wish, tasks: TaskSet) -> PlacementJob:
     """Plan every method under every policy; plans are named METHOD:POLICY.
 
     Raises:
-        InputError, PlanError: As `PlacementProblem` and `planners.placement.plan`.
+        InputError, PlanError: As `PlacementProblem` and the planners.
     """
     problem = lab_problem(tasks, wish.rates)
     plans = {
-        f"{method}:{policy}": make_plan(
-            problem, method=method, policy=cast(FlowPolicy, policy), steps=wish.steps, seed=wish.seed
+        f"{method}:{policy}": cast(
+            PlacementPlan, PLANNERS[method](problem, policy=policy, steps=wish.steps, seed=wish.seed)
         )
         for policy in wish.policies
         for method in wish.methods

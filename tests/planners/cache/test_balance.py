@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from tests.planners.cache.problems import block_problem
 from wirewise.errors import InputError, PlanError
 from wirewise.graph.structure import in_edges
-from wirewise.planners.cache import POLICIES, CacheProblem, balanced, plan, plans
+from wirewise.planners.cache import PLANNERS, POLICIES, CacheProblem, balanced, plans
 
 
 def bare(owner, machines):
@@ -146,7 +146,7 @@ def test_never_busier_than_equal_budgets_with_as_many_rows(uneven, policy):
 
 
 def test_a_plan_tells_the_loads_of_what_it_keeps(uneven):
-    found = plan(uneven, policy="vip", alpha=0.2, share="balanced")
+    found = PLANNERS["vip"](uneven, alpha=0.2, share="balanced")
     scores = [POLICIES["vip"](uneven, machine) for machine in range(3)]
     told = np.concatenate([found.fetched.sum(axis=1), found.fetched.sum(axis=0)])
     kept = [set(machine.ids.tolist()) for machine in found.machines]
@@ -159,10 +159,10 @@ def test_a_plan_tells_the_loads_of_what_it_keeps(uneven):
 def test_budgets_of_each_machine_are_kept_and_senders_balanced():
     problem = block_problem(16)
     rooms = [900, 900, 100]
-    found = plan(problem, policy="vip", budgets=rooms, share="balanced")
+    found = PLANNERS["vip"](problem, budgets=rooms, share="balanced")
     assert [len(machine.ids) for machine in found.machines] == rooms
     assert [machine.budget for machine in found.machines] == rooms
-    assert busiest(found) <= busiest(plan(problem, policy="vip", budgets=rooms))
+    assert busiest(found) <= busiest(PLANNERS["vip"](problem, budgets=rooms))
     # Only machine 0 fetches: what it spares is evenly that of both senders.
     owner, scores = np.repeat([0, 1, 2], 20), [np.linspace(1, 2, 60), np.zeros(60), np.zeros(60)]
     spared = balanced(bare(owner, 3), scores, [20, 0, 0], row_s=[0.1, 1, 1])
@@ -172,8 +172,8 @@ def test_budgets_of_each_machine_are_kept_and_senders_balanced():
 
 def test_a_slow_link_carries_fewer_rows():
     problem = block_problem(16)
-    even = plan(problem, policy="vip", alpha=0.3, share="balanced")
-    slow = plan(problem, policy="vip", alpha=0.3, share="balanced", row_s=[3e-6, 1e-6, 1e-6])
+    even = PLANNERS["vip"](problem, alpha=0.3, share="balanced")
+    slow = PLANNERS["vip"](problem, alpha=0.3, share="balanced", row_s=[3e-6, 1e-6, 1e-6])
     assert slow.fetched[0].sum() < 0.8 * even.fetched[0].sum()
     assert slow.fetched[:, 0].sum() < 0.8 * even.fetched[:, 0].sum()
     assert sum(len(machine.ids) for machine in slow.machines) == 1800
@@ -190,7 +190,7 @@ def test_a_slow_link_carries_fewer_rows():
 )
 def test_knobs_that_cannot_be_used(uneven, knobs, error, told):
     with pytest.raises(error, match=told):
-        plan(uneven, **knobs)
+        PLANNERS["vip"](uneven, **knobs)
 
 
 @pytest.mark.parametrize("budget", [-1, [1, 2], [1, 2, -1]])

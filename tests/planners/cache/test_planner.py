@@ -8,9 +8,9 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache import (
+    PLANNERS,
     POLICIES,
     missed,
-    plan,
     plans,
 )
 from wirewise.sim import BatchTimes, predict
@@ -23,7 +23,7 @@ def problem():
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_plan_keeps_remote_nodes_within_its_budget(problem, policy):
-    found = plan(problem, policy=policy, alpha=0.3)
+    found = PLANNERS[policy](problem, alpha=0.3)
     found.check_itself()
     found.check_partition(problem.owner)
     assert found.planner == policy
@@ -35,7 +35,7 @@ def test_a_plan_keeps_remote_nodes_within_its_budget(problem, policy):
 
 
 def test_predicted_rows_are_those_that_batches_fetch(problem):
-    found = plan(problem, alpha=0.5)
+    found = PLANNERS["vip"](problem, alpha=0.5)
     for number, machine in enumerate(found.machines):
         counts, own = problem.counts(number, range(30, 50)), problem.owner == number
         batches = 20 * -(-len(problem.train[number]) // problem.batch_size)
@@ -44,7 +44,7 @@ def test_predicted_rows_are_those_that_batches_fetch(problem):
 
 
 def test_imbalance_is_that_of_batches_that_were_not_planned_with(problem):
-    found = plan(problem, alpha=0.2)
+    found = PLANNERS["vip"](problem, alpha=0.2)
     sampler, fetched = problem.sampler(), []
     for epoch in (40, 41, 42):
         cuts = [seed_batches(own, problem.batch_size, epoch=epoch, seed=0) for own in problem.train]
@@ -70,7 +70,7 @@ def test_plans_of_all_policies(problem):
 
 
 def test_links_decide_what_a_batch_takes(problem):
-    found = plan(problem, alpha=0.2)
+    found = PLANNERS["vip"](problem, alpha=0.2)
     links = Links.uniform(3, 1e7, 1e-3)
     rows = found.fetched
     busiest = max(rows.sum(axis=1).max(), rows.sum(axis=0).max())
@@ -86,7 +86,6 @@ def test_links_decide_what_a_batch_takes(problem):
 @pytest.mark.parametrize(
     ("knobs", "error", "told"),
     [
-        ({"policy": "best"}, PlanError, "unknown cache policy 'best'; expected one of: vip"),
         ({"alpha": -0.1}, InputError, "alpha is -0.1"),
         ({"budgets": [3, 4]}, InputError, "expected 3, each of at least 0"),
         ({"budgets": [3, 4, -1]}, InputError, "at least 0 rows"),
@@ -94,10 +93,10 @@ def test_links_decide_what_a_batch_takes(problem):
 )
 def test_knobs_that_cannot_be_used(problem, knobs, error, told):
     with pytest.raises(error, match=told):
-        plan(problem, **knobs)
+        PLANNERS["vip"](problem, **knobs)
 
 
 def test_a_plan_for_another_partition_is_refused(problem):
-    found = plan(problem, alpha=0.1)
+    found = PLANNERS["vip"](problem, alpha=0.1)
     with pytest.raises(PlanError, match="another partition of 6000 nodes over 3 machines"):
         found.check_partition((problem.owner + 1) % 3)

@@ -10,7 +10,7 @@ from scipy import stats
 from wirewise.errors import InputError
 from wirewise.graph import BlockModel, block_model, load
 from wirewise.graph.sampling import seed_batches
-from wirewise.planners.cache import POLICIES, CacheProblem, keep, missed, plan
+from wirewise.planners.cache import PLANNERS, POLICIES, CacheProblem, keep, missed
 
 MACHINES = 4
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -178,6 +178,6 @@ def test_problems_that_cannot_be_used(problem, change, told):
 def test_balanced_caches_spare_the_busiest_link(problem):
     busiest = {}
     for share in ("equal", "balanced"):
-        rows = plan(problem, policy="vip", alpha=0.5, share=share).fetched
+        rows = PLANNERS["vip"](problem, alpha=0.5, share=share).fetched
         busiest[share] = max(rows.sum(axis=0).max(), rows.sum(axis=1).max())
     assert busiest["balanced"] <= 0.8 * busiest["equal"]

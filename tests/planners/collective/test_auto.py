@@ -10,8 +10,8 @@ from tests.planners.collective.networks import four_unequal, groups, ring, switc
 from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError, PlanError, ProgramError, WirewiseError
+from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.planners.collective import SYNTHESIZERS as ALL
-from wirewise.planners.collective import CollectiveProblem, plan
 from wirewise.planners.collective.adapt import distances
 from wirewise.planners.collective.auto import BUILTIN, choose
 from wirewise.planners.collective.combine import renumbered
@@ -19,7 +19,7 @@ from wirewise.planners.collective.orders import near_order
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
 
-PLANNERS = {"adapt": ALL["adapt"], "greedy": ALL["greedy"]}
+QUICK = {"adapt": ALL["adapt"], "greedy": ALL["greedy"]}
 
 
 def problem(net, collective, size_bytes=4e6, **kwargs):
@@ -30,7 +30,7 @@ def problem(net, collective, size_bytes=4e6, **kwargs):
 @pytest.mark.parametrize("net", [four_unequal(), switch(5), groups([2, 3], 1e9, 1e8)], ids=lambda n: n.name)
 def test_choice_is_right_and_nearly_the_quickest(net, collective):
     wanted = problem(net, collective, root=1)
-    choice = choose(wanted, PLANNERS, time_limit_s=2.0)
+    choice = choose(wanted, QUICK, time_limit_s=2.0)
     check(choice.program)
     seconds = simulate(choice.program, net, wanted.size_bytes).finish_s
     times = {c.name: c.predicted_s for c in choice.candidates}
@@ -50,10 +50,10 @@ def test_no_planner_alone_is_better_within_the_same_time(net, collective):
     wanted, alone = problem(net, collective, root=0), []
     for name in ALL:
         try:
-            alone.append(plan(wanted, method=name, time_limit_s=1.0).predicted_s)
+            alone.append(PLANNERS[name](wanted, time_budget_s=1.0).predicted_s)
         except WirewiseError:
             continue
-    found = plan(wanted, time_limit_s=1.0, gain=0.0)
+    found = PLANNERS["auto"](wanted, time_budget_s=1.0, gain=0.0)
     assert len(alone) >= 3
     assert found.predicted_s <= max(min(alone) * (1 + 1e-9), 1.02 * found.bound_s)
 
@@ -86,7 +86,7 @@ def test_small_and_large_messages_take_other_algorithms():
 def test_without_gain_the_builtin_is_taken():
     wanted = problem(switch(4), "scatter", 64e6)
     for gain, why in ((0.05, "no gain of 5%"), (0.0, "and nothing less")):
-        choice = choose(wanted, PLANNERS, time_limit_s=2.0, gain=gain)
+        choice = choose(wanted, QUICK, time_limit_s=2.0, gain=gain)
         assert choice.program.name == "builtin"
         assert why in choice.notes[0]
 
@@ -105,7 +105,7 @@ def test_a_gain_that_is_asked_for_decides():
 
 
 def test_choice_is_explained():
-    choice = choose(problem(four_unequal(), "all_gather", 16e6), PLANNERS, time_limit_s=4.0)
+    choice = choose(problem(four_unequal(), "all_gather", 16e6), QUICK, time_limit_s=4.0)
     assert choice.program.name != "builtin"
     assert "times as fast as builtin" in choice.notes[0] and "of the bound" in choice.notes[0]
 
@@ -129,12 +129,12 @@ def test_what_has_no_program_is_told():
 
 
 def test_without_time_there_is_a_program():
-    choice = choose(problem(four_unequal(), "all_gather"), PLANNERS, time_limit_s=1e-9)
+    choice = choose(problem(four_unequal(), "all_gather"), QUICK, time_limit_s=1e-9)
     assert choice.program.name == "builtin"
     assert any("time limit was reached" in note and "greedy" in note for note in choice.notes)
     # Nothing built in has routes here.
     relayed = problem(ring(6, both=False), "broadcast", members=(0, 3))
-    check(choose(relayed, {"late": never, **PLANNERS}, time_limit_s=1e-9).program)
+    check(choose(relayed, {"late": never, **QUICK}, time_limit_s=1e-9).program)
 
 
 def never(*args, **kwargs):
@@ -142,7 +142,9 @@ def never(*args, **kwargs):
 
 
 def test_one_member_has_nothing_to_send():
-    found = plan(CollectiveProblem(network=switch(3), collective="all_reduce", size_bytes=8.0, members=(1,)))
+    found = PLANNERS["auto"](
+        CollectiveProblem(network=switch(3), collective="all_reduce", size_bytes=8.0, members=(1,))
+    )
     assert not found.program.transfers and found.predicted_s == 0.0
 
 
@@ -181,6 +183,6 @@ def test_a_planner_that_breaks_does_not_take_the_others_away():
     def broken(problem, *, time_limit_s, seed):
         return 1 / 0
 
-    found = choose(problem(four_unequal(), "all_gather"), {"broken": broken, **PLANNERS}, time_limit_s=5.0)
+    found = choose(problem(four_unequal(), "all_gather"), {"broken": broken, **QUICK}, time_limit_s=5.0)
     check(found.program)
     assert any("broken: failed by a defect of its own (ZeroDivisionError" in note for note in found.notes)

@@ -7,7 +7,7 @@ import pytest
 from tests.planners.collective.networks import ring
 from wirewise.collective import check, network
 from wirewise.errors import PlanError
-from wirewise.planners.collective import CollectiveProblem, plan
+from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.sccl import Point, pareto, propose, solve, synthesize
 from wirewise.planners.collective.sccl.solve import point_of
@@ -107,10 +107,10 @@ def test_a_point_without_a_decision_is_told():
 
 
 def test_the_plan_says_that_its_program_is_not_proved_best():
-    late = plan(dgx1(), method="sccl", time_limit_s=1e-6)
+    late = PLANNERS["sccl"](dgx1(), time_budget_s=1e-6)
     assert "not proved best" in late.notes[0]
     problem = CollectiveProblem(network=ring(4), collective="all_gather", size_bytes=1e6)
-    assert plan(problem, method="sccl", time_limit_s=20.0, most_chunks=2).notes == ()
+    assert PLANNERS["sccl"](problem, time_budget_s=20.0, most_chunks=2).notes == ()
 
 
 def test_where_the_front_is_empty_another_program_is_taken():

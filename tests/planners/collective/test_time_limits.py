@@ -16,7 +16,7 @@ from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import build
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError
-from wirewise.planners.collective import PLANNERS, CollectiveProblem, deadline, plan
+from wirewise.planners.collective import PLANNERS, CollectiveProblem, deadline
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest import forest, synthesize
@@ -73,7 +73,7 @@ def test_without_time_every_planner_has_a_program(hurried, method, net):
     served = 0
     for collective in COLLECTIVES:
         try:
-            found = plan(problem(net, collective, root=1), method=method, time_limit_s=NO_TIME_S)
+            found = PLANNERS[method](problem(net, collective, root=1), time_budget_s=NO_TIME_S)
         except PlanError as error:
             assert "expected" in str(error), error  # not what this planner plans
             continue

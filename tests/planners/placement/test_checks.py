@@ -6,7 +6,7 @@ from benchmarks.random_tasks import random_tasks
 
 from tests.sim.flows.helpers import mixed_links
 from wirewise.errors import PlanError
-from wirewise.planners.placement import PlacementProblem, faults, host_faults, plan
+from wirewise.planners.placement import PLANNERS, PlacementProblem, faults, host_faults
 
 HOSTS = tuple(f"host{h}" for h in range(4))
 
@@ -18,7 +18,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def found(problem):
-    return plan(problem, method="colocated")
+    return PLANNERS["colocated"](problem)
 
 
 def replaced(problem, **changes):
@@ -39,7 +39,7 @@ def test_other_tasks_are_named(problem, found):
     fewer = PlacementProblem(random_tasks(seed=1, workers=5), HOSTS, problem.links)
     (fault,) = faults(found, fewer)
     assert "made for other tasks; unknown to the job: sampler5.0, sampler5.1, worker5" in fault
-    (fault,) = faults(plan(fewer, method="colocated"), problem)
+    (fault,) = faults(PLANNERS["colocated"](fewer), problem)
     assert "not placed: sampler5.0, sampler5.1, worker5" in fault
     with pytest.raises(PlanError, match=r"of another kind: worker0; make"):
         found.check_tasks(problem.tasks.kinds | {"worker0": "store"})

@@ -15,6 +15,7 @@ from wirewise.graph.sampling import seed_batches
 from wirewise.planners import cache
 from wirewise.planners.placement import (
     METHODS,
+    PLANNERS,
     STARTS,
     VOLUMES,
     PlacementProblem,
@@ -22,7 +23,6 @@ from wirewise.planners.placement import (
     expected_rows,
     first_fit,
     from_graph,
-    plan,
     problem_of,
     search,
 )
@@ -44,7 +44,7 @@ def problem():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_p4_plans_respect_room_and_fixed_places(problem, method):
-    found = plan(problem, method=method, steps=40, seed=3)
+    found = PLANNERS[method](problem, steps=40, seed=3)
     found.check(lab_hosts(["1gbit"] * 4))
     places = np.array([task.host for task in found.tasks])
     assert problem.fits(places)
@@ -69,7 +69,7 @@ def test_p4_gain_over_colocated_tasks_on_mixed_interfaces():
     """At least 10 % on average in 250 steps; the benchmark shows all six seeds of more steps."""
     gains = []
     for seed in range(3):
-        found = plan(mixed(seed), steps=250, seed=seed)
+        found = PLANNERS["gnn-tasks"](mixed(seed), steps=250, seed=seed)
         gains.append(1 - found.predicted_s / found.colocated_s)
     assert min(gains) >= 0 and np.mean(gains) >= 0.1
 
@@ -93,10 +93,10 @@ def test_p4_the_best_of_all_placements_is_found(seed):
 
 
 def test_p4_a_plan_is_never_slower_than_a_rule(problem):
-    found = plan(problem, steps=0)
-    rules = [plan(problem, method=rule).predicted_s for rule in ("colocated", "store-affine")]
+    found = PLANNERS["gnn-tasks"](problem, steps=0)
+    rules = [PLANNERS[rule](problem).predicted_s for rule in ("colocated", "store-affine")]
     assert found.predicted_s == min(rules)
-    assert plan(problem, steps=40).predicted_s <= min(rules)
+    assert PLANNERS["gnn-tasks"](problem, steps=40).predicted_s <= min(rules)
 
 
 def test_hosts_that_are_alike_are_simulated_once():
@@ -123,14 +123,14 @@ def test_without_room_for_colocation_the_search_starts_from_a_packing():
     tasks = random_tasks(workers=4, samplers=2, iterations=2)
     room = {"host0": {"gpu": 4.0, "cpu": 0.0}, **{host: {"gpu": 0.0, "cpu": 3.0} for host in HOSTS[1:]}}
     tight = PlacementProblem(msgspec.structs.replace(tasks, hosts=room), HOSTS, mixed_links(0))
-    found = plan(tight, steps=50)
+    found = PLANNERS["gnn-tasks"](tight, steps=50)
     assert found.colocated_s == 0.0
     assert all(task.host == 0 for task in found.tasks if task.kind == "worker")
     with pytest.raises(
         PlanError,
         match=r"workers with their samplers do not fit: .* worker0, sampler0\.0, sampler0\.1 find no host",
     ):
-        plan(tight, method="colocated")
+        PLANNERS["colocated"](tight)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,6 @@ def test_pieces_that_do_not_fit_together_are_refused():
 
 
 def test_other_refusals(problem):
-    with pytest.raises(PlanError, match="unknown placement method 'best'; expected one of: gnn-tasks"):
-        plan(problem, method="best")
     with pytest.raises(InputError, match="there is no host 'host3'; expected one of: host0, host1, host2"):
         PlacementProblem(random_tasks(), HOSTS[:3], mixed_links(0, 3))
     with pytest.raises(InputError, match="does not fit"):
@@ -217,7 +215,7 @@ def test_flows_of_a_graph_are_those_that_batches_need(sampled, volumes):
 
     A part's own store sends up to 15 % less than expected: draws that lead back to seeds count twice.
     """
-    found = cache.plan(sampled, alpha=0.4)
+    found = cache.PLANNERS["vip"](sampled, alpha=0.4)
     for cached in (None, found):
         tasks = from_graph(
             sampled,
@@ -262,7 +260,7 @@ def test_drawn_rows_are_those_of_the_batches(sampled):
 def test_a_graph_is_placed_before_anything_ran(sampled):
     tasks = from_graph(sampled, HOSTS[:3], row_bytes=400.0, model_bytes=1e6, worker_s=0.001, servers=2)
     few = PlacementProblem(tasks, HOSTS[:3], links([6e6, 5e7, 5e7]))
-    found = plan(few, steps=300)
+    found = PLANNERS["gnn-tasks"](few, steps=300)
     assert found.predicted_s < found.colocated_s
     assert FlowSimulator(tasks, few.links).seconds([t.host for t in found.tasks]) == found.predicted_s
     rows = expected_rows(sampled, sampled.train[0], 32)

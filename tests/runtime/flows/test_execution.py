@@ -9,7 +9,7 @@ from benchmarks.random_tasks import random_tasks
 from tests.runtime.flows.hosts import on_hosts
 from tests.sim.flows.helpers import links
 from wirewise.errors import InputError, PeerError, PlanError
-from wirewise.planners.placement import PlacementProblem, plan
+from wirewise.planners.placement import PLANNERS, PlacementProblem
 from wirewise.runtime.flows import ORDERS, FlowEngine, execute
 from wirewise.sim.flows import expand
 from wirewise.trace import Flow, Task, TaskSet
@@ -22,7 +22,7 @@ def test_every_op_ends_after_what_it_waits_for(policy):
         hosts=3, workers=3, iterations=3, batch_bytes=2e5, gradient_bytes=5e4, sampler_s=0.001, worker_s=0.004
     )
     problem = PlacementProblem(tasks, ("host0", "host1", "host2"), links([5e8] * 3))
-    found = plan(problem, method="random", policy=policy, seed=1)
+    found = PLANNERS["random"](problem, policy=policy, seed=1)
     times = on_hosts(3, lambda peers: execute(found, tasks, peers, problem.links, chunk_bytes=20_000))
     assert all(isinstance(one, tuple) for one in times), times
     graph, place = expand(tasks), np.array([task.host for task in found.tasks])
@@ -52,7 +52,7 @@ def test_flows_without_bytes_arrive():
         ),
     )
     problem = PlacementProblem(tasks, ("a", "b"), links([1e8] * 2))
-    found = plan(problem, method="colocated")
+    found = PLANNERS["colocated"](problem)
     times = on_hosts(2, lambda peers: execute(found, tasks, peers, problem.links))
     assert all(isinstance(one, tuple) for one in times), times
     assert np.isfinite(np.nanmax([one.end_s for one in times], axis=0)).all()
@@ -61,7 +61,7 @@ def test_flows_without_bytes_arrive():
 def test_a_host_that_leaves_is_named():
     tasks = random_tasks(hosts=2, workers=2, iterations=50, batch_bytes=2e5, sampler_s=0.001, worker_s=0.004)
     problem = PlacementProblem(tasks, ("host0", "host1"), links([1e8] * 2))
-    found = plan(problem, method="random")
+    found = PLANNERS["random"](problem)
 
     def work(peers):
         if peers.rank == 1:
@@ -76,7 +76,7 @@ def test_a_host_that_leaves_is_named():
 def test_a_silent_host_is_named():
     tasks = random_tasks(hosts=2, workers=1, iterations=1, batch_bytes=1e4)
     problem = PlacementProblem(tasks, ("host0", "host1"), links([1e8] * 2))
-    found = plan(problem, method="colocated")
+    found = PLANNERS["colocated"](problem)
 
     def work(peers):
         if peers.rank == 1:
@@ -92,7 +92,7 @@ def test_a_silent_host_is_named():
 def test_refusals():
     tasks = random_tasks(hosts=2, workers=1, iterations=1)
     problem = PlacementProblem(tasks, ("host0", "host1"), links([1e8] * 2))
-    split = plan(problem, method="colocated", policy="mrtf")
+    split = PLANNERS["colocated"](problem, policy="mrtf")
 
     def work(peers):
         with pytest.raises(

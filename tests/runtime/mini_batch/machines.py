@@ -7,7 +7,7 @@ from tests.harness.threads import run_ranks_as_threads
 from wirewise.graph import BlockModel, block_model
 from wirewise.graph.ranges import ranges_of
 from wirewise.graph.sampling import NeighborSampler
-from wirewise.planners.cache import CacheProblem, plan
+from wirewise.planners.cache import PLANNERS, CacheProblem
 from wirewise.runtime.mini_batch import BatchLoader, Fetcher, RowStore
 from wirewise.runtime.transport import Transport
 
@@ -52,8 +52,8 @@ class Job:
         self.batch_size, self.knobs = batch_size, knobs
         self.plan = None
         if alpha:
-            self.plan = plan(
-                problem_of(self.graph, self.ranges, self.train, batch_size), policy="vip", alpha=alpha
+            self.plan = PLANNERS["vip"](
+                problem_of(self.graph, self.ranges, self.train, batch_size), alpha=alpha
             )
 
     def loader(self, rank, group, store):

@@ -6,8 +6,7 @@ from wirewise.planners.cache.balance import BalancedCaches, balanced
 from wirewise.planners.cache.growth import CacheChange, GrowingCache
 from wirewise.planners.cache.inclusion import Drawers, inclusion, one_hop, seed_probability
 from wirewise.planners.cache.planner import Share, budgets_of, plan, plans
-from wirewise.planners.cache.policies import POLICIES, CacheProblem, keep
-from wirewise.planners.cache.volume import access_counts, missed
+from wirewise.planners.cache.policies import POLICIES, CacheProblem, access_counts, keep, missed
 from wirewise.planners.faces import Planner, Problems, face
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "keep",
     "missed",
     "one_hop",
-    "plan",
     "plans",
     "seed_probability",
     "vip",
@@ -34,9 +32,7 @@ __all__ = [
 
 PLANNERS: dict[str, Planner] = {
     # Which rows batches need depends on no link; `row_s` says what a row takes where balanced links are asked for.
-    name: face(
-        partial(plan, policy=name), name, Problems("batches drawn from a partitioned graph", CacheProblem)
-    )
+    name: face(partial(plan, name), name, Problems("batches drawn from a partitioned graph", CacheProblem))
     for name in POLICIES
 }
 """Planners by name."""

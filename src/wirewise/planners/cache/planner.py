@@ -34,9 +34,9 @@ def budgets_of(problem: CacheProblem, alpha: float) -> list[int]:
 
 
 def plan(
+    policy: str,
     problem: CacheProblem,
     *,
-    policy: str = "vip",
     alpha: float = 0.1,
     budgets: Sequence[int] | None = None,
     share: Share = "equal",
@@ -51,8 +51,8 @@ def plan(
     rows in all, which machines divide as that needs (`balanced`); a machine's budget is then what it keeps.
 
     Args:
-        problem: What machines sample.
         policy: One of `POLICIES`.
+        problem: What machines sample.
         alpha: Replication factor: every machine keeps alpha N / K rows, or all of them alpha N.
         budgets: Rows of each machine instead, [K]; also where links are balanced.
         share: How machines divide the rows.
@@ -61,12 +61,10 @@ def plan(
         knobs: Knobs of the policy.
 
     Raises:
-        PlanError: Unknown policy or share.
+        PlanError: Unknown share.
         InputError: Budgets or times that cannot be used.
     """
     _check_share(share)
-    if policy not in POLICIES:
-        raise PlanError(f"unknown cache policy {policy!r}; expected one of: {', '.join(POLICIES)}")
     rooms = budgets_of(problem, alpha) if budgets is None else list(budgets)
     if len(rooms) != problem.machines or min(rooms) < 0:
         raise InputError(f"budgets are {rooms}; expected {problem.machines}, each of at least 0 rows")
@@ -74,12 +72,7 @@ def plan(
         raise InputError("seconds of a row change nothing where shares are equal; expected share balanced")
     scores = _scores(problem, policy, knobs)
     expected = scores if policy in ("bayesian", "vip") else problem.expected
-    if share == "equal":
-        return _plan(problem, policy, _highest(problem, scores, rooms), rooms, expected, seed)
-    kept = balanced(
-        problem, scores, sum(rooms) if budgets is None else rooms, expected=expected, row_s=row_s
-    ).kept
-    return _plan(problem, policy, kept, budgets, expected, seed)
+    return _plan(problem, policy, scores, expected, rooms, share, budgets is not None, row_s, seed)
 
 
 def plans(
@@ -91,7 +84,7 @@ def plans(
         problem: What machines sample.
         alphas: Replication factors to plan for.
         policies: Some of `POLICIES`.
-        share: How machines divide the rows, as of `plan`.
+        share: How machines divide the rows (see `plan`).
 
     Raises:
         PlanError: Unknown policy or share.
@@ -105,12 +98,7 @@ def plans(
     for name in policies:
         scores, found[name] = _scores(problem, name, {}), {}
         for alpha, room in rooms.items():
-            if share == "equal":
-                made = _plan(problem, name, _highest(problem, scores, room), room, problem.expected, 0)
-            else:
-                kept = balanced(problem, scores, sum(room), expected=problem.expected).kept
-                made = _plan(problem, name, kept, None, problem.expected, 0)
-            found[name][alpha] = made
+            found[name][alpha] = _plan(problem, name, scores, problem.expected, room, share)
     return found
 
 
@@ -125,22 +113,25 @@ def _scores(problem: CacheProblem, policy: str, knobs: dict[str, Any]) -> Sequen
     return [POLICIES[policy](problem, machine, **knobs) for machine in range(problem.machines)]
 
 
-def _highest(
-    problem: CacheProblem, scores: Sequence[Vector], rooms: Sequence[int]
-) -> list[NDArray[np.int64]]:
-    """What each machine keeps of equal or given budgets."""
-    return [keep(scores[k], problem.owner == k, rooms[k]) for k in range(problem.machines)]
-
-
 def _plan(
     problem: CacheProblem,
     policy: str,
-    kept: Sequence[NDArray[np.int64]],
-    rooms: Sequence[int] | None,
+    scores: Sequence[Vector],
     expected: Sequence[Vector],
-    seed: int,
+    rooms: Sequence[int],
+    share: Share,
+    own: bool = False,
+    row_s: Sequence[float] | None = None,
+    seed: int = 0,
 ) -> CachePlan:
-    rooms = [len(nodes) for nodes in kept] if rooms is None else rooms
+    """What machines keep; where links are balanced, each has its `own` room, or they divide all of it."""
+    kept: Sequence[NDArray[np.int64]]
+    if share == "equal":
+        kept = [keep(scores[k], problem.owner == k, room) for k, room in enumerate(rooms)]
+    else:
+        budget = rooms if own else sum(rooms)
+        kept = balanced(problem, scores, budget, expected=expected, row_s=row_s).kept
+        rooms = rooms if own else [len(nodes) for nodes in kept]
     machines = tuple(
         _machine(problem, number, kept[number], rooms[number], expected[number])
         for number in range(problem.machines)

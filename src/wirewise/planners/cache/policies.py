@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,8 @@ from wirewise.errors import InputError
 from wirewise.graph.sampling import NeighborSampler, seed_batches
 from wirewise.graph.structure import InEdges
 from wirewise.planners.cache.inclusion import Drawers, Vector, inclusion, seed_probability
-from wirewise.planners.cache.volume import access_counts
 
-__all__ = ["POLICIES", "CacheProblem", "keep"]
+__all__ = ["POLICIES", "CacheProblem", "access_counts", "keep", "missed"]
 
 _SAMPLED = 16
 """Batches that tell how much they differ."""
@@ -211,3 +210,33 @@ def keep(scores: Vector, own: NDArray[Any], budget: int) -> NDArray[np.int64]:
         return candidates
     order = np.argsort(-scores[candidates], kind="stable")
     return np.sort(candidates[order[:budget]])
+
+
+def access_counts(
+    sampler: NeighborSampler, batches: Iterable[NDArray[np.int64]], *, epoch: int = 0, first: int = 0
+) -> NDArray[np.int64]:
+    """Batches that need each node beside its seeds, [N].
+
+    Args:
+        sampler: Draws the neighbourhoods.
+        batches: Seeds of each; empty ones need nothing.
+        epoch: Epoch of the draws.
+        first: Number of the first batch.
+    """
+    counts = np.zeros(sampler.num_nodes, np.int64)
+    for number, seeds in enumerate(batches):
+        if len(seeds):
+            batch = sampler.sample(seeds, epoch=epoch, batch=first + number)
+            counts[batch.n_id[batch.num_seeds :]] += 1
+    return counts
+
+
+def missed(counts: NDArray[np.int64], own: NDArray[np.bool_], cached: NDArray[Any]) -> int:
+    """Rows that a machine fetches over all counted batches.
+
+    Args:
+        counts: Counts of its batches, [N].
+        own: Whether it owns a node, [N].
+        cached: Ids of the remote nodes that it keeps.
+    """
+    return int(counts[~own].sum() - counts[cached].sum())

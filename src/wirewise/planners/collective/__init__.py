@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from wirewise.collective import Collective, Program, check
 from wirewise.collective.bounds import bound
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import InputError
 from wirewise.planners.collective.adapt import synthesize as _adapt
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.blink import synthesize as _blink
@@ -33,7 +33,6 @@ __all__ = [
     "blink",
     "forest",
     "greedy",
-    "plan",
     "sccl",
     "taccl",
     "with_best_segments",
@@ -51,19 +50,14 @@ SYNTHESIZERS: dict[str, Callable[..., Program | Proposal]] = {
 them in this order, the quick ones first."""
 
 
-def plan(
-    problem: CollectiveProblem,
-    *,
-    method: str = "auto",
-    time_limit_s: float = 60.0,
-    seed: int = 0,
-    **knobs: Any,
+def _planned(
+    method: str, problem: CollectiveProblem, *, time_limit_s: float = 60.0, seed: int = 0, **knobs: Any
 ) -> CollectivePlan:
-    """Plan with the planner of that name; the program is checked, pipelined, simulated and held against the bound.
+    """Plan with that planner; the program is checked, pipelined, simulated and held against the bound.
 
     Args:
-        problem: Collective to plan.
         method: "auto" or a name in `SYNTHESIZERS`.
+        problem: Collective to plan.
         time_limit_s: For the search; the best program found within it counts. Checks and the choice of segments can
             take a few seconds more.
         seed: Seed of random choices.
@@ -71,12 +65,10 @@ def plan(
 
     Raises:
         InputError: A time limit that is not above 0.
-        PlanError: No planner has the name, or it has no program for this problem.
+        PlanError: It has no program for this problem.
     """
     if not time_limit_s > 0:
         raise InputError(f"got a time limit of {time_limit_s:g} s; expected a number above 0")
-    if method != "auto" and method not in SYNTHESIZERS:
-        raise PlanError(f"unknown planner {method!r}; expected one of: auto, {', '.join(SYNTHESIZERS)}")
     start = time.monotonic()
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
@@ -130,7 +122,7 @@ def _of_name(
 _PROBLEMS = Problems("a collective on a network", CollectiveProblem, {str: _of_name})
 
 PLANNERS: dict[str, Planner] = {
-    name: face(partial(plan, method=name), name, _PROBLEMS, budget="time_limit_s")
+    name: face(partial(_planned, name), name, _PROBLEMS, budget="time_limit_s")
     for name in ("auto", *SYNTHESIZERS)
 }
 """Planners by name."""

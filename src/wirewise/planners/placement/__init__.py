@@ -5,7 +5,7 @@ from functools import partial
 from wirewise.planners.faces import Planner, Problems, face
 from wirewise.planners.placement.chain import search
 from wirewise.planners.placement.checks import faults, host_faults
-from wirewise.planners.placement.gnn_tasks import METHODS, plan
+from wirewise.planners.placement.gnn_tasks import METHODS, place
 from wirewise.planners.placement.problem import PlacementProblem, problem_of
 from wirewise.planners.placement.starts import STARTS, first_fit
 from wirewise.planners.placement.volumes import VOLUMES, drawn_rows, expected_rows, from_graph
@@ -25,7 +25,6 @@ __all__ = [
     "from_graph",
     "gnn_tasks",
     "host_faults",
-    "plan",
     "problem_of",
     "search",
     "store_affine",
@@ -33,7 +32,7 @@ __all__ = [
 
 _PROBLEMS = Problems("tasks of GNN training", PlacementProblem, {TaskSet: problem_of})
 
-PLANNERS: dict[str, Planner] = {name: face(partial(plan, method=name), name, _PROBLEMS) for name in METHODS}
+PLANNERS: dict[str, Planner] = {name: face(partial(place, name), name, _PROBLEMS) for name in METHODS}
 """Planners by name."""
 
 # The first stands before the module of the same name.

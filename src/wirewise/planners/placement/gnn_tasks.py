@@ -13,16 +13,16 @@ from wirewise.planners.placement.problem import Ints, PlacementProblem
 from wirewise.planners.placement.starts import STARTS, first_fit
 from wirewise.plans.placement import FlowPolicy, PlacedTask, PlacementPlan
 
-__all__ = ["METHODS", "plan"]
+__all__ = ["METHODS", "place"]
 
 METHODS = ("gnn-tasks", *STARTS)
 """The search, and the rules that it is compared with."""
 
 
-def plan(
+def place(
+    method: str,
     problem: PlacementProblem,
     *,
-    method: str = "gnn-tasks",
     policy: FlowPolicy = "iter",
     steps: int = 1000,
     beta: float = 200.0,
@@ -31,20 +31,18 @@ def plan(
     """Place all tasks.
 
     Args:
-        problem: Tasks and hosts.
         method: One of `METHODS`; the search starts from the faster one of colocated and store-affine
             tasks, where they fit.
+        problem: Tasks and hosts.
         policy: How flows share interfaces, in the simulation and when the plan is carried out.
         steps: Steps of the search.
         beta: Beta of the search (`chain.search`).
         seed: Seed of random choices.
 
     Raises:
-        PlanError: Unknown method, or no room; the message names the resource that is short.
+        PlanError: No room; the message names the resource that is short.
         InputError: As `chain.search` and `FlowSimulator.run`.
     """
-    if method not in METHODS:
-        raise PlanError(f"unknown placement method {method!r}; expected one of: {', '.join(METHODS)}")
     simulator = problem.simulator
     rules = ("colocated", "store-affine")
     ruled = {rule: places for rule in rules if (places := _ruled(problem, rule, seed)) is not None}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice, repeat
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wirewise.errors import PlanError
 from wirewise.planners.placement.problem import Ints, Matrix, PlacementProblem, numbers_of
@@ -26,16 +26,17 @@ def first_fit(problem: PlacementProblem, *, seed: int = 0) -> Ints:
     total = np.maximum(problem.capacity.sum(axis=0), 1e-300)
     weight = (problem.demand / total).max(axis=1, initial=0.0)
     order = problem.free[np.argsort(-weight[problem.free], kind="stable")]
-    failed = -1
-    for _ in range(_TRIES):
-        places = problem.fixed.copy()
-        failed = _pack(
-            problem, places, order, lambda hosts, left: int(hosts[np.argmax(_share(left, total)[hosts])])
-        )
-        if failed < 0:
-            return places
-        order = random.permutation(order)
-    raise PlanError(problem.shortage(np.array([failed]), problem.left(places)))
+
+    def orders() -> Iterator[Ints]:
+        shuffled = order
+        while True:
+            yield shuffled
+            shuffled = random.permutation(shuffled)
+
+    def roomiest(hosts: Ints, left: Matrix) -> int:
+        return int(hosts[np.argmax((left / total).min(axis=1, initial=np.inf)[hosts])])
+
+    return _packed(problem, orders(), roomiest)
 
 
 def colocated(problem: PlacementProblem, *, seed: int = 0) -> Ints:
@@ -54,8 +55,7 @@ def colocated(problem: PlacementProblem, *, seed: int = 0) -> Ints:
         chosen = hosts[np.argmin(workers[hosts])]
         places[members] = chosen
         workers[chosen] += 1
-    servers = numbers_of(problem, "server")
-    _deal(problem, places, servers)
+    _deal(problem, places, numbers_of(problem, "server"))
     return places
 
 
@@ -66,15 +66,8 @@ def scattered(problem: PlacementProblem, *, seed: int = 0) -> Ints:
         PlanError: No random order found room.
     """
     random = np.random.default_rng(seed)
-    failed = -1
-    for _ in range(_TRIES):
-        places = problem.fixed.copy()
-        failed = _pack(
-            problem, places, random.permutation(problem.free), lambda hosts, left: int(random.choice(hosts))
-        )
-        if failed < 0:
-            return places
-    raise PlanError(problem.shortage(np.array([failed]), problem.left(places)))
+    orders = (random.permutation(problem.free) for _ in repeat(None))
+    return _packed(problem, orders, lambda hosts, left: int(random.choice(hosts)))
 
 
 def store_affine(problem: PlacementProblem, *, seed: int = 0) -> Ints:
@@ -94,11 +87,16 @@ def store_affine(problem: PlacementProblem, *, seed: int = 0) -> Ints:
 
 def _by_bytes(problem: PlacementProblem, places: Ints, tasks: list[int], received: Matrix) -> None:
     for task in tasks:
-        left = problem.left(places)
-        hosts = problem.hosts_for(np.array([task]), left)
-        if not len(hosts):
-            raise PlanError(problem.shortage(np.array([task]), left))
+        hosts = _hosts_for(problem, places, task)
         places[task] = hosts[np.argmax(received[task, hosts])]
+
+
+def _hosts_for(problem: PlacementProblem, places: Ints, task: int) -> Ints:
+    left, alone = problem.left(places), np.array([task])
+    hosts = problem.hosts_for(alone, left)
+    if not len(hosts):
+        raise PlanError(problem.shortage(alone, left))
+    return hosts
 
 
 def _received(problem: PlacementProblem, places: Ints) -> Matrix:
@@ -116,29 +114,26 @@ def _deal(problem: PlacementProblem, places: Ints, tasks: list[int]) -> None:
     """One task after the other on the next host in turn that has room."""
     following = 0
     for task in tasks:
-        left = problem.left(places)
-        hosts = problem.hosts_for(np.array([task]), left)
-        if not len(hosts):
-            raise PlanError(problem.shortage(np.array([task]), left))
+        hosts = _hosts_for(problem, places, task)
         chosen = int(hosts[np.argmin((hosts - following) % len(problem.hosts))])
         places[task] = chosen
         following = chosen + 1
 
 
-def _pack(problem: PlacementProblem, places: Ints, order: Ints, choose: Callable[[Ints, Matrix], int]) -> int:
-    """Place tasks in an order; the first one that finds no host, or -1."""
-    left = problem.left(places)
-    for task in order:
-        hosts = problem.hosts_for(np.array([task]), left)
-        if not len(hosts):
-            return int(task)
-        places[task] = choose(hosts, left)
-        left[places[task]] -= problem.demand[task]
-    return -1
-
-
-def _share(left: Matrix, total: NDArray[np.float64]) -> NDArray[np.float64]:
-    return (left / total).min(axis=1, initial=np.inf)
+def _packed(problem: PlacementProblem, orders: Iterator[Ints], choose: Callable[[Ints, Matrix], int]) -> Ints:
+    """Places of the first order of tasks in which each finds a host."""
+    for order in islice(orders, _TRIES):
+        places = problem.fixed.copy()
+        left = problem.left(places)
+        for task in order:
+            hosts = problem.hosts_for(np.array([task]), left)
+            if not len(hosts):
+                break
+            places[task] = choose(hosts, left)
+            left[places[task]] -= problem.demand[task]
+        else:
+            return places
+    raise PlanError(problem.shortage(np.array([task]), left))
 
 
 STARTS: dict[str, Callable[..., Ints]] = {
