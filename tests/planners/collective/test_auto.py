@@ -13,9 +13,8 @@ from wirewise.errors import InputError, PlanError, ProgramError, WirewiseError
 from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.planners.collective import SYNTHESIZERS as ALL
 from wirewise.planners.collective.adapt import distances
-from wirewise.planners.collective.auto import BUILTIN, choose
+from wirewise.planners.collective.auto import BUILTIN, choose, near_order
 from wirewise.planners.collective.combine import renumbered
-from wirewise.planners.collective.orders import near_order
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
 

@@ -9,7 +9,7 @@ from wirewise.collective import check, network
 from wirewise.errors import PlanError
 from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.planners.collective.demands import block_bytes
-from wirewise.planners.collective.sccl import Point, pareto, propose, solve, synthesize
+from wirewise.planners.collective.sccl import Point, pareto, propose, solve
 from wirewise.planners.collective.sccl.solve import point_of
 from wirewise.topology import preset
 
@@ -52,7 +52,7 @@ def assert_rounds(program, net, rounds):
 @pytest.mark.parametrize("collective", MOVING + ADDING)
 def test_every_collective_on_a_ring(collective):
     problem = CollectiveProblem(network=ring(4), collective=collective, size_bytes=1e6, root=0)
-    program = synthesize(problem, time_limit_s=5.0, most_chunks=2)
+    program = propose(problem, time_limit_s=5.0, most_chunks=2).program
     assert program.collective == collective
     check(program)
 
@@ -66,7 +66,7 @@ def test_front_goes_from_few_steps_to_few_rounds():
 
 def test_small_messages_take_fewer_steps():
     few, many = (
-        synthesize(
+        propose(
             CollectiveProblem(network=ring(6), collective="broadcast", size_bytes=size),
             most_chunks=4,
             time_limit_s=10,
@@ -80,7 +80,7 @@ def test_others_relay_for_a_group():
     problem = CollectiveProblem(
         network=ring(4, both=False), collective="all_gather", size_bytes=1e6, members=(0, 2)
     )
-    program = synthesize(problem, time_limit_s=5.0, most_chunks=1)
+    program = propose(problem, time_limit_s=5.0, most_chunks=1).program
     check(program)
     assert program.steps == 2 and program.chunks == 2
 
@@ -89,7 +89,7 @@ def test_what_is_not_decided_is_told():
     with pytest.raises(PlanError, match="not decided"):
         solve(dgx1(), Point(6, 3, 7), time_limit_s=1e-9)
     with pytest.raises(PlanError, match="raise the steps"):
-        synthesize(dgx1(), point=Point(2, 2, 2))
+        propose(dgx1(), point=Point(2, 2, 2))
 
 
 @pytest.mark.parametrize("collective", MOVING + ADDING)

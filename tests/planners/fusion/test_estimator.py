@@ -20,8 +20,7 @@ from wirewise.planners.fusion.disco.estimator import (
     vectors_here,
 )
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
-from wirewise.planners.fusion.disco.passes import loops_of, stored_between
-from wirewise.planners.fusion.disco.walks import beyond
+from wirewise.planners.fusion.disco.passes import beyond, loops_of, stored_between
 from wirewise.profile.estimator import batch_of, fit
 from wirewise.trace import Operator, OperatorGraph, read_operator_graph
 from wirewise.trace.operators import Layout

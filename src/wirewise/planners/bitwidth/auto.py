@@ -18,16 +18,16 @@ and every rank runs the same search on the same numbers. Weights never leave the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost import CodecCost, ExchangeCosts
+from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
-from wirewise.planners.bitwidth.balance import Arena, Choice
+from wirewise.planners.bitwidth.balance import Arena, PointChoice
 from wirewise.planners.bitwidth.menu import Menu, menu_points
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
@@ -200,13 +200,13 @@ class _Shared:
         self.sigma[name] = sigma_of(moments)
         self.channels[name] = list(zip(sender.tolist(), receiver.tolist(), strict=True))
 
-    def point(self, chosen: Mapping[str, Choice], name: str, sender: int, receiver: int) -> int:
+    def point(self, chosen: Mapping[str, PointChoice], name: str, sender: int, receiver: int) -> int:
         """Point of one channel; a channel without messages has no choice."""
         if (sender, receiver) not in self.channels[name]:
             return 0
         return int(chosen[name].points[self.channels[name].index((sender, receiver))])
 
-    def decide(self, slack: float) -> dict[str, Choice]:
+    def decide(self, slack: float) -> dict[str, PointChoice]:
         """A choice for every exchange; the two directions of a layer together."""
         chosen = {name: self._search(name, slack) for name in self.names}
         for backward in self.names:
@@ -215,11 +215,11 @@ class _Shared:
                 chosen[forward], chosen[backward] = self._order(forward, backward, chosen, slack)
         return chosen
 
-    def _search(self, name: str, slack: float, floor: float = 0.0, limit: float = np.inf) -> Choice:
+    def _search(self, name: str, slack: float, floor: float = 0.0, limit: float = np.inf) -> PointChoice:
         """Search with the mean bits between `floor` and `limit`."""
         count = self.messages[name]
         if not count:
-            return Choice(np.zeros(0, np.int64), 0.0, 0.0, 0.0, True)
+            return PointChoice(np.zeros(0, np.int64), 0.0, 0.0, 0.0, True)
         arena = self.arenas[name]
         found = arena.search(
             self.budgets[name], bit_floor=floor * count, bit_limit=limit * count, slack=slack
@@ -229,12 +229,12 @@ class _Shared:
         # Bfloat16 alone can miss the budget of a quantized width; then the most bits have to do.
         return arena.evaluate(np.full(len(arena.sender), len(self.bits) - 1, dtype=np.int64))
 
-    def _mean(self, name: str, choice: Choice) -> float:
+    def _mean(self, name: str, choice: PointChoice) -> float:
         return choice.bit_sum / max(self.messages[name], 1)
 
     def _order(
-        self, forward: str, backward: str, chosen: Mapping[str, Choice], slack: float
-    ) -> tuple[Choice, Choice]:
+        self, forward: str, backward: str, chosen: Mapping[str, PointChoice], slack: float
+    ) -> tuple[PointChoice, PointChoice]:
         """Make forward bits cover backward bits: lower the backward, raise the forward, or meet at a width.
 
         Whatever static width is best for the pair, one of the options contains it, so the law costs no more
@@ -258,14 +258,14 @@ class _Shared:
         budgets = self.budgets[forward] or 1.0, self.budgets[backward] or 1.0
         return min(near, key=lambda o: o[0].noise / budgets[0] + o[1].noise / budgets[1])
 
-    def _size_bytes(self, name: str, choice: Choice) -> NDArray[np.int64]:
+    def _size_bytes(self, name: str, choice: PointChoice) -> NDArray[np.int64]:
         arena = self.arenas[name]
         size = np.zeros((arena.links.world_size, arena.links.world_size), dtype=np.int64)
         size[arena.sender, arena.receiver] = arena.size[np.arange(len(arena.sender)), choice.points]
         return size
 
     def report(
-        self, own: dict[tuple[str, int], NDArray[np.uint8]], chosen: Mapping[str, Choice]
+        self, own: dict[tuple[str, int], NDArray[np.uint8]], chosen: Mapping[str, PointChoice]
     ) -> AutoDecision:
         """The decision with its predictions."""
         static = {
@@ -299,7 +299,10 @@ def _arena(
     param_bytes: int,
 ) -> Arena:
     """Price points of channels: `counts` [channels, points, bits] are messages, `noise` [channels, points]."""
-    pack, unpack = (_rates(costs.codec, exchange.width, bits, i) for i in (0, 1))
+    pack, unpack = (
+        np.array([seconds({b: 1}, exchange.width) for b in bits])
+        for seconds in (costs.codec.pack_s, costs.codec.unpack_s)
+    )
     return Arena(
         sender=sender.astype(np.int64),
         receiver=receiver.astype(np.int64),
@@ -311,12 +314,6 @@ def _arena(
         links=costs.links,
         hidden_s=costs.hidden(exchange.name),
     )
-
-
-def _rates(codec: CodecCost, width: int, bits: Iterable[int], direction: int) -> Vector:
-    """Seconds of one row at each width, to pack (0) or to unpack (1)."""
-    seconds = (codec.pack_s, codec.unpack_s)[direction]
-    return np.array([seconds({b: 1}, width) for b in bits])
 
 
 def auto(

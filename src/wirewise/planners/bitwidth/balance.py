@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from wirewise.cost import Links
 from wirewise.cost.wire import wire_kernel
 
-__all__ = ["Arena", "Choice"]
+__all__ = ["Arena", "PointChoice"]
 
 Vector = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,7 +24,7 @@ _PRICE_RANGE = 45.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class PointChoice:
     """A point for each channel, and what comes of it."""
 
     points: Ints
@@ -71,12 +71,12 @@ class Arena:
     hidden_s: Vector
     """[P]."""
 
-    def evaluate(self, points: Ints) -> Choice:
+    def evaluate(self, points: Ints) -> PointChoice:
         """Price one choice."""
         rows = np.arange(len(points))
         exposed = float(_exposed(points, self._facts()))
         noise, bit_sum = self.noise[rows, points].sum(), self.bit_sum[rows, points].sum()
-        return Choice(points, exposed, float(noise), float(bit_sum), True)
+        return PointChoice(points, exposed, float(noise), float(bit_sum), True)
 
     def _facts(self) -> _Facts:
         return _Facts(
@@ -98,7 +98,7 @@ class Arena:
         bit_floor: float = 0.0,
         bit_limit: float = np.inf,
         slack: float = 0.02,
-    ) -> Choice:
+    ) -> PointChoice:
         """Least noise among the choices within `slack` of the least exposed time that keep the limits.
 
         Points used by all channels alike are tried first, so the result is never slower than the best static
@@ -111,7 +111,7 @@ class Arena:
             self._facts(), noise_budget * (1 + 1e-9), bit_floor - rounding, bit_limit + rounding, slack
         )
         found = self.evaluate(points)
-        return Choice(points, found.exposed_s, found.noise, found.bit_sum, bool(feasible))
+        return PointChoice(points, found.exposed_s, found.noise, found.bit_sum, bool(feasible))
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]

@@ -31,11 +31,19 @@ def solve(
         return [np.full(len(g.weights), program.bits[-1], np.uint8) for g in program.groups]
     from scipy import optimize  # type: ignore[import-untyped,unused-ignore]
 
+    binaries, rounds = (
+        sum(len(g.weights) for g in program.groups) * len(program.bits),
+        np.unique(program.rounds),
+    )
+    noise = [np.outer(g.weights, program.noise).ravel() * program.noise_price for g in program.groups]
+    # Times near 1 keep the solver's tolerances meaningful.
+    unit = program.t_worst or 1.0
+    binary = np.arange(binaries + len(rounds)) < binaries
     result = optimize.milp(
-        _prices(program),
-        constraints=_constraints(program),
-        integrality=_per_variable(program, 1.0, 0.0),
-        bounds=optimize.Bounds(0.0, _per_variable(program, 1.0, np.inf)),
+        np.concatenate([*noise, np.full(len(rounds), program.time_price * unit)]),
+        constraints=_constraints(program, unit),
+        integrality=binary,
+        bounds=optimize.Bounds(0.0, np.where(binary, 1.0, np.inf)),
         options={"time_limit": time_limit_s, "mip_rel_gap": relative_gap},
     )
     if result.x is None:
@@ -52,27 +60,10 @@ def solve(
     return chosen
 
 
-def _per_variable(program: Program, binary: float, seconds: float) -> NDArray[np.float64]:
-    count = sum(len(g.weights) for g in program.groups) * len(program.bits)
-    rounds = len(np.unique(program.rounds))
-    return np.concatenate([np.full(count, binary), np.full(rounds, seconds)])
-
-
-def _prices(program: Program) -> NDArray[np.float64]:
-    noise = [np.outer(g.weights, program.noise).ravel() * program.noise_price for g in program.groups]
-    return np.concatenate([*noise, np.full(len(np.unique(program.rounds)), _scaled(program)[1])])
-
-
-def _scaled(program: Program) -> tuple[float, float]:
-    """Unit of the time variables, and its price: times near 1 keep the solver's tolerances meaningful."""
-    unit = program.t_worst or 1.0
-    return unit, program.time_price * unit
-
-
-def _constraints(program: Program) -> list[object]:
+def _constraints(program: Program, unit: float) -> list[object]:
+    """One width a group; a round, in units, lasts at least as long as each of its channels."""
     from scipy import optimize, sparse
 
-    unit = _scaled(program)[0]
     width, total = len(program.bits), sum(len(g.weights) for g in program.groups)
     numbers = {r: i for i, r in enumerate(np.unique(program.rounds).tolist())}
     columns = total * width + len(numbers)

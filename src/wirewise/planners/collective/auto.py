@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from numba.core import event
+from numpy.typing import NDArray
 
 from wirewise.collective import ROOTED, Collective, Program
 from wirewise.collective.bounds import bound
@@ -17,12 +19,11 @@ from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError, PlanError, WirewiseError
 from wirewise.planners.collective.adapt import distances, grouped
 from wirewise.planners.collective.combine import renumbered
-from wirewise.planners.collective.orders import near_order
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
 from wirewise.planners.collective.segments import LEAST_TIME_S, with_best_segments
 from wirewise.plans import Candidate
 
-__all__ = ["BUILTIN", "Choice", "choose"]
+__all__ = ["BUILTIN", "AlgorithmChoice", "choose", "near_order"]
 
 BUILTIN: dict[Collective, str] = {
     "broadcast": "binomial",
@@ -44,9 +45,11 @@ _MANY_RANKS = 64
 _QUICK = ("adapt", "greedy")
 """Planners that end by themselves within seconds, asked before the others, with half of the time each: cut short, they
 may be far from what they find alone."""
+_MOST_VISITS = 20_000
+"""Places that the search for a ring of near ranks visits."""
 
 
-class Choice(NamedTuple):
+class AlgorithmChoice(NamedTuple):
     """A program and why."""
 
     program: Program
@@ -82,6 +85,10 @@ class _Tried(NamedTuple):
     program: Program
     seconds: float
 
+    @property
+    def messages(self) -> int:
+        return len(self.program.messages()) * self.program.segments
+
 
 def choose(
     problem: CollectiveProblem,
@@ -90,7 +97,7 @@ def choose(
     time_limit_s: float = 60.0,
     seed: int = 0,
     gain: float = 0.05,
-) -> Choice:
+) -> AlgorithmChoice:
     """Choose the program of least simulated time among known algorithms and planners, or a simpler one nearly as quick.
 
     Each known algorithm is tried with ranks in ascending order and in an order of near neighbours, and each program in
@@ -113,8 +120,8 @@ def choose(
     """
     if not 0 <= gain < 1:
         raise InputError(f"gain is {gain}; expected a share of a program's time from 0 to below 1")
-    clock, notes = _Clock(time_limit_s), list[str]()
-    with event.install_listener("numba:compile", clock):
+    search = _Search(problem, _Clock(time_limit_s), [])
+    with event.install_listener("numba:compile", search.clock):
         least_s = bound(
             problem.network,
             problem.collective,
@@ -122,67 +129,86 @@ def choose(
             root=problem.root,
             members=problem.members,
         ).seconds
-        tried = list(_known(problem, notes, clock))
-        tried += _asked(
-            problem, planners, seed, min((t.seconds for t in tried), default=inf), least_s, notes, clock
-        )
-    return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least_s, gain, notes)
+        tried = list(search.known())
+        tried += search.asked(planners, seed, min((t.seconds for t in tried), default=inf), least_s)
+    return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least_s, gain, search.notes)
 
 
-def _asked(
-    problem: CollectiveProblem,
-    planners: Mapping[str, Callable[..., Program | Proposal]],
-    seed: int,
-    best_s: float,
-    least_s: float,
-    notes: list[str],
-    clock: _Clock,
-) -> Iterator[_Tried]:
-    """What planners find, until time is up or the best is near the bound."""
-    ordered = sorted(planners, key=lambda name: name not in _QUICK)
-    asked = [name for name in ordered if len(problem.group) <= _MANY_RANKS or name in _QUICK]
-    for number, name in enumerate(asked):
-        left_s = clock.left_s
-        # A quick one finds something, however late it is.
-        late = left_s <= 0 and (best_s < inf or name not in _QUICK)
-        if late or best_s <= _NEAR_BOUND * least_s:
-            why = (
-                "the time limit was reached"
-                if late
-                else f"the best is within {_NEAR_BOUND - 1:.0%} of the bound"
+class _Search(NamedTuple):
+    """What is tried for a problem, with notes on what has no program."""
+
+    problem: CollectiveProblem
+    clock: _Clock
+    notes: list[str]
+
+    def asked(
+        self,
+        planners: Mapping[str, Callable[..., Program | Proposal]],
+        seed: int,
+        best_s: float,
+        least_s: float,
+    ) -> Iterator[_Tried]:
+        """What planners find, until time is up or the best is near the bound."""
+        ordered = sorted(planners, key=lambda name: name not in _QUICK)
+        few = len(self.problem.group) <= _MANY_RANKS
+        asked = [name for name in ordered if few or name in _QUICK]
+        for number, name in enumerate(asked):
+            left_s = self.clock.left_s
+            # A quick one finds something, however late it is.
+            late = left_s <= 0 and (best_s < inf or name not in _QUICK)
+            if late or best_s <= _NEAR_BOUND * least_s:
+                near = f"the best is within {_NEAR_BOUND - 1:.0%} of the bound"
+                why = "the time limit was reached" if late else near
+                self.notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
+                return
+            share = max(left_s, 0.0) / (2 if name in _QUICK else len(asked) - number)
+            found = self._tried(name, partial(planners[name], self.problem, time_limit_s=share, seed=seed))
+            if found:
+                best_s = min(best_s, found.seconds)
+                yield found
+
+    def known(self) -> Iterator[_Tried]:
+        """What process groups do, then the algorithms of `collective.builders` in both orders of ranks."""
+        problem = self.problem
+        builtin = BUILTIN[problem.collective]
+        ascending = tuple(range(len(problem.group)))
+        distance = distances(problem.network)
+        near = near_order(distance, problem.group)
+        hosts = _hosts(problem, grouped(distance, problem.group, most_levels=2))
+        orders = {"": ascending} | ({"near ranks": near} if near != ascending else {})
+        wanted = [("builtin", builtin, ascending)] + [
+            (f"{name}, {label}" if label else name, name, order)
+            for name in algorithms(problem.collective)
+            for label, order in orders.items()
+            if (name, order) != (builtin, ascending)
+        ]
+        some = False
+        for label, name, order in wanted:
+            if some and self.clock.left_s < 0:
+                return
+            found = self._tried(label, partial(_built, problem, name, order, hosts))
+            if found:
+                some = True
+                yield found
+
+    def _tried(self, name: str, make: Callable[[], Program | Proposal]) -> _Tried | None:
+        problem = self.problem
+        try:
+            made, own_notes = proposal(make())
+            left_s = max(self.clock.left_s, LEAST_TIME_S)
+            program, seconds = with_best_segments(
+                made, problem.network, problem.size_bytes, time_limit_s=left_s
             )
-            notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
-            return
-        share = max(left_s, 0.0) / (2 if name in _QUICK else len(asked) - number)
-        make = partial(planners[name], problem, time_limit_s=share, seed=seed)
-        found = _tried(name, problem, make, notes, clock)
-        if found:
-            best_s = min(best_s, found.seconds)
-            yield found
-
-
-def _known(problem: CollectiveProblem, notes: list[str], clock: _Clock) -> Iterator[_Tried]:
-    """What process groups do, then the algorithms of `collective.builders` in both orders of ranks."""
-    builtin = BUILTIN[problem.collective]
-    ascending = tuple(range(len(problem.group)))
-    distance = distances(problem.network)
-    near = near_order(distance, problem.group)
-    hosts = _hosts(problem, grouped(distance, problem.group, most_levels=2))
-    orders = {"": ascending} | ({"near ranks": near} if near != ascending else {})
-    wanted = [("builtin", builtin, ascending)] + [
-        (f"{name}, {label}" if label else name, name, order)
-        for name in algorithms(problem.collective)
-        for label, order in orders.items()
-        if (name, order) != (builtin, ascending)
-    ]
-    some = False
-    for label, name, order in wanted:
-        if some and clock.left_s < 0:
-            return
-        found = _tried(label, problem, partial(_built, problem, name, order, hosts), notes, clock)
-        if found:
-            some = True
-            yield found
+        except WirewiseError as error:
+            self.notes.append(f"{name}: {error}")
+            return None
+        except Exception as error:  # One planner's defect must not take the programs of the others away.
+            self.notes.append(
+                f"{name}: failed by a defect of its own ({type(error).__name__}: {error}); please report it"
+            )
+            return None
+        self.notes.extend(f"{name}: {note}" for note in own_notes)
+        return _Tried(name, msgspec.structs.replace(program, name=name), seconds)
 
 
 def _hosts(problem: CollectiveProblem, groups: object) -> list[list[int]]:
@@ -201,36 +227,9 @@ def _built(problem: CollectiveProblem, name: str, order: tuple[int, ...], hosts:
     return renumbered(build(problem.collective, name, len(order), root=root, hosts=own), order, problem)
 
 
-def _tried(
-    name: str,
-    problem: CollectiveProblem,
-    make: Callable[[], Program | Proposal],
-    notes: list[str],
-    clock: _Clock,
-) -> _Tried | None:
-    try:
-        made, own_notes = proposal(make())
-        left_s = max(clock.left_s, LEAST_TIME_S)
-        program, seconds = with_best_segments(made, problem.network, problem.size_bytes, time_limit_s=left_s)
-    except WirewiseError as error:
-        notes.append(f"{name}: {error}")
-        return None
-    except Exception as error:  # One planner's defect must not take the programs of the others away.
-        notes.append(
-            f"{name}: failed by a defect of its own ({type(error).__name__}: {error}); please report it"
-        )
-        return None
-    notes.extend(f"{name}: {note}" for note in own_notes)
-    return _Tried(name, msgspec.structs.replace(program, name=name), seconds)
-
-
-def _messages(one: _Tried) -> int:
-    return len(one.program.messages()) * one.program.segments
-
-
 def _chosen(
     problem: CollectiveProblem, tried: list[_Tried], least_s: float, gain: float, notes: list[str]
-) -> Choice:
+) -> AlgorithmChoice:
     if not tried:
         raise PlanError(
             f"nothing has a program for {problem.collective} on {problem.network.name!r}: {'; '.join(notes)}"
@@ -238,7 +237,7 @@ def _chosen(
     quickest_s = tried[0].seconds
     alike = [t for t in tried if (1 - gain) * t.seconds <= (1 + _ALIKE) * quickest_s]
     builtin = next((t for t in tried if t.name == "builtin"), None)
-    best = builtin if builtin in alike and builtin is not None else min(alike, key=_messages)
+    best = builtin if builtin in alike and builtin is not None else min(alike, key=lambda t: t.messages)
     if builtin is None:
         why = f"{best.name} takes {best.seconds:.3g} s; builtin has no routes here"
     elif best is not builtin:
@@ -252,4 +251,55 @@ def _chosen(
     candidates = tuple(
         Candidate(name=t.name, predicted_s=t.seconds, segments=t.program.segments) for t in tried
     )
-    return Choice(best.program, candidates, (why, *notes))
+    return AlgorithmChoice(best.program, candidates, (why, *notes))
+
+
+def near_order(distance: NDArray[np.float64], group: Sequence[int]) -> tuple[int, ...]:
+    """Places of the group in the order of a ring whose longest hop is as short as a bounded search finds.
+
+    Args:
+        distance: Seconds of a message from rank to rank, [ranks, ranks]; infinite: no way.
+        group: Ranks of the group.
+
+    Returns:
+        A permutation of the group's places, 0 first; ascending where no ring was found.
+    """
+    places = range(len(group))
+    own = distance[np.ix_(group, group)]
+    levels = np.unique(own[np.isfinite(own) & ~np.eye(len(group), dtype=np.bool_)])
+    low, high, best = 0, len(levels) - 1, tuple(places)
+    while low <= high:
+        middle = (low + high) // 2
+        found = _ring(own, float(levels[middle]))
+        if found is None:
+            low = middle + 1
+        else:
+            best, high = found, middle - 1
+    return best
+
+
+def _ring(own: NDArray[np.float64], longest_s: float) -> tuple[int, ...] | None:
+    """A ring over all places without longer hops: depth first, the place with the fewest ways on first."""
+    count = len(own)
+    onward = [[t for t in range(count) if t != s and own[s, t] <= longest_s] for s in range(count)]
+    path, used, visits = [0], {0}, 0
+    options = [_by_freedom(onward, 0, used)]
+    while options and visits < _MOST_VISITS:
+        visits += 1
+        if len(path) == count and 0 in onward[path[-1]]:
+            return tuple(path)
+        if options[-1]:
+            here = options[-1].pop()
+            path.append(here)
+            used.add(here)
+            options.append(_by_freedom(onward, here, used))
+        else:
+            options.pop()
+            used.discard(path.pop())
+    return None
+
+
+def _by_freedom(onward: Sequence[Sequence[int]], here: int, used: set[int]) -> list[int]:
+    """Places that can follow, the last one first: the one with the fewest ways on, then the lowest."""
+    free = [t for t in onward[here] if t not in used]
+    return sorted(free, key=lambda t: (-sum(n not in used for n in onward[t]), -t))

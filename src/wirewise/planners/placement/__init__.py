@@ -3,9 +3,8 @@
 from functools import partial
 
 from wirewise.planners.faces import Planner, Problems, face
-from wirewise.planners.placement.chain import search
 from wirewise.planners.placement.checks import faults, host_faults
-from wirewise.planners.placement.gnn_tasks import METHODS, place
+from wirewise.planners.placement.gnn_tasks import METHODS, place, search
 from wirewise.planners.placement.problem import PlacementProblem, problem_of
 from wirewise.planners.placement.starts import STARTS, first_fit
 from wirewise.planners.placement.volumes import VOLUMES, drawn_rows, expected_rows, from_graph

@@ -3,17 +3,30 @@
 Z. Luo, Y. Bao, C. Wu: Optimizing Task Placement and Online Scheduling for Distributed GNN Training Acceleration,
 INFOCOM 2022, with hosts that differ as in the extension to heterogeneous systems (IEEE/ACM ToN 2024). Flows are
 ordered online: under `oes` by the degrees of their ends, under `iter`, the default, by their iteration.
+
+Placements are explored with a Markov chain over simulated times. A step moves a task, or swaps two, or does either with
+workers that take their samplers along, and is accepted with probability min(1, exp(-beta (T' - T) / T_start)). All
+placements are simulated with the same record of iterations, so their times differ by nothing but the placement; times
+of placements seen before are remembered, hosts that are alike counting as one. What does not fit is drawn again, which
+biases the chain a little towards crowded placements.
 """
 
 from __future__ import annotations
 
-from wirewise.errors import PlanError
-from wirewise.planners.placement.chain import search
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from wirewise.errors import InputError, PlanError
 from wirewise.planners.placement.problem import Ints, PlacementProblem
 from wirewise.planners.placement.starts import STARTS, first_fit
 from wirewise.plans.placement import FlowPolicy, PlacedTask, PlacementPlan
 
-__all__ = ["METHODS", "place"]
+__all__ = ["METHODS", "PlacementSearch", "place", "search"]
+
+_DRAWS = 50
+"""Moves that are drawn for a step before it stays where it is."""
 
 METHODS = ("gnn-tasks", *STARTS)
 """The search, and the rules that it is compared with."""
@@ -36,12 +49,12 @@ def place(
         problem: Tasks and hosts.
         policy: How flows share interfaces, in the simulation and when the plan is carried out.
         steps: Steps of the search.
-        beta: Beta of the search (`chain.search`).
+        beta: Beta of the search (`search`).
         seed: Seed of random choices.
 
     Raises:
         PlanError: No room; the message names the resource that is short.
-        InputError: As `chain.search` and `FlowSimulator.run`.
+        InputError: Steps or beta below 0, or a policy that the simulator does not know.
     """
     simulator = problem.simulator
     rules = ("colocated", "store-affine")
@@ -78,3 +91,128 @@ def _ruled(problem: PlacementProblem, rule: str, seed: int) -> Ints | None:
         return STARTS[rule](problem, seed=seed)
     except PlanError:
         return None
+
+
+class PlacementSearch(NamedTuple):
+    """What a chain found."""
+
+    places: Ints
+    """Places of the best placement seen, [T]."""
+    seconds: float
+    """Its time."""
+    start_s: float
+    simulated: int
+    """Different placements that were simulated."""
+
+
+def search(
+    problem: PlacementProblem,
+    start: Ints,
+    *,
+    policy: FlowPolicy = "iter",
+    steps: int = 1000,
+    beta: float = 200.0,
+    seed: int = 0,
+) -> PlacementSearch:
+    """Explore from a placement; the best one seen is never slower than the start.
+
+    Args:
+        problem: What is placed.
+        start: Where the chain begins; it fits.
+        policy: Policy of the flows.
+        steps: Steps of the chain.
+        beta: How much a slower step is disliked: 1 % of the start's time is accepted with exp(-beta / 100).
+        seed: Seed of all draws.
+
+    Raises:
+        InputError: Steps or beta below 0, or a start that does not fit.
+    """
+    if steps < 0 or not 0 <= beta < np.inf or not problem.fits(start):
+        raise InputError(
+            f"got {steps} steps, beta {beta} and a start that {'fits' if problem.fits(start) else 'does not fit'}; "
+            "expected 0 or more of each and a start that fits"
+        )
+    random, times = np.random.default_rng(seed), _Times(problem, policy)
+    moves = _Moves(problem, random)
+    places, now = start, times.of(start)
+    best, best_s, start_s = places, now, now
+    for _ in range(steps if len(problem.free) else 0):
+        candidate = moves.draw(places)
+        then = times.of(candidate)
+        if then <= now or random.random() < np.exp(-beta * (then - now) / start_s):
+            places, now = candidate, then
+        if now < best_s:
+            best, best_s = places, now
+    return PlacementSearch(best, best_s, start_s, len(times.known))
+
+
+class _Times:
+    """Simulated times, each placement once."""
+
+    def __init__(self, problem: PlacementProblem, policy: FlowPolicy) -> None:
+        self.problem, self.policy = problem, policy
+        self.known: dict[bytes, float] = {}
+        self._alike = _alike(problem)
+
+    def of(self, places: Ints) -> float:
+        key = self._canonical(places).tobytes()
+        if key not in self.known:
+            self.known[key] = self.problem.simulator.seconds(places, self.policy)
+        return self.known[key]
+
+    def _canonical(self, places: Ints) -> Ints:
+        """Placement with hosts that are alike in the order in which tasks use them."""
+        if not self._alike:
+            return places
+        names = np.arange(len(self.problem.hosts))
+        used, first = np.unique(places, return_index=True)
+        order = used[np.argsort(first)]
+        for hosts in self._alike:
+            seen = [host for host in order if host in hosts]
+            rest = [host for host in hosts if host not in seen]
+            names[[*seen, *rest]] = hosts
+        canonical: Ints = names[places]
+        return canonical
+
+
+def _alike(problem: PlacementProblem) -> list[list[int]]:
+    """Hosts of equal interfaces and room that no fixed task tells apart, two or more each."""
+    links, told = problem.links, set(problem.fixed[problem.fixed >= 0].tolist())
+    classes: dict[tuple[float, ...], list[int]] = {}
+    for host in range(links.hosts):
+        if host not in told:
+            rates = (links.bandwidth_out_bytes_per_s[host], links.bandwidth_in_bytes_per_s[host])
+            classes.setdefault((*rates, *problem.capacity[host]), []).append(host)
+    return [hosts for hosts in classes.values() if len(hosts) > 1]
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """Neighbours of a placement."""
+
+    problem: PlacementProblem
+    random: np.random.Generator
+
+    def draw(self, places: Ints) -> Ints:
+        """Another placement that fits, or the same one where none was found."""
+        units = [np.array([task]) for task in self.problem.free]
+        groups = [members for members in self.problem.groups if len(members) > 1]
+        for _ in range(_DRAWS):
+            among = groups if groups and self.random.random() < 0.5 else units
+            candidate = self._move(places, among) if self.random.random() < 0.5 else self._swap(places, among)
+            if (candidate != places).any() and self.problem.fits(candidate):
+                return candidate
+        return places
+
+    def _move(self, places: Ints, among: list[Ints]) -> Ints:
+        members = among[self.random.integers(len(among))]
+        candidate = places.copy()
+        candidate[members] = self.random.integers(len(self.problem.hosts))
+        return candidate
+
+    def _swap(self, places: Ints, among: list[Ints]) -> Ints:
+        """Two take each other's host; samplers follow their worker there."""
+        first, second = (among[self.random.integers(len(among))] for _ in range(2))
+        candidate = places.copy()
+        candidate[first], candidate[second] = places[second[-1]], places[first[-1]]
+        return candidate

@@ -7,7 +7,7 @@ come out too large on graphs of low degree or many triangles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -155,7 +155,10 @@ def from_graph(
                 flows.append(
                     Flow(source=name, target=worker, size_bytes=_sizes(whole.sum(axis=1) * row_bytes))
                 )
-            flows += _gradients(worker, servers, model_bytes)
+            for end in (f"server{p}" for p in range(servers)):
+                share = model_bytes / servers
+                flows.append(Flow(source=worker, target=end, size_bytes=share))
+                flows.append(Flow(source=end, target=worker, size_bytes=share))
     places = workers_per_host + 1.0 if room is None else room
     have = {"gpu": places, "cpu": places * samplers + servers}
     return TaskSet(
@@ -185,10 +188,3 @@ def _sizes(values: NDArray[np.float64]) -> float | tuple[float, ...]:
     """Bytes of each iteration, or of all."""
     found = tuple(values.tolist())
     return found if len(found) > 1 else found[0]
-
-
-def _gradients(worker: str, servers: int, model_bytes: float) -> Iterator[Flow]:
-    for server in range(servers):
-        part = model_bytes / servers
-        yield Flow(source=worker, target=f"server{server}", size_bytes=part)
-        yield Flow(source=f"server{server}", target=worker, size_bytes=part)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -98,20 +98,9 @@ def synthesize(
     return _all_reduce(problem, time_limit_s / 4, most_trees)
 
 
-def forest(
-    network: Network,
-    roots: Mapping[int, int],
-    group: tuple[int, ...],
-    *,
-    most_trees: int = _MOST_TREES,
-    time_limit_s: float = 60.0,
-    fixed_routes: bool = True,
-) -> Forest:
-    """The lowest of `forests`; arguments as there."""
-    found = forests(
-        network, roots, group, most_trees=most_trees, time_limit_s=time_limit_s, fixed_routes=fixed_routes
-    )
-    return min(found, key=lambda one: one.cost(network))
+def forest(network: Network, roots: Mapping[int, int], group: tuple[int, ...], **knobs: Any) -> Forest:
+    """The lowest of `forests`, whose arguments it takes."""
+    return min(forests(network, roots, group, **knobs), key=lambda one: one.cost(network))
 
 
 def forests(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 from wirewise.collective import Program
 from wirewise.errors import PlanError
@@ -28,7 +27,7 @@ from wirewise.planners.collective.sccl.solve import (
     solve,
 )
 
-__all__ = ["Point", "pareto", "propose", "solve", "synthesize"]
+__all__ = ["Point", "pareto", "propose", "solve"]
 
 _GREEDY = 0.1
 """Part of the time that is kept for the planner greedy, should the search not end."""
@@ -48,11 +47,6 @@ def pareto(
     for point, program in _walk(problem, time_limit_s, slack, most_chunks):
         if program is not None:
             yield point, program
-
-
-def synthesize(problem: CollectiveProblem, **knobs: Any) -> Program:
-    """The program of `propose`, whose arguments and errors it has."""
-    return propose(problem, **knobs).program
 
 
 def propose(

@@ -100,11 +100,6 @@ class CompressionProblem:
         """Back-propagation of the first j tensors, [tensors + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.gaps_s, dtype=np.float64)])
 
-    def compressing(self) -> CompressionProblem:
-        """Problem with the options that compress only; itself where there are none."""
-        kept = tuple(option for option in self.options if option.codec != "none")
-        return replace(self, options=kept, alone=()) if kept else self
-
     def uncompressed(self) -> CompressionProblem:
         """The problem of plans that compress nothing.
 

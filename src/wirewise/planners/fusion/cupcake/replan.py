@@ -45,15 +45,11 @@ def slower(costs: GradientCosts, slowdown: float, size_bytes: int) -> GradientCo
             "factor above 0 and measured all-reduces"
         )
     base = costs.schemes["all_reduce"][0][1]
-    before = _at(costs.schemes["all_reduce"], size_bytes)
+    before = float(Curve(costs.schemes["all_reduce"])(size_bytes))
     bytes_s = max(before - base, 1e-12)
     factor = max((before * slowdown - base) / bytes_s, 1e-3)
     schemes = {name: _stretched(knots, factor) for name, knots in costs.schemes.items()}
     return msgspec.structs.replace(costs, schemes=schemes, concurrent=_stretched(costs.concurrent, factor))
-
-
-def _at(knots: Knots, size: float) -> float:
-    return float(Curve(knots)(size))
 
 
 def _stretched(knots: Knots, factor: float) -> Knots:

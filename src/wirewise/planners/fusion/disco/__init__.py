@@ -10,7 +10,7 @@ from __future__ import annotations
 from wirewise.planners.fusion.disco.estimator import ChosenCosts, Estimator, LearnedCosts, costs_for
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
 from wirewise.planners.fusion.disco.plan import METHODS, Planned, plan_of, plan_operators
-from wirewise.planners.fusion.disco.search import Found, Knobs, search
+from wirewise.planners.fusion.disco.search import Knobs, SearchResult, search
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts, Roofline, fit
 
 __all__ = [
@@ -18,13 +18,13 @@ __all__ = [
     "AnalyticCosts",
     "ChosenCosts",
     "Estimator",
-    "Found",
     "Knobs",
     "LearnedCosts",
     "Planned",
     "Region",
     "RegionCosts",
     "Roofline",
+    "SearchResult",
     "State",
     "StepModel",
     "Times",

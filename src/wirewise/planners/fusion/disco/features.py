@@ -9,8 +9,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.disco.passes import Loops, loops_of, name_of, stored_between
-from wirewise.planners.fusion.disco.walks import LAST_CACHE, OWN_CACHE, Walk, beyond, walked, walks_of
+from wirewise.planners.fusion.disco.passes import (
+    LAST_CACHE,
+    OWN_CACHE,
+    Loops,
+    Walk,
+    beyond,
+    loops_of,
+    name_of,
+    stored_between,
+    walked,
+    walks_of,
+)
 from wirewise.trace.operators import CATEGORIES, Operator, OperatorGraph
 
 __all__ = ["FEATURES", "PRIORS", "RegionGraph", "region_graph"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wirewise.errors import PlanError
-from wirewise.planners.fusion.disco.baselines import BUCKETS, FUSIONS, baselines
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
-from wirewise.planners.fusion.disco.search import Found, Knobs, search
+from wirewise.planners.fusion.disco.search import BUCKETS, FUSIONS, Knobs, SearchResult, baselines, search
 from wirewise.plans.fusion import Bucket, FusionPlan
 
 __all__ = ["METHODS", "Planned", "plan_of", "plan_operators"]
@@ -26,7 +25,7 @@ class Planned(NamedTuple):
     times: Times
     baselines: dict[tuple[str, str], Times]
     """Times of baselines by fusion and rule of buckets."""
-    found: Found | None
+    found: SearchResult | None
     """None: there was no search."""
 
 
@@ -55,11 +54,9 @@ def plan_operators(
         found = search(model, knobs)
         state, known = found.state, found.baselines
     else:
-        states = baselines(model)
-        state, known = (
-            states[_name(method)],
-            {name: model.times(one) for name, one in states.items()},
-        )
+        states, (fusion, _, rule) = baselines(model), method.partition("+")
+        state = states[fusion, rule]
+        known = {name: model.times(one) for name, one in states.items()}
     plan = plan_of(
         model,
         state,
@@ -69,11 +66,6 @@ def plan_operators(
         baseline_s=known[EAGER].step_s,
     )
     return Planned(plan, model.times(state), known, found)
-
-
-def _name(method: str) -> tuple[str, str]:
-    fusion, _, rule = method.partition("+")
-    return fusion, rule
 
 
 def plan_of(

@@ -4,10 +4,10 @@ A queue holds states by their simulated step. The best is taken out, each method
 places, and what comes of it is queued if it takes at most alpha times the best step so far. The search ends with the
 queue, or when `stop` changed states in a row were no better.
 
-Beyond the paper: the queue starts with all baselines, so that the result is never worse than one of them. A state that
-was seen before is not queued again, but one that is taken out goes back as if it took 0.02 % longer, because its
-changes are random. What alpha no longer admits is dropped when its turn comes. Hence a larger alpha goes on where a
-smaller one ends, with the same random numbers, and is never worse.
+Beyond the paper: the queue starts with all baselines, what compilers and frameworks do without a search, so that the
+result is never worse than one of them. A state that was seen before is not queued again, but one that is taken out
+goes back as if it took 0.02 % longer, because its changes are random. What alpha no longer admits is dropped when its
+turn comes. Hence a larger alpha goes on where a smaller one ends, with the same random numbers, and is never worse.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ from heapq import heappop, heappush
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.fusion.disco.baselines import baselines
+from wirewise.planners.fusion.disco.edges import fused_greedily
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.moves import METHODS
+from wirewise.sim.data_parallel import buckets
 
-__all__ = ["Found", "Knobs", "search"]
+__all__ = ["BUCKETS", "FUSIONS", "Knobs", "SearchResult", "baselines", "search"]
+
+FUSIONS = ("none", "default", "maximal")
+"""No fusion; producers into their only reader, as XLA does; all that is legal."""
+
+BUCKETS: dict[str, float | None] = {"none": 0.0, "default": None, "1MiB": 2.0**20}
+"""Caps; 0: each gradient alone, None: DistributedDataParallel's."""
 
 _AGAIN = 1.0002
 """Factor of a state's place in the queue each time that it was taken."""
@@ -59,7 +66,7 @@ class Knobs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SearchResult:
     """The best state, and what it took to find it."""
 
     state: State
@@ -77,7 +84,7 @@ class Found:
         return min(one.step_s for one in self.baselines.values())
 
 
-def search(model: StepModel, knobs: Knobs | None = None) -> Found:
+def search(model: StepModel, knobs: Knobs | None = None) -> SearchResult:
     """The best state that is found from the baselines."""
     knobs, begin, before = knobs or Knobs(), time.monotonic(), model.evaluations
     queue, random = _Queue(knobs.alpha), np.random.default_rng(knobs.seed)
@@ -98,7 +105,7 @@ def search(model: StepModel, knobs: Knobs | None = None) -> Found:
                 since = 0
             if since >= knobs.stop:
                 break
-    return Found(
+    return SearchResult(
         state=queue.best,
         times=queue.best_times,
         baselines=times,
@@ -140,3 +147,36 @@ class _Queue:
         step_s, number, state = heappop(self._states)
         heappush(self._states, (_AGAIN * step_s, number, state))
         return state
+
+
+def baselines(model: StepModel) -> dict[tuple[str, str], State]:
+    """Each fusion with each rule of buckets, by the names of both."""
+    alone = model.alone()
+    fused = {
+        "none": alone,
+        "default": greedy(model, alone, shared=False),
+        "maximal": greedy(model, alone, shared=True),
+    }
+    return {
+        (name, rule): capped(model, fused[name], cap) for name in FUSIONS for rule, cap in BUCKETS.items()
+    }
+
+
+def greedy(model: StepModel, state: State, *, shared: bool) -> State:
+    """Fuse producers into their readers, from the last operator to the first, wherever it is legal.
+
+    Args:
+        model: Model of the step.
+        state: State without copies.
+        shared: Also producers whose result is read elsewhere too.
+    """
+    return model.fused(state, fused_greedily(model.arrays, state.fusion, shared))
+
+
+def capped(model: StepModel, state: State, cap_bytes: float | None) -> State:
+    """Buckets of gradients as they get ready, each closed as soon as it holds its cap."""
+    if cap_bytes == 0.0:
+        return model.in_buckets(state, ([i] for i in range(len(state.bucket))))
+    order = [one for group in model.buckets(state) for one in group]
+    sizes = model.arrays.size_bytes[order].tolist()
+    return model.in_buckets(state, ([order[i] for i in group] for group in buckets(sizes, cap_bytes)))
