@@ -29,7 +29,7 @@ from wirewise.planners.bitwidth.distributed import run_ranks
 from wirewise.planners.bitwidth.frontier import frontier
 from wirewise.planners.bitwidth.milp import solve as solve_by_milp
 from wirewise.planners.bitwidth.problem import own_channels
-from wirewise.planners.bitwidth.program import Program
+from wirewise.planners.bitwidth.program import BitWidthProgram
 from wirewise.planners.bitwidth.threshold import solve
 
 PRESETS = {
@@ -77,7 +77,9 @@ def against_highs(preset):
     rows = []
     for ranks, messages, group_size in preset["programs"]:
         rng = np.random.default_rng(ranks * messages)
-        program = Program(exchange(rng, ranks, messages), random_links(rng, ranks), group_size=group_size)
+        program = BitWidthProgram(
+            exchange(rng, ranks, messages), random_links(rng, ranks), group_size=group_size
+        )
         binaries = 3 * sum(len(g.weights) for g in program.groups)
         ours, our_s = timed(lambda p=program: solve(p), preset["repeats"])
         theirs, their_s = timed(lambda p=program: solve_by_milp(p, time_limit_s=preset["limit_s"]))

@@ -27,7 +27,7 @@ from wirewise.cost.gradients import V100
 from wirewise.cost.links import Links
 from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
-    Group,
+    GradientGroup,
     Option,
     by_rule,
     compression_problem,
@@ -193,7 +193,7 @@ def random_row(page, preset):
         problem = chain(seed)
         best, n = solve(problem), len(problem.elements)
         groups.append(len(best.groups))
-        cuts = ([Group(0, cut - 1, 0), Group(cut, n - 1, 0)] for cut in range(1, n))
+        cuts = ([GradientGroup(0, cut - 1, 0), GradientGroup(cut, n - 1, 0)] for cut in range(1, n))
         steps = {"best two groups": min(step_s(problem, two) for two in cuts)}
         steps |= {name: step_s(problem, by_rule(problem, rule)) for name, rule in rules.items()}
         for name, seconds in steps.items():

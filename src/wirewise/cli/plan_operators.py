@@ -19,7 +19,7 @@ from wirewise.planners.fusion.disco import (
     ChosenCosts,
     Estimator,
     Knobs,
-    Planned,
+    PlannedOperators,
     StepModel,
     costs_for,
     plan_operators,
@@ -61,7 +61,7 @@ def _costs(graph: OperatorGraph, estimator: str | None) -> ChosenCosts:
     return costs_for(graph, None if estimator == "shipped" else Estimator.load(Path(estimator)))
 
 
-def _sentence(found: Planned) -> str:
+def _sentence(found: PlannedOperators) -> str:
     best = min(found.baselines, key=lambda name: found.baselines[name].step_s)
     said = (
         f"A step of {found.plan.world_size} ranks takes {seconds(found.plan.predicted_step_s)} simulated under the "
@@ -72,7 +72,7 @@ def _sentence(found: Planned) -> str:
     return said if found.found is None else f"{said} The search simulated {found.found.evaluations} steps."
 
 
-def _record(found: Planned, model: StepModel, planning_s: float) -> dict[str, Any]:
+def _record(found: PlannedOperators, model: StepModel, planning_s: float) -> dict[str, Any]:
     return {
         "plan": msgspec.to_builtins(found.plan),
         **{name: getattr(found.plan, name) for name in ("planner", "predicted_step_s", "lower_bound_s")},

@@ -14,7 +14,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.bitwidth import PLANNERS, ChannelProblem, plan_own_channels
 from wirewise.planners.bitwidth.distributed import run_ranks
 from wirewise.planners.bitwidth.problem import ExchangeProblem, own_channels
-from wirewise.planners.bitwidth.program import Program
+from wirewise.planners.bitwidth.program import BitWidthProgram
 from wirewise.planners.bitwidth.threshold import solve
 
 from . import problems
@@ -78,7 +78,9 @@ def test_paper_starts_with_eight_bits_and_then_solves_the_published_program():
     assert plan(SMALL, ring, method="paper", cycle=0).counts("forward1") == {8: 180}
     p = plan(SMALL, ring, method="paper", group_size=7)
     assert p.planner == "paper"
-    program = Program(SMALL.exchanges[0], ring.links, group_size=7, normaliser="min", exact_bytes=False)
+    program = BitWidthProgram(
+        SMALL.exchanges[0], ring.links, group_size=7, normaliser="min", exact_bytes=False
+    )
     bits = program.expand(solve(program))
     assert all(np.array_equal(bits[c.sender, c.receiver], c.array) for c in p.of("forward1"))
     assert plan(SMALL, ring, method="paper", group_size=15, solver="milp").planner == "paper"
@@ -93,8 +95,8 @@ def test_short_groups_change_what_the_published_prices_decide():
     ]
     e = ExchangeProblem(name="forward1", width=16, channels=channels)
     links = problems.costs(2, ring=True).links
-    exact = Program(e, links, lam=0.5, group_size=100)
-    published = Program(e, links, lam=0.5, group_size=100, exact_bytes=False)
+    exact = BitWidthProgram(e, links, lam=0.5, group_size=100)
+    published = BitWidthProgram(e, links, lam=0.5, group_size=100, exact_bytes=False)
     assert exact.channel_bytes(solve(exact))[1] < 0.2 * exact.channel_bytes(solve(exact))[0]
     assert published.channel_bytes(solve(published))[1] == published.channel_bytes(solve(published))[0]
 
@@ -105,7 +107,7 @@ def test_together_is_within_one_message_a_channel_of_the_exact_optimum(ranks, la
     e = problems.exchange(ranks, (30, 90), seed=ranks)
     links = problems.random_links(ranks, ranks)
     found = plan(problems.problem(e, ranks=ranks), ExchangeCosts(links=links), method="distributed", lam=lam)
-    program = Program(e, links, lam=lam)
+    program = BitWidthProgram(e, links, lam=lam)
     together = [c.array[g.order] for c, g in zip(found.of("forward1"), program.groups, strict=True)]
     exact = solve(program)
     largest = max(float(g.weights.max()) for g in program.groups) * (program.noise[0] - program.noise[-1])

@@ -8,7 +8,7 @@ import pytest
 from wirewise.cost import LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth import ChannelProblem, ExchangeProblem
-from wirewise.planners.bitwidth.program import Program
+from wirewise.planners.bitwidth.program import BitWidthProgram
 
 from . import problems
 
@@ -28,16 +28,16 @@ def two(first, second, width=8):
 
 
 def test_a_short_group_is_charged_its_own_rows_and_rows_their_parameters():
-    program = Program(two(7, 3), LINK, group_size=5, param_bytes=6)
+    program = BitWidthProgram(two(7, 3), LINK, group_size=5, param_bytes=6)
     assert program.channel_bytes(same(program, 4)).tolist() == [7 * (4 + 6), 3 * (4 + 6)]
-    as_published = Program(two(7, 3), LINK, group_size=5, param_bytes=6, exact_bytes=False)
+    as_published = BitWidthProgram(two(7, 3), LINK, group_size=5, param_bytes=6, exact_bytes=False)
     assert as_published.channel_bytes(same(as_published, 4)).tolist() == [10 * 4, 5 * 4]
 
 
 def test_the_least_time_is_a_maximum_over_channels():
-    program = Program(two(8, 2), LINK, param_bytes=0 or 4)
+    program = BitWidthProgram(two(8, 2), LINK, param_bytes=0 or 4)
     assert program.t_best == program.seconds(same(program, 2)) == 1 + 8 * 6
-    skewed = Program(two(8, 2), LINK, param_bytes=4, normaliser="min")
+    skewed = BitWidthProgram(two(8, 2), LINK, param_bytes=4, normaliser="min")
     assert skewed.t_best == 1 + 2 * 6
     # With the maximum, the objective spans 0 to 1 - lam in time; with the minimum it does not start at 0.
     assert program.objective(same(program, 2)) == pytest.approx(program.lam)
@@ -45,7 +45,7 @@ def test_the_least_time_is_a_maximum_over_channels():
 
 
 def test_objective_at_the_ends():
-    program = Program(two(8, 2), LINK, lam=0.3)
+    program = BitWidthProgram(two(8, 2), LINK, lam=0.3)
     assert program.objective(same(program, 2)) == pytest.approx(0.3)
     assert program.objective(same(program, 8)) == pytest.approx(0.7)
 
@@ -56,14 +56,14 @@ def test_groups_are_cut_from_the_heaviest_and_expand_to_send_order():
         width=8,
         channels=[ChannelProblem(sender=0, receiver=1, weights=np.array([1.0, 5.0, 3.0, 4.0, 2.0]))],
     )
-    program = Program(e, LINK, group_size=2)
+    program = BitWidthProgram(e, LINK, group_size=2)
     assert program.groups[0].weights.tolist() == [9.0, 5.0, 1.0]
     bits = program.expand([np.array([8, 4, 2], np.uint8)])[0, 1]
     assert bits.tolist() == [2, 8, 4, 8, 4]
 
 
 def test_channels_without_messages_stay_empty():
-    program = Program(two(3, 0), LINK)
+    program = BitWidthProgram(two(3, 0), LINK)
     assert len(program.groups) == 1
     assert program.expand(same(program, 4))[1, 0].tolist() == []
 
@@ -79,4 +79,4 @@ def test_channels_without_messages_stay_empty():
 )
 def test_knobs_are_checked(knobs, words):
     with pytest.raises(PlanError, match=words):
-        Program(problems.exchange(2, 5), LINK, **knobs)
+        BitWidthProgram(problems.exchange(2, 5), LINK, **knobs)

@@ -13,7 +13,7 @@ from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.planners.bitwidth.frontier import _upgrade, frontier
 from wirewise.planners.bitwidth.milp import solve as solve_by_milp
 from wirewise.planners.bitwidth.problem import noise_factor
-from wirewise.planners.bitwidth.program import Program
+from wirewise.planners.bitwidth.program import BitWidthProgram
 from wirewise.planners.bitwidth.threshold import solve
 
 from . import problems
@@ -39,7 +39,7 @@ def brute_force(program):
 )
 def test_equals_brute_force(seed, lam, bits, normaliser, width):
     e = problems.exchange(2, (7, 13), width=width, sigma=2.0, seed=seed)
-    program = Program(
+    program = BitWidthProgram(
         e, problems.random_links(2, seed), lam=lam, bits=bits, group_size=3, normaliser=normaliser
     )
     assert sum(len(g.weights) for g in program.groups) <= 10
@@ -48,7 +48,7 @@ def test_equals_brute_force(seed, lam, bits, normaliser, width):
 
 
 def test_equals_brute_force_over_two_rounds():
-    program = Program(problems.exchange(3, (1, 3), seed=6), problems.random_links(3, 6), lam=0.4)
+    program = BitWidthProgram(problems.exchange(3, (1, 3), seed=6), problems.random_links(3, 6), lam=0.4)
     assert len(np.unique(program.rounds)) == 2
     assert sum(len(g.weights) for g in program.groups) <= 10
     assert program.objective(solve(program)) == pytest.approx(brute_force(program), abs=1e-9)
@@ -57,7 +57,7 @@ def test_equals_brute_force_over_two_rounds():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_is_never_worse_than_highs_on_1800_binaries(seed):
     e = problems.exchange(4, 5000, width=256, seed=seed)
-    program = Program(e, problems.random_links(4, seed), group_size=100)
+    program = BitWidthProgram(e, problems.random_links(4, seed), group_size=100)
     assert 3 * sum(len(g.weights) for g in program.groups) == 1800
     by_highs = program.objective(solve_by_milp(program, time_limit_s=10.0, relative_gap=1e-6))
     ours = program.objective(solve(program))
@@ -68,9 +68,9 @@ def test_is_never_worse_than_highs_on_1800_binaries(seed):
 def test_lambda_ends():
     e = problems.exchange(4, (40, 120), seed=3)
     links = problems.random_links(4, 3)
-    most = Program(e, links, lam=1.0, group_size=10)
+    most = BitWidthProgram(e, links, lam=1.0, group_size=10)
     assert all((b == 8).all() for b in solve(most))
-    least = Program(e, links, lam=0.0, group_size=10)
+    least = BitWidthProgram(e, links, lam=0.0, group_size=10)
     found = solve(least)
     assert least.seconds(found) == pytest.approx(least.t_best)
     times = least.channel_seconds(found)
@@ -83,14 +83,14 @@ def test_lambda_ends():
 def test_lambda_one_channel_pair_is_all_two_bits_at_zero():
     e = problems.exchange(2, 50)
     links = Links.of_pairs(LinkCost(latency_s=1e-3, s_per_byte=1e-6), 2, ring=True)
-    assert all((b == 2).all() for b in solve(Program(e, links, lam=0.0, group_size=10)))
+    assert all((b == 2).all() for b in solve(BitWidthProgram(e, links, lam=0.0, group_size=10)))
 
 
 def test_monotone_in_lambda():
     e, links = problems.exchange(4, (40, 120), seed=4), problems.random_links(4, 4)
     noise, seconds = [], []
     for lam in np.linspace(0, 1, 21):
-        program = Program(e, links, lam=float(lam), group_size=10)
+        program = BitWidthProgram(e, links, lam=float(lam), group_size=10)
         found = solve(program)
         noise.append(program.variance(found))
         seconds.append(program.seconds(found))
@@ -115,7 +115,7 @@ def test_heavier_messages_never_get_fewer_bits():
 def test_without_a_price_of_bits_all_get_the_most():
     e = problems.exchange(2, 20)
     free = Links.of_pairs(LinkCost(latency_s=1e-3, s_per_byte=0.0), 2, ring=True)
-    assert all((b == 8).all() for b in solve(Program(e, free)))
+    assert all((b == 8).all() for b in solve(BitWidthProgram(e, free)))
 
 
 def test_a_slow_link_gets_fewer_bits():

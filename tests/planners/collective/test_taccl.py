@@ -24,12 +24,12 @@ from wirewise.planners.collective.taccl.cuts import lower_bound
 from wirewise.planners.collective.taccl.derive import derived, hosts
 from wirewise.planners.collective.taccl.greedy import match
 from wirewise.planners.collective.taccl.instance import instance
-from wirewise.planners.collective.taccl.logical import Hop, Logical, logical
+from wirewise.planners.collective.taccl.logical import Logical, LogicalLink, logical
 from wirewise.planners.collective.taccl.milp import Model
 from wirewise.planners.collective.taccl.ordering import HEURISTICS, order
 from wirewise.planners.collective.taccl.routing import preferred, relaxed_time, route, sends_of
 from wirewise.planners.collective.taccl.sketch import Hyperparameters
-from wirewise.planners.collective.taccl.timing import Message, schedule
+from wirewise.planners.collective.taccl.timing import ChunkMessage, schedule
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
 
@@ -113,7 +113,7 @@ def reaches(tree, rank, origin):
 def test_routing_against_all_trees(seed):
     costs = [3, 5, 2, 7, 4, 6, 3, 8]
     pairs = [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2), (3, 0), (0, 3)]
-    hops = {pair: Hop(0, costs[(i * (seed + 1) + seed) % 8]) for i, pair in enumerate(pairs)}
+    hops = {pair: LogicalLink(0, costs[(i * (seed + 1) + seed) % 8]) for i, pair in enumerate(pairs)}
     chunks = instance(Logical("ring", 4, 4, hops), "all_gather", 1)
     best = brute_force(chunks)
     found = route(chunks, match(chunks), warm=False)
@@ -165,7 +165,7 @@ def test_an_unknown_order_is_refused():
 
 def test_groups_of_a_line_are_the_best_of_all():
     """Four chunks over one slow link with a latency of 10: apart 4 x 11, all together 10 + 4."""
-    hops = {(0, 1): Hop(10, 1, remote=True), (1, 0): Hop(10, 1, remote=True)}
+    hops = {(0, 1): LogicalLink(10, 1, remote=True), (1, 0): LogicalLink(10, 1, remote=True)}
     chunks = instance(Logical("line", 2, 1, hops, senders=((0,), (1,))), "broadcast", 4)
     matched = match(chunks)
     places = order(chunks, matched.trees, matched.starts, 10)
@@ -177,13 +177,13 @@ def test_groups_of_a_line_are_the_best_of_all():
 
 def test_a_schedule_waits_for_all_chunks_of_a_message():
     hops = {
-        (0, 1): Hop(0, 4),
-        (1, 2): Hop(10, 1, remote=True),
-        (1, 0): Hop(0, 4),
-        (2, 1): Hop(10, 1, remote=True),
+        (0, 1): LogicalLink(0, 4),
+        (1, 2): LogicalLink(10, 1, remote=True),
+        (1, 0): LogicalLink(0, 4),
+        (2, 1): LogicalLink(10, 1, remote=True),
     }
     chunks = instance(Logical("way", 3, 3, hops), "broadcast", 2)
-    messages = [Message((0, 1), (0,)), Message((0, 1), (1,)), Message((1, 2), (0, 1))]
+    messages = [ChunkMessage((0, 1), (0,)), ChunkMessage((0, 1), (1,)), ChunkMessage((1, 2), (0, 1))]
     made = schedule(chunks, messages, [(0,), (1,), (2,)])
     assert made.starts == (0, 4, 8) and made.finish == 20
     assert least_finish(chunks, sends_of(({1: 0, 2: 1}, {1: 0, 2: 1}))) <= made.finish

@@ -10,7 +10,7 @@ from wirewise.errors import InputError
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl import synthesize
 from wirewise.planners.collective.taccl.instance import instance
-from wirewise.planners.collective.taccl.logical import Hop, logical
+from wirewise.planners.collective.taccl.logical import LogicalLink, logical
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl.sketch import (
     load_profile,
@@ -92,7 +92,7 @@ def test_equal_switches_are_parallel_links():
     sketch = {"nnodes": 1, "intranode_sketch": {**SWITCH, "switches": [[0, 1, 2, 3]] * 5}}
     sketch["intranode_sketch"]["switch_hyperedge_strategy"] = ["uc-max"] * 5
     top = made(sketch, FOUR)
-    assert set(top.hops.values()) == {Hop(1, 2, links=5)}
+    assert set(top.hops.values()) == {LogicalLink(1, 2, links=5)}
     assert {(port.cost, port.links) for port in top.ports} == {(3, 5)}
 
 
@@ -110,7 +110,7 @@ def test_matrices_are_by_target_and_source():
     custom["links"][1][0] = custom["links"][2][1] = custom["links"][3][2] = custom["links"][0][3] = 2
     custom |= {"betas": [[5.0] * 4] * 4, "invbws": [[6.5] * 4] * 4}
     top = made({"nnodes": 1, "intranode_sketch": {"strategy": "minmax"}}, custom)
-    assert top.hops == dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 0)], Hop(1, 5, links=2))
+    assert top.hops == dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 0)], LogicalLink(1, 5, links=2))
     assert top.spread == 1
 
 

@@ -15,7 +15,7 @@ from wirewise.cost.curve import ZERO, Curve
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
-    Group,
+    GradientGroup,
     Option,
     by_rule,
     cupcake,
@@ -125,7 +125,7 @@ def test_walks_with_little_room_bound_from_below_and_prove_only_the_best(room):
     proved = 0
     for seed in range(40):
         problem = random_compression(seed, "inline")
-        found = plane(problem, [Group(0, len(problem.elements) - 1, 0)], 1e-10, [room])
+        found = plane(problem, [GradientGroup(0, len(problem.elements) - 1, 0)], 1e-10, [room])
         best = best_of_all(problem)[0]
         assert found.bound_s <= best * (1 + 1e-12) <= step_s(problem, found.groups) * (1 + 2e-12)
         if found.bound_s >= step_s(problem, found.groups) * (1 - 2e-10):
@@ -190,7 +190,7 @@ def test_ends_of_a_small_example():
         "c", "all_gather", "lazy", Curve.line(1, 0), Curve.line(1, 0.1), Curve(((0.0, 2.0), (1.0, 2.0)))
     )
     problem = CompressionProblem(elements=[10, 20], gaps_s=[1.0, 2.0], options=(option,), forward_s=10.0)
-    groups = [Group(0, 0, 0), Group(1, 1, 0)]
+    groups = [GradientGroup(0, 0, 0), GradientGroup(1, 1, 0)]
     ends = times(problem, groups)
     assert [end.tolist() for end in ends] == [[2, 5], [4, 8], [7, 10]]
     assert step_s(problem, groups) == 20
@@ -273,7 +273,7 @@ class TestRules:
     def test_mergecomp_finds_the_best_single_cut_of_an_even_chain(self):
         option = Option("c", "all_gather", "inline", Curve.line(1e-4, 0), Curve.line(2e-4, 4e-9), ZERO)
         problem = CompressionProblem(elements=[100_000] * 16, gaps_s=[1e-3] * 16, options=(option,))
-        cuts = [[Group(0, cut - 1, 0), Group(cut, 15, 0)] for cut in range(1, 16)]
+        cuts = [[GradientGroup(0, cut - 1, 0), GradientGroup(cut, 15, 0)] for cut in range(1, 16)]
         best = min(step_s(problem, groups) for groups in cuts)
         assert step_s(problem, by_rule(problem, "mergecomp")) <= best * (1 + 1e-12)
 

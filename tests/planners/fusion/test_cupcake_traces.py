@@ -8,7 +8,7 @@ import pytest
 
 from wirewise.cost.gradients import V100
 from wirewise.cost.links import Links
-from wirewise.planners.fusion.cupcake import Group, by_rule, compression_problem, solve, step_s
+from wirewise.planners.fusion.cupcake import GradientGroup, by_rule, compression_problem, solve, step_s
 from wirewise.trace.gradients import read_gradient_trace
 
 MODELS = ("resnet50", "resnet101", "vgg16", "bert", "gpt2", "lstm")
@@ -56,7 +56,9 @@ def others(problem):
     found |= {f"{name}, uncompressed": step_s(plain, by_rule(plain, name)) for name in rules}
     n = len(problem.elements)
     for option in range(len(problem.options)):
-        pairs = ([Group(0, cut - 1, option), Group(cut, n - 1, option)] for cut in range(1, n))
+        pairs = (
+            [GradientGroup(0, cut - 1, option), GradientGroup(cut, n - 1, option)] for cut in range(1, n)
+        )
         found[f"two groups, {option}"] = min(step_s(problem, groups) for groups in pairs)
     return found
 

@@ -103,7 +103,7 @@ def plan_own_channels(
 ) -> dict[Key, NDArray[np.uint8]]:
     """Bits of every message that this rank sends.
 
-    The result is within one message a channel of the exact optimum of `Program` with groups of one. All
+    The result is within one message a channel of the exact optimum of `BitWidthProgram` with groups of one. All
     ranks call it together, with the same exchanges in the same order. Traffic a rank: 8 bytes * exchanges *
     (P - 1) * (steps + 2 P) and two numbers an exchange, under 20 KB for 8 ranks and 5 exchanges.
 

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth.problem import BitWidthProblem
-from wirewise.planners.bitwidth.program import Program, plan_by_exchange
+from wirewise.planners.bitwidth.program import BitWidthProgram, plan_by_exchange
 from wirewise.plans import BitWidthPlan
 
 __all__ = ["milp", "solve"]
 
 
 def solve(
-    program: Program, *, time_limit_s: float = 60.0, relative_gap: float = 1e-9
+    program: BitWidthProgram, *, time_limit_s: float = 60.0, relative_gap: float = 1e-9
 ) -> list[NDArray[np.uint8]]:
     """Bits of the groups of each channel, by HiGHS.
 
@@ -60,7 +60,7 @@ def solve(
     return chosen
 
 
-def _constraints(program: Program, unit: float) -> list[object]:
+def _constraints(program: BitWidthProgram, unit: float) -> list[object]:
     """One width a group; a round, in units, lasts at least as long as each of its channels."""
     from scipy import optimize, sparse
 

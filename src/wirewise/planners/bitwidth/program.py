@@ -23,7 +23,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.bitwidth.problem import BitWidthProblem, ExchangeProblem, make_plan, noise_factor
 from wirewise.plans import BITS, BitWidthPlan
 
-__all__ = ["Groups", "Program", "plan_by_exchange"]
+__all__ = ["BitWidthProgram", "Groups", "plan_by_exchange"]
 
 Vector = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -50,7 +50,7 @@ class Groups:
         return out
 
 
-class Program:
+class BitWidthProgram:
     """The program for one exchange.
 
     Args:
@@ -173,7 +173,7 @@ def _cut(sender: int, receiver: int, weights: Vector, group_size: int, exact_byt
 
 def plan_by_exchange(
     problem: BitWidthProblem,
-    solve: Callable[[Program], list[NDArray[np.uint8]]],
+    solve: Callable[[BitWidthProgram], list[NDArray[np.uint8]]],
     *,
     planner: str,
     seed: int,
@@ -186,7 +186,7 @@ def plan_by_exchange(
         solve: Bits of the groups of each channel, uint8 [groups].
         planner: Recorded in the plan.
         seed: Recorded in the plan.
-        knobs: Knobs of `Program`: lam, bits, group_size, normaliser, exact_bytes.
+        knobs: Knobs of `BitWidthProgram`: lam, bits, group_size, normaliser, exact_bytes.
 
     Raises:
         PlanError: A weight or a knob cannot be used, no costs, or what `solve` raises.
@@ -195,7 +195,7 @@ def plan_by_exchange(
     problem.validate()
     found = {}
     for exchange in problem.exchanges:
-        program = Program(exchange, links, param_bytes=problem.param_bytes, **knobs)
+        program = BitWidthProgram(exchange, links, param_bytes=problem.param_bytes, **knobs)
         for ends, chosen in program.expand(solve(program)).items():
             found[exchange.name, *ends] = chosen
     return make_plan(problem, found, planner=planner, seed=seed)

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from wirewise.planners.bitwidth.frontier import Frontier, frontier
 from wirewise.planners.bitwidth.problem import BitWidthProblem
-from wirewise.planners.bitwidth.program import Program, plan_by_exchange
+from wirewise.planners.bitwidth.program import BitWidthProgram, plan_by_exchange
 from wirewise.plans import BitWidthPlan
 
 __all__ = ["solve", "threshold"]
 
 
-def solve(program: Program) -> list[NDArray[np.uint8]]:
+def solve(program: BitWidthProgram) -> list[NDArray[np.uint8]]:
     """Bits of the groups of each channel that minimise the program.
 
     The time of a round is the only coupling between channels, and rounds do not see each other. Given a
@@ -41,7 +41,7 @@ def solve(program: Program) -> list[NDArray[np.uint8]]:
     return chosen
 
 
-def _solve_round(program: Program, curves: Sequence[Frontier], members: Sequence[int]) -> list[int]:
+def _solve_round(program: BitWidthProgram, curves: Sequence[Frontier], members: Sequence[int]) -> list[int]:
     """Point on each member's frontier that minimises the round's share of the objective."""
     times = [program.latency_s[m] + program.s_per_byte[m] * curves[m].size_bytes for m in members]
     candidates = np.unique(np.concatenate(times))
@@ -64,7 +64,7 @@ def threshold(
     exact_bytes: bool = True,
     seed: int = 0,
 ) -> BitWidthPlan:
-    """Exact bit widths for the program of `Program`, exchange by exchange.
+    """Exact bit widths for the program of `BitWidthProgram`, exchange by exchange.
 
     Raises:
         PlanError: A weight or a knob cannot be used.

@@ -10,7 +10,7 @@ from wirewise.cost.curve import ZERO, Curve
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
-    Group,
+    GradientGroup,
     Option,
     cupcake,
     plan_groups,
@@ -42,7 +42,7 @@ def test_a_link_is_not_filled_for_less_than_the_slack():
     shortest = solve(problem).groups
     assert [group.option for group in shortest] == [0, 1]
     assert eased(problem, shortest, 0.0) == shortest
-    assert eased(problem, shortest, 0.02) == [Group(0, 1, 1)]
+    assert eased(problem, shortest, 0.02) == [GradientGroup(0, 1, 1)]
     assert [bucket.codec for bucket in cupcake(problem).buckets] == ["sign"]
     assert [bucket.codec for bucket in plan_groups(problem).buckets] == ["none", "sign"]
     assert [bucket.codec for bucket in cupcake(filling(0.1)).buckets] == ["none", "sign"]
@@ -52,7 +52,7 @@ def test_a_message_less_is_not_worth_a_later_end():
     option = Option("none", "all_reduce", "inline", ZERO, Curve.line(0.005, 0.01), ZERO)
     problem = CompressionProblem(elements=[10, 10], gaps_s=[1.0, 1.0], options=(option,))
     shortest = solve(problem).groups
-    together = [Group(0, 1, 0)]
+    together = [GradientGroup(0, 1, 0)]
     assert len(shortest) == 2 and work_s(problem, together) < work_s(problem, shortest)
     assert step_s(problem, together) < 1.05 * step_s(problem, shortest)
     assert eased(problem, shortest, 0.05) == shortest

@@ -27,7 +27,7 @@ from wirewise.errors import PlanError, TopologyError, WirewiseError
 from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest.flows import Division, divided, routed_paths
-from wirewise.planners.collective.forest.packing import Batch, grow
+from wirewise.planners.collective.forest.packing import TreeBatch, grow
 from wirewise.planners.collective.forest.quickest import loads_of, quickest_trees
 from wirewise.planners.collective.forest.rates import carries, exact, with_trees
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
@@ -249,7 +249,7 @@ def _splits(network: Network, group: int, trees: int) -> list[tuple[int, int]]:
     return [*found, (group - 1, 0)] if trees * (group - 1) <= _MOST_TREES else found
 
 
-def _loads(network: Network, paths: Paths, batches: list[Batch], trees: int) -> tuple[float, ...]:
+def _loads(network: Network, paths: Paths, batches: list[TreeBatch], trees: int) -> tuple[float, ...]:
     loads = [0] * len(network.edges)
     found = list(paths)
     for batch in batches:
@@ -278,7 +278,7 @@ def _timed(network: Network, problem: CollectiveProblem, time_limit_s: float, mo
 
 
 def _trees(
-    network: Network, paths: Paths, batches: list[Batch], roots: dict[int, int], trees: int
+    network: Network, paths: Paths, batches: list[TreeBatch], roots: dict[int, int], trees: int
 ) -> tuple[Tree, ...]:
     """Batches as trees of ranks; equal trees of a root become one."""
     steps = [_ranks_on(network, path) for path in paths]
@@ -301,7 +301,7 @@ def _ranks_on(network: Network, path: tuple[int, ...]) -> list[int]:
     return ranks
 
 
-def _edges(batch: Batch, steps: list[list[int]]) -> tuple[tuple[int, int], ...]:
+def _edges(batch: TreeBatch, steps: list[list[int]]) -> tuple[tuple[int, int], ...]:
     """Transfers of a tree; a relay that several of its paths pass gets the data once."""
     reached, found = {batch.root}, []
     for arc in batch.arcs:

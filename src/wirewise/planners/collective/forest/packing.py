@@ -18,14 +18,14 @@ from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
 from wirewise.errors import PlanError
 from wirewise.planners.collective.deadline import Deadline
 
-__all__ = ["Batch", "grow"]
+__all__ = ["TreeBatch", "grow"]
 
 _TRIES = 6
 """Edges that can be taken in part that are compared before the best is taken."""
 
 
 @dataclass
-class Batch:
+class TreeBatch:
     """Equal trees: their number, and the arcs of each, roots first."""
 
     root: int
@@ -33,14 +33,14 @@ class Batch:
     arcs: list[int] = field(default_factory=list)
     depth: dict[int, int] = field(default_factory=dict)
 
-    def without(self, trees: int) -> Batch:
+    def without(self, trees: int) -> TreeBatch:
         """The rest, where so many go on."""
-        return Batch(self.root, self.trees - trees, list(self.arcs), dict(self.depth))
+        return TreeBatch(self.root, self.trees - trees, list(self.arcs), dict(self.depth))
 
 
 def grow(
     found: Capacities, trees: Mapping[int, int], group: Sequence[int], deadline: Deadline | None = None
-) -> list[Batch]:
+) -> list[TreeBatch]:
     """Spanning trees of the group, so many for each root, that fit into the capacities.
 
     Lower trees are preferred: arcs near the root are tried first.
@@ -51,7 +51,7 @@ def grow(
     """
     deadline = deadline or Deadline()
     left = found.amounts.copy()
-    open_ = [Batch(root, count, [], {root: 0}) for root, count in reversed(list(trees.items()))]
+    open_ = [TreeBatch(root, count, [], {root: 0}) for root, count in reversed(list(trees.items()))]
     done = []
     while open_:
         batch = open_.pop()
@@ -69,7 +69,7 @@ def grow(
 
 
 def _next(
-    found: Capacities, left: NDArray[np.int64], batch: Batch, others: Sequence[Batch]
+    found: Capacities, left: NDArray[np.int64], batch: TreeBatch, others: Sequence[TreeBatch]
 ) -> tuple[int, int]:
     """Arc to take, and for how many trees of the batch."""
     room, best, tries = _Room(found, left, others), (-1, 0), 0
@@ -89,7 +89,7 @@ def _next(
     return best
 
 
-def _candidates(found: Capacities, left: NDArray[np.int64], batch: Batch) -> list[int]:
+def _candidates(found: Capacities, left: NDArray[np.int64], batch: TreeBatch) -> list[int]:
     """Arcs that reach a new vertex: near the root first, those with room for all trees first."""
     depth = np.full(found.vertices, -1)
     depth[list(batch.depth)] = list(batch.depth.values())
@@ -101,7 +101,7 @@ def _candidates(found: Capacities, left: NDArray[np.int64], batch: Batch) -> lis
 class _Room:
     """What an arc may give to a batch, while other batches still have to grow."""
 
-    def __init__(self, found: Capacities, left: NDArray[np.int64], others: Sequence[Batch]) -> None:
+    def __init__(self, found: Capacities, left: NDArray[np.int64], others: Sequence[TreeBatch]) -> None:
         self._found, count = found, found.vertices
         self._hub = count
         self._start = np.zeros(count, np.int64)

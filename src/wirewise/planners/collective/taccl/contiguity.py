@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from wirewise.planners.collective.taccl.instance import Instance, Send
+from wirewise.planners.collective.taccl.instance import RoutingInstance, Send
 from wirewise.planners.collective.taccl.logical import Pair
-from wirewise.planners.collective.taccl.timing import Message, Schedule, justified, schedule
+from wirewise.planners.collective.taccl.timing import ChunkMessage, Schedule, justified, schedule
 
 __all__ = ["MOST_TOGETHER", "Grouped", "group", "least_finish"]
 
@@ -40,7 +40,7 @@ class Grouped(NamedTuple):
 
 
 def group(
-    instance: Instance,
+    instance: RoutingInstance,
     places: Mapping[Send, tuple[int, ...]],
     *,
     time_limit_s: float = 10.0,
@@ -71,7 +71,7 @@ def group(
     return Grouped(best, apart.finish, least_finish(instance, list(places), most), search.tried)
 
 
-def least_finish(instance: Instance, sends: list[Send], most: int = MOST_TOGETHER) -> int:
+def least_finish(instance: RoutingInstance, sends: list[Send], most: int = MOST_TOGETHER) -> int:
     """Time before which no schedule with these ways ends: what links and ports need, between ways there and on."""
     top = instance.topology
     into = {(c, t): s for c, s, t in sends}
@@ -116,7 +116,7 @@ def _depth(into: dict[tuple[int, int], int], send: Send) -> int:
 class _Search:
     def __init__(
         self,
-        instance: Instance,
+        instance: RoutingInstance,
         places: Mapping[Send, tuple[int, ...]],
         most: int,
         own_apart: bool,
@@ -182,11 +182,11 @@ class _Search:
     def timed(self, cuts: _Cuts) -> Schedule:
         """The schedule of a choice; groups that grow too long are cut."""
         self.tried += 1
-        messages = [Message(send[1:], (send.chunk,)) for send in self._local]
+        messages = [ChunkMessage(send[1:], (send.chunk,)) for send in self._local]
         wishes = [self._places[send] for send in self._local]
         for pair, line in self._lines.items():
             for own in self._groups(line, cuts):
-                messages.append(Message(pair, tuple(send.chunk for send in own)))
+                messages.append(ChunkMessage(pair, tuple(send.chunk for send in own)))
                 wishes.append(max(self._places[send] for send in own))
         return schedule(self._instance, messages, wishes, self._upwards)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from wirewise.planners.collective.deadline import Deadline
-from wirewise.planners.collective.taccl.instance import Instance
+from wirewise.planners.collective.taccl.instance import RoutingInstance
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
 __all__ = ["lower_bound"]
@@ -13,7 +13,7 @@ __all__ = ["lower_bound"]
 _ALL_SUBSETS_UP_TO = 8
 
 
-def lower_bound(instance: Instance, deadline: Deadline | None = None) -> int:
+def lower_bound(instance: RoutingInstance, deadline: Deadline | None = None) -> int:
     """Least time in which every set of ranks looked at can send what must leave it; also the longest way.
 
     A link that takes a chunk for time b carries no more than floor(T / b) chunks in time T. Sets: single ranks,

@@ -11,8 +11,8 @@ from wirewise.errors import InputError
 from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.taccl.instance import is_symmetry
 from wirewise.planners.collective.taccl.logical import (
-    Hop,
     Logical,
+    LogicalLink,
     Pair,
     Port,
     sketched,
@@ -46,7 +46,9 @@ def derived(
     unit_s = min(map(sum, times.values()), default=1.0) / _UNITS
     size = _host_size(network, sketch) if sketch else hosts(network)
     hops = {
-        (s, t): Hop(round(alpha / unit_s), max(round(beta / unit_s), 1), remote=s // size != t // size)
+        (s, t): LogicalLink(
+            round(alpha / unit_s), max(round(beta / unit_s), 1), remote=s // size != t // size
+        )
         for (s, t), (alpha, beta) in times.items()
     }
     shared = _shared(network)
@@ -85,7 +87,9 @@ def _host_size(network: Network, sketch: Sketch) -> int:
     return network.ranks // sketch.nnodes
 
 
-def _drawn(network: Network, size: int, hops: dict[Pair, Hop], sketch: Sketch) -> dict[Pair, Hop]:
+def _drawn(
+    network: Network, size: int, hops: dict[Pair, LogicalLink], sketch: Sketch
+) -> dict[Pair, LogicalLink]:
     """Pairs within hosts, and the relays of the sketch between them."""
     nodes = [range(node * size, (node + 1) * size) for node in range(sketch.nnodes)]
     relays = {
@@ -139,8 +143,8 @@ def _shared(network: Network) -> dict[int, set[Pair]]:
 
 
 def _relayed(
-    network: Network, size: int, hops: dict[Pair, Hop], shared: dict[int, set[Pair]], direct: bool
-) -> tuple[dict[Pair, Hop], tuple[tuple[int, ...], ...]]:
+    network: Network, size: int, hops: dict[Pair, LogicalLink], shared: dict[int, set[Pair]], direct: bool
+) -> tuple[dict[Pair, LogicalLink], tuple[tuple[int, ...], ...]]:
     """Pairs without those between hosts that are no relays, and who sends the chunks of each rank."""
     if size == network.ranks:
         return hops, ()
@@ -162,7 +166,7 @@ def _relayed(
 
 
 def _network_ports(
-    network: Network, size: int, hops: dict[Pair, Hop], shared: dict[int, set[Pair]]
+    network: Network, size: int, hops: dict[Pair, LogicalLink], shared: dict[int, set[Pair]]
 ) -> list[list[int]]:
     """Ranks of the first host by the narrowest edge that all their routes to other hosts share."""
     found = defaultdict[int, list[int]](list)

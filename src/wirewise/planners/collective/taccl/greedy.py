@@ -12,17 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
+from wirewise.planners.collective.taccl.instance import RoutingInstance, Send, Tree
 from wirewise.planners.collective.taccl.logical import Pair
 from wirewise.planners.collective.taccl.timing import Clocks
 
-__all__ = ["Matched", "match", "pruned"]
+__all__ = ["Matching", "match", "pruned"]
 
 _NEVER = 1 << 60
 _Rank = tuple[bool, int, bool, int, int]
 
 
-class Matched(NamedTuple):
+class Matching(NamedTuple):
     """What the matching found."""
 
     trees: tuple[Tree, ...]
@@ -31,7 +31,7 @@ class Matched(NamedTuple):
     finish: int
 
 
-def match(instance: Instance, seed: int = 0, *, first_come: bool = False) -> Matched:
+def match(instance: RoutingInstance, seed: int = 0, *, first_come: bool = False) -> Matching:
     """Match until every chunk has reached its targets.
 
     At each moment free links take chunks that their target misses: between hosts first, then those with the longest
@@ -50,7 +50,7 @@ def match(instance: Instance, seed: int = 0, *, first_come: bool = False) -> Mat
 
 
 class _Matching:
-    def __init__(self, instance: Instance, seed: int, first_come: bool) -> None:
+    def __init__(self, instance: RoutingInstance, seed: int, first_come: bool) -> None:
         self._instance, self._top, self._first_come = instance, instance.topology, first_come
         self._random = np.random.default_rng(seed) if seed else None
         self._clocks = Clocks(self._top)
@@ -69,7 +69,7 @@ class _Matching:
         self._starts: dict[Send, int] = {}
         self._events = [0]
 
-    def run(self) -> Matched:
+    def run(self) -> Matching:
         while self._events:
             self._instance.deadline.check()
             now = heapq.heappop(self._events)
@@ -161,17 +161,17 @@ class _Matching:
         used = [p for _, s, t in images for p in self._top.ports_of[s, t]] if len(images) > 1 else []
         return len(used) > len(set(used))
 
-    def _result(self) -> Matched:
+    def _result(self) -> Matching:
         trees: list[Tree] = [{} for _ in self._instance.demands]
         for chunk, source, target in self._starts:
             trees[chunk][target] = source
         kept = pruned(self._instance, trees)
         starts = {s: v for s, v in self._starts.items() if kept[s.chunk].get(s.target) == s.source}
         finish = max((self._arrival[s.chunk][s.target] for s in starts), default=0)
-        return Matched(kept, starts, finish)
+        return Matching(kept, starts, finish)
 
 
-def pruned(instance: Instance, trees: list[Tree]) -> tuple[Tree, ...]:
+def pruned(instance: RoutingInstance, trees: list[Tree]) -> tuple[Tree, ...]:
     """The trees without what leads to no target."""
     kept = []
     for demand, tree in zip(instance.demands, trees, strict=True):

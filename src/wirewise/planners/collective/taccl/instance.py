@@ -16,7 +16,7 @@ from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.demands import moves
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
-__all__ = ["ChunkDemand", "Instance", "Send", "Tree", "instance"]
+__all__ = ["ChunkDemand", "RoutingInstance", "Send", "Tree", "instance"]
 
 _Key = TypeVar("_Key", bound=tuple[int, ...])
 Tree = dict[int, int]
@@ -43,7 +43,7 @@ _Usable = tuple[frozenset[Pair], dict[Pair, int], dict[Pair, int]]
 
 
 @dataclass(frozen=True)
-class Instance:
+class RoutingInstance:
     """Chunks on a logical topology."""
 
     topology: Logical
@@ -227,7 +227,7 @@ def instance(
     root: int = 0,
     members: tuple[int, ...] = (),
     deadline: Deadline | None = None,
-) -> Instance:
+) -> RoutingInstance:
     """Chunks of a collective that only moves data.
 
     Args:
@@ -240,7 +240,7 @@ def instance(
     """
     wanted = moves(collective, members or range(topology.ranks), root)
     found = tuple(ChunkDemand(d.source, frozenset(d.targets)) for d in wanted for _ in range(chunkup))
-    return Instance(topology, found, deadline or Deadline())
+    return RoutingInstance(topology, found, deadline or Deadline())
 
 
 def _root(parent: dict[_Key, _Key], key: _Key) -> _Key:

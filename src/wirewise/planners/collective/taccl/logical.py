@@ -14,8 +14,8 @@ from wirewise.errors import InputError
 from wirewise.planners.collective.taccl.sketch import Matrix, Profile, Sketch
 
 __all__ = [
-    "Hop",
     "Logical",
+    "LogicalLink",
     "Pair",
     "Port",
     "logical",
@@ -26,7 +26,7 @@ Pair = tuple[int, int]
 """Source and target."""
 
 
-class Hop(NamedTuple):
+class LogicalLink(NamedTuple):
     """What it costs to send from a rank to another."""
 
     alpha: int
@@ -64,7 +64,7 @@ class Logical:
     ranks: int
     node_size: int
     """Ranks of a host; ranks of a host follow each other."""
-    hops: dict[Pair, Hop]
+    hops: dict[Pair, LogicalLink]
     ports: tuple[Port, ...] = ()
     senders: tuple[tuple[int, ...], ...] = ()
     """For each rank the ranks of its host that may send its chunks to other hosts."""
@@ -173,7 +173,7 @@ def _planes(profile: Profile, sketch: Sketch) -> dict[Pair, int]:
     return count
 
 
-def _local_hops(profile: Profile, planes: dict[Pair, int]) -> dict[Pair, Hop]:
+def _local_hops(profile: Profile, planes: dict[Pair, int]) -> dict[Pair, LogicalLink]:
     found = {}
     matrices: tuple[Matrix, Matrix, Matrix] = profile.matrices()
     links, betas, invbws = matrices
@@ -185,11 +185,11 @@ def _local_hops(profile: Profile, planes: dict[Pair, int]) -> dict[Pair, Hop]:
             if planes:
                 beta, cost = int(betas[t][s] / split), int(profile.alpha + betas[t][s] / split)
             _need_time(profile, cost)
-            found[s, t] = Hop(max(cost - beta, 0), min(beta, cost), int(links[t][s]) * split)
+            found[s, t] = LogicalLink(max(cost - beta, 0), min(beta, cost), int(links[t][s]) * split)
     return found
 
 
-def _remote_hops(profile: Profile, sketch: Sketch) -> dict[Pair, Hop]:
+def _remote_hops(profile: Profile, sketch: Sketch) -> dict[Pair, LogicalLink]:
     gpus, connections = profile.gpus_per_node, sketch.connections(profile.gpus_per_node)
     if not connections:
         return {}
@@ -199,7 +199,7 @@ def _remote_hops(profile: Profile, sketch: Sketch) -> dict[Pair, Hop]:
     beta = int(profile.remote_beta * used / profile.nics_per_node)
     cost = int(profile.remote_alpha + beta)
     _need_time(profile, cost)
-    hop = Hop(cost - beta, beta, remote=True)
+    hop = LogicalLink(cost - beta, beta, remote=True)
     return {
         (i * gpus + s, j * gpus + t): hop
         for i in range(sketch.nnodes)
@@ -218,7 +218,7 @@ def _need_time(profile: Profile, cost: int) -> None:
         )
 
 
-def _switch_ports(sketch: Sketch, gpus: int, hops: dict[Pair, Hop]) -> Iterator[Port]:
+def _switch_ports(sketch: Sketch, gpus: int, hops: dict[Pair, LogicalLink]) -> Iterator[Port]:
     switches = sketch.intranode_sketch.switches
     for switch in sorted({tuple(sorted(s)) for s in switches}):
         planes = sum(set(s) == set(switch) for s in switches)
@@ -231,7 +231,7 @@ def _switch_ports(sketch: Sketch, gpus: int, hops: dict[Pair, Hop]) -> Iterator[
                 yield Port(f"switch in to {g}", frozenset((o, g) for o in others), cost, planes)
 
 
-def _nic_ports(sketch: Sketch, gpus: int, hops: dict[Pair, Hop]) -> Iterator[Port]:
+def _nic_ports(sketch: Sketch, gpus: int, hops: dict[Pair, LogicalLink]) -> Iterator[Port]:
     """Ports of NICs: each is shared by all other hosts where there are more than two; with two its link is the NIC."""
     if sketch.nnodes < 3:
         return

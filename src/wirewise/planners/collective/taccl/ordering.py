@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from wirewise.errors import InputError
-from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
+from wirewise.planners.collective.taccl.instance import RoutingInstance, Send, Tree
 from wirewise.planners.collective.taccl.routing import sends_of
 from wirewise.planners.collective.taccl.timing import Clocks
 
@@ -47,7 +47,7 @@ _BY_GREEDY_TIME_ONLY = frozenset({14, 15})
 
 
 def order(
-    instance: Instance,
+    instance: RoutingInstance,
     trees: tuple[Tree, ...],
     routed: Mapping[Send, int],
     heuristic: int,
@@ -82,7 +82,9 @@ def order(
     }
 
 
-def _greedy(instance: Instance, trees: tuple[Tree, ...], rule: _Rule, backward: bool) -> dict[Send, int]:
+def _greedy(
+    instance: RoutingInstance, trees: tuple[Tree, ...], rule: _Rule, backward: bool
+) -> dict[Send, int]:
     """Start of each send; orbits of symmetric sends are placed at once.
 
     With `backward` a send is placed after those that follow it, and no two of a rank's sends of one chunk overlap,
@@ -142,7 +144,7 @@ def _waits(trees: tuple[Tree, ...], backward: bool) -> tuple[dict[Send, int], di
     return waits, wakes
 
 
-def _facts(instance: Instance, trees: tuple[Tree, ...]) -> dict[Send, _Facts]:
+def _facts(instance: RoutingInstance, trees: tuple[Tree, ...]) -> dict[Send, _Facts]:
     top, found = instance.topology, dict[Send, _Facts]()
     for chunk, tree in enumerate(trees):
         origin = instance.demands[chunk].origin

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from wirewise.errors import PlanError
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.taccl.cuts import lower_bound
-from wirewise.planners.collective.taccl.greedy import Matched, pruned
-from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
+from wirewise.planners.collective.taccl.greedy import Matching, pruned
+from wirewise.planners.collective.taccl.instance import RoutingInstance, Send, Tree
 from wirewise.planners.collective.taccl.logical import Pair
 from wirewise.planners.collective.taccl.milp import Model, Solution
 
@@ -50,7 +50,7 @@ def sends_of(trees: tuple[Tree, ...]) -> list[Send]:
     return [Send(c, s, t) for c, tree in enumerate(trees) for t, s in tree.items()]
 
 
-def arrivals(instance: Instance, trees: tuple[Tree, ...]) -> list[dict[int, int]]:
+def arrivals(instance: RoutingInstance, trees: tuple[Tree, ...]) -> list[dict[int, int]]:
     """When each rank has each chunk if links were free, by chunk and rank."""
     found = []
     for demand, tree in zip(instance.demands, trees, strict=True):
@@ -65,7 +65,7 @@ def arrivals(instance: Instance, trees: tuple[Tree, ...]) -> list[dict[int, int]
     return found
 
 
-def relaxed_time(instance: Instance, trees: tuple[Tree, ...]) -> int:
+def relaxed_time(instance: RoutingInstance, trees: tuple[Tree, ...]) -> int:
     """Objective of stage 1: what the busiest link or port takes, the longest way, or a rank's fan-out of a chunk."""
     top, sends = instance.topology, sends_of(trees)
     links, ports = defaultdict[Pair, int](int), defaultdict[int, int](int)
@@ -89,8 +89,8 @@ def relaxed_time(instance: Instance, trees: tuple[Tree, ...]) -> int:
 
 
 def route(
-    instance: Instance,
-    matched: Matched,
+    instance: RoutingInstance,
+    matched: Matching,
     *,
     time_limit_s: float = 60.0,
     seed: int = 0,
@@ -127,7 +127,9 @@ def route(
     return best._replace(seconds=time.perf_counter() - started)
 
 
-def preferred(instance: Instance, found: Routing, *, time_limit_s: float = 10.0, seed: int = 0) -> Routing:
+def preferred(
+    instance: RoutingInstance, found: Routing, *, time_limit_s: float = 10.0, seed: int = 0
+) -> Routing:
     """A routing of the same time with the connections that the sketch wants, and short ways.
 
     The publication prices connections in the same objective, at 0.01 of a unit of time. Arguments as in `route`.
@@ -142,7 +144,7 @@ def preferred(instance: Instance, found: Routing, *, time_limit_s: float = 10.0,
     return found._replace(trees=trees, seconds=time.perf_counter() - started, size=program.model.size)
 
 
-def _stated(instance: Instance, bound: int, most: int, deadline: Deadline) -> _Program | None:
+def _stated(instance: RoutingInstance, bound: int, most: int, deadline: Deadline) -> _Program | None:
     """The program; None: it is so large that time ends before it is written down."""
     try:
         return _Program(instance, bound, most, deadline)
@@ -150,7 +152,7 @@ def _stated(instance: Instance, bound: int, most: int, deadline: Deadline) -> _P
         return None
 
 
-def _leaves(instance: Instance, port: int, rank: int) -> bool:
+def _leaves(instance: RoutingInstance, port: int, rank: int) -> bool:
     """Whether all pairs of a port leave the rank."""
     return all(s == rank for s, _ in instance.topology.ports[port].pairs)
 
@@ -163,7 +165,7 @@ class _Program:
     when it is there.
     """
 
-    instance: Instance
+    instance: RoutingInstance
     bound: int
     most: int
     deadline: Deadline

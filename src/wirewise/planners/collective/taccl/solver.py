@@ -10,11 +10,11 @@ from wirewise.collective import REDUCING, Program
 from wirewise.planners.collective.deadline import Late
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl.contiguity import Grouped, group, least_finish
-from wirewise.planners.collective.taccl.greedy import Matched, match
-from wirewise.planners.collective.taccl.instance import Instance, Send, Tree
+from wirewise.planners.collective.taccl.greedy import Matching, match
+from wirewise.planners.collective.taccl.instance import RoutingInstance, Send, Tree
 from wirewise.planners.collective.taccl.ordering import HEURISTICS, order
 from wirewise.planners.collective.taccl.routing import Routing, arrivals, preferred, route, sends_of
-from wirewise.planners.collective.taccl.timing import Message, Schedule, program
+from wirewise.planners.collective.taccl.timing import ChunkMessage, Schedule, program
 from wirewise.sim.programs import simulate
 
 __all__ = ["Result", "matchings", "solve"]
@@ -52,9 +52,9 @@ class Result:
         return (self.finish - self.bound) / self.finish if self.finish else 0.0
 
 
-def matchings(instance: Instance, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Matched]:
+def matchings(instance: RoutingInstance, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Matching]:
     """Matched algorithms by both preferences and several seeds, the quickest first; at least one, or `Late`."""
-    stop, found = time.perf_counter() + time_limit_s, list[Matched]()
+    stop, found = time.perf_counter() + time_limit_s, list[Matching]()
     for number in range(_MATCHINGS):
         if found and time.perf_counter() > stop:
             break
@@ -68,7 +68,7 @@ def matchings(instance: Instance, seed: int = 0, *, time_limit_s: float = 10.0) 
 
 
 def solve(
-    instance: Instance,
+    instance: RoutingInstance,
     problem: CollectiveProblem,
     *,
     time_limit_s: float = 60.0,
@@ -117,19 +117,19 @@ def solve(
 
 
 def _replayed(
-    problem: CollectiveProblem, instance: Instance, name: str, found: Grouped
+    problem: CollectiveProblem, instance: RoutingInstance, name: str, found: Grouped
 ) -> tuple[float, str, Grouped, Program]:
     made = program(instance, found.schedule, problem)
     return simulate(made, problem.network, problem.size_bytes).finish_s, name, found, made
 
 
-def _planned_s(instance: Instance, found: Grouped) -> float:
+def _planned_s(instance: RoutingInstance, found: Grouped) -> float:
     top = instance.topology
     return found.schedule.finish * top.unit_s if top.alpha_occupies else 0.0
 
 
 def _ways(
-    instance: Instance, matched: list[Matched], routing: Routing, policy_s: float, seed: int
+    instance: RoutingInstance, matched: list[Matching], routing: Routing, policy_s: float, seed: int
 ) -> Iterator[tuple[str, _Ways]]:
     """Routings with the starts that they suggest."""
     for number, found in enumerate(matched):
@@ -141,14 +141,14 @@ def _ways(
         yield "program with connections", (chosen.trees, _suggested(instance, chosen.trees))
 
 
-def _suggested(instance: Instance, trees: tuple[Tree, ...]) -> dict[Send, int]:
+def _suggested(instance: RoutingInstance, trees: tuple[Tree, ...]) -> dict[Send, int]:
     times = arrivals(instance, trees)
     return {send: times[send.chunk][send.source] for send in sends_of(trees)}
 
 
 def _candidates(
-    instance: Instance,
-    matched: list[Matched],
+    instance: RoutingInstance,
+    matched: list[Matching],
     ways: dict[str, _Ways],
     heuristic: int | None,
     upwards: bool,
@@ -188,9 +188,9 @@ def _rules(name: str, heuristic: int | None) -> tuple[int, ...]:
     return _RULES_OF_MATCHINGS if name.startswith("matching") else tuple(HEURISTICS)
 
 
-def _as_matched(instance: Instance, found: Matched, upwards: bool) -> Grouped:
+def _as_matched(instance: RoutingInstance, found: Matching, upwards: bool) -> Grouped:
     """The matching as it is, or from its end to its start."""
-    messages = tuple(Message((s, t), (c,)) for c, s, t in found.starts)
+    messages = tuple(ChunkMessage((s, t), (c,)) for c, s, t in found.starts)
     starts = list(found.starts.values())
     if upwards:
         hops = instance.topology.hops

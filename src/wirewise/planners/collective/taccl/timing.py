@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from wirewise.collective import Program, Transfer
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.taccl.instance import Instance, Send
+from wirewise.planners.collective.taccl.instance import RoutingInstance, Send
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
-__all__ = ["Clocks", "Message", "Schedule", "justified", "place", "program", "schedule"]
+__all__ = ["ChunkMessage", "Clocks", "Schedule", "justified", "place", "program", "schedule"]
 
 
-class Message(NamedTuple):
+class ChunkMessage(NamedTuple):
     """Chunks that go from one rank to another together."""
 
     pair: Pair
@@ -30,7 +30,7 @@ class Message(NamedTuple):
 class Schedule:
     """Messages and when they start."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[ChunkMessage, ...]
     starts: tuple[int, ...]
     finish: int
     upwards: bool = False
@@ -66,7 +66,10 @@ class Clocks:
 
 
 def schedule(
-    instance: Instance, messages: Sequence[Message], wishes: Sequence[object], upwards: bool = False
+    instance: RoutingInstance,
+    messages: Sequence[ChunkMessage],
+    wishes: Sequence[object],
+    upwards: bool = False,
 ) -> Schedule:
     """Place messages by their wishes, the smallest first where several could go.
 
@@ -83,7 +86,7 @@ def schedule(
 
 
 def place(
-    top: Logical, messages: Sequence[Message], before: Sequence[Sequence[int]], wishes: Sequence[object]
+    top: Logical, messages: Sequence[ChunkMessage], before: Sequence[Sequence[int]], wishes: Sequence[object]
 ) -> tuple[list[int], int]:
     """Starts of the messages, and when the last one has arrived; arguments as in `schedule`."""
     clocks, starts, ready = Clocks(top), [0] * len(messages), [0] * len(messages)
@@ -108,7 +111,7 @@ def place(
     return starts, finish
 
 
-def justified(instance: Instance, found: Schedule, rounds: int = 2) -> Schedule:
+def justified(instance: RoutingInstance, found: Schedule, rounds: int = 2) -> Schedule:
     """The schedule pushed to its end and back to its start, which closes gaps; the best of the rounds.
 
     Forward and backward improvement (Li and Willis, 1992): messages are placed from the end in the order of their
@@ -131,7 +134,7 @@ def justified(instance: Instance, found: Schedule, rounds: int = 2) -> Schedule:
     return best
 
 
-def _before(messages: Sequence[Message], upwards: bool) -> list[list[int]]:
+def _before(messages: Sequence[ChunkMessage], upwards: bool) -> list[list[int]]:
     """Messages that each one waits for."""
     into = {Send(c, *m.pair)[::2]: n for n, m in enumerate(messages) for c in m.chunks}
     before: list[list[int]] = [[] for _ in messages]
@@ -147,7 +150,7 @@ def _before(messages: Sequence[Message], upwards: bool) -> list[list[int]]:
     return before
 
 
-def program(instance: Instance, found: Schedule, problem: CollectiveProblem) -> Program:
+def program(instance: RoutingInstance, found: Schedule, problem: CollectiveProblem) -> Program:
     """The program that does what a schedule says.
 
     Messages enter steps in the order of their starts. A step ends before a message that takes what the step
@@ -171,12 +174,12 @@ def program(instance: Instance, found: Schedule, problem: CollectiveProblem) -> 
 class _Steps:
     """The step that each message enters."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: RoutingInstance) -> None:
         self._top, self._step = instance.topology, 0
         self._written: set[tuple[int, int]] = set()
         self._used: set[object] = set()
 
-    def of(self, message: Message, upwards: bool) -> int:
+    def of(self, message: ChunkMessage, upwards: bool) -> int:
         """The current step, or a new one."""
         source, target = message.pair[::-1] if upwards else message.pair
         reads = {(source, chunk) for chunk in message.chunks}

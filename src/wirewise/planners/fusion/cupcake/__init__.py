@@ -22,7 +22,7 @@ from wirewise.planners.fusion.cupcake.linear import linear, lines
 from wirewise.planners.fusion.cupcake.plane import applies, plane
 from wirewise.planners.fusion.cupcake.problem import (
     CompressionProblem,
-    Group,
+    GradientGroup,
     Option,
     compression_problem,
 )
@@ -37,10 +37,10 @@ __all__ = [
     "RULES",
     "SLACK",
     "CompressionProblem",
-    "Group",
+    "GradientGroup",
     "GroupTimes",
+    "Grouping",
     "Option",
-    "Solution",
     "Split",
     "by_rule",
     "candidates",
@@ -70,10 +70,10 @@ _WORK = 1e9
 """Comparisons of labels that the default room leads to at most, by orders of magnitude: a few seconds."""
 
 
-class Solution(NamedTuple):
+class Grouping(NamedTuple):
     """The best groups that were found."""
 
-    groups: list[Group]
+    groups: list[GradientGroup]
     step_s: float
     lower_bound_s: float
     """No plan takes less, but for 1e-10 of it: the shortest step, if it is proved, else the best bound known."""
@@ -161,18 +161,18 @@ def cupcake(
     return replace(plan, compressed_step_s=found.step_s, uncompressed_step_s=without.step_s)
 
 
-def _solved(problem: CompressionProblem, room: int | None, slack: float) -> Solution:
+def _solved(problem: CompressionProblem, room: int | None, slack: float) -> Grouping:
     found = solve(problem, room=room)
     groups = eased(problem, found.groups, slack) if slack else found.groups
     return found._replace(groups=groups, step_s=step_s(problem, groups))
 
 
-def _renumbered(problem: CompressionProblem, plain: list[Group]) -> list[Group]:
+def _renumbered(problem: CompressionProblem, plain: list[GradientGroup]) -> list[GradientGroup]:
     """Groups of the problem without codecs, with the options as the problem numbers them."""
     return [group._replace(option=problem.plain_numbers[group.option]) for group in plain]
 
 
-def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
+def solve(problem: CompressionProblem, *, room: int | None = None) -> Grouping:
     """Minimise the step over all cuts into groups and all options of each group.
 
     Exact: the dynamic programme where one option's costs are straight lines, walks from both sides where everything is
@@ -201,7 +201,7 @@ def solve(problem: CompressionProblem, *, room: int | None = None) -> Solution:
     return _by_plane(problem, room) if applies(problem) else _by_labels(problem, room)
 
 
-def _by_plane(problem: CompressionProblem, room: int | None) -> Solution:
+def _by_plane(problem: CompressionProblem, room: int | None) -> Grouping:
     n, options = len(problem.elements), range(len(problem.options))
     if room is None:
         room = int(min(max(0.4 * _WORK / n**2, 64), _PLANE_ROOMS[-1]))
@@ -216,7 +216,7 @@ def _by_plane(problem: CompressionProblem, room: int | None) -> Solution:
     return _solution(problem, best, bound, optimal, labels)
 
 
-def _by_labels(problem: CompressionProblem, room: int | None) -> Solution:
+def _by_labels(problem: CompressionProblem, room: int | None) -> Grouping:
     if room is None:
         pairs = len(problem.elements) ** 2 * len(problem.options) / 2
         room = int(min(max((_WORK / pairs) ** 0.5, 16), 512))
@@ -237,14 +237,14 @@ def _by_labels(problem: CompressionProblem, room: int | None) -> Solution:
 
 
 def _solution(
-    problem: CompressionProblem, best: list[Group], bound_s: float, optimal: bool, labels: int
-) -> Solution:
+    problem: CompressionProblem, best: list[GradientGroup], bound_s: float, optimal: bool, labels: int
+) -> Grouping:
     """Solution with the step as its own bound if it is the shortest: the search proves more than a bound knows."""
     shortest_s = step_s(problem, best)
-    return Solution(best, shortest_s, shortest_s if optimal else min(bound_s, shortest_s), optimal, labels)
+    return Grouping(best, shortest_s, shortest_s if optimal else min(bound_s, shortest_s), optimal, labels)
 
 
-def _starts(problem: CompressionProblem) -> list[list[Group]]:
+def _starts(problem: CompressionProblem) -> list[list[GradientGroup]]:
     """Plans that are known without a search."""
     counts = [1, 2, 4, 8, 16, 32]
     found = []
@@ -255,7 +255,7 @@ def _starts(problem: CompressionProblem) -> list[list[Group]]:
 
 
 def _plan(
-    problem: CompressionProblem, groups: list[Group], planner: str, seed: int, bound_s: float
+    problem: CompressionProblem, groups: list[GradientGroup], planner: str, seed: int, bound_s: float
 ) -> FusionPlan:
     names = list(problem.names) or [str(i) for i in range(len(problem.elements))]
     sizes = 4.0 * np.diff(problem.element_sums)

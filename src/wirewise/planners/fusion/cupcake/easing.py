@@ -13,7 +13,7 @@ from itertools import islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.planners.fusion.cupcake.timeline import step_s
 
 __all__ = ["eased"]
@@ -22,7 +22,7 @@ _TRIED = 500
 """Changes of a plan that are tried at most for one that is short enough, a tenth of a millisecond each."""
 
 
-def eased(problem: CompressionProblem, groups: Sequence[Group], slack: float) -> list[Group]:
+def eased(problem: CompressionProblem, groups: Sequence[GradientGroup], slack: float) -> list[GradientGroup]:
     """Groups with less work, by the best change at a time: another option of a group, or two neighbours as one.
 
     No change makes the step longer by more than the work that it saves: two messages as one save little, and end later.
@@ -38,7 +38,9 @@ def eased(problem: CompressionProblem, groups: Sequence[Group], slack: float) ->
     return found
 
 
-def _eased_once(problem: CompressionProblem, groups: list[Group], limit: float) -> list[Group] | None:
+def _eased_once(
+    problem: CompressionProblem, groups: list[GradientGroup], limit: float
+) -> list[GradientGroup] | None:
     now = step_s(problem, groups)
     for saved, changed in islice(_easier(problem, groups), _TRIED):
         if step_s(problem, changed) <= min(limit, now + saved):
@@ -46,9 +48,11 @@ def _eased_once(problem: CompressionProblem, groups: list[Group], limit: float) 
     return None
 
 
-def _easier(problem: CompressionProblem, groups: list[Group]) -> Iterator[tuple[float, list[Group]]]:
+def _easier(
+    problem: CompressionProblem, groups: list[GradientGroup]
+) -> Iterator[tuple[float, list[GradientGroup]]]:
     """All changes that save work, and how much, those that save most first."""
-    pairs = [Group(a.first, b.last, a.option) for a, b in pairwise(groups)]
+    pairs = [GradientGroup(a.first, b.last, a.option) for a, b in pairwise(groups)]
     alone = _work(problem, groups)
     now = alone[[group.option for group in groups], range(len(groups))]
     saved = np.concatenate([now - alone, now[:-1] + now[1:] - _work(problem, pairs)], axis=1)
@@ -62,7 +66,7 @@ def _easier(problem: CompressionProblem, groups: list[Group]) -> Iterator[tuple[
         yield float(saved[option, number]), [*groups[:first], one, *groups[first + 1 + merged :]]
 
 
-def _work(problem: CompressionProblem, groups: Sequence[Group]) -> NDArray[np.float64]:
+def _work(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> NDArray[np.float64]:
     """Seconds of each group's work with each option, [options, groups]."""
     sums = problem.element_sums
     sizes = np.array([sums[group.last + 1] - sums[group.first] for group in groups])

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.planners.fusion.cupcake.cuts import COMPUTED, ENCODED, LAZY, LAZY_WORK, QUEUE, SENT, Cuts
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.plans.fusion import DECODES
 from wirewise.sim.compiled import outer
 
-__all__ = ["Search", "search"]
+__all__ = ["LabelSearch", "search"]
 
 Vector = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -27,10 +27,10 @@ _INLINE, _LAZY, _QUEUE = 0, 1, 2
 """Places in `DECODES`."""
 
 
-class Search(NamedTuple):
+class LabelSearch(NamedTuple):
     """What a search found."""
 
-    groups: list[Group] | None
+    groups: list[GradientGroup] | None
     """None: nothing below the limit."""
     labels: int
     """Number of labels that were kept."""
@@ -55,17 +55,17 @@ class _Store:
         self.count += len(values)
         self.starts.append(self.count)
 
-    def groups(self, label: int) -> list[Group]:
+    def groups(self, label: int) -> list[GradientGroup]:
         """The choices that led to a label."""
-        found: list[Group] = []
+        found: list[GradientGroup] = []
         while label > 0:
             ends = np.searchsorted(self.starts, [self.parent[label], label], side="right") - 1
-            found.append(Group(int(ends[0]), int(ends[1]) - 1, int(self.option[label])))
+            found.append(GradientGroup(int(ends[0]), int(ends[1]) - 1, int(self.option[label])))
             label = int(self.parent[label])
         return found[::-1]
 
 
-def search(problem: CompressionProblem, bounds: Cuts, limit_s: float, room: int) -> Search:
+def search(problem: CompressionProblem, bounds: Cuts, limit_s: float, room: int) -> LabelSearch:
     """The plan that ends first, if it ends before `limit_s` behind the forward pass.
 
     Args:
@@ -89,8 +89,8 @@ def search(problem: CompressionProblem, bounds: Cuts, limit_s: float, room: int)
         store.add(front[0][order], kept[0][order], kept[1][order])
         complete = complete and not dropped
     if store.starts[n] == store.count:
-        return Search(None, store.count, complete)
-    return Search(store.groups(store.starts[n]), store.count, complete)
+        return LabelSearch(None, store.count, complete)
+    return LabelSearch(store.groups(store.starts[n]), store.count, complete)
 
 
 def _costs(problem: CompressionProblem, place: int) -> Vector:

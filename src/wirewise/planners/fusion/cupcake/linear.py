@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.sim.compiled import outer
 
 __all__ = ["Lines", "linear", "lines", "spans"]
@@ -44,7 +44,7 @@ def lines(problem: CompressionProblem) -> Lines | None:
     return Lines(encode, send) if encode is not None and send is not None else None
 
 
-def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -> list[Group]:
+def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -> list[GradientGroup]:
     """The groups that end first.
 
     Args:
@@ -53,7 +53,7 @@ def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -
         limit_s: Seconds behind the forward pass in which some plan is known to end.
     """
     return [
-        Group(first, end - 1, 0)
+        GradientGroup(first, end - 1, 0)
         for first, end in spans(problem.ready_s, problem.element_sums, costs, limit_s)
     ]
 

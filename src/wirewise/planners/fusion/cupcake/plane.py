@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.planners.fusion.cupcake.stairs import extend
 from wirewise.planners.fusion.cupcake.timeline import step_s
 
@@ -37,7 +37,7 @@ _PROBES, _PROBE = 4, 32
 class Planned(NamedTuple):
     """What the walks found."""
 
-    groups: list[Group]
+    groups: list[GradientGroup]
     bound_s: float
     """No plan takes less than that."""
     labels: int
@@ -79,7 +79,9 @@ def applies(problem: CompressionProblem) -> bool:
     return problem.encode_contention is None and {option.decode for option in problem.options} == {"inline"}
 
 
-def plane(problem: CompressionProblem, best: list[Group], close: float, rooms: Sequence[int]) -> Planned:
+def plane(
+    problem: CompressionProblem, best: list[GradientGroup], close: float, rooms: Sequence[int]
+) -> Planned:
     """Walk in both directions until the best plan is proved.
 
     Args:
@@ -138,12 +140,12 @@ class _Walks:
         end = int(starts[-1])
         return _Labels(u[:end], v[:end], code[:end], starts, thinned)
 
-    def groups(self, labels: _Labels, last: int, backward: bool) -> list[Group]:
+    def groups(self, labels: _Labels, last: int, backward: bool) -> list[GradientGroup]:
         """The choices that led to a label."""
         n, chosen = len(labels.starts) - 2, list(labels.chosen(last, len(self.knots)))
         if backward:
-            return [Group(n - end, n - begin - 1, option) for begin, end, option in chosen]
-        return [Group(begin, end - 1, option) for begin, end, option in reversed(chosen)]
+            return [GradientGroup(n - end, n - begin - 1, option) for begin, end, option in chosen]
+        return [GradientGroup(begin, end - 1, option) for begin, end, option in reversed(chosen)]
 
 
 def _knots(problem: CompressionProblem) -> Vector:

@@ -18,7 +18,7 @@ from wirewise.planners.faces import expect_links
 from wirewise.plans.fusion import DECODES
 from wirewise.trace.gradients import GradientTrace
 
-__all__ = ["CompressionProblem", "Group", "Option", "compression_problem"]
+__all__ = ["CompressionProblem", "GradientGroup", "Option", "compression_problem"]
 
 Vector = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class Option:
     decode_s: Curve
 
 
-class Group(NamedTuple):
+class GradientGroup(NamedTuple):
     """Tensors first to last, and the number of the option that sends them."""
 
     first: int

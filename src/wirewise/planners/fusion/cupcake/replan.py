@@ -12,7 +12,7 @@ from wirewise.cost.gradients import GradientCosts, Knots
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import (
     CompressionProblem,
-    Group,
+    GradientGroup,
     Split,
     compression_problem,
     cupcake,
@@ -56,7 +56,7 @@ def _stretched(knots: Knots, factor: float) -> Knots:
     return tuple((size, knots[0][1] + (seconds - knots[0][1]) * factor) for size, seconds in knots)
 
 
-def groups_of(problem: CompressionProblem, plan: FusionPlan) -> list[Group]:
+def groups_of(problem: CompressionProblem, plan: FusionPlan) -> list[GradientGroup]:
     """The groups of a plan, as the problem numbers its ways.
 
     Raises:
@@ -73,7 +73,7 @@ def groups_of(problem: CompressionProblem, plan: FusionPlan) -> list[Group]:
                 f"bucket {number} of the plan by {plan.planner!r} is {bucket.way} of {len(bucket.parameters)} tensors, "
                 "which the problem does not have there; plan for the model and the codecs that run"
             )
-        found.append(Group(first, last, ways[bucket.codec, bucket.scheme]))
+        found.append(GradientGroup(first, last, ways[bucket.codec, bucket.scheme]))
         first = last + 1
     return found
 

@@ -8,12 +8,12 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.planners.fusion.cupcake.timeline import step_s
 
 __all__ = ["RULES", "bucket", "by_rule", "even", "layer_wise", "mergecomp", "mg_wfbp"]
 
-Rule = Callable[[CompressionProblem, int], list[Group]]
+Rule = Callable[[CompressionProblem, int], list[GradientGroup]]
 
 _PROBE = 2
 """Tensors between the two cuts that MergeComp compares."""
@@ -21,30 +21,30 @@ _MOST_GROUPS = 3
 """MergeComp's groups; it stops at 2 in practice, and one more costs n times the search."""
 
 
-def layer_wise(problem: CompressionProblem, option: int) -> list[Group]:
+def layer_wise(problem: CompressionProblem, option: int) -> list[GradientGroup]:
     """Every tensor on its own."""
-    return [Group(i, i, option) for i in range(len(problem.elements))]
+    return [GradientGroup(i, i, option) for i in range(len(problem.elements))]
 
 
-def even(problem: CompressionProblem, option: int, count: int) -> list[Group]:
+def even(problem: CompressionProblem, option: int, count: int) -> list[GradientGroup]:
     """So many groups of about as many tensors each."""
     n = len(problem.elements)
     parts = np.array_split(np.arange(n), min(count, n))
-    return [Group(int(part[0]), int(part[-1]), option) for part in parts]
+    return [GradientGroup(int(part[0]), int(part[-1]), option) for part in parts]
 
 
-def bucket(problem: CompressionProblem, option: int, size_bytes: float) -> list[Group]:
+def bucket(problem: CompressionProblem, option: int, size_bytes: float) -> list[GradientGroup]:
     """Groups that close as soon as they hold so many bytes of float32, as DistributedDataParallel's do."""
     found, first, held = [], 0, 0.0
     for i, elements in enumerate(problem.elements):
         held += 4.0 * elements
         if held >= size_bytes or i == len(problem.elements) - 1:
-            found.append(Group(first, i, option))
+            found.append(GradientGroup(first, i, option))
             first, held = i + 1, 0.0
     return found
 
 
-def mg_wfbp(problem: CompressionProblem, option: int) -> list[Group]:
+def mg_wfbp(problem: CompressionProblem, option: int) -> list[GradientGroup]:
     """A tensor joins the group before if it is ready before that group's collective begins, or alpha later.
 
     MG-WFBP (INFOCOM 2019) knows no encoding; here what was encoded so far makes tensors ready later.
@@ -57,19 +57,19 @@ def mg_wfbp(problem: CompressionProblem, option: int) -> list[Group]:
         begins = max(sent, ready[j] + encoded + float(own.encode_s(size)))
         if j < len(problem.elements) and ready[j + 1] + encoded <= begins + alpha:
             continue
-        found.append(Group(first, j - 1, option))
+        found.append(GradientGroup(first, j - 1, option))
         encoded += float(own.encode_s(size))
         sent = begins + float(own.communicate_s(size))
         first = j
     return found
 
 
-def mergecomp(problem: CompressionProblem, option: int, *, margin: float = 0.01) -> list[Group]:
+def mergecomp(problem: CompressionProblem, option: int, *, margin: float = 0.01) -> list[GradientGroup]:
     """Groups grow from 2 as long as the step gains `margin`; one cut is found by binary search, others by trying all.
 
     MergeComp (2021), which Cupcake's released scheduler is, there with one cut.
     """
-    whole = [Group(0, len(problem.elements) - 1, option)]
+    whole = [GradientGroup(0, len(problem.elements) - 1, option)]
     best, best_s = whole, step_s(problem, whole)
     for count in range(2, min(_MOST_GROUPS, len(problem.elements)) + 1):
         groups, seconds = _best_of(problem, option, count)
@@ -79,17 +79,19 @@ def mergecomp(problem: CompressionProblem, option: int, *, margin: float = 0.01)
     return best
 
 
-def _best_of(problem: CompressionProblem, option: int, count: int) -> tuple[list[Group], float]:
+def _best_of(problem: CompressionProblem, option: int, count: int) -> tuple[list[GradientGroup], float]:
     others = combinations(range(1, len(problem.elements)), count - 2)
     tried = (_searched(problem, option, fixed) for fixed in others)
     return min(tried, key=lambda found: found[1])
 
 
-def _searched(problem: CompressionProblem, option: int, fixed: tuple[int, ...]) -> tuple[list[Group], float]:
+def _searched(
+    problem: CompressionProblem, option: int, fixed: tuple[int, ...]
+) -> tuple[list[GradientGroup], float]:
     """One more cut behind the fixed ones: towards the better of two cuts that are `_PROBE` tensors apart."""
     n = len(problem.elements)
 
-    def tried(cut: int) -> tuple[list[Group], float]:
+    def tried(cut: int) -> tuple[list[GradientGroup], float]:
         groups = _at_cuts(n, option, (*fixed, cut))
         return groups, step_s(problem, groups)
 
@@ -105,11 +107,11 @@ def _searched(problem: CompressionProblem, option: int, fixed: tuple[int, ...]) 
     return min([*seen, tried(low)], key=lambda found: found[1])
 
 
-def _at_cuts(n: int, option: int, cuts: tuple[int, ...]) -> list[Group]:
-    return [Group(a, b - 1, option) for a, b in pairwise(sorted({0, *cuts, n}))]
+def _at_cuts(n: int, option: int, cuts: tuple[int, ...]) -> list[GradientGroup]:
+    return [GradientGroup(a, b - 1, option) for a, b in pairwise(sorted({0, *cuts, n}))]
 
 
-RULES: dict[str, Callable[..., list[Group]]] = {
+RULES: dict[str, Callable[..., list[GradientGroup]]] = {
     "layer-wise": layer_wise,
     "even": even,
     "bucket": bucket,
@@ -119,7 +121,7 @@ RULES: dict[str, Callable[..., list[Group]]] = {
 """Rules by name; `even` takes a number of groups and `bucket` mebibytes behind a colon."""
 
 
-def by_rule(problem: CompressionProblem, name: str) -> list[Group]:
+def by_rule(problem: CompressionProblem, name: str) -> list[GradientGroup]:
     """Groups by the rule, such as "layer-wise", "even:4", "bucket:25"; all compressed if any option compresses.
 
     Raises:
@@ -128,7 +130,7 @@ def by_rule(problem: CompressionProblem, name: str) -> list[Group]:
     return min(_all(problem, _rule(name)), key=lambda groups: step_s(problem, groups))
 
 
-def _all(problem: CompressionProblem, rule: Rule) -> Iterator[list[Group]]:
+def _all(problem: CompressionProblem, rule: Rule) -> Iterator[list[GradientGroup]]:
     compressing = [o for o, option in enumerate(problem.options) if option.codec != "none"]
     for option in compressing or range(len(problem.options)):
         yield rule(problem, option)

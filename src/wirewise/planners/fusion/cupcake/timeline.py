@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, Group
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 
 __all__ = ["GroupTimes", "step_s", "times"]
 
@@ -34,12 +34,12 @@ class GroupTimes(NamedTuple):
     decoded_s: Vector
 
 
-def step_s(problem: CompressionProblem, groups: Sequence[Group]) -> float:
+def step_s(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> float:
     """Seconds of a step with these groups, which hold all tensors in order."""
     return problem.forward_s + float(max(max(ends) for ends in times(problem, groups)))
 
 
-def times(problem: CompressionProblem, groups: Sequence[Group]) -> GroupTimes:
+def times(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> GroupTimes:
     """Ends of every group's parts."""
     if problem.alone and (plain := _without_codecs(problem, groups)):
         problem, groups = problem.plain, plain
@@ -66,7 +66,7 @@ def times(problem: CompressionProblem, groups: Sequence[Group]) -> GroupTimes:
     return GroupTimes(*ends)
 
 
-def _without_codecs(problem: CompressionProblem, groups: Sequence[Group]) -> list[Group]:
+def _without_codecs(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> list[GradientGroup]:
     """The groups as `problem.plain` numbers them; none if one compresses."""
     numbers = problem.plain_numbers
     if any(group.option not in numbers for group in groups):
@@ -74,7 +74,7 @@ def _without_codecs(problem: CompressionProblem, groups: Sequence[Group]) -> lis
     return [group._replace(option=numbers.index(group.option)) for group in groups]
 
 
-def _costs(problem: CompressionProblem, groups: Sequence[Group]) -> list[tuple[float, float, float]]:
+def _costs(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> list[tuple[float, float, float]]:
     """Seconds to encode, send and decode each group."""
     sums, found = problem.element_sums, np.empty((len(groups), 3))
     sizes = np.array([sums[group.last + 1] - sums[group.first] for group in groups])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wirewise.planners.fusion.disco.estimator import ChosenCosts, Estimator, LearnedCosts, costs_for
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
-from wirewise.planners.fusion.disco.plan import METHODS, Planned, plan_of, plan_operators
+from wirewise.planners.fusion.disco.plan import METHODS, PlannedOperators, plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Knobs, SearchResult, search
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts, Roofline, fit
 
@@ -20,7 +20,7 @@ __all__ = [
     "Estimator",
     "Knobs",
     "LearnedCosts",
-    "Planned",
+    "PlannedOperators",
     "Region",
     "RegionCosts",
     "Roofline",

@@ -9,7 +9,7 @@ from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.search import BUCKETS, FUSIONS, Knobs, SearchResult, baselines, search
 from wirewise.plans.fusion import Bucket, FusionPlan
 
-__all__ = ["METHODS", "Planned", "plan_of", "plan_operators"]
+__all__ = ["METHODS", "PlannedOperators", "plan_of", "plan_operators"]
 
 METHODS = ("disco", *(f"{fusion}+{rule}" for fusion in FUSIONS for rule in BUCKETS))
 """The search, and baselines as fusion+buckets."""
@@ -18,7 +18,7 @@ EAGER = ("none", "default")
 """The baseline without a plan: no fusion, buckets of DistributedDataParallel."""
 
 
-class Planned(NamedTuple):
+class PlannedOperators(NamedTuple):
     """A plan, its simulated step, and what else is known."""
 
     plan: FusionPlan
@@ -35,7 +35,7 @@ def plan_operators(
     method: str = "disco",
     other_s: float = 0.0,
     knobs: Knobs | None = None,
-) -> Planned:
+) -> PlannedOperators:
     """Regions of operators and buckets of gradients that make the simulated step shortest (DisCo, TPDS 2022).
 
     Args:
@@ -65,7 +65,7 @@ def plan_operators(
         seed=knobs.seed,
         baseline_s=known[EAGER].step_s,
     )
-    return Planned(plan, model.times(state), known, found)
+    return PlannedOperators(plan, model.times(state), known, found)
 
 
 def plan_of(
