@@ -26,8 +26,8 @@ from common import Page, arguments, scratch, spread, verdict
 from wirewise import lab
 from wirewise.cost.link import LinkCost
 from wirewise.files import atomic_file
+from wirewise.planners.fusion.disco import plan_of, plan_operators
 from wirewise.planners.fusion.disco.model import StepModel
-from wirewise.planners.fusion.disco.plan import plan_of, plan_operators
 from wirewise.planners.fusion.disco.search import Knobs, capped
 from wirewise.plans import FusionPlan
 from wirewise.sim.region_costs import AnalyticCosts

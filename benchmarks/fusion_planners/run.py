@@ -24,10 +24,8 @@ import numpy as np
 from common import Page, arguments, verdict
 from wirewise.cost import Links
 from wirewise.planners.fusion import BucketSpan, Decision, FusionProblem, Module, Scorer, read_gradients
-from wirewise.planners.fusion.dpro import search
-from wirewise.planners.fusion.dynamic import dynamic
+from wirewise.planners.fusion.dpro import random_search, search
 from wirewise.planners.fusion.exhaustive import try_all
-from wirewise.planners.fusion.mcmc import random_search
 from wirewise.planners.fusion.rules import (
     best_chunks,
     op_fusion_pays,
@@ -37,7 +35,7 @@ from wirewise.planners.fusion.rules import (
     walk,
 )
 from wirewise.planners.fusion.score import step_of
-from wirewise.planners.fusion.search import baseline, capped
+from wirewise.planners.fusion.search import baseline, capped, dynamic
 from wirewise.sim import replay
 from wirewise.trace.modules import Overhead
 

@@ -13,7 +13,7 @@ from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth import ChannelProblem, ExchangeProblem, noise_factor, plan_channels
 from wirewise.planners.bitwidth.distributed import run_ranks
-from wirewise.planners.bitwidth.menu import Menu, menu_points
+from wirewise.planners.bitwidth.frontier import Menu, menu_points
 from wirewise.planners.bitwidth.problem import BitWidthProblem, own_channels
 from wirewise.plans import BITS
 

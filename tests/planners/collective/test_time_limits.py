@@ -21,7 +21,6 @@ from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest import forest, synthesize
 from wirewise.planners.collective.forest.packing import grow
-from wirewise.planners.collective.forest.quickest import quickest_trees
 from wirewise.planners.collective.forest.rates import exact
 from wirewise.planners.collective.forest.splitting import direct_paths
 from wirewise.planners.collective.segments import with_best_segments
@@ -30,6 +29,7 @@ from wirewise.planners.collective.taccl import synthesize as taccl
 from wirewise.planners.collective.taccl.derive import derived
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.solver import matchings, solve
+from wirewise.planners.collective.trees import quickest_trees
 from wirewise.topology import preset
 
 NO_TIME_S = 1e-9

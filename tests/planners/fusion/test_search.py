@@ -11,12 +11,10 @@ from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.planners import PLANNERS, planner
 from wirewise.planners.fusion import Decision, Scorer, dpro, exhaustive, mcmc
-from wirewise.planners.fusion.dpro import search
-from wirewise.planners.fusion.dynamic import dynamic
+from wirewise.planners.fusion.dpro import random_search, search
 from wirewise.planners.fusion.exhaustive import all_bucketings, try_all
-from wirewise.planners.fusion.mcmc import random_search
 from wirewise.planners.fusion.score import step_of
-from wirewise.planners.fusion.search import Stop, baseline, capped
+from wirewise.planners.fusion.search import Stop, baseline, capped, dynamic
 from wirewise.sim import replay
 from wirewise.sim.data_parallel import Layer, data_parallel_step
 from wirewise.sim.lowering.recorded import with_plan

@@ -15,7 +15,7 @@ from wirewise.planners.bitwidth.auto import auto as _auto
 from wirewise.planners.bitwidth.distributed import distributed as _distributed
 from wirewise.planners.bitwidth.distributed import plan_own_channels
 from wirewise.planners.bitwidth.milp import milp as _milp
-from wirewise.planners.bitwidth.paper import paper as _paper
+from wirewise.planners.bitwidth.milp import paper as _paper
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ChannelProblem,
@@ -64,11 +64,15 @@ def _on_links(
 
 
 _PROBLEMS = Problems("messages of full-graph training", BitWidthProblem, {BitWidthProblem: _on_links})
-_MAKERS = (_auto, _threshold, _distributed, _milp, _paper, _uniform, _random)
 
 PLANNERS: dict[str, Planner] = {
-    make.__name__: face(make, make.__name__, _PROBLEMS, budget="time_limit_s" if make is _milp else "")
-    for make in _MAKERS
+    "auto": face(_auto, "auto", _PROBLEMS),
+    "threshold": face(_threshold, "threshold", _PROBLEMS),
+    "distributed": face(_distributed, "distributed", _PROBLEMS),
+    "milp": face(_milp, "milp", _PROBLEMS, budget="time_limit_s"),
+    "paper": face(_paper, "paper", _PROBLEMS),
+    "uniform": face(_uniform, "uniform", _PROBLEMS),
+    "random": face(_random, "random", _PROBLEMS),
 }
 """Planners by name."""
 

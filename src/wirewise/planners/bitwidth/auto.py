@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
+from wirewise.planners.arrays import Vector
 from wirewise.planners.bitwidth.balance import Arena, PointChoice
-from wirewise.planners.bitwidth.menu import Menu, menu_points
+from wirewise.planners.bitwidth.frontier import Menu, menu_points
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ExchangeProblem,
@@ -42,7 +43,6 @@ from wirewise.plans import BITS, BitWidthPlan
 
 __all__ = ["AutoDecision", "auto", "plan_channels"]
 
-Vector = NDArray[np.float64]
 AllGather = Callable[[Vector], Sequence[Vector]]
 """Sends a float64 vector, returns those of all ranks in rank order; all have one length."""
 
@@ -94,7 +94,19 @@ def plan_channels(
         PlanError: A channel of another rank, weights or knobs that cannot be used, or costs of another
             world size.
     """
-    allowed = _check_knobs(problem, costs, rank, accuracy_bits, bits)
+    problem.validate()
+    if not bits or not set(bits) <= set(BITS) or accuracy_bits not in BITS or max(bits) < accuracy_bits:
+        raise PlanError(
+            f"bits are {tuple(bits)}, accuracy_bits is {accuracy_bits}; expected widths of {BITS}, the "
+            "largest at least accuracy_bits"
+        )
+    if costs.links.world_size != problem.world_size:
+        raise PlanError(
+            f"costs are those of {costs.links.world_size} ranks, the problem has {problem.world_size}; "
+            "measure the links of this job"
+        )
+    problem.check_sender(rank)
+    allowed = tuple(sorted(set(bits)))
     table, menus = _condense(problem, allowed)
     gathered = [np.asarray(t, dtype=np.float64) for t in allgather(table)]
     if any(len(t) != len(table) for t in gathered):
@@ -109,24 +121,6 @@ def plan_channels(
         for (name, receiver), menu in menus.items()
     }
     return shared.report(own, chosen)
-
-
-def _check_knobs(
-    problem: BitWidthProblem, costs: ExchangeCosts, rank: int, accuracy_bits: int, bits: Sequence[int]
-) -> tuple[int, ...]:
-    problem.validate()
-    if not bits or not set(bits) <= set(BITS) or accuracy_bits not in BITS or max(bits) < accuracy_bits:
-        raise PlanError(
-            f"bits are {tuple(bits)}, accuracy_bits is {accuracy_bits}; expected widths of {BITS}, the "
-            "largest at least accuracy_bits"
-        )
-    if costs.links.world_size != problem.world_size:
-        raise PlanError(
-            f"costs are those of {costs.links.world_size} ranks, the problem has {problem.world_size}; "
-            "measure the links of this job"
-        )
-    problem.check_sender(rank)
-    return tuple(sorted(set(bits)))
 
 
 def _condense(problem: BitWidthProblem, bits: tuple[int, ...]) -> tuple[Vector, dict[tuple[str, int], Menu]]:
@@ -154,7 +148,7 @@ class _Shared:
         accuracy_bits: int,
     ) -> None:
         self.bits, self.names = bits, [e.name for e in problem.exchanges]
-        self.param_bytes = problem.param_bytes
+        self.param_bytes, self.costs, self.accuracy_bits = problem.param_bytes, costs, accuracy_bits
         self.arenas: dict[str, Arena] = {}
         self.static: dict[str, Arena] = {}
         """One point a width, the same for all messages."""
@@ -169,32 +163,25 @@ class _Shared:
             stop = start + 4 + int(np.prod(shape))
             moments = np.sum([t[start : start + 4] for t in gathered], axis=0)
             blocks = np.stack([t[start + 4 : stop].reshape(shape) for t in gathered])
-            self._add(e, moments, blocks, costs, accuracy_bits)
+            self._add(e, moments, blocks)
             start = stop
 
-    def _add(
-        self,
-        exchange: ExchangeProblem,
-        moments: Vector,
-        blocks: Vector,
-        costs: ExchangeCosts,
-        accuracy_bits: int,
-    ) -> None:
+    def _add(self, exchange: ExchangeProblem, moments: Vector, blocks: Vector) -> None:
         name = exchange.name
         sender, receiver = np.nonzero(blocks[:, :, 0, :-1].sum(axis=-1))
         counts, noise = blocks[sender, receiver, :, :-1], blocks[sender, receiver, :, -1]
         if moments[0] == 0:
             # Nothing was traced: all messages are taken as equal, or one bit would look lossless.
             noise = counts @ np.array([noise_factor(b) for b in self.bits])
-        priced = partial(_arena, exchange, costs, sender, receiver, param_bytes=self.param_bytes)
+        priced = partial(_arena, exchange, self.costs, sender, receiver, param_bytes=self.param_bytes)
         messages = counts[:, :1].sum(axis=-1)
         self.arenas[name] = priced(self.bits, counts, noise)
         self.static[name] = priced(
             BITS, messages[:, :, None] * np.eye(len(BITS)), messages * [noise_factor(b) for b in BITS]
         )
-        at = self.bits.index(accuracy_bits) if accuracy_bits in self.bits else None
+        at = self.bits.index(self.accuracy_bits) if self.accuracy_bits in self.bits else None
         weight = moments[3] if moments[0] else counts[:, 0].sum()
-        unseen = weight * noise_factor(accuracy_bits)
+        unseen = weight * noise_factor(self.accuracy_bits)
         self.budgets[name] = float(unseen if at is None else noise[:, at].sum())
         self.messages[name] = int(counts[:, 0].sum())
         self.sigma[name] = sigma_of(moments)

@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from wirewise.cost import Links
 from wirewise.cost.wire import wire_kernel
+from wirewise.planners.arrays import Ints, Vector
 
 __all__ = ["Arena", "PointChoice"]
 
-Vector = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _BISECTIONS = 12
 _PRICE_STEPS = 14
@@ -144,6 +142,7 @@ def _paths(size: Vector, noise: Vector) -> tuple[Ints, Ints]:
                 continue
             if n and size[c, i] == size[c, path[c, n - 1]]:
                 n -= 1
+            # A point on or above the line between its neighbours is the next to take at no price of a byte.
             while n > 1:
                 a, b = path[c, n - 2], path[c, n - 1]
                 left = (noise[c, a] - noise[c, b]) * (size[c, i] - size[c, b])
@@ -162,6 +161,7 @@ def _next_gain(c: int, at: Ints, here: int, path: Ints, length: Ints, f: _Facts)
     """Move `at[c]` to the next better point of the path; its variance drop a wire second, 0 at the end."""
     while at[c] < length[c]:
         i = path[c, at[c]]
+        # A base may lie off the path: only a point that is better than it at more bytes is an upgrade.
         if f.size[c, i] > f.size[c, here] and f.noise[c, i] < f.noise[c, here]:
             seconds = (f.size[c, i] - f.size[c, here]) * max(f.slope[f.sender[c], f.receiver[c]], 1e-15)
             return float((f.noise[c, here] - f.noise[c, i]) / seconds)
@@ -207,6 +207,7 @@ def _fill(base: Ints, limit_s: float, bit_limit: float, path: Ints, length: Ints
         points[c] = path[c, at[c]]
         more = bits + f.bit_sum[c, points[c]] - f.bit_sum[c, before]
         if more > bit_limit or _exposed(points, f) > limit_s:
+            # The channel stops here: each is refused once, so that the loop ends.
             points[c] = before
             gain[c] = 0.0
         else:
@@ -252,6 +253,7 @@ def _search(f: _Facts, budget: float, floor: float, limit: float, slack: float) 
     starts = _starts(f)
     times = np.array([_exposed(starts[j], f) for j in range(count + 2)])
     result, feasible = starts[count].copy(), False
+    # Above all times, so that any start that keeps the limits counts; bisection only ever lowers it.
     reached = 2.0 * times.max() + 1e-9
     for j in range(count + 2):
         if times[j] < reached and _keeps(starts[j], budget, floor, limit, f):
@@ -263,6 +265,7 @@ def _search(f: _Facts, budget: float, floor: float, limit: float, slack: float) 
                 break
             middle = 0.5 * (low + high)
             trial = _fill(starts[base], middle, limit, path, length, f)
+            # `_fill` spends the time on less noise: where the budget is missed still, the time counts as too short.
             if _keeps(trial, budget, floor, limit, f):
                 result, feasible, high = trial, True, middle
             else:

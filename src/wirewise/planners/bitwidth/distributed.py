@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost import Links
-from wirewise.planners.bitwidth.frontier import hull
+from wirewise.planners.arrays import Vector
+from wirewise.planners.bitwidth.frontier import hull, upgraded
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ExchangeProblem,
@@ -30,7 +31,6 @@ from wirewise.plans import BitWidthPlan
 
 __all__ = ["distributed", "plan_own_channels", "run_ranks"]
 
-Vector = NDArray[np.float64]
 T = TypeVar("T")
 AllReduce = Callable[[Vector], Vector]
 """Sums a float64 vector over all ranks; every rank gives a vector of one length."""
@@ -82,13 +82,10 @@ def _curve(
     factor = np.array([noise_factor(b) for b in bits])
     kept = hull(size, factor)
     size, factor, names = size[kept], factor[kept], np.array(bits, dtype=np.uint8)[kept]
-    step, drop = np.diff(size), -np.diff(factor)
-    gain = ((drop / step)[:, None] * weights[None, :]).ravel()
-    order = np.argsort(-gain, kind="stable")
-    total = np.concatenate([[0], np.cumsum(step[order // max(len(weights), 1)])]) + len(weights) * size[0]
+    message, extra, _, gain = upgraded(weights, size, factor)
+    total = extra + len(weights) * size[0]
     ends = (float(factor[0] * weights.sum()), float(factor[-1] * weights.sum()))
-    message = order % max(len(weights), 1)
-    return _Curve(*link, total.astype(np.float64), gain[order], message, names, ends)
+    return _Curve(*link, total.astype(np.float64), gain, message, names, ends)
 
 
 def plan_own_channels(

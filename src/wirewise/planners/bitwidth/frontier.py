@@ -2,21 +2,27 @@
 
 Two constructions. Groups of equal size cost whole numbers of one unit of bytes, so dynamic programming over
 units is exact for any bit set. Many single messages take the steepest upgrades first (largest variance drop
-a byte), which is exact wherever an upgrade ends and within one message elsewhere.
+a byte), which is exact wherever an upgrade ends and within one message elsewhere. A menu condenses a channel's choices
+to some sixty points that ranks can share.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Frontier", "frontier", "hull"]
+from wirewise.planners.arrays import Ints, Vector
+from wirewise.planners.bitwidth.problem import BFLOAT16_NOISE, ChannelProblem, noise_factor
 
-Vector = NDArray[np.float64]
-Ints = NDArray[np.int64]
+__all__ = ["Frontier", "Menu", "frontier", "hull", "menu_points", "upgraded"]
+
+
+_QUANTILES = np.array([0.004, 0.016, 0.05, 0.12, 0.25, 0.4, 0.55, 0.7, 0.82, 0.92, 0.98])
+"""Shares of a channel's messages that have made an upgrade; close together at the heavy end."""
 
 _MOST_CELLS = 20_000_000
 """Group-by-unit cells up to which the exact table is built."""
@@ -28,26 +34,8 @@ class Frontier:
 
     size_bytes: Ints
     noise: Vector
-    _pick: NDArray[np.int64]
-    """[points, 2]: budget or number of upgrades of the full groups, level of the short one."""
-    _table: NDArray[np.uint8] | None
-    _upgrades: Ints | None
-    _units: Ints
-    _full: int
-    _bits: NDArray[np.uint8]
-    _short: bool
-
-    def bits(self, point: int) -> NDArray[np.uint8]:
-        """Bits of the groups at a point, heaviest group first."""
-        budget, last = self._pick[point].tolist()
-        if self._table is not None:
-            levels = _read_table(self._table, self._units, budget)
-        else:
-            assert self._upgrades is not None
-            levels = np.bincount(self._upgrades[:budget], minlength=self._full)
-        if self._short:
-            levels = np.append(levels, last)
-        return self._bits[levels]
+    bits: Callable[[int], NDArray[np.uint8]]
+    """Bits of the groups at a point, heaviest group first."""
 
 
 def hull(size: Ints, noise: Vector) -> Ints:
@@ -114,7 +102,7 @@ def frontier(weights: Vector, rows: Ints, row_bytes: Ints, noise: Vector, bits: 
     units = (size - size[0]) // unit
     budget = int(full * units[-1])
     table: NDArray[np.uint8] | None = None
-    upgrades: Ints | None = None
+    upgrades = np.empty(0, np.int64)
     if full * (budget + 1) <= _MOST_CELLS:
         table = np.empty((full, budget + 1), dtype=np.uint8)
         curve = _fill_table(weights[:full], factor, units, budget, table)
@@ -122,7 +110,7 @@ def frontier(weights: Vector, rows: Ints, row_bytes: Ints, noise: Vector, bits: 
     else:
         kept = hull(size, factor)
         size, factor, names = size[kept], factor[kept], names[kept]
-        upgrades, extra, curve = _upgrade(weights[:full], size * int(rows[0]), factor)
+        upgrades, extra, curve, _ = upgraded(weights[:full], size * int(rows[0]), factor)
     base = full * int(rows[0]) * int(size[0])
     points = [(extra + base, curve, np.zeros(len(curve), np.int64))]
     if short:
@@ -133,25 +121,133 @@ def frontier(weights: Vector, rows: Ints, row_bytes: Ints, noise: Vector, bits: 
         ]
     total = np.concatenate([p[0] for p in points])
     variance = np.concatenate([p[1] for p in points])
+    # Budget or number of upgrades of the full groups, level of the short one, [points, 2].
     pick = np.stack([np.tile(np.arange(len(curve)), len(points)), np.concatenate([p[2] for p in points])], 1)
     keep = _pareto(total, variance)
-    return Frontier(total[keep], variance[keep], pick[keep], table, upgrades, units, full, names, short)
+    pick = pick[keep]
+
+    def bits_at(point: int) -> NDArray[np.uint8]:
+        taken, last = pick[point].tolist()
+        if table is not None:
+            levels = _read_table(table, units, taken)
+        else:
+            levels = np.bincount(upgrades[:taken], minlength=full)
+        return names[np.append(levels, last) if short else levels]
+
+    return Frontier(total[keep], variance[keep], bits_at)
 
 
-def _upgrade(weights: Vector, size: Ints, factor: Vector) -> tuple[Ints, Ints, Vector]:
-    """Upgrades steepest first: the group of each one, and bytes and variance after each number of them."""
+def upgraded(weights: Vector, size: Ints, factor: Vector) -> tuple[Ints, Ints, Vector, Vector]:
+    """Upgrades steepest first: the group of each one, bytes and variance after each number of them, gains a byte."""
     step, drop = np.diff(size), -np.diff(factor)
-    gain = (drop / step)[:, None] * weights[None, :]
+    gain = ((drop / step)[:, None] * weights[None, :]).ravel()
     # A stable sort keeps the levels of a group in order when gains are equal.
-    order = np.argsort(-gain.ravel(), kind="stable")
-    group, level = order % len(weights), order // len(weights)
+    order = np.argsort(-gain, kind="stable")
+    level, group = np.divmod(order, max(len(weights), 1))
     extra = np.concatenate([[0], np.cumsum(step[level])])
     total = factor[0] * weights.sum()
     curve = total - np.concatenate([[0.0], np.cumsum(drop[level] * weights[group])])
-    return group, extra, curve
+    return group, extra, curve, gain[order]
 
 
 def _pareto(size: Ints, noise: Vector) -> Ints:
     order = np.lexsort((noise, size))
     ahead = np.concatenate([[np.inf], np.minimum.accumulate(noise[order])[:-1]])
     return order[noise[order] < ahead]
+
+
+def menu_points(size: Ints, bits: Sequence[int]) -> int:
+    """Points of every menu for rows of these sizes."""
+    return len(bits) + (len(_hull_of(size, bits)) - 1) * len(_QUANTILES)
+
+
+def _hull_of(size: Ints, bits: Sequence[int]) -> Ints:
+    return hull(size, np.array([noise_factor(b) for b in bits]))
+
+
+@dataclass(frozen=True)
+class Menu:
+    """Points: first all messages at each of `bits`, then mixtures by thresholds on the weight.
+
+    A mixture is optimal for its number of bytes: a message gets more bits than another only if its weight is
+    larger, and the thresholds of all widths follow from one price of a byte.
+    """
+
+    bits: tuple[int, ...]
+    counts: Ints
+    """Messages at each width, [points, widths]."""
+    noise: Vector
+    """[points]."""
+    _order: Ints
+    _levels: Ints
+    _passed: Ints
+
+    @classmethod
+    def of(cls, channel: ChannelProblem, size: Ints, bits: Sequence[int]) -> Menu:
+        """The menu of one channel.
+
+        Args:
+            channel: Messages and weights.
+            size: Bytes of a row at each width.
+            bits: Allowed widths, ascending.
+        """
+        count, widths = len(channel.weights), len(bits)
+        order = np.argsort(-channel.weights, kind="stable")
+        levels = _hull_of(size, bits)
+        passed = _thresholds(channel.weights[order], size[levels], np.array(bits)[levels])
+        bounds = np.concatenate(
+            [np.full((len(passed), 1), count), passed, np.zeros((len(passed), 1), np.int64)], 1
+        )
+        counts = np.zeros((widths + len(passed), widths), dtype=np.int64)
+        counts[:widths][np.diag_indices(widths)] = count
+        counts[widths:, levels] = bounds[:, :-1] - bounds[:, 1:]
+        noise = np.empty(len(counts))
+        prefix = [_noise_prefix(channel, order, b) for b in bits]
+        noise[:widths] = [p[-1] for p in prefix]
+        noise[widths:] = sum(
+            prefix[level][bounds[:, i]] - prefix[level][bounds[:, i + 1]]
+            for i, level in enumerate(levels.tolist())
+        )
+        return cls(tuple(bits), counts, np.maximum(noise, 0.0), order, levels, passed)
+
+    def message_bits(self, point: int) -> NDArray[np.uint8]:
+        """Bits of every message in send order at a point, uint8 [n]."""
+        if point < len(self.bits):
+            return np.full(len(self._order), self.bits[point], dtype=np.uint8)
+        rank = np.arange(len(self._order))
+        level = (rank[:, None] < self._passed[point - len(self.bits)][None, :]).sum(axis=1)
+        out = np.empty(len(self._order), dtype=np.uint8)
+        out[self._order] = np.array(self.bits, dtype=np.uint8)[self._levels[level]]
+        return out
+
+
+def _noise_prefix(channel: ChannelProblem, order: Ints, bits: int) -> Vector:
+    """Variance of the k heaviest messages at `bits`, [n + 1]."""
+    if bits == 16 and channel.energies is not None:
+        each = BFLOAT16_NOISE * channel.energies[order]
+    else:
+        each = noise_factor(bits) * channel.weights[order]
+    return np.concatenate([[0.0], np.cumsum(each)])
+
+
+def _thresholds(weights: Vector, size: Ints, bits: Ints) -> Ints:
+    """Messages, heaviest first, that pass each upgrade at each point, [points, upgrades], falling in rows."""
+    factor = np.array([noise_factor(int(b)) for b in bits])
+    gain = -np.diff(factor) / np.diff(size)
+    count, upgrades = len(weights), len(gain)
+    passed = np.zeros((upgrades * len(_QUANTILES), upgrades), dtype=np.int64)
+    if not count:
+        return passed
+    place = np.ceil(_QUANTILES * count).astype(np.int64)
+    rising = weights[::-1]
+    for k in range(upgrades):
+        # The price at which exactly `place` messages find upgrade k worth its bytes.
+        price = weights[place - 1] * gain[k]
+        block = passed[k * len(place) : (k + 1) * len(place)]
+        for j in range(upgrades):
+            block[:, j] = count - np.searchsorted(rising, price / gain[j], side="left")
+        # Equal weights pass together by price; by place the quantile itself stays exact.
+        block[:, k] = place
+        block[:, :k] = np.maximum(block[:, :k], place[:, None])
+        block[:, k + 1 :] = np.minimum(block[:, k + 1 :], place[:, None])
+    return passed

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
+from wirewise.planners.arrays import Vector
 from wirewise.plans import BITS, BitWidthPlan, ChannelBits, row_bytes
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "sigma_of",
 ]
 
-Vector = NDArray[np.float64]
 Key = tuple[str, int, int]
 """(exchange, sender, receiver)."""
 

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.cost import Links
 from wirewise.errors import PlanError
+from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.bitwidth.problem import BitWidthProblem, ExchangeProblem, make_plan, noise_factor
 from wirewise.plans import BITS, BitWidthPlan
 
 __all__ = ["BitWidthProgram", "Groups", "plan_by_exchange"]
-
-Vector = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -172,30 +169,47 @@ def _cut(sender: int, receiver: int, weights: Vector, group_size: int, exact_byt
 
 
 def plan_by_exchange(
-    problem: BitWidthProblem,
-    solve: Callable[[BitWidthProgram], list[NDArray[np.uint8]]],
-    *,
     planner: str,
-    seed: int,
-    **knobs: Any,
+    solve: Callable[[BitWidthProgram], list[NDArray[np.uint8]]],
+    problem: BitWidthProblem,
+    *,
+    lam: float = 0.5,
+    bits: Sequence[int] = (2, 4, 8),
+    group_size: int = 100,
+    normaliser: str = "max",
+    exact_bytes: bool = True,
+    seed: int = 0,
 ) -> BitWidthPlan:
-    """Solve the program of every exchange and record the bits as a plan.
+    """Bit widths by solving the program of every exchange, one after the other.
 
     Args:
-        problem: Messages and weights.
+        planner: Name of the planner, recorded in the plan.
         solve: Bits of the groups of each channel, uint8 [groups].
-        planner: Recorded in the plan.
+        problem: Messages, weights and costs.
+        lam: Weight of the noise against the time, in [0, 1].
+        bits: Allowed bit widths.
+        group_size: Messages that share a bit width.
+        normaliser: "max" or "min", as in `BitWidthProgram`.
+        exact_bytes: Whether short groups and parameters of rows are charged as they are.
         seed: Recorded in the plan.
-        knobs: Knobs of `BitWidthProgram`: lam, bits, group_size, normaliser, exact_bytes.
 
     Raises:
-        PlanError: A weight or a knob cannot be used, no costs, or what `solve` raises.
+        PlanError: A weight or a knob cannot be used, the problem has no costs, or `solve` finds nothing.
     """
     links = problem.priced.links
     problem.validate()
     found = {}
     for exchange in problem.exchanges:
-        program = BitWidthProgram(exchange, links, param_bytes=problem.param_bytes, **knobs)
+        program = BitWidthProgram(
+            exchange,
+            links,
+            lam=lam,
+            bits=bits,
+            group_size=group_size,
+            param_bytes=problem.param_bytes,
+            normaliser=normaliser,
+            exact_bytes=exact_bytes,
+        )
         for ends, chosen in program.expand(solve(program)).items():
             found[exchange.name, *ends] = chosen
     return make_plan(problem, found, planner=planner, seed=seed)

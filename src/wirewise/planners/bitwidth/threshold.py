@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.planners.bitwidth.frontier import Frontier, frontier
-from wirewise.planners.bitwidth.problem import BitWidthProblem
 from wirewise.planners.bitwidth.program import BitWidthProgram, plan_by_exchange
-from wirewise.plans import BitWidthPlan
 
 __all__ = ["solve", "threshold"]
 
@@ -54,29 +53,4 @@ def _solve_round(program: BitWidthProgram, curves: Sequence[Frontier], members: 
     return [int(np.searchsorted(time, limit, side="right")) - 1 for time in times]
 
 
-def threshold(
-    problem: BitWidthProblem,
-    *,
-    lam: float = 0.5,
-    bits: Sequence[int] = (2, 4, 8),
-    group_size: int = 100,
-    normaliser: str = "max",
-    exact_bytes: bool = True,
-    seed: int = 0,
-) -> BitWidthPlan:
-    """Exact bit widths for the program of `BitWidthProgram`, exchange by exchange.
-
-    Raises:
-        PlanError: A weight or a knob cannot be used.
-    """
-    return plan_by_exchange(
-        problem,
-        solve,
-        planner="threshold",
-        seed=seed,
-        lam=lam,
-        bits=bits,
-        group_size=group_size,
-        normaliser=normaliser,
-        exact_bytes=exact_bytes,
-    )
+threshold = partial(plan_by_exchange, "threshold", solve)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.planners.cache.inclusion import Vector
+from wirewise.planners.arrays import Vector
 from wirewise.planners.cache.policies import CacheProblem, keep
 
 __all__ = ["BalancedCaches", "balanced"]
@@ -107,11 +107,7 @@ def balanced(
 class _Pairs:
     """Machines and remote nodes whose score is above 0, in the order of machines, then nodes.
 
-    Args:
-        problem: What machines sample.
-        scores: Scores of the nodes for each machine, [K][N].
-        expected: Expected rows of a batch, [K][N].
-        seconds: Seconds of a row on each machine's link, [K].
+    Scores and expected rows of a batch are [K][N], seconds of a row on each machine's link [K].
     """
 
     def __init__(
@@ -130,12 +126,7 @@ class _Pairs:
         self.seconds = seconds
 
     def choose(self, weights: Vector, budget: int | Sequence[int]) -> NDArray[np.bool_]:
-        """The choice that leaves the least weighted load by scores, [pairs].
-
-        Args:
-            weights: Weights of what machines receive, then of what they send, [2K].
-            budget: Rows of all, or of each.
-        """
+        """The choice of the least load by scores, weighted by what machines receive, then send, [2K]; [pairs]."""
         receiving, sending = weights.reshape(2, -1) * self.seconds
         worth = self.score * (receiving[self.receiver] + sending[self.sender])
         if isinstance(budget, int):

@@ -15,20 +15,19 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 from wirewise.graph.structure import InEdges
-from wirewise.planners.cache.inclusion import ALMOST_ONE, Vector
+from wirewise.planners.arrays import Ints, Vector
+from wirewise.planners.cache.inclusion import ALMOST_ONE
 from wirewise.planners.cache.policies import CacheProblem, keep
 
 __all__ = ["CacheChange", "GrowingCache"]
-
-Ids = NDArray[np.int64]
 
 
 class CacheChange(NamedTuple):
     """What one machine does when the graph has grown."""
 
-    fetch: Ids
+    fetch: Ints
     """Remote nodes whose rows it now keeps and did not before, ascending."""
-    drop: Ids
+    drop: Ints
     """Nodes whose rows it kept and no longer keeps, ascending."""
     recomputed: int
     """Probabilities of a node at a hop that were computed again, of N L."""
@@ -88,7 +87,7 @@ class GrowingCache:
             for then, now, recomputed in zip(kept, self.kept, counts, strict=True)
         )
 
-    def _keep(self) -> list[Ids]:
+    def _keep(self) -> list[Ints]:
         return [
             keep(self.scores(machine), self.problem.owner == machine, budget)
             for machine, budget in enumerate(self._budgets)
@@ -112,19 +111,21 @@ class _Step:
 
     def refreshed(self, hops: list[Vector], seeds: Vector) -> tuple[list[Vector], int]:
         """p_0 to p_L on the next graph, and how many were computed again."""
-        more = self._after.num_nodes - self._before.num_nodes
+        after = self._after
+        more = after.num_nodes - self._before.num_nodes
         found, recomputed = [seeds], 0
-        for fanout, last, then in zip(self._after.fanouts, hops, hops[1:], strict=False):
+        for fanout, last, then in zip(after.fanouts, hops, hops[1:], strict=False):
             old = np.append(self._before.drawers.share(fanout) * last, np.zeros(more))
-            new = self._after.drawers.share(fanout) * found[-1]
+            new = after.drawers.share(fanout) * found[-1]
             near = self._near(old, new)
             now = np.append(then, np.zeros(more))
-            now[near] = self._any_of(new, near)
+            # The sums of `Drawers.any_of`, in the same order.
+            now[near] = -np.expm1(_sums_of(after.drawers.indptr, after.drawers.indices, near, new))
             found.append(now)
             recomputed += len(near)
         return found, recomputed
 
-    def _near(self, old: Vector, new: Vector) -> Ids:
+    def _near(self, old: Vector, new: Vector) -> Ints:
         """Nodes that are drawn with another chance, by the chances with which each node draws a neighbour."""
         other = (old != new) | (self._touched & (new > 0))
         lost = (self._touched & (old > 0))[: self._before.num_nodes]
@@ -132,11 +133,6 @@ class _Step:
             _neighbours(self._after.edges, np.flatnonzero(other)),
             _neighbours(self._before.edges, np.flatnonzero(lost)),
         )
-
-    def _any_of(self, probability: Vector, nodes: Ids) -> Vector:
-        """Probability of some nodes, as `Drawers.any_of` in the same order of sums."""
-        drawers = self._after.drawers
-        return -np.expm1(_sums_of(drawers.indptr, drawers.indices, nodes, probability))
 
 
 def _touched(before: InEdges, after: InEdges) -> NDArray[np.bool_]:
@@ -152,7 +148,7 @@ def _touched(before: InEdges, after: InEdges) -> NDArray[np.bool_]:
     return touched
 
 
-def _neighbours(edges: InEdges, nodes: Ids) -> Ids:
+def _neighbours(edges: InEdges, nodes: Ints) -> Ints:
     """In-neighbours of any of the nodes, ascending."""
     degree = np.diff(edges.indptr)[nodes]
     at = np.repeat(edges.indptr[nodes] - np.cumsum(degree) + degree, degree) + np.arange(degree.sum())
@@ -160,7 +156,7 @@ def _neighbours(edges: InEdges, nodes: Ids) -> Ids:
 
 
 @numba.njit(nogil=True, cache=True)
-def _sums_of(indptr: Ids, indices: NDArray[np.int32], nodes: Ids, probability: Vector) -> Vector:
+def _sums_of(indptr: Ints, indices: NDArray[np.int32], nodes: Ints, probability: Vector) -> Vector:
     found = np.empty(len(nodes))
     for i, node in enumerate(nodes):
         total = 0.0

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 from wirewise.graph.structure import InEdges, out_edges
+from wirewise.planners.arrays import Vector
 
 __all__ = ["ALMOST_ONE", "Drawers", "inclusion", "one_hop", "seed_probability"]
 
-Vector = NDArray[np.float64]
 ALMOST_ONE = 1.0 - 1e-12
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError, PlanError
+from wirewise.planners.arrays import Vector
 from wirewise.planners.cache.balance import balanced
-from wirewise.planners.cache.inclusion import Vector
 from wirewise.planners.cache.policies import POLICIES, CacheProblem, keep
 from wirewise.plans.cache import CachePlan, MachineCache, owner_digest, packed
 
@@ -166,7 +166,7 @@ def _imbalance(problem: CacheProblem, kept: Sequence[NDArray[np.int64]]) -> floa
 def _machine(
     problem: CacheProblem, number: int, kept: NDArray[np.int64], room: int, expected: Vector
 ) -> MachineCache:
-    rows: NDArray[np.float64] = np.where(problem.owner == number, 0.0, expected)
+    rows: Vector = np.where(problem.owner == number, 0.0, expected)
     needed = np.bincount(problem.owner, weights=rows, minlength=problem.machines)
     spared = np.bincount(problem.owner[kept], weights=rows[kept], minlength=problem.machines)
     return MachineCache(

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from wirewise.errors import InputError
 from wirewise.graph.sampling import NeighborSampler, seed_batches
 from wirewise.graph.structure import InEdges
-from wirewise.planners.cache.inclusion import Drawers, Vector, inclusion, seed_probability
+from wirewise.planners.arrays import Vector
+from wirewise.planners.cache.inclusion import Drawers, inclusion, seed_probability
 
 __all__ = ["POLICIES", "CacheProblem", "access_counts", "keep", "missed"]
 

@@ -24,6 +24,7 @@ from scipy.spatial.distance import squareform
 from wirewise.collective import Collective, Network, Program, Transfer
 from wirewise.errors import PlanError
 from wirewise.planners.collective.combine import backwards, summed_then_spread
+from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.sim.programs import simulate
 
@@ -244,16 +245,10 @@ def pipeline_segments(size_bytes: float, latency_s: float, s_per_byte: float, de
 
 def distances(network: Network) -> NDArray[np.float64]:
     """Seconds of a message of 64 KiB from rank to rank, [ranks, ranks]; infinite: only over other ranks."""
-    ranks = range(network.ranks)
-    return np.array(
-        [
-            [
-                network.latency(s, t) + _PROBE_BYTES / network.rate(s, t) if network.rate(s, t) else np.inf
-                for t in ranks
-            ]
-            for s in ranks
-        ]
-    )
+    found = np.full((network.ranks, network.ranks), np.inf)
+    for pair in pairs(network):
+        found[pair] = network.latency(*pair) + _PROBE_BYTES / network.rate(*pair)
+    return found
 
 
 def _root(problem: CollectiveProblem, distance: NDArray[np.float64]) -> int:

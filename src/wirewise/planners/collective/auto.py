@@ -85,10 +85,6 @@ class _Tried(NamedTuple):
     program: Program
     seconds: float
 
-    @property
-    def messages(self) -> int:
-        return len(self.program.messages()) * self.program.segments
-
 
 def choose(
     problem: CollectiveProblem,
@@ -211,9 +207,8 @@ class _Search(NamedTuple):
         return _Tried(name, msgspec.structs.replace(program, name=name), seconds)
 
 
-def _hosts(problem: CollectiveProblem, groups: object) -> list[list[int]]:
+def _hosts(problem: CollectiveProblem, groups: tuple[Any, ...]) -> list[list[int]]:
     """Groups of near ranks as places of the group; one group of all: none."""
-    assert isinstance(groups, tuple)
     place = {rank: number for number, rank in enumerate(problem.group)}
     if all(isinstance(part, int) for part in groups):
         return []
@@ -237,7 +232,9 @@ def _chosen(
     quickest_s = tried[0].seconds
     alike = [t for t in tried if (1 - gain) * t.seconds <= (1 + _ALIKE) * quickest_s]
     builtin = next((t for t in tried if t.name == "builtin"), None)
-    best = builtin if builtin in alike and builtin is not None else min(alike, key=lambda t: t.messages)
+    best = min(alike, key=lambda t: len(t.program.messages()) * t.program.segments)
+    if builtin is not None and builtin in alike:
+        best = builtin
     if builtin is None:
         why = f"{best.name} takes {best.seconds:.3g} s; builtin has no routes here"
     elif best is not builtin:

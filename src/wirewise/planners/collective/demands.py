@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import shortest_path
 
 from wirewise.collective import REDUCING, Collective, Network
 from wirewise.collective.relations import blocks, contributors, receivers
@@ -59,14 +60,7 @@ def pairs(network: Network) -> list[tuple[int, int]]:
 
 def hops(network: Network) -> NDArray[np.int64]:
     """Transfers that a chunk needs from each rank to each other, [ranks, ranks]; as many as ranks: no way."""
-    count = network.ranks
-    far = np.full((count, count), count, np.int64)
-    for source in range(count):
-        far[source, source] = 0
-        reached = [source]
-        for here in reached:
-            for there in network.neighbours(here):
-                if far[source, there] == count:
-                    far[source, there] = far[source, here] + 1
-                    reached.append(there)
-    return far
+    links = np.zeros((network.ranks, network.ranks))
+    links[tuple(np.array(pairs(network), np.int64).reshape(-1, 2).T)] = 1.0
+    far = shortest_path(links, unweighted=True)
+    return np.where(np.isfinite(far), far, network.ranks).astype(np.int64)

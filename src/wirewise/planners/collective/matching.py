@@ -14,10 +14,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Ints, Vector
+
 __all__ = ["Links", "Matched", "match"]
 
-Ints = NDArray[np.int64]
-Vector = NDArray[np.float64]
 
 _WORD = 64
 

@@ -23,10 +23,10 @@ from wirewise.planners.fusion.cupcake import (
 )
 from wirewise.planners.fusion.disco import METHODS, Knobs, StepModel, plan_operators
 from wirewise.planners.fusion.dpro import dpro as _dpro
+from wirewise.planners.fusion.dpro import mcmc as _mcmc
 from wirewise.planners.fusion.exhaustive import ddp as _ddp
 from wirewise.planners.fusion.exhaustive import exhaustive as _exhaustive
 from wirewise.planners.fusion.exhaustive import rules as _rules
-from wirewise.planners.fusion.mcmc import mcmc as _mcmc
 from wirewise.planners.fusion.memory import peak_bytes
 from wirewise.planners.fusion.moves import PASSES
 from wirewise.planners.fusion.problem import FusionProblem, from_flows, from_trace, read_gradients

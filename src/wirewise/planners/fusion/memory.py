@@ -133,6 +133,4 @@ def _least_again(problem: FusionProblem, plain: Decision, budget_bytes: float) -
 
 
 def _shifted(values: np.ndarray, by: int) -> np.ndarray:
-    moved = np.full(len(values), np.inf)
-    moved[by:] = values[: len(values) - by] if by else values
-    return moved
+    return np.concatenate([np.full(by, np.inf), values])[: len(values)]

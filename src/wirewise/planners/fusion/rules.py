@@ -39,21 +39,21 @@ def sync_s(size_bytes: float, chunks: int, through: list[LinkCost]) -> float:
     return (chunks - 1) * max(each) + sum(each)
 
 
-def best_chunks(size_bytes: float, through: list[LinkCost], most: int = MOST_CHUNKS) -> int:
+def best_chunks(size_bytes: float, through: list[LinkCost]) -> int:
     """k*: how many chunks make t_sync least.
 
     t_sync is the largest of one convex curve of k for each stage that may be the slow one, so it is least where
     one of them is, or where two cross.
     """
     whole = sum(stage.s_per_byte for stage in through)
-    exact = [1.0, float(most)]
+    exact = [1.0, float(MOST_CHUNKS)]
     for slow in through:
         if slow.latency_s > 0:
             exact.append(sqrt(size_bytes * max(whole - slow.s_per_byte, 0.0) / slow.latency_s))
     for one, other in combinations(through, 2):
         if one.latency_s != other.latency_s:
             exact.append(size_bytes * (other.s_per_byte - one.s_per_byte) / (one.latency_s - other.latency_s))
-    found = {min(max(part(k), 1), most) for k in exact for part in (floor, ceil)}
+    found = {min(max(part(k), 1), MOST_CHUNKS) for k in exact for part in (floor, ceil)}
     return min(sorted(found), key=lambda k: sync_s(size_bytes, k, through))
 
 

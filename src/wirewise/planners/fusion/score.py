@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Vector
 from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.sim.data_parallel import Layer, Transfer, module_step
 from wirewise.sim.modules import Decision, Segments, layers, segments, transfers
@@ -14,8 +14,6 @@ from wirewise.sim.replay import Replay, replay
 from wirewise.trace.dataflow import KINDS, Dataflow
 
 __all__ = ["Scorer", "step_of"]
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -46,17 +44,14 @@ class Scorer:
 
     Args:
         problem: What is decided on.
-        coarsen: One op for all between two launches.
+        coarsen: One op for all between two launches, and only what follows the first change against the last `rebase`.
         one_rank: The slowest rank stands for all.
-        partial: Only what follows the first change against the last `rebase`; needs `coarsen`.
     """
 
-    def __init__(
-        self, problem: FusionProblem, *, coarsen: bool = True, one_rank: bool = True, partial: bool = True
-    ) -> None:
+    def __init__(self, problem: FusionProblem, *, coarsen: bool = True, one_rank: bool = True) -> None:
         self.problem, self.coarsen = problem, coarsen
         # What a simulated beginning was slowed down by is not known to what follows it.
-        self.partial = coarsen and partial and problem.interference == 1.0
+        self.partial = coarsen and problem.interference == 1.0
         self._simulated = [problem.slowest] if one_rank else None
         self._known: dict[Segments, float] = {}
         self._base: _Base | None = None
@@ -69,7 +64,7 @@ class Scorer:
         """Seconds of a step."""
         key = segments(self.problem, decision)
         if key not in self._known:
-            self._known[key] = self._from_cut(key) if self.coarsen else self._whole(decision)
+            self._known[key] = self._from_cut(key) if self.coarsen else self._whole_s(decision)
         return self._known[key]
 
     def rebase(self, decision: Decision) -> float:
@@ -85,7 +80,7 @@ class Scorer:
         """First bucket on the critical path of the last `rebase`."""
         return self._base.first_critical if self._base else 0
 
-    def _whole(self, decision: Decision) -> float:
+    def _whole_s(self, decision: Decision) -> float:
         return self._run(step_of(self.problem, decision, simulated=self._simulated)).step_s
 
     def _from_cut(self, key: Segments) -> float:

@@ -8,7 +8,8 @@ from math import isclose
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.placement.problem import Ints, PlacementProblem
+from wirewise.planners.arrays import Ints
+from wirewise.planners.placement.problem import PlacementProblem
 from wirewise.plans import PlacementPlan
 
 __all__ = ["faults", "host_faults"]

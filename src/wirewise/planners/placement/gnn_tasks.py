@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.placement.problem import Ints, PlacementProblem
+from wirewise.planners.arrays import Ints
+from wirewise.planners.placement.problem import PlacementProblem
 from wirewise.planners.placement.starts import STARTS, first_fit
 from wirewise.plans.placement import FlowPolicy, PlacedTask, PlacementPlan
 

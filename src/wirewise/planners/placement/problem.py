@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
+from wirewise.planners.arrays import Ints
 from wirewise.planners.faces import expect_links
 from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Topology
 from wirewise.trace.tasks import TaskSet
 
-__all__ = ["Ints", "Matrix", "PlacementProblem", "numbers_of", "problem_of"]
+__all__ = ["Matrix", "PlacementProblem", "numbers_of", "problem_of"]
 
-Ints = NDArray[np.int64]
 Matrix = NDArray[np.float64]
 
 _FITS = 1e-9

@@ -8,7 +8,8 @@ from itertools import islice, repeat
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.placement.problem import Ints, Matrix, PlacementProblem, numbers_of
+from wirewise.planners.arrays import Ints
+from wirewise.planners.placement.problem import Matrix, PlacementProblem, numbers_of
 
 __all__ = ["STARTS", "colocated", "first_fit", "scattered", "store_affine"]
 

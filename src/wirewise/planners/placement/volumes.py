@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 from wirewise.graph.sampling import seed_batches
-from wirewise.planners.cache.inclusion import Vector, inclusion, seed_probability
+from wirewise.planners.arrays import Vector
+from wirewise.planners.cache.inclusion import inclusion, seed_probability
 from wirewise.planners.cache.policies import CacheProblem
 from wirewise.plans.cache import CachePlan
 from wirewise.trace.tasks import Flow, Task, TaskSet
@@ -54,7 +55,7 @@ def drawn_rows(
     *,
     stream: int = 0,
     kept: NDArray[np.int64] | None = None,
-) -> NDArray[np.float64]:
+) -> Vector:
     """Rows that the coming batches of a sampler need of each store, seeds included, [iterations, machines].
 
     Args:
@@ -177,14 +178,14 @@ def _rows(
     drawn: int,
     stream: int,
     kept: NDArray[np.int64] | None,
-) -> NDArray[np.float64]:
+) -> Vector:
     """Rows of each store in so many drawn iterations, or as expected in any, [iterations or 1, machines]."""
     if drawn:
         return drawn_rows(problem, train, size, drawn, stream=stream, kept=kept)
     return expected_rows(problem, train, size, kept=kept)[None]
 
 
-def _sizes(values: NDArray[np.float64]) -> float | tuple[float, ...]:
+def _sizes(values: Vector) -> float | tuple[float, ...]:
     """Bytes of each iteration, or of all."""
     found = tuple(values.tolist())
     return found if len(found) > 1 else found[0]

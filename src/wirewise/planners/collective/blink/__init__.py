@@ -154,7 +154,7 @@ def packed_trees(
     edges, uses = _uses(capacity > 0, parents, both)
     weights = fewest(uses, capacity[edges] / unit, best, tolerance=tolerance, time_limit_s=time_limit_s / 2)
     chosen = [
-        Tree(root, Fraction(weight).limit_denominator(10**6), _outwards(tree, root))
+        _outwards(tree, root, Fraction(weight).limit_denominator(10**6))
         for tree, weight in zip(parents.tolist(), weights.tolist(), strict=True)
         if weight > 1e-6
     ]
@@ -172,17 +172,9 @@ def _uses(
     return (sources, targets), uses.astype(np.float64)
 
 
-def _outwards(parent: Sequence[int], root: int) -> tuple[tuple[int, int], ...]:
-    """Edges of a tree, each rank reached before it passes on."""
-    children: dict[int, list[int]] = {}
-    for rank, above in enumerate(parent):
-        children.setdefault(above, []).append(rank)
-    order, edges = [root], []
-    for here in order:
-        for there in children.get(here, []):
-            edges.append((here, there))
-            order.append(there)
-    return tuple(edges)
+def _outwards(parents: Sequence[int], root: int, weight: Fraction) -> Tree:
+    edges = tuple((above, rank) for rank, above in enumerate(parents) if above >= 0)
+    return rooted(Tree(root, weight, edges), root)
 
 
 def _centred(tree: Tree) -> Tree:

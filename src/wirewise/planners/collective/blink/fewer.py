@@ -7,6 +7,8 @@ where whole weights lose more than the tolerance, the fewest trees with any weig
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -19,6 +21,20 @@ _EACH = 4
 """Trees by which the number of those that are looked at grows."""
 _LATE = 1
 """Status of scipy's `milp` where a limit ended it."""
+
+
+class _Trees(NamedTuple):
+    uses: NDArray[np.float64]
+    capacity: NDArray[np.float64]
+    most: NDArray[np.float64]
+    """Weight of each tree alone, [trees]."""
+
+    def some(self, which: slice | NDArray[np.int64]) -> _Trees:
+        return _Trees(self.uses[which], self.capacity, self.most[which])
+
+    @property
+    def fits(self) -> LinearConstraint:
+        return LinearConstraint(self.uses.T, -np.inf, self.capacity)
 
 
 def fewest(
@@ -41,82 +57,64 @@ def fewest(
     Raises:
         PlanError: The trees do not carry so much.
     """
-    trees, least = len(uses), (1 - tolerance) * optimum
-    most = np.array([capacity[row > 0].min() for row in uses])
-    if np.floor(optimum + 1e-9) >= least:
-        total = _largest_whole(uses, capacity, most, float(np.floor(optimum + 1e-9)), time_limit_s)
-        found = _fewest(uses, capacity, most, total, True, time_limit_s) if total >= least else None
+    trees = _Trees(uses, capacity, np.array([capacity[row > 0].min() for row in uses]))
+    least, whole = (1 - tolerance) * optimum, float(np.floor(optimum + 1e-9))
+    if whole >= least:
+        total = _largest_whole(trees, whole, time_limit_s)
+        found = _fewest(trees, total, True, time_limit_s) if total >= least else None
         if found is not None:
             return found
-    some = _enough(uses, capacity, most, (1 - tolerance / 2) * optimum)
-    chosen = np.zeros(trees, bool)
-    found = _fewest(uses[some], capacity, most[some], least, False, time_limit_s)
+    some = _enough(trees, (1 - tolerance / 2) * optimum)
+    chosen = np.zeros(len(uses), bool)
+    found = _fewest(trees.some(some), least, False, time_limit_s)
     # Without an answer in time, all of them: more trees than need be.
     chosen[some] = True if found is None else found > 1e-9
-    return _largest(uses, capacity, np.where(chosen, most, 0.0))
+    return _largest(trees._replace(most=np.where(chosen, trees.most, 0.0)))
 
 
-def _largest(
-    uses: NDArray[np.float64], capacity: NDArray[np.float64], most: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _largest(trees: _Trees) -> NDArray[np.float64]:
     """Weights of the largest sum."""
-    fits = LinearConstraint(uses.T, -np.inf, capacity)
-    return np.asarray(milp(-np.ones(len(uses)), bounds=Bounds(0, most), constraints=fits).x)
+    bounds = Bounds(0, trees.most)
+    return np.asarray(milp(-np.ones(len(trees.uses)), bounds=bounds, constraints=trees.fits).x)
 
 
-def _largest_whole(
-    uses: NDArray[np.float64],
-    capacity: NDArray[np.float64],
-    most: NDArray[np.float64],
-    bound: float,
-    time_limit_s: float,
-) -> float:
+def _largest_whole(trees: _Trees, bound: float, time_limit_s: float) -> float:
     """Largest sum of whole weights. The search ends as soon as it meets the bound, which is a constraint."""
-    trees = len(uses)
-    rows = [LinearConstraint(uses.T, -np.inf, capacity), LinearConstraint(np.ones(trees), 0, bound)]
+    ones = np.ones(len(trees.uses))
     found = milp(
-        -np.ones(trees),
-        integrality=np.ones(trees),
-        bounds=Bounds(0, np.floor(most + 1e-9)),
-        constraints=rows,
+        -ones,
+        integrality=ones,
+        bounds=Bounds(0, np.floor(trees.most + 1e-9)),
+        constraints=[trees.fits, LinearConstraint(ones, 0, bound)],
         options={"time_limit": time_limit_s},
     )
     return 0.0 if found.x is None else float(np.round(found.x.sum()))
 
 
-def _enough(
-    uses: NDArray[np.float64], capacity: NDArray[np.float64], most: NDArray[np.float64], least: float
-) -> NDArray[np.int64]:
+def _enough(trees: _Trees, least: float) -> NDArray[np.int64]:
     """The first trees, so few that some of them still carry the least rate: with few the integer program is quick."""
-    low, high = 1, -(-len(uses) // _EACH)
+    low, high = 1, -(-len(trees.uses) // _EACH)
     while low < high:
         middle = (low + high) // 2
-        first = slice(middle * _EACH)
-        reached = _largest(uses[first], capacity, most[first]).sum() >= least
+        reached = _largest(trees.some(slice(middle * _EACH))).sum() >= least
         low, high = (low, middle) if reached else (middle + 1, high)
-    return np.arange(min(high * _EACH, len(uses)))
+    return np.arange(min(high * _EACH, len(trees.uses)))
 
 
-def _fewest(
-    uses: NDArray[np.float64],
-    capacity: NDArray[np.float64],
-    most: NDArray[np.float64],
-    least: float,
-    whole: bool,
-    time_limit_s: float,
-) -> NDArray[np.float64] | None:
+def _fewest(trees: _Trees, least: float, whole: bool, time_limit_s: float) -> NDArray[np.float64] | None:
     """Weights of the fewest trees that carry the least rate; None: not found in time."""
-    trees = len(uses)
-    none, each = np.zeros((len(capacity), trees)), np.eye(trees)
+    count = len(trees.uses)
+    ones, zeros = np.ones(count), np.zeros(count)
+    unused = np.zeros((len(trees.capacity), count))
     rows = [
-        LinearConstraint(np.hstack([uses.T, none]), -np.inf, capacity),
-        LinearConstraint(np.hstack([each, -np.diag(most)]), -np.inf, 0.0),
-        LinearConstraint(np.concatenate([np.ones(trees), np.zeros(trees)]), least - 1e-9, np.inf),
+        LinearConstraint(np.hstack([trees.uses.T, unused]), -np.inf, trees.capacity),
+        LinearConstraint(np.hstack([np.eye(count), -np.diag(trees.most)]), -np.inf, 0.0),
+        LinearConstraint(np.concatenate([ones, zeros]), least - 1e-9, np.inf),
     ]
     found = milp(
-        np.concatenate([np.zeros(trees), np.ones(trees)]),
-        integrality=np.concatenate([np.full(trees, int(whole)), np.ones(trees)]),
-        bounds=Bounds(0, np.concatenate([most, np.ones(trees)])),
+        np.concatenate([zeros, ones]),
+        integrality=np.concatenate([np.full(count, int(whole)), ones]),
+        bounds=Bounds(0, np.concatenate([trees.most, ones])),
         constraints=rows,
         options={"time_limit": time_limit_s},
     )
@@ -124,7 +122,7 @@ def _fewest(
         return None
     if found.x is None:
         raise PlanError(
-            f"{trees} trees do not carry {least:g} ({found.message}); allow a larger tolerance or a smaller epsilon"
+            f"{count} trees do not carry {least:g} ({found.message}); allow a larger tolerance or a smaller epsilon"
         )
-    weights = np.asarray(found.x[:trees])
+    weights = np.asarray(found.x[:count])
     return np.round(weights) if whole else weights

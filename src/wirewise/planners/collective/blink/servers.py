@@ -41,7 +41,10 @@ def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Pa
     for roots in heads:
         for owner in range(len(servers)):
             for start, end in zip([Fraction(0), *cuts], cuts, strict=False):
-                trees = [_at(found, start) for found in local]
+                trees = [
+                    next(t for t, to in zip(found, _ends(found), strict=True) if start < to)
+                    for found in local
+                ]
                 turned = [rooted(tree, root) for tree, root in zip(trees, roots, strict=True)]
                 chunks.append((end - start, turned, owner))
     height = max(tree.height for _, trees, _ in chunks for tree in trees)
@@ -89,11 +92,6 @@ def _ends(trees: Sequence[Tree]) -> list[Fraction]:
     """Where the share of each tree ends, between 0 and 1."""
     total = sum((tree.weight for tree in trees), Fraction(0))
     return [end / total for end in accumulate(tree.weight for tree in trees)]
-
-
-def _at(trees: Sequence[Tree], place: Fraction) -> Tree:
-    """The tree whose share has a place."""
-    return next(tree for tree, end in zip(trees, _ends(trees), strict=True) if place < end)
 
 
 def _check(network: Network, servers: Sequence[Sequence[int]]) -> None:

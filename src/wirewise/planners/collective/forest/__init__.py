@@ -28,11 +28,17 @@ from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest.flows import Division, divided, routed_paths
 from wirewise.planners.collective.forest.packing import TreeBatch, grow
-from wirewise.planners.collective.forest.quickest import loads_of, quickest_trees
 from wirewise.planners.collective.forest.rates import carries, exact, with_trees
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.trees import Tree, spread, summed, summed_and_spread
+from wirewise.planners.collective.trees import (
+    Tree,
+    loads_of,
+    quickest_trees,
+    spread,
+    summed,
+    summed_and_spread,
+)
 from wirewise.sim.programs import simulate
 
 __all__ = ["Forest", "forest", "forests", "synthesize"]
@@ -128,7 +134,10 @@ def forests(
             made.append(one)
     except Late:
         pass
-    return made or [_quickest(network, roots, group)]
+    if not made:
+        trees = quickest_trees(network, tuple(roots), group)
+        made.append(Forest(trees, loads_of(network, trees, roots)))
+    return made
 
 
 def _packed(
@@ -229,11 +238,6 @@ def _grown(
         _trees(network, paths, batches, dict(roots), final.trees),
         _loads(network, paths, batches, final.trees),
     )
-
-
-def _quickest(network: Network, roots: Mapping[int, int], group: tuple[int, ...]) -> Forest:
-    trees = quickest_trees(network, tuple(roots), group)
-    return Forest(trees, loads_of(network, trees, roots))
 
 
 def _splits(network: Network, group: int, trees: int) -> list[tuple[int, int]]:

@@ -39,7 +39,7 @@ class TreeBatch:
 
 
 def grow(
-    found: Capacities, trees: Mapping[int, int], group: Sequence[int], deadline: Deadline | None = None
+    found: Capacities, trees: Mapping[int, int], group: Sequence[int], deadline: Deadline
 ) -> list[TreeBatch]:
     """Spanning trees of the group, so many for each root, that fit into the capacities.
 
@@ -49,7 +49,6 @@ def grow(
         PlanError: So many do not fit.
         Late: The deadline has passed.
     """
-    deadline = deadline or Deadline()
     left = found.amounts.copy()
     open_ = [TreeBatch(root, count, [], {root: 0}) for root, count in reversed(list(trees.items()))]
     done = []

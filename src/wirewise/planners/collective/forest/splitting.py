@@ -44,7 +44,7 @@ def direct_paths(
     fixed_routes: bool = True,
     only_even: bool = False,
     useful: int = 0,
-    deadline: Deadline | None = None,
+    deadline: Deadline,
 ) -> Paths | None:
     """Paths between ranks of the group that carry as many trees, or as many as routes allow.
 
@@ -65,7 +65,6 @@ def direct_paths(
     Raises:
         Late: The deadline has passed.
     """
-    deadline = deadline or Deadline()
     pieces = _pieces(network) if fixed_routes else None
     paths: Paths = {
         (e,): a

@@ -98,7 +98,13 @@ def _walk(problem: CollectiveProblem, time_limit_s: float, slack: int, most_chun
     ends = time.monotonic() + time_limit_s
     least, best = least_rounds(problem), None
     for steps in range(fewest_steps(problem), problem.network.ranks + slack):
-        for point in _by_rate(steps, slack, most_chunks):
+        points = [
+            Point(chunks, steps, rounds)
+            for rounds in range(steps, steps + slack + 1)
+            for chunks in range(1, most_chunks + 1)
+        ]
+        # The fewest rounds a chunk first.
+        for point in sorted(points, key=lambda p: (Fraction(p.rounds, p.chunks), p.chunks)):
             rate = Fraction(point.rounds, point.chunks)
             if best is not None and rate >= best:
                 break
@@ -115,20 +121,15 @@ def _walk(problem: CollectiveProblem, time_limit_s: float, slack: int, most_chun
             return
 
 
-def _decided(problem: CollectiveProblem, point: Point, time_limit_s: float) -> Iterator[_Answer]:
-    """The one point.
-
-    Raises:
-        PlanError: Proved that it has no program.
-    """
+def _decided(problem: CollectiveProblem, point: Point, time_limit_s: float) -> list[_Answer]:
+    """The one point; an error where it is proved that it has no program."""
     try:
         program = solve(problem, point, time_limit_s=time_limit_s)
     except PlanError:
-        yield point, None
-        return
+        return [(point, None)]
     if program is None:
         raise PlanError(f"no program has {point}; raise the steps or the rounds, or lower the chunks")
-    yield point, program
+    return [(point, program)]
 
 
 def _best(
@@ -147,13 +148,3 @@ def _best(
     return program, [
         f"{program.name} is not proved best, as {why}; by steps and rounds another may take up to {gap:.0%} less"
     ]
-
-
-def _by_rate(steps: int, slack: int, most_chunks: int) -> list[Point]:
-    """Points of so many steps, the fewest rounds a chunk first."""
-    found = [
-        Point(chunks, steps, rounds)
-        for rounds in range(steps, steps + slack + 1)
-        for chunks in range(1, most_chunks + 1)
-    ]
-    return sorted(found, key=lambda p: (Fraction(p.rounds, p.chunks), p.chunks))

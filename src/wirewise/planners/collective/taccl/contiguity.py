@@ -83,9 +83,11 @@ def least_finish(instance: RoutingInstance, sends: list[Send], most: int = MOST_
         tail[c, s] = max(tail[c, s], top.hops[s, t].cost + tail[c, t])
     for pair, own in _grouped(sends, lambda send: (send[1:],)).items():
         hop = top.hops[pair]
+        # Together chunks pay one latency, at most `most` of them; within a host each pays its own.
         messages = -(-len(own) // most) if hop.remote else len(own)
         busy = len(own) * hop.beta + (messages if top.alpha_occupies else 1) * hop.alpha
         first = min(head.get((c, s), 0) for c, s, _ in own)
+        # On parallel links messages overlap, so that their sum bounds nothing.
         if hop.links == 1:
             best = max(best, first + busy + min(tail[c, t] for c, _, t in own))
     for number, own in _grouped(sends, lambda send: top.ports_of[send[1:]]).items():
@@ -143,6 +145,7 @@ class _Search:
                 if own_apart and owns[0] != owns[1]:
                     fixed.add(two)
                     continue
+                # One choice for an orbit: else groups would break the symmetry that routes and orders keep.
                 first = min(self._instance.images(two))
                 bit[two] = numbers.setdefault(first, len(numbers))
         return bit, fixed
@@ -187,6 +190,7 @@ class _Search:
         for pair, line in self._lines.items():
             for own in self._groups(line, cuts):
                 messages.append(ChunkMessage(pair, tuple(send.chunk for send in own)))
+                # The first chunk of a message waits for the last.
                 wishes.append(max(self._places[send] for send in own))
         return schedule(self._instance, messages, wishes, self._upwards)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
+from scipy.sparse.csgraph import shortest_path
 
 from wirewise.collective import Collective
 from wirewise.errors import InputError
@@ -262,21 +264,16 @@ def _between(least: dict[Pair, int], demand: ChunkDemand) -> set[int]:
 
 
 def _least(costs: dict[Pair, int]) -> dict[Pair, int]:
-    """Least cost between every two ranks (Floyd and Warshall); unreachable pairs are missing."""
+    """Least cost between every two ranks, costs being above 0; unreachable pairs are missing."""
     ranks = sorted({r for pair in costs for r in pair})
     place = {r: number for number, r in enumerate(ranks)}
-    far = 1 << 60
-    found = np.full((len(ranks), len(ranks)), far, np.int64)
-    np.fill_diagonal(found, 0)
+    direct = np.zeros((len(ranks), len(ranks)))
     for (s, t), cost in costs.items():
-        found[place[s], place[t]] = cost
-    for k in range(len(ranks)):
-        # Twice the sentinel still fits into 64 bits.
-        np.minimum(found, found[:, k, None] + found[k], out=found)
-    rows = found.tolist()
+        direct[place[s], place[t]] = cost
+    rows = shortest_path(direct).tolist() if costs else []
     return {
-        (s, t): cost
+        (s, t): int(cost)
         for s, row in zip(ranks, rows, strict=True)
         for t, cost in zip(ranks, row, strict=True)
-        if cost < far
+        if cost < math.inf
     }

@@ -5,6 +5,8 @@ TACCL (NSDI 2023), section 4: a sketch cuts the physical topology down to it. Ti
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -160,16 +162,13 @@ def sketched(plain: Logical, sketch: Sketch) -> Logical:
 
 def _planes(profile: Profile, sketch: Sketch) -> dict[Pair, int]:
     """How many identical switches join a pair of GPUs."""
-    count: dict[Pair, int] = {}
+    count = Counter[Pair]()
     for switch in sketch.intranode_sketch.switches:
         if len(switch) < 2 or not set(switch) <= set(range(profile.gpus_per_node)):
             raise InputError(
                 f"sketch: got the switch {switch}; expected two or more GPUs from 0 to {profile.gpus_per_node - 1}"
             )
-        for s in switch:
-            for t in switch:
-                if s != t:
-                    count[s, t] = count.get((s, t), 0) + 1
+        count.update(itertools.permutations(switch, 2))
     return count
 
 

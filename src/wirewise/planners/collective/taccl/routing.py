@@ -223,6 +223,7 @@ class _Program:
         self.model.row(self._sum(self._into[chunk, rank]), 1.0 if wanted else 0.0, 1.0)
         self.model.row({self._time: 1.0, self._at(chunk, rank): -1.0}, 0.0)
         if not wanted:
+            # A relay passes on only what it got.
             for send in self._out[chunk, rank]:
                 terms = self._sum(self._into[chunk, rank])
                 terms[self._x(send)] -= 1.0
@@ -232,8 +233,10 @@ class _Program:
         """A chunk arrives after it was at its source, and the time of the link later."""
         chunk, source, target = send
         cost = self.instance.topology.hops[source, target].cost
+        # No arrival is later than `most`, so with this constant a chunk that is not sent binds nothing.
         slack = self.most + cost
         here, there = self._at(chunk, source), self._at(chunk, target)
+        # Symmetry made one moment of both: a chunk that arrives when it leaves cannot be sent.
         if here == there:
             self.model.limit(self._x(send), 0.0)
             return
@@ -304,6 +307,7 @@ class _Program:
         solution = self.model.solve(time_limit_s, seed=seed, start=given, gap=_GAP)
         if solution is None:
             return None
+        # Times are integers: a bound between two of them holds for the larger one.
         dual = math.ceil(solution.bound - 1e-6) if math.isfinite(solution.bound) else self.bound
         return self._trees(solution), dual
 

@@ -99,9 +99,11 @@ def solve(
     left_s = time_limit_s - (time.perf_counter() - started)
     upwards = problem.collective in REDUCING
     candidates = _candidates(instance, matched, ways, heuristic, upwards, left_s)
+    top = instance.topology
+    unit_s = top.unit_s if top.alpha_occupies else 0.0
     predicted_s, name, chosen, made = min(
         (_replayed(problem, instance, name, found) for name, found in candidates),
-        key=lambda tried: max(tried[0], _planned_s(instance, tried[2])),
+        key=lambda tried: max(tried[0], tried[2].schedule.finish * unit_s),
     )
     return Result(
         program=made,
@@ -121,11 +123,6 @@ def _replayed(
 ) -> tuple[float, str, Grouped, Program]:
     made = program(instance, found.schedule, problem)
     return simulate(made, problem.network, problem.size_bytes).finish_s, name, found, made
-
-
-def _planned_s(instance: RoutingInstance, found: Grouped) -> float:
-    top = instance.topology
-    return found.schedule.finish * top.unit_s if top.alpha_occupies else 0.0
 
 
 def _ways(

@@ -2,7 +2,7 @@
 
 Codecs cost the same for all small tensors, so compressing each tensor alone takes longer than what it saves, and
 compressing all at once hides nothing behind back-propagation. Groups of neighbours are chosen so that the step of
-`timeline` is shortest, here together with each group's codec or none, scheme, and place of decoding; exactly, with
+`problem` is shortest, here together with each group's codec or none, scheme, and place of decoding; exactly, with
 a bound that says how far from the best any plan is.
 """
 
@@ -23,12 +23,14 @@ from wirewise.planners.fusion.cupcake.plane import applies, plane
 from wirewise.planners.fusion.cupcake.problem import (
     CompressionProblem,
     GradientGroup,
+    GroupTimes,
     Option,
     compression_problem,
+    step_s,
+    times,
 )
 from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
 from wirewise.planners.fusion.cupcake.splitting import Split, choose, parse_split, with_splits
-from wirewise.planners.fusion.cupcake.timeline import GroupTimes, step_s, times
 from wirewise.planners.fusion.cupcake.trials import LEAST_GAIN, candidates, fastest, finalists, gain
 from wirewise.plans.fusion import Bucket, FusionPlan
 

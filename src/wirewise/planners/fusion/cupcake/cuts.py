@@ -17,19 +17,18 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Vector
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem
 from wirewise.plans.fusion import DECODES
 
 __all__ = ["COMPUTED", "ENCODED", "LAZY", "LAZY_WORK", "QUEUE", "SENT", "Cuts", "cuts", "lower_bound_s"]
 
-Vector = NDArray[np.float64]
 Weights = tuple[float, float, float, float, float]
 """Weights of a group's seconds to encode, send, decode inline, lazily, on a queue."""
 
 COMPUTED, ENCODED, SENT, LAZY, LAZY_WORK, QUEUE = range(6)
-"""Places in a label: C, E, M, L, D, Q of `timeline`."""
+"""Places in a label: C, E, M, L, D, Q of `problem`."""
 _NONE: Weights = (0, 0, 0, 0, 0)
 
 
@@ -156,7 +155,10 @@ def _slopes(sizes: Vector, values: Vector) -> Sequence[float]:
     """Slopes b with b x below all points: of edges of their lower hull, and of the line through 0 that touches it."""
     hull: list[tuple[float, float]] = []
     for point in zip(sizes.tolist(), values.tolist(), strict=True):
-        while len(hull) > 1 and _above(hull[-2], hull[-1], point):
+        while len(hull) > 1:
+            (x, y), (far, high), (end, top) = hull[-2], hull[-1], point
+            if (high - y) * (end - x) < (top - y) * (far - x):
+                break
             hull.pop()
         hull.append(point)
     found = {0.0, min(y / x for x, y in hull if x > 0)}
@@ -165,9 +167,3 @@ def _slopes(sizes: Vector, values: Vector) -> Sequence[float]:
         if slope > 0 and y - slope * x > 0:
             found.add(slope)
     return sorted(found)
-
-
-def _above(one: tuple[float, float], middle: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether the middle point lies on or above the line through the two others."""
-    run, rise = other[0] - one[0], other[1] - one[1]
-    return (middle[1] - one[1]) * run >= rise * (middle[0] - one[0])

@@ -13,8 +13,7 @@ from itertools import islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
-from wirewise.planners.fusion.cupcake.timeline import step_s
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup, step_s
 
 __all__ = ["eased"]
 

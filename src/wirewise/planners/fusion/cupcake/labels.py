@@ -1,7 +1,7 @@
 """The best groups by label setting.
 
 A label says when the threads are done with the first j tensors under some choice of groups: (C, E, M, L, D, Q) of
-`timeline`. Whatever follows ends no later if a label gets smaller in any place, so of all labels of j only those that
+`problem`. Whatever follows ends no later if a label gets smaller in any place, so of all labels of j only those that
 no other equals or beats in every place are kept: the exact optimum, with any curves of cost. Labels that cannot beat
 the best plan so far (`cuts`) are dropped too. For n tensors, o options and f labels a tensor: n^2 f o labels are made.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.fusion.cupcake.cuts import COMPUTED, ENCODED, LAZY, LAZY_WORK, QUEUE, SENT, Cuts
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.plans.fusion import DECODES
@@ -20,8 +20,6 @@ from wirewise.sim.compiled import outer
 
 __all__ = ["LabelSearch", "search"]
 
-Vector = NDArray[np.float64]
-Numbers = NDArray[np.int64]
 
 _INLINE, _LAZY, _QUEUE = 0, 1, 2
 """Places in `DECODES`."""
@@ -45,7 +43,7 @@ class _Store:
         self.values, self.starts, self.count = np.zeros((1024, 6)), [0, 1], 1
         self.parent, self.option = np.full(1024, -1), np.full(1024, -1)
 
-    def add(self, values: Vector, parent: Numbers, option: Numbers) -> None:
+    def add(self, values: Vector, parent: Ints, option: Ints) -> None:
         while self.count + len(values) > len(self.values):
             self.values = np.concatenate([self.values, np.zeros_like(self.values)])
             self.parent = np.concatenate([self.parent, np.zeros_like(self.parent)])
@@ -79,7 +77,11 @@ def search(problem: CompressionProblem, bounds: Cuts, limit_s: float, room: int)
     share = -1.0 if problem.encode_contention is None else problem.encode_contention
     front, kept = (np.empty((room, 6)), np.empty(room)), np.empty((2, room), dtype=np.int64)
     for place in range(1, n + 1):
-        cost = _costs(problem, place)
+        # Seconds to encode, send and decode tensors i to place - 1, [options, 3, i].
+        sizes = problem.element_sums[place] - problem.element_sums[:place]
+        cost = np.array(
+            [[o.encode_s(sizes), o.communicate_s(sizes), o.decode_s(sizes)] for o in problem.options]
+        )
         _drop_beaten(cost, where)
         count, dropped = _extend(
             store.values, np.array(store.starts), problem.ready_s, cost, where, share,
@@ -93,14 +95,8 @@ def search(problem: CompressionProblem, bounds: Cuts, limit_s: float, room: int)
     return LabelSearch(store.groups(store.starts[n]), store.count, complete)
 
 
-def _costs(problem: CompressionProblem, place: int) -> Vector:
-    """Seconds to encode, send and decode tensors i to place - 1, [options, 3, i]."""
-    sizes = problem.element_sums[place] - problem.element_sums[:place]
-    return np.array([[o.encode_s(sizes), o.communicate_s(sizes), o.decode_s(sizes)] for o in problem.options])
-
-
 @outer
-def _drop_beaten(cost: Vector, where: Numbers) -> None:
+def _drop_beaten(cost: Vector, where: Ints) -> None:
     """Make sending take forever where another option of the same kind takes no longer in any part."""
     for i in range(cost.shape[2]):
         for one in range(len(where)):
@@ -115,8 +111,8 @@ def _drop_beaten(cost: Vector, where: Numbers) -> None:
 
 @outer
 def _extend(
-    values: Vector, starts: Numbers, ready: Vector, cost: Vector, where: Numbers, contention: float,
-    share: Vector, rest: Vector, limit: float, front: Vector, bound: Vector, parent: Numbers, option: Numbers,
+    values: Vector, starts: Ints, ready: Vector, cost: Vector, where: Ints, contention: float,
+    share: Vector, rest: Vector, limit: float, front: Vector, bound: Vector, parent: Ints, option: Ints,
 ) -> tuple[int, bool]:  # fmt: skip
     """Labels of the next tensor from those of all before it, into the last four arrays."""
     new, count, dropped, place = np.zeros(6), 0, False, len(starts) - 1
@@ -145,7 +141,7 @@ def _extend(
 
 @outer
 def _step(new: Vector, old: Vector, gap: float, cost: Vector, where: int, contention: float) -> None:
-    """The label behind one more group; see `timeline`."""
+    """The label behind one more group; see `problem`."""
     h, g, d = cost[0], cost[1], cost[2]
     start = old[COMPUTED] + gap
     new[:] = old
@@ -191,9 +187,7 @@ def _beaten(new: Vector, front: Vector, count: int) -> bool:
 
 
 @outer
-def _without_beaten(
-    new: Vector, front: Vector, bound: Vector, parent: Numbers, option: Numbers, count: int
-) -> int:
+def _without_beaten(new: Vector, front: Vector, bound: Vector, parent: Ints, option: Ints, count: int) -> int:
     kept = 0
     for f in range(count):
         better = True
@@ -203,11 +197,7 @@ def _without_beaten(
                 break
         if not better:
             if kept < f:
-                front[kept], bound[kept], parent[kept], option[kept] = (
-                    front[f],
-                    bound[f],
-                    parent[f],
-                    option[f],
-                )
+                front[kept], bound[kept] = front[f], bound[f]
+                parent[kept], option[kept] = parent[f], option[f]
             kept += 1
     return kept

@@ -16,13 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Vector
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.sim.compiled import outer
 
 __all__ = ["Lines", "linear", "lines", "spans"]
-
-Vector = NDArray[np.float64]
-Numbers = NDArray[np.int64]
 
 
 class Lines(NamedTuple):

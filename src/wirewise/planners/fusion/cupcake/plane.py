@@ -1,6 +1,6 @@
 """The best groups where everything is decoded inline: labels of two ends, from both sides.
 
-Forward, a label is (C, M) of `timeline`: one more group makes C' = C + B + h and M' = max(M, C') + g, with d in g.
+Forward, a label is (C, M) of `problem`: one more group makes C' = C + B + h and M' = max(M, C') + g, with d in g.
 Backward, it is what follows: b, the least time from M to the end, and a, from C to the end, so that the step is
 A + max(C + a, M + b). One more group in front makes b' = b + g and a' = max(a, b') + B + h: the same with exchanged
 roles, as for two machines in a row. So one routine walks in both directions.
@@ -18,16 +18,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
+from wirewise.planners.arrays import Ints, Vector
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup, step_s
 from wirewise.planners.fusion.cupcake.stairs import extend
-from wirewise.planners.fusion.cupcake.timeline import step_s
 
 __all__ = ["Planned", "applies", "plane"]
 
-Vector = NDArray[np.float64]
-Numbers = NDArray[np.int64]
 
 _NOTHING = np.empty(0)
 _PROBES, _PROBE = 4, 32
@@ -49,8 +46,8 @@ class _Labels(NamedTuple):
 
     u: Vector
     v: Vector
-    code: Numbers
-    starts: Numbers
+    code: Ints
+    starts: Ints
     thinned: bool
 
     def at(self, place: int) -> tuple[Vector, Vector]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations, pairwise
 
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
-from wirewise.planners.fusion.cupcake.timeline import step_s
+from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup, step_s
 
 __all__ = ["RULES", "bucket", "by_rule", "even", "layer_wise", "mergecomp", "mg_wfbp"]
 
@@ -127,13 +126,9 @@ def by_rule(problem: CompressionProblem, name: str) -> list[GradientGroup]:
     Raises:
         PlanError: No rule is called so, or its number is missing or not above 0.
     """
-    return min(_all(problem, _rule(name)), key=lambda groups: step_s(problem, groups))
-
-
-def _all(problem: CompressionProblem, rule: Rule) -> Iterator[list[GradientGroup]]:
-    compressing = [o for o, option in enumerate(problem.options) if option.codec != "none"]
-    for option in compressing or range(len(problem.options)):
-        yield rule(problem, option)
+    rule, options = _rule(name), [o for o, option in enumerate(problem.options) if option.codec != "none"]
+    found = (rule(problem, option) for option in options or range(len(problem.options)))
+    return min(found, key=lambda groups: step_s(problem, groups))
 
 
 def _rule(name: str) -> Rule:

@@ -8,14 +8,12 @@ follows a label ends at the least of max(u + v*, v + u*) over the stairs (u*, v*
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Ints, Vector
 from wirewise.sim.compiled import outer
 
 __all__ = ["extend"]
 
-Vector = NDArray[np.float64]
-Numbers = NDArray[np.int64]
 
 _COARSER = 20.0
 """So many times wider are steps of labels that hardly end before the limit."""
@@ -23,9 +21,9 @@ _COARSER = 20.0
 
 @outer
 def extend(
-    place: int, u: Vector, v: Vector, starts: Numbers, ready: Vector, sums: Vector, knots: Vector, swap: bool,
+    place: int, u: Vector, v: Vector, starts: Ints, ready: Vector, sums: Vector, knots: Vector, swap: bool,
     other_u: Vector, other_v: Vector, bound: float, limit: float, room: int, real: bool,
-) -> tuple[Vector, Vector, Numbers, bool]:  # fmt: skip
+) -> tuple[Vector, Vector, Ints, bool]:  # fmt: skip
     """Stairs of a place from those of all places before it.
 
     Args:
@@ -53,6 +51,7 @@ def extend(
     slack = np.empty(most)
     rest_u, rest_v, rest_code = np.empty(most), np.empty(most), np.empty(most, np.int64)
     new_u, new_v, new_code = np.empty(room + 1), np.empty(room + 1), np.empty(room + 1, np.int64)
+    # v* of the last and u* of the first label are the least, so nothing at or beyond these can end before the limit.
     last_u = limit - (other_v[-1] if len(other_v) else 0.0)
     last_v = limit - (other_u[0] if len(other_u) else 0.0)
     for i in range(place - 1, -1, -1):
@@ -65,6 +64,7 @@ def extend(
             b = _seconds(knots[option, 1], at[option], 1, size)
             if swap:
                 a, b = b, a
+            # The corner that no moved label is below: where it is too late or beaten, all of them are.
             low_u = u[begin] + a
             low_v = max(v[end - 1], low_u) + b
             if low_u >= last_u or low_v >= last_v or _end(low_u, low_v, other_u, other_v) >= limit:
@@ -82,18 +82,9 @@ def extend(
             if new > 0:
                 new_code[:new] = new_code[:new] * options + option
                 count = _merge(
-                    front_u,
-                    front_v,
-                    front_code,
-                    count,
-                    new_u,
-                    new_v,
-                    new_code,
-                    new,
-                    rest_u,
-                    rest_v,
-                    rest_code,
-                )
+                    front_u, front_v, front_code, count, new_u, new_v, new_code, new,
+                    rest_u, rest_v, rest_code,
+                )  # fmt: skip
     count = _below(front_u, front_v, front_code, slack, count, other_u, other_v, bound, limit)
     if count > room:
         count, thinned = _thin(front_u, front_v, front_code, slack, count, room, real), True
@@ -101,7 +92,7 @@ def extend(
 
 
 @outer
-def _seconds(knots: Vector, at: Numbers, part: int, size: float) -> float:
+def _seconds(knots: Vector, at: Ints, part: int, size: float) -> float:
     """Seconds of a group; `at` remembers the segment, because sizes rise."""
     k = at[part]
     while k + 1 < knots.shape[1] and knots[0, k + 1] <= size:
@@ -114,6 +105,7 @@ def _seconds(knots: Vector, at: Numbers, part: int, size: float) -> float:
 def _end(u: float, v: float, other_u: Vector, other_v: Vector) -> float:
     """When what follows a label ends at the least."""
     low, high = 0, len(other_u)
+    # u* - v* rises along the stairs: from some label on v + u* is the larger, before it u + v*; each is least there.
     while low < high:
         middle = (low + high) // 2
         if other_u[middle] - other_v[middle] >= u - v:
@@ -129,7 +121,7 @@ def _end(u: float, v: float, other_u: Vector, other_v: Vector) -> float:
 @outer
 def _moved(
     u: Vector, v: Vector, begin: int, end: int, a: float, b: float, last_u: float, last_v: float,
-    front_u: Vector, front_v: Vector, first: int, count: int, new_u: Vector, new_v: Vector, parent: Numbers,
+    front_u: Vector, front_v: Vector, first: int, count: int, new_u: Vector, new_v: Vector, parent: Ints,
 ) -> int:  # fmt: skip
     """The stairs behind one more group, less what is too late or beaten by the front; how many."""
     new, x = 0, first
@@ -145,6 +137,7 @@ def _moved(
         if next_v < last_v and not beaten:
             new_u[new], new_v[new], parent[new] = next_u, next_v, k
             new += 1
+        # From here on v' is u' + b and rises with u: the labels behind this one are beaten by it.
         if caught:
             break
     return new
@@ -152,10 +145,11 @@ def _moved(
 
 @outer
 def _merge(
-    u: Vector, v: Vector, code: Numbers, count: int, new_u: Vector, new_v: Vector, new_code: Numbers, new: int,
-    rest_u: Vector, rest_v: Vector, rest_code: Numbers,
+    u: Vector, v: Vector, code: Ints, count: int, new_u: Vector, new_v: Vector, new_code: Ints, new: int,
+    rest_u: Vector, rest_v: Vector, rest_code: Ints,
 ) -> int:  # fmt: skip
     """Put labels that the front does not beat into it, and drop those that they beat; the front's new count."""
+    # Labels of a smaller u stay: nothing new can beat them. Only what follows is merged.
     z = np.searchsorted(u[:count], new_u[0])
     rest, x = count - z, 0
     rest_u[:rest], rest_v[:rest], rest_code[:rest] = u[z:count], v[z:count], code[z:count]
@@ -173,7 +167,7 @@ def _merge(
 
 @outer
 def _below(
-    u: Vector, v: Vector, code: Numbers, slack: Vector, count: int, other_u: Vector, other_v: Vector,
+    u: Vector, v: Vector, code: Ints, slack: Vector, count: int, other_u: Vector, other_v: Vector,
     bound: float, limit: float,
 ) -> int:  # fmt: skip
     """Keep what can end before the limit, and say how much of the way to it each label's end has gone; how many."""
@@ -188,7 +182,7 @@ def _below(
 
 
 @outer
-def _thin(u: Vector, v: Vector, code: Numbers, slack: Vector, count: int, room: int, real: bool) -> int:
+def _thin(u: Vector, v: Vector, code: Ints, slack: Vector, count: int, room: int, real: bool) -> int:
     """Replace neighbours by one label, the more of them the further they are from the bound; how many are left."""
     low, high = 0.0, max(u[count - 1] - u[0], v[0] - v[count - 1])
     width, tries = high / room, 0
@@ -205,6 +199,7 @@ def _thin(u: Vector, v: Vector, code: Numbers, slack: Vector, count: int, room: 
             z = x + np.argmin(slack[x : y + 1])
             u[kept], v[kept], code[kept] = u[z], v[z], code[z]
         else:
+            # (u[x], v[y]) beats all that it replaces, so that what the walk ends with is a bound from below.
             nearer = y if u[y] - u[x] <= v[x] - v[y] else x
             u[kept], v[kept], code[kept] = u[x], v[y], code[nearer]
         kept, x = kept + 1, y + 1

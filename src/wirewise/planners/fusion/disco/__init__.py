@@ -7,10 +7,13 @@ decide on the two one after the other; here one search decides on both by the si
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from wirewise.errors import PlanError
 from wirewise.planners.fusion.disco.estimator import ChosenCosts, Estimator, LearnedCosts, costs_for
 from wirewise.planners.fusion.disco.model import Region, State, StepModel, Times
-from wirewise.planners.fusion.disco.plan import METHODS, PlannedOperators, plan_of, plan_operators
-from wirewise.planners.fusion.disco.search import Knobs, SearchResult, search
+from wirewise.planners.fusion.disco.search import BUCKETS, FUSIONS, Knobs, SearchResult, baselines, search
+from wirewise.plans.fusion import Bucket, FusionPlan
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts, Roofline, fit
 
 __all__ = [
@@ -34,3 +37,92 @@ __all__ = [
     "plan_operators",
     "search",
 ]
+
+METHODS = ("disco", *(f"{fusion}+{rule}" for fusion in FUSIONS for rule in BUCKETS))
+"""The search, and baselines as fusion+buckets."""
+
+EAGER = ("none", "default")
+"""The baseline without a plan: no fusion, buckets of DistributedDataParallel."""
+
+
+class PlannedOperators(NamedTuple):
+    """A plan, its simulated step, and what else is known."""
+
+    plan: FusionPlan
+    times: Times
+    baselines: dict[tuple[str, str], Times]
+    """Times of baselines by fusion and rule of buckets."""
+    found: SearchResult | None
+    """None: there was no search."""
+
+
+def plan_operators(
+    model: StepModel,
+    *,
+    method: str = "disco",
+    other_s: float = 0.0,
+    knobs: Knobs | None = None,
+) -> PlannedOperators:
+    """Regions of operators and buckets of gradients that make the simulated step shortest (DisCo, TPDS 2022).
+
+    Args:
+        model: The captured step, with what regions and all-reduces take.
+        method: One of `METHODS`.
+        other_s: Of a step beside what is in the graph, such as the optimizer.
+        knobs: Knobs of the search.
+
+    Raises:
+        PlanError: An unknown method, or as `FusionPlan.check_itself`.
+    """
+    if method not in METHODS:
+        raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(METHODS)}")
+    knobs, found = knobs or Knobs(), None
+    if method == "disco":
+        found = search(model, knobs)
+        state, known = found.state, found.baselines
+    else:
+        states, (fusion, _, rule) = baselines(model), method.partition("+")
+        state = states[fusion, rule]
+        known = {name: model.times(one) for name, one in states.items()}
+    plan = plan_of(
+        model,
+        state,
+        planner=method,
+        other_s=other_s,
+        seed=knobs.seed,
+        baseline_s=known[EAGER].step_s,
+    )
+    return PlannedOperators(plan, model.times(state), known, found)
+
+
+def plan_of(
+    model: StepModel,
+    state: State,
+    *,
+    planner: str,
+    other_s: float = 0.0,
+    seed: int = 0,
+    baseline_s: float = 0.0,
+) -> FusionPlan:
+    """The record of a state; all regions are named, those of one operator too, so that the order of launch is known.
+
+    Its lower bound is that of communication: everything as one all-reduce.
+    """
+    operators = model.graph.operators
+    buckets = []
+    for group in model.buckets(state):
+        own = [operators[model.arrays.gradients[gradient]] for gradient in group]
+        names = tuple(one.gradient for one in own)
+        buckets.append(Bucket(parameters=names, size_bytes=sum(one.output_bytes for one in own)))
+    plan = FusionPlan(
+        world_size=model.ranks,
+        planner=planner,
+        seed=seed,
+        buckets=tuple(buckets),
+        regions=tuple(tuple(operators[i].name for i in one.operators) for one in model.regions(state)),
+        predicted_step_s=model.times(state).step_s + other_s,
+        baseline_step_s=baseline_s + other_s if baseline_s else 0.0,
+        lower_bound_s=model.all_reduce.seconds(float(model.arrays.size_bytes.sum())) + other_s,
+    )
+    plan.check_itself()
+    return plan

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Ints
 from wirewise.planners.fusion.disco.order import is_possible
 from wirewise.planners.fusion.disco.tidy import split_home, tidied
 from wirewise.sim.compiled import inner, outer
@@ -21,7 +21,6 @@ from wirewise.sim.regions import (
 
 __all__ = ["COPY", "CUT", "FUSE", "changed", "crossing", "cut", "duplicated", "fused", "fused_greedily"]
 
-Numbers = NDArray[np.int64]
 
 FUSE, COPY, CUT = 0, 1, 2
 """Kinds of changes."""
@@ -31,7 +30,7 @@ _TRIES = 4
 
 
 @outer
-def crossing(graph: Arrays, fusion: Fusion, with_copies: bool) -> tuple[Numbers, Numbers]:
+def crossing(graph: Arrays, fusion: Fusion, with_copies: bool) -> tuple[Ints, Ints]:
     """Operators, and regions that read each of them from its home and may be fused with it as far as the two go.
 
     With copies: those that hold copies as well.
@@ -46,7 +45,7 @@ def crossing(graph: Arrays, fusion: Fusion, with_copies: bool) -> tuple[Numbers,
 
 @inner
 def _fill(
-    graph: Arrays, fusion: Fusion, copies: Chains, with_copies: bool, found: Numbers, reading: Numbers
+    graph: Arrays, fusion: Fusion, copies: Chains, with_copies: bool, found: Ints, reading: Ints
 ) -> int:
     """Fill in what crosses; how much it is."""
     n, m, count = len(fusion.home), len(fusion.copied), 0
@@ -143,7 +142,7 @@ def cut(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusion]:
 
 
 @outer
-def changed(graph: Arrays, fusion: Fusion, kinds: Numbers, random: np.random.Generator) -> Fusion:
+def changed(graph: Arrays, fusion: Fusion, kinds: Ints, random: np.random.Generator) -> Fusion:
     """The fusion after changes of these kinds, each at a random place."""
     for kind in kinds:
         if kind == CUT:

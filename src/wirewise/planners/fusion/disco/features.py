@@ -150,21 +150,18 @@ def _prior_s(region: _Region, number: int) -> tuple[float, ...]:
     stored, lone = number in region.stored, number in region.walks and region.walks[number].lone
     if one.category not in ("matmul", "opaque"):
         own_s = min(own_s, _UNMEASURED_S + values * _MOST_S_PER_VALUE)
+    narrow = one.output_bytes < 4 * one.elements
+    border_s = one.elements * _S_PER_NARROW_ELEMENT if narrow else held * _S_PER_BYTE
     moved_s = (crosses + 2 * stored) * held * _S_PER_BYTE
     return (
         max(own_s - _DISPATCH_S, own_s / 10) * computed,
         0.0 if lone else values * _S_PER_VALUE,
-        _crossing_s(one, held) if crosses else 0.0,
+        border_s if crosses else 0.0,
         values * _S_PER_LONE_VALUE if lone else 0.0,
         moved_s * beyond(region.moved_bytes, OWN_CACHE),
         moved_s * beyond(region.moved_bytes, LAST_CACHE),
         held * _S_PER_BYTE if stored else 0.0,
     )
-
-
-def _crossing_s(one: Operator, held_bytes: int) -> float:
-    narrow = one.output_bytes < 4 * one.elements
-    return one.elements * _S_PER_NARROW_ELEMENT if narrow else held_bytes * _S_PER_BYTE
 
 
 def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Array:

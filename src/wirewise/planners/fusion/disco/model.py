@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
+from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.fusion.disco.order import gradients_ready, launch_order
 from wirewise.sim.compiled import outer
 from wirewise.sim.region_costs import RegionCosts
@@ -26,16 +27,13 @@ from wirewise.trace.operators import OperatorGraph
 
 __all__ = ["Region", "State", "StepModel", "Times"]
 
-Vector = NDArray[np.float64]
-Numbers = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class State:
     """Regions and buckets; its arrays are never written to."""
 
     fusion: Fusion
-    bucket: Numbers
+    bucket: Ints
     """Number of the bucket of each gradient, the least of its gradients' numbers, [gradients]."""
     seconds: Vector
     """Seconds of each region by its number, 0 for numbers without a region, [operators]."""
@@ -191,7 +189,7 @@ def _related(graph: OperatorGraph) -> list[list[int]]:
 
 @outer
 def _step(
-    ready: Vector, size: Vector, bucket: Numbers, latency: float, per_byte: float, compute: float, rate: float
+    ready: Vector, size: Vector, bucket: Ints, latency: float, per_byte: float, compute: float, rate: float
 ) -> tuple[float, float, float]:
     """Seconds of the step, of computing alone and of communication."""
     g = len(ready)

@@ -38,18 +38,15 @@ def all_reduces(model: StepModel, state: State, count: int, random: Random) -> S
     groups = model.buckets(state)
     for _ in range(min(count, len(groups) - 1)):
         own = int(random.integers(len(groups)))
-        near = {own - 1, own + 1, *_related(model, groups, own)} - {own, -1, len(groups)}
+        others = {other for gradient in groups[own] for other in model.related[gradient]}
+        related = {place for place, group in enumerate(groups) if not others.isdisjoint(group)}
+        near = {own - 1, own + 1, *related} - {own, -1, len(groups)}
         other = sorted(near)[int(random.integers(len(near)))]
         early, late = min(own, other), max(own, other)
         # It is ready when the later one was.
         groups[late] = groups[early] + groups[late]
         del groups[early]
     return model.in_buckets(state, groups)
-
-
-def _related(model: StepModel, groups: list[list[int]], own: int) -> set[int]:
-    others = {other for gradient in groups[own] for other in model.related[gradient]}
-    return {place for place, group in enumerate(groups) if not others.isdisjoint(group)} if others else set()
 
 
 def grouped(model: StepModel, state: State) -> State:

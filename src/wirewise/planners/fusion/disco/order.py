@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Ints, Vector
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.regions import Arrays, Chains, Fusion, chains, holds
 
 __all__ = ["gradients_ready", "is_possible", "launch_order"]
 
-Vector = NDArray[np.float64]
-Numbers = NDArray[np.int64]
-
 
 @outer
-def launch_order(graph: Arrays, fusion: Fusion) -> Numbers:
+def launch_order(graph: Arrays, fusion: Fusion) -> Ints:
     """Regions in the order in which one device works them off, first ready first; fewer than there are: a cycle."""
     n, copies = len(fusion.home), chains(fusion)
     own, waits, order = (np.full(n, -1), np.full(n, -1)), np.zeros(n, dtype=np.int64), np.empty(n, np.int64)
@@ -24,9 +21,7 @@ def launch_order(graph: Arrays, fusion: Fusion) -> Numbers:
 
 
 @inner
-def _count_waits(
-    graph: Arrays, fusion: Fusion, copies: Chains, own: tuple[Numbers, Numbers], waits: Numbers
-) -> None:
+def _count_waits(graph: Arrays, fusion: Fusion, copies: Chains, own: tuple[Ints, Ints], waits: Ints) -> None:
     """How many edges and copies each region waits for; and its operators: the first, and the one after each."""
     member, following = own
     for c in range(len(fusion.copied)):
@@ -44,9 +39,9 @@ def _launch(
     graph: Arrays,
     fusion: Fusion,
     copies: Chains,
-    own: tuple[Numbers, Numbers],
-    waits: Numbers,
-    order: Numbers,
+    own: tuple[Ints, Ints],
+    waits: Ints,
+    order: Ints,
 ) -> int:
     """Fill in the order; how many regions are launched."""
     (member, following), count, done = own, 0, 0
@@ -74,7 +69,7 @@ def _launch(
 
 
 @inner
-def _served(waits: Numbers, order: Numbers, count: int, region: int) -> int:
+def _served(waits: Ints, order: Ints, count: int, region: int) -> int:
     """One thing less to wait for; how many are queued then."""
     waits[region] -= 1
     if waits[region] == 0:
@@ -84,7 +79,7 @@ def _served(waits: Numbers, order: Numbers, count: int, region: int) -> int:
 
 
 @inner
-def _sort(order: Numbers, first: int, end: int) -> None:
+def _sort(order: Ints, first: int, end: int) -> None:
     """What is ready at the same time goes by number: few regions, put in place one by one."""
     for i in range(first + 1, end):
         region, place = order[i], i

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.planners.arrays import Ints
 from wirewise.planners.fusion.disco.order import launch_order
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.regions import Arrays, Chains, Fusion, chains, holds
 
 __all__ = ["split_home", "tidied"]
 
-Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
@@ -30,7 +30,7 @@ def tidied(graph: Arrays, fusion: Fusion) -> Fusion:
 
 
 @inner
-def _tidy(graph: Arrays, fusion: Fusion, copies: Chains, place: Numbers, reading: Numbers) -> None:
+def _tidy(graph: Arrays, fusion: Fusion, copies: Chains, place: Ints, reading: Ints) -> None:
     # From readers to what they read: what goes may free what it read.
     for one in range(len(fusion.home) - 1, -1, -1):
         if copies.first[one] < 0:
@@ -42,7 +42,7 @@ def _tidy(graph: Arrays, fusion: Fusion, copies: Chains, place: Numbers, reading
 
 
 @inner
-def _mark(graph: Arrays, fusion: Fusion, copies: Chains, reading: Numbers, operator: int) -> int:
+def _mark(graph: Arrays, fusion: Fusion, copies: Chains, reading: Ints, operator: int) -> int:
     """Note the operator at the regions that compute a reader of it; how many there are."""
     count = 0
     for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
@@ -59,7 +59,7 @@ def _mark(graph: Arrays, fusion: Fusion, copies: Chains, reading: Numbers, opera
 
 
 @inner
-def _drop_idle(fusion: Fusion, copies: Chains, reading: Numbers, operator: int) -> int:
+def _drop_idle(fusion: Fusion, copies: Chains, reading: Ints, operator: int) -> int:
     """Take out the operator's copies that serve nothing; how many are left."""
     left, c = 0, copies.first[operator]
     while c >= 0:
@@ -72,7 +72,7 @@ def _drop_idle(fusion: Fusion, copies: Chains, reading: Numbers, operator: int) 
 
 
 @inner
-def _move_home(fusion: Fusion, copies: Chains, place: Numbers, operator: int) -> None:
+def _move_home(fusion: Fusion, copies: Chains, place: Ints, operator: int) -> None:
     """The copy that is launched first becomes the home."""
     first, c = -1, copies.first[operator]
     while c >= 0:

@@ -1,0 +1,11 @@
+"""Names of the arrays that planners compute with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Ints", "Vector"]
+
+Vector = NDArray[np.float64]
+Ints = NDArray[np.int64]
