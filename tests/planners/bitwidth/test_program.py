@@ -9,6 +9,7 @@ from wirewise.cost import LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth import ChannelProblem, ExchangeProblem
 from wirewise.planners.bitwidth.program import BitWidthProgram
+from wirewise.planners.bitwidth.threshold import solve
 
 from . import problems
 
@@ -80,3 +81,18 @@ def test_channels_without_messages_stay_empty():
 def test_knobs_are_checked(knobs, words):
     with pytest.raises(PlanError, match=words):
         BitWidthProgram(problems.exchange(2, 5), LINK, **knobs)
+
+
+def test_short_groups_change_what_the_published_prices_decide():
+    """Charging a short group as a full one makes a small channel look as slow as a large one."""
+    rng = np.random.default_rng(0)
+    channels = [
+        ChannelProblem(sender=0, receiver=1, weights=np.exp(rng.normal(size=100))),
+        ChannelProblem(sender=1, receiver=0, weights=np.exp(rng.normal(size=3))),
+    ]
+    e = ExchangeProblem(name="forward1", width=16, channels=channels)
+    links = problems.costs(2, ring=True).links
+    exact = BitWidthProgram(e, links, lam=0.5, group_size=100)
+    published = BitWidthProgram(e, links, lam=0.5, group_size=100, exact_bytes=False)
+    assert exact.channel_bytes(solve(exact))[1] < 0.2 * exact.channel_bytes(solve(exact))[0]
+    assert published.channel_bytes(solve(published))[1] == published.channel_bytes(solve(published))[0]

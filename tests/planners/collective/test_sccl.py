@@ -70,7 +70,7 @@ def test_small_messages_take_fewer_steps():
             CollectiveProblem(network=ring(6), collective="broadcast", size_bytes=size),
             most_chunks=4,
             time_limit_s=10,
-        )
+        ).program
         for size in (1.0, 1e9)
     )
     assert few.steps == 3 and many.steps > 3
