@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ EdgeSeconds = Callable[[int, int, float], float]
 
 _GRADIENT, _ACTIVATION, _EXCHANGE = 0, 1, 2
 """Priorities: what waits for a link goes in this order."""
-_UPDATES = (7, 20)
+_UPDATES = (7, 14)
 """Updates without a flush that are simulated, the fewer if their lengths repeat by then."""
 _SETTLED = 1e-9
 
@@ -84,14 +85,16 @@ class PipelineRun:
     end_s: Vector
     """End of each op, [n]."""
 
-    def done_s(self, update: int) -> float:
-        """When the last position is done with an update; exchanges that hide behind passes do not count."""
-        own = [
-            number
-            for number, op in enumerate(self.ops)
-            if op.update == update and op.target < 0 and (op.microbatch >= 0 or self.plan.exchange == "end")
-        ]
-        return float(self.end_s[own].max(initial=0.0))
+    @cached_property
+    def done_s(self) -> Vector:
+        """When the last position is done with each update; exchanges beside passes do not count, [updates]."""
+        update = np.array([op.update for op in self.ops])
+        counted = np.array(
+            [op.target < 0 and (op.microbatch >= 0 or self.plan.exchange == "end") for op in self.ops]
+        )
+        found = np.zeros(int(update.max(initial=-1)) + 1)
+        np.maximum.at(found, update[counted], self.end_s[counted])
+        return found
 
 
 class _Transfer(NamedTuple):
@@ -241,16 +244,24 @@ def steady_update(
         return found, 0.0, float(found.end_s.max(initial=0.0))
     for updates in _UPDATES:
         found = simulate_pipeline(plan, costs, links, updates=updates, **conditions)  # type: ignore[arg-type]
-        ends = np.array([found.done_s(update) for update in range(updates - 1)])
+        ends = found.done_s[:-1]
         if cycle := _cycle(np.diff(ends)):
             break
     cycle = cycle or len(ends) // 2
     mean_s = float(ends[-1] - ends[-1 - cycle]) / cycle
-    for begin_s in np.sort(found.start_s[found.start_s >= ends[-1 - cycle] - mean_s]):
-        end_s = begin_s + mean_s
-        if end_s <= ends[-1] and ((found.start_s < end_s) & (found.end_s >= end_s)).any():
-            return found, float(begin_s), float(end_s)
-    return found, float(ends[-2]), float(ends[-1])
+    begins = np.sort(found.start_s[found.start_s >= ends[-1 - cycle] - mean_s])
+    begins = begins[(begins + mean_s <= ends[-1]) & _under_way(found, begins + mean_s)]
+    begin_s = float(begins[0]) if len(begins) else float(ends[-2])
+    return found, begin_s, begin_s + mean_s if len(begins) else float(ends[-1])
+
+
+def _under_way(found: PipelineRun, at_s: Vector) -> NDArray[np.bool_]:
+    """Whether an op has begun before each of these times, and not ended before it."""
+    order = np.argsort(found.start_s, kind="stable")
+    last = np.maximum.accumulate(found.end_s[order])
+    begun = np.searchsorted(found.start_s[order], at_s, side="left")
+    busy: NDArray[np.bool_] = (begun > 0) & (last[np.maximum(begun - 1, 0)] >= at_s)
+    return busy
 
 
 def _cycle(lengths: Vector) -> int:

@@ -12,6 +12,8 @@ __all__ = ["choose_depths"]
 
 _SCALES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 """Microbatches ahead for each position behind: 1 is 1F1B, 2 is eager 1F1B."""
+_MOST_TRIED = 64
+"""Depths that are simulated, after which those found are no longer lowered."""
 _SAME = 1.0 + 1e-9
 
 
@@ -19,7 +21,7 @@ def choose_depths(simulate: Callable[[tuple[int, ...]], float], most: Sequence[i
     """The least depths found that make an update as fast as any that were tried.
 
     Depths grow evenly towards the first position at several rates; the fastest of them are then lowered one by one
-    while the update takes no longer.
+    while the update takes no longer, 64 simulations in all.
 
     Args:
         simulate: Seconds of an update with these depths.
@@ -46,6 +48,6 @@ def choose_depths(simulate: Callable[[tuple[int, ...]], float], most: Sequence[i
         for position in range(positions):
             fewer = (*best[:position], best[position] - 1, *best[position + 1 :])
             behind = best[position + 1] if position + 1 < positions else 1
-            if fewer[position] >= behind and seconds(fewer) <= enough:
+            if fewer[position] >= behind and len(known) < _MOST_TRIED and seconds(fewer) <= enough:
                 best, lowered = fewer, True
     return best

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from wirewise.cost.links import Links
 from wirewise.cost.stages import StageCosts
 from wirewise.errors import PlanError
 from wirewise.planners.pipeline.depths import choose_depths
@@ -23,7 +24,7 @@ from wirewise.planners.pipeline.problem import PipelineProblem
 from wirewise.planners.pipeline.two_bw import Fixed, ShapeSearch, cut_stages, has_exact_cut, search
 from wirewise.plans.stages import Stage, StagePlan
 from wirewise.plans.timetables import in_flight, timetable
-from wirewise.sim.pipelines import message_seconds, steady_update
+from wirewise.sim.pipelines import EdgeSeconds, message_seconds, simulate_pipeline, steady_update
 from wirewise.sim.stage_memory import peak_bytes
 from wirewise.units import format_size
 
@@ -41,8 +42,8 @@ METHODS: dict[str, str] = {
 
 _DEEPER = ("eager", "eager-split", "2bw")
 """Styles whose depths are chosen."""
-_MOST_PASSES = 50_000
-"""Passes of an update that are simulated at most."""
+_MOST_TRIED, _MOST_PASSES = 400, 4_000
+"""Forward passes of an update that are simulated at most, for each choice of depths and for a plan."""
 
 
 def plan(
@@ -125,17 +126,47 @@ def _with_depths(
         return _plan(problem, shape, names, costs, making, depths)
 
     def simulate(found: StagePlan) -> float:
-        _, begin_s, end_s = steady_update(found, costs, problem.links, edge_s=problem.edge_s)
-        return end_s - begin_s
+        return _update_s(found, costs, problem.links, problem.edge_s)
 
-    if shape.positions * shape.replicas * shape.microbatches > _MOST_PASSES:
-        return made(None)
-    depths = None
-    if making.style in _DEEPER and shape.positions > 1:
+    def alone(depths: Sequence[int]) -> float:
+        found = _plan(problem, small, names, costs, making, depths)
+        links = Links.uniform(found.world_size, np.inf)
+        run = simulate_pipeline(found, costs, links, updates=3, edge_s=_alike(problem, shape))
+        return float(run.done_s[1] - run.done_s[0])
+
+    whole, depths = _passes(shape), None
+    # One replica and fewer microbatches tell which depths are enough, where all of them would take long.
+    small = shape._replace(replicas=1, microbatches=min(shape.microbatches, 2 * shape.positions + 8))
+    if making.style in _DEEPER and shape.positions > 1 and _passes(small) <= _MOST_PASSES:
         most = _most_depths(problem, shape, making.style, sums_of(problem, shape, cut))
-        depths = choose_depths(lambda one: simulate(made(one)), most)
+        if whole <= _MOST_TRIED:
+            depths = choose_depths(lambda one: simulate(made(one)), most)
+        else:
+            depths = choose_depths(alone, np.minimum(most, small.microbatches).tolist())
     found = made(depths)
-    return replace(found, predicted_s=simulate(found))
+    return replace(found, predicted_s=simulate(found)) if whole <= _MOST_PASSES else found
+
+
+def _passes(shape: PipelineShape) -> int:
+    return shape.positions * shape.replicas * shape.microbatches
+
+
+def _update_s(found: StagePlan, costs: StageCosts, links: Links, edge_s: EdgeSeconds | None) -> float:
+    _, begin_s, end_s = steady_update(found, costs, links, edge_s=edge_s)
+    return end_s - begin_s
+
+
+def _alike(problem: PipelineProblem, shape: PipelineShape) -> EdgeSeconds:
+    """Seconds of a message while all replicas send theirs."""
+    wires = problem.wires(shape.positions, shape.replicas, shape.width)
+
+    def edge_s(source: int, target: int, size_bytes: float) -> float:
+        if problem.edge_s is not None:
+            return problem.edge_s(source, target, size_bytes)
+        boundary = min(source, target)
+        return float(wires.latency_s[boundary] + wires.s_per_byte[boundary] * size_bytes)
+
+    return edge_s
 
 
 def _most_depths(problem: PipelineProblem, shape: PipelineShape, style: str, sums: StageSums) -> list[int]:
