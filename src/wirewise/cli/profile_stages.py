@@ -18,10 +18,10 @@ from wirewise.report.figures import seconds
 from wirewise.trace import StageTrace, write_stage_trace
 from wirewise.units import format_size
 
-__all__ = ["Measured", "measured", "names_code", "stages"]
+__all__ = ["StageMeasuring", "measured", "names_code", "stages"]
 
 
-class Measured(opt.Options, frozen=True, kw_only=True):
+class StageMeasuring(opt.Options, frozen=True, kw_only=True):
     """How modules are measured."""
 
     sizes: Annotated[tuple[opt.Count, ...], opt.about("Microbatch sizes to measure, such as 1,2,4.")] = (1,)
@@ -37,7 +37,7 @@ def stages(
             help="Function that returns the modules and an input; a third value names sources of modules (skips).",
         ),
     ],
-    asked: Measured,
+    asked: StageMeasuring,
     out: Annotated[Path, typer.Option("--out", "-o", help="File that takes what was measured.")],
     json: JsonOption = None,
 ) -> None:

@@ -52,7 +52,7 @@ class StageCosts:
         A tensor that several modules of a later stage take travels there once.
 
         Args:
-            trace: Measured modules.
+            trace: Modules as they were measured.
             stages: Names of the modules of each stage; together all modules of the trace.
             microbatch_size: Samples of a microbatch.
             widths: Ranks that share each stage's tensors; none: 1.

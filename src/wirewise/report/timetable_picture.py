@@ -12,7 +12,7 @@ from wirewise.cost.stages import StageCosts
 from wirewise.plans import StagePlan
 from wirewise.report import figures, shell, svg
 from wirewise.report.svg import Scale
-from wirewise.sim.pipelines import PipelineRun, simulate_pipeline
+from wirewise.sim.pipelines import PipelineTimes, simulate_pipeline
 
 __all__ = ["TimetableBar", "bars_of", "planned_run", "timetable_chart", "timetable_section"]
 
@@ -46,7 +46,7 @@ class TimetableBar(NamedTuple):
     """Whether a message carries a gradient back."""
 
 
-def bars_of(run: PipelineRun, replica: int = 0) -> list[TimetableBar]:
+def bars_of(run: PipelineTimes, replica: int = 0) -> list[TimetableBar]:
     """What one pipeline of a run does; exchanges between replicas belong to the first."""
     return [
         TimetableBar(
@@ -65,7 +65,7 @@ def bars_of(run: PipelineRun, replica: int = 0) -> list[TimetableBar]:
     ]
 
 
-def planned_run(plan: StagePlan) -> PipelineRun:
+def planned_run(plan: StagePlan) -> PipelineTimes:
     """A plan's timetable with the seconds that the plan itself keeps; two updates where they follow without a flush.
 
     Messages have their links for themselves; exchanges and updates of parameters take no time.
@@ -142,7 +142,7 @@ def timetable_section(plan: StagePlan, measured: Sequence[TimetableBar] = ()) ->
     """The section of a page about a plan's timetable.
 
     Args:
-        plan: The plan.
+        plan: Plan whose timetable is drawn.
         measured: Bars of the same passes as they were carried out; none: they were not.
     """
     bars = bars_of(planned_run(plan))

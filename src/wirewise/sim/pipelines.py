@@ -26,7 +26,7 @@ from wirewise.sim.sharing import Uses
 __all__ = [
     "EdgeSeconds",
     "PipelineOp",
-    "PipelineRun",
+    "PipelineTimes",
     "message_seconds",
     "simulate_pipeline",
     "steady_update",
@@ -75,7 +75,7 @@ class PipelineOp(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PipelineRun:
+class PipelineTimes:
     """When everything runs; seconds from the first pass."""
 
     plan: StagePlan
@@ -175,7 +175,7 @@ def simulate_pipeline(
     updates: int = 1,
     shared_nics: bool = True,
     edge_s: EdgeSeconds | None = None,
-) -> PipelineRun:
+) -> PipelineTimes:
     """Run a plan's timetable.
 
     Args:
@@ -203,7 +203,7 @@ def simulate_pipeline(
         _chain(draft, plan, costs, replica, position, row, exchanges, backward)
     ops, uses = draft.arrays(wires.capacity)
     found = run(ops, uses)
-    return PipelineRun(plan, draft.ops, found.start, found.end)
+    return PipelineTimes(plan, draft.ops, found.start, found.end)
 
 
 def message_seconds(
@@ -227,14 +227,14 @@ def message_seconds(
 
 def steady_update(
     plan: StagePlan, costs: StageCosts, links: Links, **conditions: bool | EdgeSeconds | None
-) -> tuple[PipelineRun, float, float]:
+) -> tuple[PipelineTimes, float, float]:
     """A run, and when an update of it begins and ends that stands for all.
 
     With a flush between updates this is a whole one by itself. Without, updates come to repeat each other, alone or by
     twos and threes; it is as long as they are in the mean, and cut out of the run where something is under way.
 
     Args:
-        plan: The plan.
+        plan: Plan whose updates are simulated.
         costs: Costs of its stages.
         links: Links between its ranks.
         conditions: What `simulate_pipeline` is told besides.
@@ -255,7 +255,7 @@ def steady_update(
     return found, begin_s, begin_s + mean_s if len(begins) else float(ends[-1])
 
 
-def _under_way(found: PipelineRun, at_s: Vector) -> NDArray[np.bool_]:
+def _under_way(found: PipelineTimes, at_s: Vector) -> NDArray[np.bool_]:
     """Whether an op has begun before each of these times, and not ended before it."""
     order = np.argsort(found.start_s, kind="stable")
     last = np.maximum.accumulate(found.end_s[order])

@@ -45,6 +45,15 @@ def unet() -> LayerGraph:
     return LayerGraph({n: m.double() for n, m in modules.items()}, sources)
 
 
+def arms() -> LayerGraph:
+    """Two arms of two modules between the first and the last one."""
+    torch.manual_seed(6)
+    names = ["first", "left0", "left1", "right0", "right1", "last"]
+    modules = {n: Add() if n == "last" else nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for n in names}
+    sources = {"right0": ("first",), "last": ("left1", "right1")}
+    return LayerGraph({n: m.double() for n, m in modules.items()}, sources)
+
+
 def tied() -> LayerGraph:
     """First and last module share their weight."""
     layers = chain(6)

@@ -52,3 +52,10 @@ def test_a_plan_without_the_edges_of_skip_connections_is_refused() -> None:
     plan = StagePlan.by_hand(layers.names, [2, 4, 6], style="1f1b", microbatches=2)
     with pytest.raises(PlanError, match=r"make the plan with edges=\[\(0, 1\), \(0, 3\)"):
         layers.values(plan)
+
+
+def test_a_plan_that_computes_a_module_before_what_it_takes_is_refused() -> None:
+    layers = chain(4)
+    plan = StagePlan.by_hand(("0", "2", "1", "3"), [2], style="1f1b", microbatches=2)
+    with pytest.raises(PlanError, match="computes module '2' before '1', whose output it takes"):
+        layers.values(plan)

@@ -15,6 +15,7 @@ from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.pipeline.examples import (
     WIDTH,
     alone,
+    arms,
     batches,
     chain,
     loss,
@@ -51,6 +52,16 @@ def test_any_timetable_trains_as_one_process(style: str, positions: int, build: 
         assert worst(found, expected) <= 1e-12
         assert found.keys() == {name for name in expected if name in found}
         torch.testing.assert_close(own, losses, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("style", ["1f1b", "2bw"])
+def test_arms_of_a_graph_are_cut_in_any_order_that_computes_sources_first(style: str) -> None:
+    names = ("first", "right0", "right1", "left0", "left1", "last")
+    plan = StagePlan.by_hand(names, [2, 4], style=style, microbatches=4, microbatch_size=2)
+    expected, losses = alone(arms, plan, [batches(2, plan)], sgd)
+    found, own = piped(arms, plan, 2, sgd)
+    assert worst(found, expected) <= 1e-12 and found.keys() == expected.keys()
+    torch.testing.assert_close(own, losses, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("style", ["1f1b", "eager-split", "2bw"])

@@ -6,6 +6,8 @@ import pytest
 from tests.sim.pipeline_jobs import RATE, chain, links, one_each
 from wirewise.cost import Links
 from wirewise.errors import InputError, PlanError
+from wirewise.planners.reshard import cross_mesh
+from wirewise.plans import LaidOutTensor, parse_sharding
 from wirewise.sim import predict
 from wirewise.trace import StageTrace
 
@@ -70,3 +72,32 @@ def test_unequal_hosts_count():
     plan, job = one_each("1f1b", 4, 8), chain(4, 1.0)
     assert isinstance(job, StageTrace)
     assert predict(plan, job, slow).step_s > 1.2 * predict(plan, job, links(4)).step_s
+
+
+def test_stages_of_other_widths_talk_as_a_reshard_plan_says():
+    """A rank hands on to two that need all of it: a ring passes it on, where shares alone would be too little."""
+    job = msgspec.structs.replace(chain(2, 1.0), width_speedup={2: 2.0})
+    plan = msgspec.structs.replace(one_each("1f1b", 2, 4), world_size=3, ranks=(((0,),), ((1, 2),)))
+    on = links(3)
+
+    def edge_s(source, target, size_bytes):
+        ranks = [",".join(map(str, plan.ranks[stage][0])) for stage in (source, target)]
+        meshes = [
+            f"{len(plan.ranks[stage][0])}@{of}:R" for stage, of in zip((source, target), ranks, strict=True)
+        ]
+        tensor = LaidOutTensor(
+            name="activation",
+            shape=(int(size_bytes) // 4,),
+            dtype="float32",
+            source=parse_sharding(meshes[0]),
+            target=parse_sharding(meshes[1]),
+        )
+        return cross_mesh(tensor, on).predicted_s
+
+    whole = edge_s(0, 1, RATE)
+    assert 1.0 <= whole < 2.0
+    found = predict(plan, job, on, edge_s=edge_s)
+    assert found.step_s > predict(plan, job, on).step_s
+    assert {round(s.seconds, 9) for s in found.timeline.spans if s.phase == "message"} <= {
+        round(edge_s(*pair, RATE), 9) for pair in ((0, 1), (1, 0))
+    }

@@ -143,7 +143,7 @@ def kept_bytes(
     """Memory of a rank of each position; what `sim.stage_memory.peak_bytes` says of the timetable.
 
     Args:
-        problem: The problem.
+        problem: Model, links, samples and memory.
         shape: Numbers of replicas and whether forward passes are repeated.
         style: Style of the timetable.
         stages: Figures of the stages.
@@ -171,7 +171,7 @@ def evaluate(
     """Seconds of an update, and what sets its pace, in words.
 
     Args:
-        problem: The problem.
+        problem: Model, links, samples and memory.
         shape: Numbers of stages, replicas and microbatches.
         style: Style of the timetable; "2bw" exchanges gradients beside the next update's passes.
         stages: Figures of the stages.

@@ -115,7 +115,7 @@ def problem_of(
     """The problem of a measured model on links.
 
     Args:
-        trace: Its modules.
+        trace: Modules of the model.
         links: Links between all ranks.
         batch: Samples of an update, over all replicas; None: 8 a rank, of the smallest measured microbatches.
         memory_bytes: Memory of a rank; None: no limit.

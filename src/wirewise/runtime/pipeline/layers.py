@@ -88,14 +88,24 @@ class LayerGraph:
         """What travels between the stages of a plan, in an order that is the same on all ranks.
 
         Raises:
-            PlanError: The plan has other modules, or moves activations between other stages.
+            PlanError: The plan has other modules, computes one before what it takes, or moves activations between
+                other stages.
         """
         planned = tuple(name for stage in plan.stages for name in stage.modules)
-        if planned != self.names:
+        if sorted(planned) != sorted(self.names):
             raise PlanError(
                 f"the plan by {plan.planner!r} is for the modules {_some(planned)}; the model has {_some(self.names)}; "
-                "make the plan again with the names of this model in its order"
+                "make the plan again with the names of this model"
             )
+        # Arms of a graph may be computed in another order than that of the list.
+        place = {name: number for number, name in enumerate(planned)}
+        for name, sources in self.sources.items():
+            for source in sources:
+                if source != INPUT and place[source] > place[name]:
+                    raise PlanError(
+                        f"the plan by {plan.planner!r} computes module {name!r} before {source!r}, whose output it "
+                        "takes; make the plan again with both in the order of this model"
+                    )
         stage_of = {name: number for number, stage in enumerate(plan.stages) for name in stage.modules}
         found = tuple(
             sorted(set(self._values(stage_of)), key=lambda v: (v.source, v.target, planned.index(v.name)))

@@ -9,7 +9,7 @@ from wirewise.cost.stages import StageCosts
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.stages import StagePlan
 from wirewise.sim.lowering.kinds import expect, same_ranks
-from wirewise.sim.pipelines import EdgeSeconds, PipelineRun, steady_update
+from wirewise.sim.pipelines import EdgeSeconds, PipelineTimes, steady_update
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.trace.stages import StageTrace
@@ -28,8 +28,8 @@ def lower_stages(
     """Simulate an update; of a plan without flushes, one among many. See `predict`.
 
     Args:
-        plan: The plan.
-        job: A `StageTrace`.
+        plan: Plan of the stages and their timetable.
+        job: A `StageTrace` of the modules that the plan names.
         links: Links between its ranks.
         shared_nics: Whether messages share the interfaces of hosts; otherwise each has its link for itself.
         edge_s: Seconds of a message between two stages, `(sending stage, receiving stage, bytes)`; none: what links
@@ -63,7 +63,7 @@ def costs_of_plan(plan: StagePlan, trace: StageTrace) -> StageCosts:
     return costs
 
 
-def pipeline_timeline(run: PipelineRun, begin_s: float, end_s: float) -> Timeline:
+def pipeline_timeline(run: PipelineTimes, begin_s: float, end_s: float) -> Timeline:
     """Spans of all ranks between two times, which becomes 0 and the end; a message is one of those who send it."""
     plan, spans = run.plan, []
     for number, op in enumerate(run.ops):
