@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,10 +21,21 @@ from wirewise.runtime.pipeline import LayerGraph, Pipeline
 TAIL = 10
 """The last 1 / TAIL of the updates count."""
 
+CLIP = 1.0
+"""Largest norm of the gradients."""
+
 RATES = {
-    ("text", "sgd"): 0.05, ("text", "adamw"): 0.001, ("text", "muon"): 0.01,
-    ("graph", "sgd"): 0.05, ("graph", "adamw"): 0.005, ("graph", "muon"): 0.01,
+    ("text", "sgd"): 0.01, ("text", "adamw"): 0.0005,
+    ("graph", "sgd"): 0.02, ("graph", "adamw"): 0.001, ("graph", "muon"): 0.01,
 }  # fmt: skip
+"""Rates at which the synchronous training is stable with room to spare."""
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "synchronous": ("1f1b", {}),
+    "delayed": ("2bw", {}),
+    "corrected": ("2bw", {"delay_correction": "error_feedback"}),
+}
+"""Style of the timetable and further options."""
 
 
 def optimizers(task: str, name: str) -> Callable[[list[nn.Parameter]], Any]:
@@ -38,6 +50,18 @@ def optimizers(task: str, name: str) -> Callable[[list[nn.Parameter]], Any]:
         return [*muon, torch.optim.AdamW(others, lr=min(rate, 0.005))]
 
     return made
+
+
+def schedule(updates: int) -> Callable[[torch.optim.Optimizer], Any]:
+    """A tenth of the updates to warm up, then down to zero along a cosine, as models are trained."""
+    warm = max(1, updates // 10)
+
+    def share(update: int) -> float:
+        if update < warm:
+            return (update + 1) / warm
+        return 0.5 * (1.0 + math.cos(math.pi * (update - warm) / (updates - warm)))
+
+    return partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=share)
 
 
 def trained(
@@ -60,16 +84,17 @@ def last(losses: list[float]) -> float:
 
 
 def text_losses(optimizer: str, updates: int, seeds: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {"1f1b": [], "2bw": []}
+    found: dict[str, list[float]] = {name: [] for name in CASES}
     for seed in range(seeds):
         job = PipelineJob(seed=seed, hosts=1, stages=1)
-        for style, own in found.items():
+        for name, own in found.items():
+            style, more = CASES[name]
             losses = trained(
                 language_model(job), style, job.microbatches, job.microbatch_size, batches(job, 0, 0, updates),
-                loss=loss, optimizer=optimizers("text", optimizer),
+                loss=loss, optimizer=optimizers("text", optimizer), schedule=schedule(updates), clip=CLIP, **more,
             )  # fmt: skip
             own.append(last(losses))
-    return {style: statistics.fmean(own) for style, own in found.items()}
+    return {name: statistics.fmean(own) for name, own in found.items()}
 
 
 class Sage(nn.Module):
@@ -86,25 +111,29 @@ class Sage(nn.Module):
 
 
 def graph_losses(optimizer: str, updates: int, seeds: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {"1f1b": [], "2bw": []}
+    found: dict[str, list[float]] = {name: [] for name in CASES}
     for seed in range(seeds):
         data = block_model(
-            BlockModel(nodes=1500, classes=5, features=32, mean_degree=8.0, noise=2.0, seed=seed)
+            BlockModel(
+                nodes=1500, classes=5, features=16, mean_degree=8.0, noise=4.0, norm_sigma=0.0, seed=seed
+            )
         )
         x, y, neighbours = tensors(data)
-        for style, own in found.items():
+        for name, own in found.items():
+            style, more = CASES[name]
             torch.manual_seed(seed)
             layers = [
-                Sage(neighbours, x.shape[1], 64, False),
-                Sage(neighbours, 64, 64, False),
-                Sage(neighbours, 64, 5, True),
+                Sage(neighbours, x.shape[1], 16, False),
+                Sage(neighbours, 16, 16, False),
+                Sage(neighbours, 16, 5, True),
             ]
             losses = trained(
                 LayerGraph(layers), style, 1, len(x), iter([(x, y)] * updates),
                 loss=nn.functional.cross_entropy, optimizer=optimizers("graph", optimizer),
+                schedule=schedule(updates), clip=CLIP, **more,
             )  # fmt: skip
             own.append(last(losses))
-    return {style: statistics.fmean(own) for style, own in found.items()}
+    return {name: statistics.fmean(own) for name, own in found.items()}
 
 
 def tensors(data: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,9 +142,10 @@ def tensors(data: Any) -> tuple[Tensor, Tensor, Tensor]:
     count = len(data.y)
     degree = torch.bincount(target, minlength=count).clamp(min=1)
     means = torch.sparse_coo_tensor(
-        torch.stack([target, source]), 1.0 / degree[target].float(), (count, count)
+        torch.stack([target, source]), 1.0 / degree[target].float(), (count, count), check_invariants=True
     ).coalesce()
-    return torch.from_numpy(data.x), torch.from_numpy(data.y), means
+    x = torch.from_numpy(data.x)
+    return x / x.std(), torch.from_numpy(data.y), means
 
 
 class Stiff(nn.Module):
