@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from wirewise.cli.main import app
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import load
-from wirewise.recipes.pipedream_2bw import predicted_step_s, summarise
+from wirewise.recipes.pipedream_2bw import plans_of, summarise
 from wirewise.recipes.pipedream_2bw_job import MODES, PipelineJob, plan_of
 from wirewise.recipes.pipedream_2bw_worker import SavedBytes
 from wirewise.recipes.text_model import CHARACTERS, batches, language_model, loss, text
@@ -91,13 +91,13 @@ def test_modes_are_compared_with_the_first():
     assert found.speedup_step == pytest.approx(2.0) and found.fastest == "2bw"
     assert found.modes["flush"].time_to_reference_loss_s == pytest.approx(0.4 * 10)
     assert found.modes["2bw"].time_to_reference_loss_s == pytest.approx(0.2 * 10)
-    page = pipeline_html(found, {mode: plan_of(job, mode) for mode in job.modes})
+    page = pipeline_html(found, plans_of(job))
     assert "2bw is the fastest of 2 modes" in pipeline_comparison(found).sentence and "Timetable: 2bw" in page
 
 
 def test_predictions_know_that_two_versions_do_not_empty_the_pipeline():
     job = PipelineJob(link="10gbit")
-    flush, streams = (predicted_step_s(job, plan_of(job, mode)) for mode in ("flush", "2bw"))
+    flush, streams = (plans_of(job)[mode].predicted_s for mode in ("flush", "2bw"))
     assert flush == pytest.approx(7 * 0.045, rel=0.02) and streams == pytest.approx(4 * 0.045, rel=0.02)
 
 

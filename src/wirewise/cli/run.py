@@ -198,13 +198,12 @@ def pipedream_2bw(
     from wirewise.recipes import pipedream_2bw as recipe
     from wirewise.report.pipeline_page import pipeline_comparison, pipeline_html
 
-    plans = {mode: pipedream_2bw_job.plan_of(job, mode) for mode in job.modes}
     run_recipe(
         "pipedream-2bw",
         out,
         json,
         partial(recipe.run, job),
-        lambda found: pipeline_html(found, plans),
+        lambda found: pipeline_html(found, recipe.plans_of(job)),
         pipeline_comparison,
     )
 

@@ -11,17 +11,17 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from wirewise import sim
 from wirewise.cost.links import Links
 from wirewise.files import owns_folder
 from wirewise.plans import StagePlan, save
 from wirewise.recipes.pipedream_2bw_job import MODES, PipelineJob, module_names, plan_of
 from wirewise.results import PipelineRecord, PipelineRun, PipelineTimes
+from wirewise.sim.lowering.stages import with_predictions
 from wirewise.topology import lab_hosts
 from wirewise.trace.stages import StageModule, StageTrace
 from wirewise.trials.start import open_network, run_ranks
 
-__all__ = ["PAYLOAD_SHARE", "PipelineJob", "predicted_step_s", "run", "stage_trace", "summarise"]
+__all__ = ["PAYLOAD_SHARE", "PipelineJob", "plans_of", "run", "stage_trace", "summarise"]
 
 PAYLOAD_SHARE = 0.95
 """Share of a link's rate that is left for messages beside the headers of TCP, IP and Ethernet."""
@@ -45,8 +45,8 @@ def run(job: PipelineJob, folder: Path, say: Callable[[str], None]) -> PipelineR
         LabError: No lab can be built here.
         PeerError: A rank failed; the message holds its last words.
     """
-    for mode in job.modes:
-        save(plan_of(job, mode), folder / f"plan-{mode}.json")
+    for mode, plan in plans_of(job).items():
+        save(plan, folder / f"plan-{mode}.json")
     with open_network("lab", job.hosts, job.link) as network:
         worker = "wirewise.recipes.pipedream_2bw_worker"
         found = run_ranks(
@@ -73,16 +73,17 @@ def stage_trace(job: PipelineJob) -> StageTrace:
     return StageTrace(modules=modules, sizes=(job.microbatch_size,), model="characters", device="emulated")
 
 
-def predicted_step_s(job: PipelineJob, plan: StagePlan) -> float:
-    """Seconds of an update as the simulator predicts them."""
+def plans_of(job: PipelineJob) -> dict[str, StagePlan]:
+    """Plan of each mode, with what the simulator predicts of it."""
     links = Links.of(lab_hosts([job.link] * job.hosts), payload=PAYLOAD_SHARE)
-    return sim.predict(plan, stage_trace(job), links).step_s
+    trace = stage_trace(job)
+    return {mode: with_predictions(plan_of(job, mode), trace, links) for mode in job.modes}
 
 
 def summarise(job: PipelineJob, found: dict[str, PipelineTimes]) -> PipelineRun:
     """All modes next to the first one."""
     reference = _smoothed(found[job.modes[0]].losses)[-1]
-    modes = {}
+    modes, plans = {}, plans_of(job)
     for name, one in found.items():
         losses = _smoothed(one.losses)
         reached = next(
@@ -90,7 +91,7 @@ def summarise(job: PipelineJob, found: dict[str, PipelineTimes]) -> PipelineRun:
         )
         modes[name] = PipelineRecord(
             step_s=statistics.median(one.steps_s),
-            predicted_step_s=predicted_step_s(job, plan_of(job, name)),
+            predicted_step_s=plans[name].predicted_s,
             bubble=one.bubble,
             peak_bytes=one.peak_bytes,
             final_loss=losses[-1],

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from html import escape
 
 from wirewise.plans import StagePlan
-from wirewise.report import shell
 from wirewise.report.comparison_page import best_of, comparison_html, fastest
 from wirewise.report.figures import factor, percent, seconds, signed, size
 from wirewise.report.plan import plan_html
+from wirewise.report.timetable_picture import timetable_section
 from wirewise.results import Comparison, PipelineRecord, PipelineRun, Variant
 
 __all__ = ["pipeline_comparison", "pipeline_html"]
@@ -23,8 +23,11 @@ def pipeline_html(run: PipelineRun, plans: Mapping[str, StagePlan]) -> str:
         plans: Plan of each mode.
     """
     tables = (
-        shell.section(
-            f"Timetable: {escape(name)}", escape(run.meanings[name].capitalize() + "."), plan_html(plan)
+        timetable_section(
+            plan,
+            title=f"Timetable: {escape(name)}",
+            about=escape(run.meanings[name].capitalize() + "."),
+            more=plan_html(plan),
         )
         for name, plan in plans.items()
     )

@@ -12,7 +12,7 @@ from wirewise.cost.stages import StageCosts
 from wirewise.plans import StagePlan
 from wirewise.report import figures, shell, svg
 from wirewise.report.svg import Scale
-from wirewise.sim.pipelines import PipelineTimes, simulate_pipeline
+from wirewise.sim.pipelines import PipelineSimulation, simulate_pipeline
 
 __all__ = ["TimetableBar", "bars_of", "planned_run", "timetable_chart", "timetable_section"]
 
@@ -46,7 +46,7 @@ class TimetableBar(NamedTuple):
     """Whether a message carries a gradient back."""
 
 
-def bars_of(run: PipelineTimes, replica: int = 0) -> list[TimetableBar]:
+def bars_of(run: PipelineSimulation, replica: int = 0) -> list[TimetableBar]:
     """What one pipeline of a run does; exchanges between replicas belong to the first."""
     return [
         TimetableBar(
@@ -65,7 +65,7 @@ def bars_of(run: PipelineTimes, replica: int = 0) -> list[TimetableBar]:
     ]
 
 
-def planned_run(plan: StagePlan) -> PipelineTimes:
+def planned_run(plan: StagePlan) -> PipelineSimulation:
     """A plan's timetable with the seconds that the plan itself keeps; two updates where they follow without a flush.
 
     Messages have their links for themselves; exchanges and updates of parameters take no time.
@@ -138,19 +138,30 @@ def timetable_chart(
     return svg.document(_WIDTH, bottom + 26, "Timetable of the pipeline", "".join(parts))
 
 
-def timetable_section(plan: StagePlan, measured: Sequence[TimetableBar] = ()) -> str:
-    """The section of a page about a plan's timetable.
+def timetable_section(
+    plan: StagePlan,
+    measured: Sequence[TimetableBar] = (),
+    *,
+    title: str = "Timetable",
+    about: str = "",
+    more: str = "",
+) -> str:
+    """The section of a page about a plan's timetable, from HTML.
 
     Args:
         plan: Plan whose timetable is drawn.
         measured: Bars of the same passes as they were carried out; none: they were not.
+        title: Title of the section.
+        about: Sentence that comes first.
+        more: What follows the picture.
     """
     bars = bars_of(planned_run(plan))
     names = [_name(plan, position) for position in range(plan.positions)]
     shown = {phase: colour for phase, colour in _COLOURS.items() if any(bar.phase == phase for bar in bars)}
     shown |= {"activations": "c0", "gradients": "p-wire"} if plan.message_s else {}
-    lead = (
-        "Seconds are those that the planner counted with; messages have their links for themselves."
+    lead = f"{about} " if about else ""
+    lead += (
+        "Seconds are predicted; messages have their links for themselves."
         if plan.pass_s
         else "Only the order is the plan's: it does not say how long passes take, so a forward pass is drawn as 1 and "
         "a backward pass as 2, and messages take no time."
@@ -164,7 +175,7 @@ def timetable_section(plan: StagePlan, measured: Sequence[TimetableBar] = ()) ->
     told = figures.seconds if plan.pass_s else _units
     remark = "above simulated, below measured" if measured else ""
     chart = timetable_chart(names, bars, measured, told=told)
-    return shell.section("Timetable", lead, shell.figure(chart, shell.legend(shown, remark)))
+    return shell.section(title, lead, shell.figure(chart, shell.legend(shown, remark)) + more)
 
 
 def _units(value: float) -> str:

@@ -26,7 +26,7 @@ from wirewise.sim.sharing import Uses
 __all__ = [
     "EdgeSeconds",
     "PipelineOp",
-    "PipelineTimes",
+    "PipelineSimulation",
     "message_seconds",
     "simulate_pipeline",
     "steady_update",
@@ -75,7 +75,7 @@ class PipelineOp(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PipelineTimes:
+class PipelineSimulation:
     """When everything runs; seconds from the first pass."""
 
     plan: StagePlan
@@ -175,7 +175,7 @@ def simulate_pipeline(
     updates: int = 1,
     shared_nics: bool = True,
     edge_s: EdgeSeconds | None = None,
-) -> PipelineTimes:
+) -> PipelineSimulation:
     """Run a plan's timetable.
 
     Args:
@@ -203,7 +203,7 @@ def simulate_pipeline(
         _chain(draft, plan, costs, replica, position, row, exchanges, backward)
     ops, uses = draft.arrays(wires.capacity)
     found = run(ops, uses)
-    return PipelineTimes(plan, draft.ops, found.start, found.end)
+    return PipelineSimulation(plan, draft.ops, found.start, found.end)
 
 
 def message_seconds(
@@ -227,7 +227,7 @@ def message_seconds(
 
 def steady_update(
     plan: StagePlan, costs: StageCosts, links: Links, **conditions: bool | EdgeSeconds | None
-) -> tuple[PipelineTimes, float, float]:
+) -> tuple[PipelineSimulation, float, float]:
     """A run, and when an update of it begins and ends that stands for all.
 
     With a flush between updates this is a whole one by itself. Without, updates come to repeat each other, alone or by
@@ -255,7 +255,7 @@ def steady_update(
     return found, begin_s, begin_s + mean_s if len(begins) else float(ends[-1])
 
 
-def _under_way(found: PipelineTimes, at_s: Vector) -> NDArray[np.bool_]:
+def _under_way(found: PipelineSimulation, at_s: Vector) -> NDArray[np.bool_]:
     """Whether an op has begun before each of these times, and not ended before it."""
     order = np.argsort(found.start_s, kind="stable")
     last = np.maximum.accumulate(found.end_s[order])

@@ -9,6 +9,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import LaidOutTensor, parse_sharding
 from wirewise.sim import predict
+from wirewise.sim.lowering.stages import with_predictions
 from wirewise.trace import StageTrace
 
 
@@ -101,3 +102,12 @@ def test_stages_of_other_widths_talk_as_a_reshard_plan_says():
     assert {round(s.seconds, 9) for s in found.timeline.spans if s.phase == "message"} <= {
         round(edge_s(*pair, RATE), 9) for pair in ((0, 1), (1, 0))
     }
+
+
+def test_a_plan_made_by_hand_gets_what_is_predicted_of_it():
+    plan, job = one_each("1f1b", 4, 16), chain(4, 0.5, parameter_bytes=1000.0)
+    told = with_predictions(plan, job, links(4))
+    assert told.predicted_s == predict(plan, job, links(4)).step_s
+    assert told.message_s == (0.5,) * 3 and told.pass_s == ((1.0, 2.0, 1.0),) * 4
+    assert told.predicted_bytes == (4400, 4300, 4200, 4100)
+    assert told.timetable == plan.timetable and told.notes == plan.notes

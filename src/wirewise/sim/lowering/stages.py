@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from wirewise.cost.links import Links
 from wirewise.cost.stages import StageCosts
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.stages import StagePlan
 from wirewise.sim.lowering.kinds import expect, same_ranks
-from wirewise.sim.pipelines import EdgeSeconds, PipelineTimes, steady_update
+from wirewise.sim.pipelines import EdgeSeconds, PipelineSimulation, message_seconds, steady_update
 from wirewise.sim.prediction import Prediction, prediction_of
+from wirewise.sim.stage_memory import peak_bytes
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.trace.stages import StageTrace
 
-__all__ = ["costs_of_plan", "lower_stages", "pipeline_timeline"]
+__all__ = ["costs_of_plan", "lower_stages", "pipeline_timeline", "with_predictions"]
 
 
 def lower_stages(
@@ -42,6 +45,32 @@ def lower_stages(
     return prediction_of(plan, "update", pipeline_timeline(run, begin_s, end_s), end_s - begin_s)
 
 
+def with_predictions(
+    plan: StagePlan, trace: StageTrace, links: Links, *, edge_s: EdgeSeconds | None = None
+) -> StagePlan:
+    """The plan with what is predicted of it: seconds of an update, passes and messages, and memory of ranks.
+
+    Args:
+        plan: Plan of the stages and their timetable.
+        trace: Modules that the plan names.
+        links: Links between its ranks.
+        edge_s: Seconds of a message between two stages; none: what links say.
+
+    Raises:
+        PlanError: As `predict`.
+    """
+    costs = costs_of_plan(plan, trace)
+    _, begin_s, end_s = steady_update(plan, costs, links, edge_s=edge_s)
+    seconds = (costs.forward_s, costs.backward_s, costs.weight_s)
+    return replace(
+        plan,
+        predicted_s=end_s - begin_s,
+        predicted_bytes=peak_bytes(plan, costs),
+        pass_s=tuple(zip(*(one.tolist() for one in seconds), strict=True)),
+        message_s=message_seconds(plan, costs, links, edge_s),
+    )
+
+
 def costs_of_plan(plan: StagePlan, trace: StageTrace) -> StageCosts:
     """Costs of a plan's stages.
 
@@ -63,7 +92,7 @@ def costs_of_plan(plan: StagePlan, trace: StageTrace) -> StageCosts:
     return costs
 
 
-def pipeline_timeline(run: PipelineTimes, begin_s: float, end_s: float) -> Timeline:
+def pipeline_timeline(run: PipelineSimulation, begin_s: float, end_s: float) -> Timeline:
     """Spans of all ranks between two times, which becomes 0 and the end; a message is one of those who send it."""
     plan, spans = run.plan, []
     for number, op in enumerate(run.ops):
