@@ -110,7 +110,7 @@ def test_a_model_is_measured(tmp_path, files):
         ("model.py:large", "has no function 'large'"),
         ("model.py:nothing", "returns a int; expected modules and an input"),
         ("broken.py:small", "cannot be run: ZeroDivisionError"),
-        ("tasks.json", "describes no job"),
+        ("tasks.json", "cannot read modules from"),
     ],
 )
 def test_what_is_no_model_is_refused(tmp_path, files, source, said):

@@ -19,6 +19,7 @@ from benchmarks.random_steps import random_step
 from tests.cli.bad_input import GOOD_GRAPH, GOOD_TOPOLOGY
 from tests.conformance.test_plan_laws import EXAMPLES
 from tests.fuzz.mutants import archived, mutant
+from tests.planners.pipeline.problems import random_trace
 from tests.recipes.test_stalls import report
 from tests.trace.profiled import Profiled, info
 from tests.trace.synthetic import make
@@ -38,7 +39,17 @@ from wirewise.profile.stalls.report import load_report
 from wirewise.recipes import resuming
 from wirewise.recipes.job import FullGraphJob
 from wirewise.sim.analysis import analyse
-from wirewise.trace import Trace, chakra, chrome, kineto, load, read_operator_graph, read_tasks, write_trace
+from wirewise.trace import (
+    Trace,
+    chakra,
+    chrome,
+    kineto,
+    load,
+    read_operator_graph,
+    read_stage_trace,
+    read_tasks,
+    write_trace,
+)
 
 MUTANTS = 2000
 MOST_S = 5
@@ -173,6 +184,7 @@ READERS: dict[str, Reader] = {
     "operators": Reader(text(random_step(3, 2).to_json()), "graph.json", read_operator_graph),
     "estimator": Reader(estimator, "weights.npz", Estimator.load),
     "tasks": Reader(text(json.dumps(change())), "job.json", read_tasks),
+    "modules": Reader(text(msgspec.json.encode(random_trace(1, 4, skips=1))), "m.json", read_stage_trace),
     "stalls": Reader(text(msgspec.json.encode(report())), "stalls.json", load_report),
     "prices": Reader(text(PRICES.read_bytes()), "prices.toml", load_prices),
     "graph": Reader(npz, "graph.npz", graph.read_graph),

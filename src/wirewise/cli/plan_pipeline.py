@@ -15,11 +15,11 @@ from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
 from wirewise.cli.profile_stages import measured, names_code
 from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
-from wirewise.errors import InputError
+from wirewise.planners import planner as find_planner
 from wirewise.plans import StagePlan
 from wirewise.report.figures import percent, seconds
 from wirewise.sim import Prediction, predict
-from wirewise.trace import StageTrace, read_job
+from wirewise.trace import read_stage_trace
 from wirewise.units import format_size, parse_size
 
 __all__ = ["Piped", "pipeline"]
@@ -73,10 +73,10 @@ def pipeline(
     json: JsonOption = None,
 ) -> None:
     """Cut a model into stages, and choose replicas, microbatches and timetable for the quickest update."""
+    # A name that nobody knows is refused before files are read.
+    find_planner("stages", planner)
     links = Links.of(open_topology(asked.topology))
-    trace = measured(model) if names_code(model) else read_job([model])
-    if not isinstance(trace, StageTrace):
-        raise InputError(f"{model} is no list of modules; expected a file of `wirewise profile stages`")
+    trace = measured(model) if names_code(model) else read_stage_trace(model)
     found = make_plan(
         StagePlan,
         planner,
