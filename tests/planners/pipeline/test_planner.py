@@ -7,8 +7,6 @@ from tests.sim.pipeline_jobs import chain, links
 from wirewise.cost import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS, pipeline
-from wirewise.planners.pipeline.formula import PipelineShape, depths_of, evaluate, kept_bytes, sums_of
-from wirewise.plans import StagePlan
 from wirewise.sim import predict
 from wirewise.sim.lowering.stages import costs_of_plan
 from wirewise.sim.stage_memory import peak_bytes
@@ -27,46 +25,6 @@ def test_a_plan_is_checked_predicted_and_within_memory(method):
     assert max(plan.predicted_bytes) <= 4e4
     assert plan.replicas * plan.microbatches * plan.microbatch_size == 32
     assert len(plan.message_s) == len(plan.all_edges) and len(plan.pass_s) == len(plan.stages)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("method", pipeline.METHODS)
-def test_memory_in_closed_form_is_that_of_the_timetable(method, recompute):
-    trace, style = random_trace(6, 6), pipeline.METHODS[method]
-    problem = pipeline.problem_of(trace, Links.uniform(6, 1e9), batch=24)
-    shape = PipelineShape(3, 2, 1, 1, 12, recompute)
-    cut = [[0, 1], [2], [3, 4, 5]]
-    depths = depths_of(style, 3, 12)
-    expected = kept_bytes(problem, shape, style, sums_of(problem, shape, cut), *depths)
-    names = [[f"m{number}" for number in own] for own in cut]
-    made = StagePlan.by_hand(
-        [name for own in names for name in own],
-        [2, 3],
-        style=style,
-        microbatches=12,
-        replicas=2,
-        recompute=recompute,
-        exchange="hidden" if style == "2bw" else "end",
-    )
-    found = peak_bytes(made, costs_of_plan(made, trace))
-    assert list(found) == pytest.approx(expected.tolist(), abs=1.0)
-
-
-@pytest.mark.parametrize(
-    ("style", "m", "c", "seconds"),
-    [
-        ("1f1b", 16, 0.0, 57),
-        ("eager", 16, 1.0, 63),
-        ("eager-split", 16, 1.0, 60),
-        ("gpipe", 16, 0.5, 60),
-        ("2bw", 16, 0.5, 60),
-    ],
-)
-def test_the_closed_form_is_near_the_simulation(style, m, c, seconds):
-    problem = pipeline.problem_of(chain(4, c), links(4), batch=m)
-    shape = PipelineShape(4, 1, 1, 1, m, False)
-    found, _ = evaluate(problem, shape, style, sums_of(problem, shape, [[0], [1], [2], [3]]))
-    assert found == pytest.approx(seconds, rel=0.02)
 
 
 def test_two_versions_beat_flushes_where_stages_are_needed():
