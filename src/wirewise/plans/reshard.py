@@ -130,8 +130,6 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
     bound_s: float
     """No plan takes less: what must pass the interfaces of hosts, without latencies."""
     busiest: BusiestHosts
-    planning_s: float = 0.0
-    """Time that the planner took."""
     candidates: dict[str, float] = msgspec.field(default_factory=dict)
     """Simulated seconds of each strategy that was looked at."""
 
@@ -194,7 +192,7 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
                     )
         if self.chunk_bytes < 1:
             yield f"chunk_bytes is {self.chunk_bytes} - at `$.chunk_bytes`; expected at least 1"
-        for name in ("predicted_s", "bound_s", "planning_s"):
+        for name in ("predicted_s", "bound_s"):
             value = getattr(self, name)
             if not isfinite(value) or value < 0:
                 yield f"{name} is {value} - at `$.{name}`; expected finite seconds of at least 0"

@@ -6,7 +6,6 @@ import itertools
 import sys
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -235,7 +234,7 @@ def test_many_holding_hosts_have_the_same_bound(monkeypatch):
 
 def test_the_same_plan_every_time():
     one, links, _ = suite(3)
-    first, second = (msgspec.structs.replace(cross_mesh(one, links), planning_s=0.0) for _ in range(2))
+    first, second = (cross_mesh(one, links) for _ in range(2))
     assert first.to_json() == second.to_json()
     assert loads(first.to_json()) == first
 

@@ -8,7 +8,6 @@ Constraints: a sender holds the slice; buckets come one after the other. What a 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -68,7 +67,6 @@ def plan(
         raise PlanError(f"unknown order {order!r}; expected one of: {', '.join(ORDERS)}")
     if chunk_bytes is not None and chunk_bytes < 1:
         raise InputError(f"got chunks of {chunk_bytes} bytes; expected at least 1")
-    started = time.monotonic()
     chunk = chunk_bytes or chunk_of(max(problem.sizes, default=0))
     limit = bound(problem)
     best: _Candidate | None = None
@@ -92,7 +90,6 @@ def plan(
         predicted_s=best.seconds,
         bound_s=limit.size_bytes / limit.bandwidth_bytes_per_s if limit.size_bytes else 0.0,
         busiest=limit,
-        planning_s=time.monotonic() - started,
         candidates=quickest,
     )
 
