@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wirewise.trace.tasks import Flow, Task, TaskSet
+from wirewise.trace.tasks import Flow, TaskSet, TrainingTask
 
 __all__ = ["random_tasks"]
 
@@ -44,14 +44,16 @@ def random_tasks(
         return tuple((mean * random.uniform(0.8, 1.2, iterations)).tolist())
 
     names = [f"host{h}" for h in range(hosts)]
-    tasks = [Task(name=f"store{h}", kind="store", host=name) for h, name in enumerate(names)]
+    tasks = [TrainingTask(name=f"store{h}", kind="store", host=name) for h, name in enumerate(names)]
     flows = []
     for w in range(workers):
-        tasks.append(Task(name=f"worker{w}", kind="worker", demand={"gpu": 1}, execution_s=varied(worker_s)))
+        tasks.append(
+            TrainingTask(name=f"worker{w}", kind="worker", demand={"gpu": 1}, execution_s=varied(worker_s))
+        )
         for s in range(samplers):
             name = f"sampler{w}.{s}"
             tasks.append(
-                Task(
+                TrainingTask(
                     name=name,
                     kind="sampler",
                     worker=f"worker{w}",
@@ -63,7 +65,9 @@ def random_tasks(
                 flows.append(Flow(source=f"store{h}", target=name, size_bytes=varied(share * batch_bytes)))
             flows.append(Flow(source=name, target=f"worker{w}", size_bytes=varied(batch_bytes)))
     for p in range(servers):
-        tasks.append(Task(name=f"server{p}", kind="server", demand={"cpu": 1}, execution_s=0.1 * sampler_s))
+        tasks.append(
+            TrainingTask(name=f"server{p}", kind="server", demand={"cpu": 1}, execution_s=0.1 * sampler_s)
+        )
         for w in range(workers):
             part = gradient_bytes / servers
             flows.append(Flow(source=f"worker{w}", target=f"server{p}", size_bytes=part))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.sim.data_parallel import Layer, buckets
+from wirewise.sim.data_parallel import LayerCost, buckets
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
 
 __all__ = ["ring_step"]
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 def ring_step(
-    layers: Sequence[Layer],
+    layers: Sequence[LayerCost],
     ranks: int,
     *,
     bucket_bytes: float | None = None,

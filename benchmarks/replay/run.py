@@ -27,7 +27,7 @@ from rings import ring_step
 from common import Page, arguments, spread, verdict
 from wirewise.cost import Links
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.sim.engine import run
 from wirewise.sim.links import prepare
 
@@ -49,7 +49,7 @@ def resnet50():
     path = Path(os.environ["WIREWISE_DATA"]) / "gradient-traces" / "resnet50.json"
     tensors = json.loads(path.read_text())["tensors"]
     backward = [
-        Layer(t["name"], 0.5e-6 * t["gap_us"], 1e-6 * t["gap_us"], 4.0 * t["elements"]) for t in tensors
+        LayerCost(t["name"], 0.5e-6 * t["gap_us"], 1e-6 * t["gap_us"], 4.0 * t["elements"]) for t in tensors
     ]
     return backward[::-1]
 
@@ -57,7 +57,7 @@ def resnet50():
 def even_layers(count):
     random = np.random.default_rng(0)
     times = random.random((count, 3))
-    return [Layer(f"layer {i}", 1e-3 * a, 2e-3 * b, 4e6 * c) for i, (a, b, c) in enumerate(times)]
+    return [LayerCost(f"layer {i}", 1e-3 * a, 2e-3 * b, 4e6 * c) for i, (a, b, c) in enumerate(times)]
 
 
 def graphs(ops):

@@ -7,10 +7,10 @@ from tests.benchmarks.test_benchmarks import load
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import Layer
+from wirewise.sim.data_parallel import LayerCost
 
 MIB = 2**20
-LAYERS = [Layer(f"{i}", 0.01, 0.02 * (i + 1), (i + 1) * 0.3 * MIB) for i in range(6)]
+LAYERS = [LayerCost(f"{i}", 0.01, 0.02 * (i + 1), (i + 1) * 0.3 * MIB) for i in range(6)]
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from wirewise.trace import (
     ModuleTrace,
     Operator,
     OperatorGraph,
-    Task,
     TaskSet,
+    TrainingTask,
 )
 
 set_ = msgspec.structs.replace
@@ -347,9 +347,9 @@ RATES = dict.fromkeys(plans.BITS, 1e9)
 PLACED = TaskSet(
     iterations=3,
     tasks=(
-        Task(name="store", kind="store"),
-        Task(name="sampler", kind="sampler", worker="worker", demand={"cpu": 2.0}),
-        Task(name="worker", kind="worker", execution_s=0.1, demand={"gpu": 1.0}),
+        TrainingTask(name="store", kind="store"),
+        TrainingTask(name="sampler", kind="sampler", worker="worker", demand={"cpu": 2.0}),
+        TrainingTask(name="worker", kind="worker", execution_s=0.1, demand={"gpu": 1.0}),
     ),
     flows=(
         Flow(source="store", target="sampler", size_bytes=1e7),

@@ -15,7 +15,7 @@ from wirewise.errors import PlanError
 from wirewise.plans.cache import owner_digest, packed
 from wirewise.sim import BatchTimes, predict
 from wirewise.topology import lab_hosts
-from wirewise.trace import Flow, Module, ModuleTrace, StageModule, StageTrace, Task, TaskSet
+from wirewise.trace import Flow, Module, ModuleTrace, StageModule, StageTrace, TaskSet, TrainingTask
 
 
 def bitwidth() -> plans.BitWidthPlan:
@@ -166,9 +166,9 @@ def predict_placement(plan):
     tasks = TaskSet(
         iterations=plan.iterations,
         tasks=(
-            Task(name="store", kind="store"),
-            Task(name="sampler", kind="sampler", worker="worker", demand={"cpu": 2.0}),
-            Task(name="worker", kind="worker", execution_s=0.1, demand={"gpu": 1.0}),
+            TrainingTask(name="store", kind="store"),
+            TrainingTask(name="sampler", kind="sampler", worker="worker", demand={"cpu": 2.0}),
+            TrainingTask(name="worker", kind="worker", execution_s=0.1, demand={"gpu": 1.0}),
         ),
         flows=(Flow(source="store", target="sampler", size_bytes=1e6),),
     )

@@ -16,7 +16,7 @@ from wirewise.plans.cache import CachePlan, MachineCache, packed
 from wirewise.sim import BatchTimes, predict
 from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Device, Host, Link, Switch, Topology, from_pairs, lab_hosts, preset
-from wirewise.trace import Flow, Task, TaskSet
+from wirewise.trace import Flow, TaskSet, TrainingTask
 
 RATES = [10e6, 20e6, 20e6, 5e6]
 """Bytes a second of a lab's hosts."""
@@ -189,9 +189,9 @@ class TestPricesOfALab:
         tasks = TaskSet(
             iterations=1,
             tasks=(
-                Task(name="s", kind="store"),
-                Task(name="x", kind="sampler", worker="w"),
-                Task(name="w", kind="worker"),
+                TrainingTask(name="s", kind="store"),
+                TrainingTask(name="x", kind="sampler", worker="w"),
+                TrainingTask(name="w", kind="worker"),
             ),
             flows=(
                 Flow(source="s", target="x", size_bytes=(1e6,)),

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from wirewise.profile.layouts import node_layout
-from wirewise.trace.operators import Layout
+from wirewise.trace.operators import MemoryLayout
 
 
-def layout(function: Callable[..., Tensor], *inputs: Tensor) -> Layout:
+def layout(function: Callable[..., Tensor], *inputs: Tensor) -> MemoryLayout:
     """Of the last operator of a function."""
     graph = make_fx(function, tracing_mode="fake")(*inputs).graph
     *_, last = (node for node in graph.nodes if node.op == "call_function")
@@ -21,7 +21,7 @@ def layout(function: Callable[..., Tensor], *inputs: Tensor) -> Layout:
 
 
 def test_values_side_by_side():
-    assert layout(torch.add, torch.ones(5, 7), torch.ones(5, 7)) == Layout(inner=7)
+    assert layout(torch.add, torch.ones(5, 7), torch.ones(5, 7)) == MemoryLayout(inner=7)
 
 
 def test_a_transposed_read_is_strided():
@@ -33,7 +33,7 @@ def test_a_transposed_read_is_strided():
 
 
 def test_a_row_that_is_added_to_all_is_repeated():
-    assert layout(torch.add, torch.ones(5, 7), torch.ones(7)) == Layout(inner=7, repeated=1)
+    assert layout(torch.add, torch.ones(5, 7), torch.ones(7)) == MemoryLayout(inner=7, repeated=1)
     column = layout(torch.add, torch.ones(5, 7), torch.ones(5, 1))
     assert (column.repeated, column.strided) == (1, 0)
 
@@ -43,12 +43,12 @@ def test_a_row_that_is_added_to_all_is_repeated():
 def test_reductions_along_and_across_memory(keep, dimension, inner):
     x = torch.ones(5, 7)
     found = layout(lambda x: x.sum(dimension, keepdim=keep), x)
-    assert found == Layout(inner=7, reduced=x.shape[dimension], reduces_inner=inner, repeated=0)
+    assert found == MemoryLayout(inner=7, reduced=x.shape[dimension], reduces_inner=inner, repeated=0)
     assert layout(lambda x: x.t().sum(1 - dimension, keepdim=keep), x).reduces_inner == inner
 
 
 def test_a_reduction_of_everything():
-    assert layout(torch.sum, torch.ones(5, 7)) == Layout(inner=7, reduced=35, reduces_inner=True)
+    assert layout(torch.sum, torch.ones(5, 7)) == MemoryLayout(inner=7, reduced=35, reduces_inner=True)
 
 
 def test_widths_of_values():

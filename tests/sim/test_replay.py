@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import Layer, buckets, data_parallel_step
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.sim.data_parallel import LayerCost, buckets, data_parallel_step
+from wirewise.trace.sketch import GraphSketch, SketchNode
 
 MIB = 2**20
-LAYERS = [Layer("a", 1.0, 2.0, 2 * MIB), Layer("b", 1.0, 2.0, 1 * MIB)]
+LAYERS = [LayerCost("a", 1.0, 2.0, 2 * MIB), LayerCost("b", 1.0, 2.0, 1 * MIB)]
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -45,7 +45,7 @@ def test_step_by_hand():
 
 
 def test_two_buckets_share_the_link():
-    layers = [Layer("a", 0.0, 1.0, 2 * MIB), Layer("b", 0.0, 1.0, 2 * MIB)]
+    layers = [LayerCost("a", 0.0, 1.0, 2 * MIB), LayerCost("b", 0.0, 1.0, 2 * MIB)]
     flow = data_parallel_step(layers, [0, 1], bucket_bytes=1)
     # 1 MiB of bucket 0 alone until 2, then both at half the rate: 4 and 5 seconds.
     ends = replay(flow, Links.uniform(2, MIB)).end_s[flow.rank < 0]
@@ -56,16 +56,16 @@ def test_two_buckets_share_the_link():
 
 def test_weights_share_the_link():
     """2 MiB each, the first with three times the weight: 0.75 and 0.25 of the rate, then the rest alone."""
-    sketch = Sketch([0, 1])
+    sketch = GraphSketch([0, 1])
     for weight in (3.0, 1.0):
-        node = Node(
+        node = SketchNode(
             "message", "communication", size_bytes=2 * MIB, flows=[(0, 1, 2 * MIB)], collective="send"
         )
         node.weight = weight
         sketch.add(node)
     flow = sketch.dataflow()
     assert replay(flow, Links.uniform(2, MIB)).end_s == pytest.approx([2 / 0.75, 4.0])
-    assert Sketch.of(flow).dataflow().weight.tolist() == [3.0, 1.0]
+    assert GraphSketch.of(flow).dataflow().weight.tolist() == [3.0, 1.0]
 
 
 def test_slack_of_the_faster_rank():
@@ -119,16 +119,16 @@ def test_errors_name_the_fault():
         replay(flow, Links.uniform(1, MIB))
     with pytest.raises(InputError, match=r"duration_s of op 'a' is -1\.0"):
         replay(replace(flow, duration_s=flow.duration_s * [-1.0] + 0.0), Links.uniform(2, MIB))
-    circle = Sketch([0])
-    first = circle.add(Node("x", "other", rank=0))
-    circle.nodes[first].after.add(circle.add(Node("y", "other", rank=0, after={first})))
+    circle = GraphSketch([0])
+    first = circle.add(SketchNode("x", "other", rank=0))
+    circle.nodes[first].after.add(circle.add(SketchNode("y", "other", rank=0, after={first})))
     with pytest.raises(InputError, match="2 ops wait for each other, among them 'x', 'y'"):
         replay(circle.dataflow(), Links.uniform(1, MIB))
 
 
 def test_sketch_gives_back_the_same_graph():
     flow = data_parallel_step(LAYERS, [0, 1, 1], bucket_bytes=1, optimizer_s=0.1)
-    again = Sketch.of(flow).dataflow()
+    again = GraphSketch.of(flow).dataflow()
     for name in (
         "kind",
         "rank",
@@ -148,7 +148,7 @@ def test_sketch_gives_back_the_same_graph():
 def test_parts_add_up_and_bounds_hold(seed, ranks):
     random = np.random.default_rng(seed)
     layers = [
-        Layer(f"{i}", *random.random(2), float(random.random() * 3 * MIB))
+        LayerCost(f"{i}", *random.random(2), float(random.random() * 3 * MIB))
         for i in range(random.integers(1, 7))
     ]
     rate = float(random.random() * 4 * MIB + 1)

@@ -6,19 +6,20 @@ import pytest
 from wirewise.cost import Links
 from wirewise.sim import replay
 from wirewise.sim.analysis import one_rank_s, slower_part_s, sum_of_parts_s
-from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.sim.sensitivity import link_sensitivity, op_sensitivity
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.sketch import GraphSketch, SketchNode
 
 MIB = 2**20
 
 
 def two_branches(first, second):
-    sketch = Sketch([0])
+    sketch = GraphSketch([0])
     ends = {
-        sketch.add(Node(name, "forward", rank=0, duration_s=s)) for name, s in (("x", first), ("y", second))
+        sketch.add(SketchNode(name, "forward", rank=0, duration_s=s))
+        for name, s in (("x", first), ("y", second))
     }
-    sketch.add(Node("z", "optimizer", rank=0, duration_s=1.0, after=ends))
+    sketch.add(SketchNode("z", "optimizer", rank=0, duration_s=1.0, after=ends))
     return sketch.dataflow()
 
 
@@ -32,7 +33,7 @@ def test_gain_ends_where_the_other_branch_decides():
 
 def test_link_gain_ends_where_the_last_bucket_waits_for_compute():
     """Bucket 0 is 8 s long beside 4 s of compute; bucket 1 is behind it."""
-    layers = [Layer("a", 0.0, 4.0, 1 * MIB), Layer("b", 0.0, 1.0, 8 * MIB)]
+    layers = [LayerCost("a", 0.0, 4.0, 1 * MIB), LayerCost("b", 0.0, 1.0, 8 * MIB)]
     flow = data_parallel_step(layers, [0, 1], bucket_bytes=1 * MIB, comm_slots=1)
     result = replay(flow, Links.uniform(2, MIB))
     assert result.step_s == pytest.approx(1 + 8 + 1)
@@ -46,7 +47,7 @@ def test_link_gain_ends_where_the_last_bucket_waits_for_compute():
 
 
 def test_baselines_by_hand():
-    layers = [Layer("a", 1.0, 4.0, 2 * MIB), Layer("b", 1.0, 1.0, 2 * MIB)]
+    layers = [LayerCost("a", 1.0, 4.0, 2 * MIB), LayerCost("b", 1.0, 1.0, 2 * MIB)]
     flow = data_parallel_step(layers, [0, 1, 2, 3], bucket_bytes=1, optimizer_s=1.0, slowdown=[1, 1, 1, 2])
     links = Links.uniform(4, MIB, 0.1)
     # 4 / 3 ring: 3 s a bucket without latency; bucket 0 from 3 to 6, bucket 1 from 7 to 10, the update.
@@ -59,9 +60,9 @@ def test_baselines_by_hand():
 
 def test_ops_of_other_ranks_are_taken_out_at_once(monkeypatch):
     """Each removal looks through all ops, so one for each op takes minutes on large traces."""
-    removed, remove = [], Sketch.remove
-    monkeypatch.setattr(Sketch, "remove", lambda sketch, ops: (removed.append(1), remove(sketch, ops)))
-    layers = [Layer("a", 1.0, 4.0, 2 * MIB), Layer("b", 1.0, 1.0, 2 * MIB)]
+    removed, remove = [], GraphSketch.remove
+    monkeypatch.setattr(GraphSketch, "remove", lambda sketch, ops: (removed.append(1), remove(sketch, ops)))
+    layers = [LayerCost("a", 1.0, 4.0, 2 * MIB), LayerCost("b", 1.0, 1.0, 2 * MIB)]
     flow = data_parallel_step(layers, [0, 1, 2, 3], bucket_bytes=1)
     assert one_rank_s(flow, Links.uniform(4, MIB, 0.1)) > 0
     assert len(removed) == 1

@@ -6,7 +6,7 @@ import pytest
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay, whatif
-from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.sim.steps import RecordedStep, replay_steps
 
 MIB = 2**20
@@ -14,7 +14,7 @@ LINKS = Links.uniform(2, 20 * MIB, 1e-3)
 
 
 def job(random, ranks=2, jitter=0.2):
-    layers = [Layer(f"{i}", 0.01, 0.02, 0.5 * MIB) for i in range(6)]
+    layers = [LayerCost(f"{i}", 0.01, 0.02, 0.5 * MIB) for i in range(6)]
     slow = 1 + jitter * random.random(ranks)
     return data_parallel_step(layers, range(ranks), bucket_bytes=MIB, optimizer_s=0.01, slowdown=slow)
 

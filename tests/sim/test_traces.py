@@ -8,7 +8,7 @@ from tests.trace.synthetic import make
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.sim.traces import by_step, recorded_steps, replay_trace
 from wirewise.trace import build
 from wirewise.trace.records import COLLECTIVES, KINDS, Header, Op, RankTrace, Trace
@@ -23,7 +23,7 @@ def made(count=12):
     random, begin, flows, ops = np.random.default_rng(3), np.zeros(2), {}, [[], []]
     seq = 0
     for step in range(count):
-        layers = [Layer(f"{i}", 0.01, 0.02, 1.3 * MIB) for i in range(6)]
+        layers = [LayerCost(f"{i}", 0.01, 0.02, 1.3 * MIB) for i in range(6)]
         slow = 1 + 0.1 * random.random(2)
         flows[step] = flow = data_parallel_step(layers, range(2), bucket_bytes=2 * MIB, slowdown=slow)
         result = replay(flow, LINKS, begin_s=begin)

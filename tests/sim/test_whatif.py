@@ -6,12 +6,12 @@ import pytest
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay, whatif
-from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.trace.dataflow import KINDS
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.sketch import GraphSketch, SketchNode
 
 MIB = 2**20
-LAYERS = [Layer(f"layer {i}", 0.01 * (i + 1), 0.02 * (i + 1), (i + 1) * 0.7 * MIB) for i in range(8)]
+LAYERS = [LayerCost(f"layer {i}", 0.01 * (i + 1), 0.02 * (i + 1), (i + 1) * 0.7 * MIB) for i in range(8)]
 
 
 def job(**options):
@@ -110,7 +110,7 @@ def test_no_communication_leaves_compute_alone():
 
 
 def test_codec_by_hand():
-    layers = [Layer("a", 0.0, 1.0, 2 * MIB), Layer("b", 0.0, 1.0, 2 * MIB)]
+    layers = [LayerCost("a", 0.0, 1.0, 2 * MIB), LayerCost("b", 0.0, 1.0, 2 * MIB)]
     flow = data_parallel_step(layers, [0, 1], bucket_bytes=1)
     net, second = Links.uniform(2, MIB), 1 / MIB
     # Encode 0.5 s a bucket on the thread: from 1.0 and from 2.5. A quarter of 2 MiB: 0.5 s each, until 3.5.
@@ -128,18 +128,18 @@ def test_codec_by_hand():
 
 def traced(flow):
     """The graph as a tracer makes it: enqueue, join and done ops around each transfer, and no gradient sizes."""
-    sketch = Sketch.of(flow)
+    sketch = GraphSketch.of(flow)
     followers = sketch.followers()
     for op in [op for op, node in sketch.nodes.items() if node.size_bytes > 0]:
         node = sketch.nodes[op]
-        join = sketch.add(Node("join", "communication", after=set()))
+        join = sketch.add(SketchNode("join", "communication", after=set()))
         for before in node.after:
             rank = sketch.nodes[before].rank
-            enqueue = Node("enqueue", "communication", rank=rank, after={before})
+            enqueue = SketchNode("enqueue", "communication", rank=rank, after={before})
             sketch.nodes[join].after.add(sketch.add(enqueue))
         node.after = {join}
         for behind in followers[op]:
-            done = sketch.add(Node("done", "communication", rank=sketch.nodes[behind].rank, after={op}))
+            done = sketch.add(SketchNode("done", "communication", rank=sketch.nodes[behind].rank, after={op}))
             sketch.nodes[behind].after = (sketch.nodes[behind].after - {op}) | {done}
     return sketch.dataflow()
 
@@ -150,7 +150,7 @@ def test_ops_around_transfers_change_nothing(text):
 
 
 def test_gradient_sizes_that_are_not_known_are_spread():
-    layers = [Layer(f"{i}", 0.01, 0.02, 1 * MIB) for i in range(8)]
+    layers = [LayerCost(f"{i}", 0.01, 0.02, 1 * MIB) for i in range(8)]
     flow = data_parallel_step(layers, range(2), bucket_bytes=4 * MIB)
     flow.gradient_bytes[:] = 0.0
     expected = replay(data_parallel_step(layers, range(2), bucket_bytes=2 * MIB), links()).step_s
@@ -183,9 +183,9 @@ def test_what_is_not_understood_is_named(text, message):
 
 
 def test_transfers_among_some_ranks_only():
-    sketch = Sketch([0, 1, 2])
-    first = sketch.add(Node("x", "forward", rank=0, duration_s=1.0))
-    send = Node(
+    sketch = GraphSketch([0, 1, 2])
+    first = sketch.add(SketchNode("x", "forward", rank=0, duration_s=1.0))
+    send = SketchNode(
         "send",
         "communication",
         size_bytes=8.0,
@@ -194,7 +194,7 @@ def test_transfers_among_some_ranks_only():
         collective="send",
         after={first},
     )
-    sketch.add(Node("y", "forward", rank=1, after={sketch.add(send)}))
+    sketch.add(SketchNode("y", "forward", rank=1, after={sketch.add(send)}))
     with pytest.raises(InputError, match=r"'send' is a transfer among ranks \[0, 1\]"):
         step("ranks=4", sketch.dataflow(), links(3))
     with pytest.raises(InputError, match="found 0 all-reduces behind backward ops"):

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from wirewise.collective.exporters.rings import Ring
 from wirewise.errors import InputError
 
-__all__ = ["CALLS", "Choice", "Gpu", "Machine", "best", "candidates", "choices", "machine", "predict"]
+__all__ = ["CALLS", "Gpu", "Machine", "SizeRange", "best", "candidates", "choices", "machine", "predict"]
 
 Algorithm = Literal["tree", "ring", "pat"]
 Protocol = Literal["ll", "ll128", "simple"]
@@ -61,7 +61,7 @@ class Machine(NamedTuple):
     gpu: Gpu = "ampere"
 
 
-class Choice(NamedTuple):
+class SizeRange(NamedTuple):
     """What is quickest in a range of sizes."""
 
     min_bytes: int
@@ -133,7 +133,7 @@ def best(collective: str, size_bytes: float, on: Machine) -> tuple[Algorithm, Pr
     )
 
 
-def choices(collective: str, on: Machine, sizes: Iterable[int] | None = None) -> list[Choice]:
+def choices(collective: str, on: Machine, sizes: Iterable[int] | None = None) -> list[SizeRange]:
     """What is quickest by size, without a gap from 0 bytes on.
 
     Args:
@@ -146,13 +146,13 @@ def choices(collective: str, on: Machine, sizes: Iterable[int] | None = None) ->
     return list(_ranges([(size, best(collective, size, on)) for size in looked]))
 
 
-def _ranges(found: list[tuple[int, tuple[Algorithm, Protocol]]]) -> Iterator[Choice]:
+def _ranges(found: list[tuple[int, tuple[Algorithm, Protocol]]]) -> Iterator[SizeRange]:
     begin, current = 0, found[0][1]
     for size, choice in found[1:]:
         if choice != current:
-            yield Choice(begin, size - 1, *current)
+            yield SizeRange(begin, size - 1, *current)
             begin, current = size, choice
-    yield Choice(begin, 2**63 - 1, *current)
+    yield SizeRange(begin, 2**63 - 1, *current)
 
 
 def _steps(collective: str, ranks: int) -> int:

@@ -14,7 +14,7 @@ from wirewise.cost.messages import message_samples
 from wirewise.cost.transfers import TransferCost, TransferSample, fit_transfers
 from wirewise.trace.match import Match, match
 from wirewise.trace.records import Op, Trace
-from wirewise.trace.segments import Piece, own_work
+from wirewise.trace.segments import OpPiece, own_work
 
 __all__ = ["CLEARLY_FASTER", "host_rates", "hosts_of", "interference_of", "probed_rates", "transfers_of"]
 
@@ -155,7 +155,7 @@ def interference_of(trace: Trace) -> float | None:
     )
 
 
-def _computing(ops: list[Op]) -> Iterator[tuple[int, Piece, int]]:
+def _computing(ops: list[Op]) -> Iterator[tuple[int, OpPiece, int]]:
     """(step, piece of compute, how many pieces its op had before in the step)."""
     before: Counter[tuple[int, str, str]] = Counter()
     for step, piece in own_work(ops):

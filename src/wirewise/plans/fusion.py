@@ -12,7 +12,7 @@ from wirewise.errors import PlanError
 from wirewise.plans.base import Plan
 from wirewise.plans.splits import PIECE_BLOCK, piece_name, piece_of
 
-__all__ = ["DECODES", "PRECISIONS", "SCHEMES", "Bucket", "FusionPlan", "Span"]
+__all__ = ["DECODES", "PRECISIONS", "SCHEMES", "Bucket", "FusionPlan", "ParameterSpan"]
 
 PRECISIONS = ("float32", "bfloat16")
 """Types in which forward and backward may compute."""
@@ -48,7 +48,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.scheme if self.codec == "none" else f"{self.codec} by {self.scheme}"
 
 
-class Span(NamedTuple):
+class ParameterSpan(NamedTuple):
     """First and last parameter of a bucket, numbered in the order of launch, and the pieces of them, 0 without."""
 
     first: int
@@ -119,7 +119,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
         return list(dict.fromkeys(self.parameter_of(name) for name in self._listed))
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[ParameterSpan]:
         """Spans of gradients of each bucket."""
         number = {name: i for i, name in enumerate(self.parameters)}
 
@@ -127,7 +127,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             piece = piece_of(name, self.splits)
             return number[self.parameter_of(name)], piece.number if piece else 0
 
-        return [Span(*place(one.parameters[0]), *place(one.parameters[-1])) for one in self.buckets]
+        return [ParameterSpan(*place(one.parameters[0]), *place(one.parameters[-1])) for one in self.buckets]
 
     def parameter_of(self, name: str) -> str:
         """The parameter that a bucket lists, whole or a piece of it."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from wirewise.trace.operators import Layout
+from wirewise.trace.operators import MemoryLayout
 
 __all__ = ["Shape", "layout_of", "node_layout"]
 
@@ -22,7 +22,7 @@ class Shape(NamedTuple):
     element_bytes: int
 
 
-def node_layout(node: fx.Node) -> Layout:
+def node_layout(node: fx.Node) -> MemoryLayout:
     """Layout of an operator of a captured graph."""
     return layout_of(_shapes(node), [shape for read in node.all_input_nodes for shape in _shapes(read)])
 
@@ -34,16 +34,16 @@ def _shapes(node: fx.Node) -> list[Shape]:
     ]
 
 
-def layout_of(written: Sequence[Shape], reads: Sequence[Shape]) -> Layout:
+def layout_of(written: Sequence[Shape], reads: Sequence[Shape]) -> MemoryLayout:
     """Layout of what an operator writes and reads."""
     if not written:
-        return Layout()
+        return MemoryLayout()
     result = written[0]
     largest = max((*reads, result), key=lambda one: prod(one.sizes))
     reduces = prod(largest.sizes) > prod(result.sizes)
     walked = largest if reduces else result
     inner = _inner(walked)
-    return Layout(
+    return MemoryLayout(
         inner=walked.sizes[inner] if walked.sizes else 1,
         reduced=max(1, prod(largest.sizes) // max(prod(result.sizes), 1)),
         reduces_inner=reduces and _gone(largest, result, inner),

@@ -18,7 +18,7 @@ from wirewise.planners import planner
 from wirewise.planners.fusion import from_trace
 from wirewise.recipes.scripts import DproOptions
 from wirewise.results import DproResult
-from wirewise.sim.analysis import Analysis, analyse
+from wirewise.sim.analysis import TraceAnalysis, analyse
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Trace, load
 from wirewise.trials.inside import CarryOut, Record, environment
@@ -31,7 +31,7 @@ __all__ = ["DproOptions", "DproResult", "run"]
 @owns_folder
 def run(
     command: Sequence[str], folder: Path, wish: DproOptions, say: Callable[[str], None]
-) -> tuple[DproResult, Analysis, Trace]:
+) -> tuple[DproResult, TraceAnalysis, Trace]:
     """Record, replay, plan, and measure the plan against the script as it is, in turns.
 
     Args:
@@ -80,7 +80,7 @@ def _record(command: Sequence[str], folder: Path, wish: DproOptions, first: Sequ
 
 
 def _result(
-    analysis: Analysis, found: plans.FusionPlan, times: dict[str, list[float]], path: Path
+    analysis: TraceAnalysis, found: plans.FusionPlan, times: dict[str, list[float]], path: Path
 ) -> DproResult:
     present, planned = np.array(times["present"]), np.array(times["planned"])
     gain = gain_of(1.0 - planned / present)

@@ -9,7 +9,7 @@ import msgspec
 
 from wirewise.cost.links import Links
 from wirewise.report.figures import finite
-from wirewise.sim.analysis import Analysis
+from wirewise.sim.analysis import TraceAnalysis
 from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.steps import ReplayReport, StepPrediction
 from wirewise.trace.records import Trace
@@ -43,7 +43,7 @@ def report_object(
     }
 
 
-def analysis_object(trace: Trace, analysis: Analysis) -> dict[str, Any]:
+def analysis_object(trace: Trace, analysis: TraceAnalysis) -> dict[str, Any]:
     """What `wirewise trace show` found: `report_object`, the diagnosis, all changes, sensitivities, ranks."""
     found = analysis.diagnosis
     rows = zip(trace.ranks, analysis.ranks, analysis.compute_s, strict=True)

@@ -9,7 +9,7 @@ from wirewise.report.figures import MISSING, percent, seconds, signed
 from wirewise.report.replay_rows import BASELINES, TextTable
 from wirewise.report.waterfall import shown_ranks, waterfall, waterfall_legend
 from wirewise.results import Comparison, Variant
-from wirewise.sim.analysis import Analysis
+from wirewise.sim.analysis import TraceAnalysis
 from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.diagnose import words
 from wirewise.trace.records import Trace
@@ -24,7 +24,7 @@ _PARTS = {
 }
 
 
-def replay_html(trace: Trace, analysis: Analysis, section: str = "") -> str:
+def replay_html(trace: Trace, analysis: TraceAnalysis, section: str = "") -> str:
     """The page as text.
 
     Args:
@@ -68,7 +68,7 @@ def _section(title: str, lead: str, rows: TextTable) -> str:
     return shell.section(title, lead, shell.table(*rows))
 
 
-def _comparison(trace: Trace, analysis: Analysis) -> Comparison:
+def _comparison(trace: Trace, analysis: TraceAnalysis) -> Comparison:
     """The step as it is next to the step with each change."""
     base = analysis.report.predicted_step_s
     titles, rows = replay_rows.what_if_rows(analysis)
@@ -101,7 +101,7 @@ def _comparison(trace: Trace, analysis: Analysis) -> Comparison:
     )
 
 
-def _cards(analysis: Analysis) -> tuple[tuple[str, str, str], ...]:
+def _cards(analysis: TraceAnalysis) -> tuple[tuple[str, str, str], ...]:
     report, found = analysis.report, analysis.diagnosis
     low, high = report.error_ci95
     exposed = report.breakdown.exposed_communication_s
@@ -132,7 +132,7 @@ def _cards(analysis: Analysis) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _step(trace: Trace, analysis: Analysis, ranks: list[int]) -> str:
+def _step(trace: Trace, analysis: TraceAnalysis, ranks: list[int]) -> str:
     chart = waterfall(trace, analysis.step, analysis.critical, ranks)
     left = trace.world_size - len(ranks)
     lead = (
@@ -143,7 +143,7 @@ def _step(trace: Trace, analysis: Analysis, ranks: list[int]) -> str:
     return shell.section("One step", lead, shell.figure(chart, waterfall_legend(trace, analysis.step)))
 
 
-def _parts(analysis: Analysis, ranks: list[int]) -> str:
+def _parts(analysis: TraceAnalysis, ranks: list[int]) -> str:
     rows = []
     for rank in ranks:
         parts = dict(zip(_PARTS, _seconds(analysis.ranks[rank]), strict=True))
@@ -161,7 +161,7 @@ def _seconds(found: Breakdown) -> tuple[float, ...]:
     return max(found.compute_s - both, 0.0), both, found.exposed_communication_s, found.wait_s
 
 
-def _errors(analysis: Analysis) -> str:
+def _errors(analysis: TraceAnalysis) -> str:
     report = analysis.report
     replayed = f"{seconds(report.predicted_step_s)} ({signed(report.error)})"
     bars = [

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wirewise.report import svg
 from wirewise.report.figures import MISSING, finite, percent, seconds, signed, significant
-from wirewise.sim.analysis import Analysis
+from wirewise.sim.analysis import TraceAnalysis
 from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.diagnose import words
 from wirewise.sim.steps import ReplayReport, StepPrediction
@@ -51,7 +51,7 @@ class TextTable(NamedTuple):
     rows: list[list[str]]
 
 
-def rank_rows(trace: Trace, analysis: Analysis) -> TextTable:
+def rank_rows(trace: Trace, analysis: TraceAnalysis) -> TextTable:
     """Ranks with their hosts, ops and compute; the straggler is marked."""
     titles = ["rank", "host", "ops", "compute a step", ""]
     rows = []
@@ -123,7 +123,7 @@ def baseline_rows(report: ReplayReport, baselines: dict[str, float]) -> TextTabl
     return TextTable(["step", "time", "error"], rows)
 
 
-def what_if_rows(analysis: Analysis) -> TextTable:
+def what_if_rows(analysis: TraceAnalysis) -> TextTable:
     """Changes, what a step would take with each, or why that is not known."""
     base = analysis.report.predicted_step_s
     rows = []
@@ -139,7 +139,7 @@ def what_if_rows(analysis: Analysis) -> TextTable:
     return TextTable(["change", "--what-if", "step", "longer by", ""], rows)
 
 
-def link_rows(analysis: Analysis, hosts: list[str]) -> TextTable:
+def link_rows(analysis: TraceAnalysis, hosts: list[str]) -> TextTable:
     """What faster links give."""
     rates = analysis.links.bandwidth_out_bytes_per_s
     rows = []
@@ -158,7 +158,7 @@ def link_rows(analysis: Analysis, hosts: list[str]) -> TextTable:
     return TextTable(["links of", "rate", "saved at twice the rate", "gains of one kind up to"], rows)
 
 
-def op_rows(analysis: Analysis) -> TextTable:
+def op_rows(analysis: TraceAnalysis) -> TextTable:
     """What faster ops give."""
     rows = [
         [one.name, str(one.rank), f"{one.s_per_s:.2f} s", seconds(one.kink_s)]

@@ -7,10 +7,10 @@ from wirewise.sim.predict import predict
 from wirewise.sim.prediction import Prediction
 from wirewise.sim.programs import ProgramTimeline
 from wirewise.sim.programs import simulate as simulate_program
-from wirewise.sim.replay import CriticalPath, Replay, replay
+from wirewise.sim.replay import CriticalPath, StepReplay, replay
 from wirewise.sim.steps import RecordedStep, ReplayReport, StepPrediction, replay_changed, replay_steps
 from wirewise.sim.timeline import Span, Timeline
-from wirewise.sim.traces import Recording, record, recorded_steps, replay_trace
+from wirewise.sim.traces import TraceRecording, record, recorded_steps, replay_trace
 from wirewise.sim.whatif import parse
 
 __all__ = [
@@ -21,12 +21,12 @@ __all__ = [
     "Prediction",
     "ProgramTimeline",
     "RecordedStep",
-    "Recording",
-    "Replay",
     "ReplayReport",
     "Span",
     "StepPrediction",
+    "StepReplay",
     "Timeline",
+    "TraceRecording",
     "parse",
     "predict",
     "record",

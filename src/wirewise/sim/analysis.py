@@ -19,20 +19,20 @@ from wirewise.sim.diagnose import (
     straggler_gone,
 )
 from wirewise.sim.links import prepare
-from wirewise.sim.replay import Replay, is_compute, replay
+from wirewise.sim.replay import StepReplay, is_compute, replay
 from wirewise.sim.sensitivity import LinkSensitivity, OpSensitivity, link_sensitivity, op_sensitivity
 from wirewise.sim.steps import RecordedStep, ReplayReport, StepPrediction, replay_changed, replay_steps
 from wirewise.sim.stragglers import compute_seconds, find_straggler
-from wirewise.sim.traces import Recording, record
+from wirewise.sim.traces import TraceRecording, record
 from wirewise.sim.whatif import parse
 from wirewise.trace.chrome import places
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow, coarsen
 from wirewise.trace.records import Trace
-from wirewise.trace.sketch import Sketch
+from wirewise.trace.sketch import GraphSketch
 
 __all__ = [
     "WHAT_IFS",
-    "Analysis",
+    "TraceAnalysis",
     "WhatIf",
     "analyse",
     "baselines",
@@ -73,7 +73,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no prediction."""
 
 
-class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+class TraceAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace tells; nothing but the trace and this is needed to draw a report."""
 
     report: ReplayReport
@@ -95,7 +95,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     op_sensitivity: list[OpSensitivity]
 
 
-def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
+def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> TraceAnalysis:
     """Replay a trace, with each change alone and as it is, and name what bounds a step.
 
     Args:
@@ -115,7 +115,7 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
     replayed = replay_step(found, typical)
     small = _smaller(found, typical)
     hosts = small.dataflow.host_count
-    return Analysis(
+    return TraceAnalysis(
         report=report,
         diagnosis=diagnose(trace, report, known),
         what_ifs=rows,
@@ -130,13 +130,13 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> Analysis:
     )
 
 
-def typical_step(recording: Recording, report: ReplayReport) -> RecordedStep:
+def typical_step(recording: TraceRecording, report: ReplayReport) -> RecordedStep:
     """The step whose measured time is nearest to the median."""
     measured = np.array([step.measured_s for step in report.per_step])
     return recording.steps[int(np.argmin(np.abs(measured - np.median(measured))))]
 
 
-def replay_step(recording: Recording, step: RecordedStep) -> Replay:
+def replay_step(recording: TraceRecording, step: RecordedStep) -> StepReplay:
     """One step alone, its ranks beginning as they did."""
     begin = step.begin_s - step.begin_s.min()
     return replay(step.dataflow, recording.links, begin_s=begin)
@@ -159,7 +159,7 @@ def critical_ops(trace: Trace) -> set[tuple[int, int]]:
     return found
 
 
-def baselines(recording: Recording) -> dict[str, float]:
+def baselines(recording: TraceRecording) -> dict[str, float]:
     """Mean seconds of a step by "daydream", "sum" and "max" over 8 steps at most."""
     places = np.unique(np.linspace(0, len(recording.steps) - 1, _MOST_STEPS).round().astype(int))
     graphs = [recording.steps[place].dataflow for place in places]
@@ -189,7 +189,7 @@ def _own(trace: Trace) -> list[str]:
     return found
 
 
-def _try(recording: Recording, change: str) -> WhatIf:
+def _try(recording: TraceRecording, change: str) -> WhatIf:
     changes = parse(change)
     try:
         prediction = replay_changed(
@@ -200,7 +200,7 @@ def _try(recording: Recording, change: str) -> WhatIf:
     return WhatIf(change=change, prediction=prediction)
 
 
-def _smaller(recording: Recording, step: RecordedStep) -> Replay:
+def _smaller(recording: TraceRecording, step: RecordedStep) -> StepReplay:
     if len(step.dataflow.names) > _MOST_OPS:
         step = step._replace(dataflow=coarsen(step.dataflow))
     return replay_step(recording, step)
@@ -212,7 +212,7 @@ def one_rank_s(dataflow: Dataflow, links: Links, rank: int = 0) -> float:
     Each transfer takes bytes * 2 (N - 1) / N over the rate of the rank's interface, without latency, other
     ranks or sharing of the link.
     """
-    sketch = Sketch.of(dataflow)
+    sketch = GraphSketch.of(dataflow)
     rate = float(links.bandwidth_out_bytes_per_s[dataflow.hosts[rank]])
     n = dataflow.ranks
     # All at once: each removal looks through the whole graph.

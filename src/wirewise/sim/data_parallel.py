@@ -11,14 +11,14 @@ from wirewise.collective.named import collective_flows
 from wirewise.errors import InputError
 from wirewise.trace.dataflow import Dataflow
 from wirewise.trace.modules import NO_OVERHEAD, ModuleTrace, Overhead
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.sketch import GraphSketch, SketchNode
 
 __all__ = [
     "BUCKET_BYTES",
     "FIRST_BUCKET_BYTES",
-    "Layer",
+    "BucketTransfer",
+    "LayerCost",
     "Payload",
-    "Transfer",
     "buckets",
     "data_parallel_step",
     "module_step",
@@ -30,7 +30,7 @@ FIRST_BUCKET_BYTES = 2**20
 """Least size at which the first bucket is closed, so that communication begins early."""
 
 
-class Layer(NamedTuple):
+class LayerCost(NamedTuple):
     """What a layer costs."""
 
     name: str
@@ -54,7 +54,7 @@ class Payload(NamedTuple):
     collective: str = "all_reduce"
 
 
-class Transfer(NamedTuple):
+class BucketTransfer(NamedTuple):
     """A bucket as it is reduced."""
 
     place: int
@@ -97,11 +97,11 @@ def buckets(
 
 
 def data_parallel_step(
-    layers: Sequence[Layer],
+    layers: Sequence[LayerCost],
     hosts: Sequence[int],
     *,
     bucket_bytes: float | None = None,
-    transfers: Sequence[Transfer] | None = None,
+    transfers: Sequence[BucketTransfer] | None = None,
     algorithm: str = "ring",
     optimizer_s: float = 0.0,
     comm_slots: int = 2,
@@ -125,25 +125,27 @@ def data_parallel_step(
         simulated: Ranks whose ops are in the graph; none: all. Exact where the others are never later.
         busy_s: Time from the beginning in which one slot is taken.
     """
-    sketch = Sketch(hosts)
+    sketch = GraphSketch(hosts)
     sketch.slots["communication"] = comm_slots
     by_rank = np.ones(len(hosts)) if slowdown is None else np.asarray(slowdown, dtype=np.float64)
     backward = [layer.gradient_bytes for layer in reversed(layers)]
     if transfers is None:
         groups = buckets(backward, bucket_bytes)
-        transfers = [Transfer(group[-1], sum(backward[i] for i in group)) for group in groups]
+        transfers = [BucketTransfer(group[-1], sum(backward[i] for i in group)) for group in groups]
     seconds = overhead.launch_s
     ranks = range(len(hosts)) if simulated is None else simulated
     ready = {rank: _compute(sketch, rank, layers, float(by_rank[rank]), transfers, seconds) for rank in ranks}
     if busy_s > 0.0:
-        busy = Node("before", "communication", duration_s=busy_s, resource="communication", priority=-1)
+        busy = SketchNode("before", "communication", duration_s=busy_s, resource="communication", priority=-1)
         sketch.add(busy)
     communication = _Communication(sketch, algorithm, overhead, ready)
     for number, one in enumerate(transfers):
         communication.add(number, one)
     for rank, done in ready.items():
         after = {done.last, *communication.done[rank]}
-        end = Node("optimizer", "optimizer", rank=rank, duration_s=optimizer_s * by_rank[rank], after=after)
+        end = SketchNode(
+            "optimizer", "optimizer", rank=rank, duration_s=optimizer_s * by_rank[rank], after=after
+        )
         end.resource, end.priority = f"rank {rank}", len(sketch.nodes)
         sketch.add(end)
     return sketch.dataflow()
@@ -151,8 +153,8 @@ def data_parallel_step(
 
 def module_step(
     job: ModuleTrace,
-    ops: Sequence[Layer],
-    sent: Sequence[Transfer],
+    ops: Sequence[LayerCost],
+    sent: Sequence[BucketTransfer],
     *,
     simulated: Sequence[int] | None = None,
     busy_s: float = 0.0,
@@ -182,11 +184,11 @@ class _Computed(NamedTuple):
 
 
 def _compute(
-    sketch: Sketch,
+    sketch: GraphSketch,
     rank: int,
-    layers: Sequence[Layer],
+    layers: Sequence[LayerCost],
     slowdown: float,
-    transfers: Sequence[Transfer],
+    transfers: Sequence[BucketTransfer],
     launch_s: float,
 ) -> _Computed:
     """Forward, then backward with what is handed over behind each op."""
@@ -194,7 +196,7 @@ def _compute(
     encode_s = [one.chunks * one.payload.encode_s if one.payload else 0.0 for one in transfers]
 
     def add(name: str, kind: str, seconds: float, gradient: float = 0.0) -> int:
-        node = Node(name, kind, rank=rank, duration_s=seconds * slowdown, gradient_bytes=gradient)
+        node = SketchNode(name, kind, rank=rank, duration_s=seconds * slowdown, gradient_bytes=gradient)
         node.resource, node.priority, node.after = f"rank {rank}", len(made), set(made[-1:])
         made.append(sketch.add(node))
         return made[-1]
@@ -225,14 +227,14 @@ class _Communication:
     """
 
     def __init__(
-        self, sketch: Sketch, algorithm: str, overhead: Overhead, ready: dict[int, _Computed]
+        self, sketch: GraphSketch, algorithm: str, overhead: Overhead, ready: dict[int, _Computed]
     ) -> None:
         self.sketch, self.algorithm, self.overhead, self.ready = sketch, algorithm, overhead, ready
         self.done: dict[int, list[int]] = {rank: [] for rank in ready}
         """What each rank waits for before its optimizer."""
         self._count = 0
 
-    def add(self, number: int, transfer: Transfer) -> None:
+    def add(self, number: int, transfer: BucketTransfer) -> None:
         size, payload = transfer.size_bytes / transfer.chunks, transfer.payload
         flows, rounds = (
             (payload.flows, payload.rounds)
@@ -241,7 +243,7 @@ class _Communication:
         )
         for chunk in range(transfer.chunks):
             part = f"bucket {number}" if transfer.chunks == 1 else f"bucket {number} chunk {chunk}"
-            node = Node(part, "communication", size_bytes=size, flows=list(flows), rounds=rounds)
+            node = SketchNode(part, "communication", size_bytes=size, flows=list(flows), rounds=rounds)
             node.collective, node.resource = payload.collective if payload else "all_reduce", "communication"
             # A chunk that is decoded in its slot comes before the next one's transfer.
             node.priority = 2 * self._count
@@ -260,7 +262,7 @@ class _Communication:
         """Decode in the slot of the transfer, on a thread of its own, or once back-propagation is over."""
         if payload.decode == "inline":
             slowest = max(own.slowdown for own in self.ready.values())
-            node = Node(name, "decode", duration_s=payload.decode_s * slowest, after={reduced})
+            node = SketchNode(name, "decode", duration_s=payload.decode_s * slowest, after={reduced})
             node.resource, node.priority = "communication", 2 * self._count + 1
             decoded = self.sketch.add(node)
             for done in self.done.values():
@@ -268,7 +270,7 @@ class _Communication:
             return
         for rank, own in self.ready.items():
             lazy = payload.decode == "lazy"
-            node = Node(
+            node = SketchNode(
                 name, "decode", rank=rank, duration_s=payload.decode_s * own.slowdown, after={reduced}
             )
             node.resource = f"rank {rank}" if lazy else f"rank {rank} queue"
@@ -282,6 +284,6 @@ class _Communication:
         seconds = own[0] + own[1] * size
         if seconds <= 0.0:
             return after
-        node = Node(f"{kind} {name}", kind, rank=rank, duration_s=seconds, after={after})
+        node = SketchNode(f"{kind} {name}", kind, rank=rank, duration_s=seconds, after={after})
         node.resource, node.priority = f"rank {rank} {kind}", self._count
         return self.sketch.add(node)

@@ -11,9 +11,9 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.replay import replay
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.sketch import GraphSketch, SketchNode
 
-__all__ = ["Gradients", "Region", "all_reduces"]
+__all__ = ["Gradients", "TransferRegion", "all_reduces"]
 
 _ALL_REDUCE = COLLECTIVES.index("all_reduce")
 
@@ -23,10 +23,10 @@ def all_reduces(flow: Dataflow) -> list[int]:
     return np.flatnonzero((flow.collective == _ALL_REDUCE) & (flow.size_bytes > 0)).tolist()
 
 
-class Region:
+class TransferRegion:
     """Communication ops around one transfer, and the other ops just before and behind them."""
 
-    def __init__(self, sketch: Sketch, followers: dict[int, list[int]], transfer: int) -> None:
+    def __init__(self, sketch: GraphSketch, followers: dict[int, list[int]], transfer: int) -> None:
         self.ops = {transfer}
         self.entries: list[tuple[int, int]] = []
         """Edges from an op of a rank into the region."""
@@ -57,10 +57,10 @@ class Gradients:
     """
 
     def __init__(self, flow: Dataflow, links: Links) -> None:
-        self.sketch = Sketch.of(flow)
+        self.sketch = GraphSketch.of(flow)
         start = replay(flow, links).start_s
         followers = self.sketch.followers()
-        regions = {op: Region(self.sketch, followers, op) for op in all_reduces(flow)}
+        regions = {op: TransferRegion(self.sketch, followers, op) for op in all_reduces(flow)}
         old = sorted(
             (op for op, region in regions.items() if self._is_gradient(region)), key=lambda op: start[op]
         )
@@ -86,7 +86,7 @@ class Gradients:
         self._buckets = 0
         _remove(self.sketch, [op for bucket in old for op in regions[bucket].ops])
 
-    def _is_gradient(self, region: Region) -> bool:
+    def _is_gradient(self, region: TransferRegion) -> bool:
         entries = (_handed_over_by(self.sketch, before) for before, _ in region.entries)
         return any(self.sketch.nodes[before].kind == "backward" for before in entries)
 
@@ -110,7 +110,9 @@ class Gradients:
         flows, rounds = collective_flows("all_reduce", self.sketch.hosts, size, algorithm)
         for chunk in range(chunks):
             part = f" chunk {chunk}" if chunks > 1 else ""
-            node = Node(f"bucket {self._buckets}{part}", "communication", size_bytes=size, flows=list(flows))
+            node = SketchNode(
+                f"bucket {self._buckets}{part}", "communication", size_bytes=size, flows=list(flows)
+            )
             node.rounds, node.collective, node.resource = rounds, "all_reduce", self._resource
             node.step, node.priority = self._step, self._priority
             node.after = {ops[place] for ops in self.backward}
@@ -121,14 +123,14 @@ class Gradients:
         self._buckets += 1
 
 
-def _last_entry(sketch: Sketch, region: Region, backward: list[int]) -> int:
+def _last_entry(sketch: GraphSketch, region: TransferRegion, backward: list[int]) -> int:
     """Place of the last backward op of a rank that a transfer waits for."""
     place = {op: i for i, op in enumerate(backward)}
     entries = [_handed_over_by(sketch, before) for before, _ in region.entries]
     return max((place[before] for before in entries if before in place), default=-1)
 
 
-def _handed_over_by(sketch: Sketch, op: int) -> int:
+def _handed_over_by(sketch: GraphSketch, op: int) -> int:
     """The op of the same thread that ended where a mark stands; graphs of traces have marks, others none."""
     while True:
         node = sketch.nodes[op]
@@ -138,7 +140,7 @@ def _handed_over_by(sketch: Sketch, op: int) -> int:
         op = before[0]
 
 
-def _gradient_bytes(sketch: Sketch, backward: list[int], old: list[int], last: list[int]) -> np.ndarray:
+def _gradient_bytes(sketch: GraphSketch, backward: list[int], old: list[int], last: list[int]) -> np.ndarray:
     """Bytes that each backward op of a rank completes; together those of the buckets."""
     known = np.array([sketch.nodes[op].gradient_bytes for op in backward])
     whole = sum(sketch.nodes[op].size_bytes for op in old)
@@ -152,7 +154,7 @@ def _gradient_bytes(sketch: Sketch, backward: list[int], old: list[int], last: l
     return spread
 
 
-def _remove(sketch: Sketch, ops: Sequence[int]) -> None:
+def _remove(sketch: GraphSketch, ops: Sequence[int]) -> None:
     """Take ops out; what came before and behind one on the same rank stays in order."""
     followers = sketch.followers()
     for op in ops:

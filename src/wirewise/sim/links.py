@@ -13,19 +13,19 @@ from wirewise.sim.engine import Ops
 from wirewise.sim.sharing import Uses
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
 
-__all__ = ["Links", "Prepared", "prepare"]
+__all__ = ["Links", "PreparedGraph", "prepare"]
 
 Vector = NDArray[np.float64]
 
 
-class Prepared(NamedTuple):
+class PreparedGraph(NamedTuple):
     """What `engine.run` takes; transfers are ops with `work` above 0."""
 
     ops: Ops
     uses: Uses
 
 
-def prepare(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -> Prepared:
+def prepare(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -> PreparedGraph:
     """Arrays of a graph on links.
 
     Interface h is the way out of host h, H + h the way in, 2 H + h the way inside.
@@ -63,7 +63,7 @@ def prepare(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -
         successors=dataflow.indices.astype(np.int64),
         slots=dataflow.slots.astype(np.int64),
     )
-    return Prepared(ops, uses)
+    return PreparedGraph(ops, uses)
 
 
 def _flow_ops(dataflow: Dataflow) -> NDArray[np.int64]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wirewise.errors import InputError
-from wirewise.sim.data_parallel import Layer, Transfer
+from wirewise.sim.data_parallel import BucketTransfer, LayerCost
 from wirewise.trace.modules import BucketSpan, ModuleTrace
 
 __all__ = [
+    "BucketPart",
     "Decision",
-    "Part",
-    "Segments",
+    "StepSegments",
     "again_s",
     "group_s",
     "groups_of",
@@ -39,7 +39,7 @@ class Decision:
     accumulation: int = 1
 
 
-class Part(NamedTuple):
+class BucketPart(NamedTuple):
     """Backward ops up to a bucket's last gradient, and the bucket."""
 
     compute_s: float
@@ -47,12 +47,12 @@ class Part(NamedTuple):
     chunks: int
 
 
-class Segments(NamedTuple):
+class StepSegments(NamedTuple):
     """A step, coarsened; seconds on a rank of slowdown 1."""
 
     forward_s: float
     """Before the backward ops whose gradients are reduced."""
-    parts: tuple[Part, ...]
+    parts: tuple[BucketPart, ...]
     tail_s: float
     """Behind the last bucket's last gradient."""
 
@@ -100,7 +100,7 @@ def again_s(job: ModuleTrace, decision: Decision, first: int, last: int) -> floa
     return sum((group_s(job, i, i, decision.precision) or (0.0, 0.0))[0] for i in chosen)
 
 
-def layers(job: ModuleTrace, decision: Decision) -> list[Layer]:
+def layers(job: ModuleTrace, decision: Decision) -> list[LayerCost]:
     """Ops in the order of the forward pass; micro-steps before the last are part of the first one's forward."""
     micro = micro_share(job, decision)
     found = []
@@ -113,40 +113,44 @@ def layers(job: ModuleTrace, decision: Decision) -> list[Layer]:
             )
         backward = seconds[1] + again_s(job, decision, first, last)
         size = sum(m.gradient_bytes for m in job.modules[first : last + 1])
-        found.append(Layer(job.modules[first].name, micro * seconds[0], micro * backward, size))
+        found.append(LayerCost(job.modules[first].name, micro * seconds[0], micro * backward, size))
     if decision.accumulation > 1:
         before = (decision.accumulation - 1) * sum(layer.forward_s + layer.backward_s for layer in found)
         found[0] = found[0]._replace(forward_s=found[0].forward_s + before)
     return found
 
 
-def one_op_a_launch(ops: Sequence[Layer], sent: Sequence[Transfer]) -> tuple[list[Layer], list[Transfer]]:
+def one_op_a_launch(
+    ops: Sequence[LayerCost], sent: Sequence[BucketTransfer]
+) -> tuple[list[LayerCost], list[BucketTransfer]]:
     """Layers of the step with all ops between two launches as one, and the buckets behind these."""
     backward = [layer.backward_s for layer in reversed(ops)]
-    parts, moved, done = list[Layer](), list[Transfer](), 0
+    parts, moved, done = list[LayerCost](), list[BucketTransfer](), 0
     for number, one in enumerate(sent):
         seconds = sum(backward[done : one.place + 1])
-        parts.append(Layer(f"part {number}", 0.0, seconds, one.size_bytes))
+        parts.append(LayerCost(f"part {number}", 0.0, seconds, one.size_bytes))
         moved.append(one._replace(place=number))
         done = max(done, one.place + 1)
-    parts.append(Layer("rest", sum(layer.forward_s for layer in ops), sum(backward[done:]), 0.0))
+    parts.append(LayerCost("rest", sum(layer.forward_s for layer in ops), sum(backward[done:]), 0.0))
     return parts[::-1], moved
 
 
-def transfers(job: ModuleTrace, decision: Decision) -> list[Transfer]:
+def transfers(job: ModuleTrace, decision: Decision) -> list[BucketTransfer]:
     """Buckets, each at the op that completes its last gradient."""
     groups = groups_of(job, decision)
     place = {i: len(groups) - 1 - g for g, (first, last) in enumerate(groups) for i in range(first, last + 1)}
     return [
-        Transfer(place[job.gradients[span.last]], job.size_of(span), span.chunks) for span in decision.buckets
+        BucketTransfer(place[job.gradients[span.last]], job.size_of(span), span.chunks)
+        for span in decision.buckets
     ]
 
 
-def segments(job: ModuleTrace, decision: Decision) -> Segments:
+def segments(job: ModuleTrace, decision: Decision) -> StepSegments:
     """Segments of the step, in which all ops between two launches are one."""
     sent = transfers(job, decision)
     (rest, *computed), _ = one_op_a_launch(layers(job, decision), sent)
     parts = [
-        Part(op.backward_s, b.size_bytes, b.chunks) for op, b in zip(reversed(computed), sent, strict=True)
+        BucketPart(op.backward_s, b.size_bytes, b.chunks)
+        for op, b in zip(reversed(computed), sent, strict=True)
     ]
-    return Segments(rest.forward_s, tuple(parts), rest.backward_s)
+    return StepSegments(rest.forward_s, tuple(parts), rest.backward_s)

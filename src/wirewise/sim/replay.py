@@ -14,11 +14,11 @@ from wirewise.errors import InputError
 from wirewise.sim import critical
 from wirewise.sim.breakdown import Breakdown, break_down, mean_breakdown, members, overlap_share
 from wirewise.sim.engine import Run, run
-from wirewise.sim.links import Prepared, prepare
+from wirewise.sim.links import PreparedGraph, prepare
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.trace.dataflow import KINDS, Dataflow
 
-__all__ = ["CriticalPath", "Replay", "replay"]
+__all__ = ["CriticalPath", "StepReplay", "replay"]
 
 Vector = NDArray[np.float64]
 
@@ -36,13 +36,13 @@ class CriticalPath:
 
 
 @dataclass(frozen=True)
-class Replay:
+class StepReplay:
     """One simulated step; all times in seconds on one clock."""
 
     dataflow: Dataflow
     """The graph, its durations with the interference that was found."""
     links: Links
-    prepared: Prepared
+    prepared: PreparedGraph
     run: Run
     begin_s: Vector
     """When each rank may begin, [ranks]."""
@@ -111,7 +111,7 @@ class Replay:
 
 def replay(
     dataflow: Dataflow, links: Links, *, interference: float = 1.0, begin_s: Vector | None = None
-) -> Replay:
+) -> StepReplay:
     """Simulate a step.
 
     Args:
@@ -147,7 +147,7 @@ def is_compute(dataflow: Dataflow) -> NDArray[np.bool_]:
     return (dataflow.rank >= 0) & ~np.isin(dataflow.kind, idle)
 
 
-def _once(dataflow: Dataflow, links: Links, begin: Vector) -> Replay:
+def _once(dataflow: Dataflow, links: Links, begin: Vector) -> StepReplay:
     prepared = prepare(dataflow, links, begin)
     out = run(prepared.ops, prepared.uses)
     never = np.flatnonzero(np.isnan(out.end))
@@ -157,7 +157,7 @@ def _once(dataflow: Dataflow, links: Links, begin: Vector) -> Replay:
             f"{len(never)} ops wait for each other, among them {names}; expected a graph without cycles: "
             "check the clocks and the order of the trace"
         )
-    return Replay(dataflow, links, prepared, out, begin)
+    return StepReplay(dataflow, links, prepared, out, begin)
 
 
 def _check(dataflow: Dataflow) -> None:

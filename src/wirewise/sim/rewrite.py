@@ -12,10 +12,10 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import members
 from wirewise.sim.data_parallel import buckets
-from wirewise.sim.gradients import Gradients, Region, all_reduces
+from wirewise.sim.gradients import Gradients, TransferRegion, all_reduces
 from wirewise.sim.replay import is_compute
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
-from wirewise.trace.sketch import Sketch
+from wirewise.trace.sketch import GraphSketch
 
 __all__ = ["rebucket", "skew_of", "with_algorithm", "with_codec", "with_ranks", "without_communication"]
 
@@ -38,7 +38,7 @@ def without_communication(flow: Dataflow) -> Dataflow:
 
 def with_algorithm(flow: Dataflow, algorithm: str, *, servers: int = 1) -> Dataflow:
     """All-reduces by another algorithm (`collective.named`)."""
-    sketch, belongs = Sketch.of(flow), members(flow)
+    sketch, belongs = GraphSketch.of(flow), members(flow)
     for op in all_reduces(flow):
         node = sketch.nodes[op]
         hosts = flow.hosts[belongs[op]].tolist()
@@ -80,7 +80,7 @@ def with_ranks(
                 f"{flow.names[op]!r} is a transfer among ranks {belongs[op].tolist()}; another number of ranks "
                 f"needs collectives of all {old} ranks"
             )
-    sketch = Sketch.of(flow)
+    sketch = GraphSketch.of(flow)
     per_host = max(old // flow.host_count, 1)
     sketch.hosts = [rank // per_host for rank in range(ranks)]
     sketch.remove([op for op, node in sketch.nodes.items() if node.rank >= ranks])
@@ -95,7 +95,7 @@ def with_ranks(
     return sketch.dataflow(), links.of_hosts(hosts)
 
 
-def _copy_rank(sketch: Sketch, template: int, rank: int, factor: float) -> None:
+def _copy_rank(sketch: GraphSketch, template: int, rank: int, factor: float) -> None:
     own = {op: node for op, node in sketch.nodes.items() if node.rank == template}
     number: dict[int, int] = {}
     for op, node in own.items():
@@ -122,10 +122,10 @@ def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_
         encode_s_per_byte: Seconds for each byte before encoding.
         decode_s_per_byte: Seconds for each byte after decoding.
     """
-    sketch = Sketch.of(flow)
+    sketch = GraphSketch.of(flow)
     for op in all_reduces(flow):
         followers = sketch.followers()
-        region, node = Region(sketch, followers, op), sketch.nodes[op]
+        region, node = TransferRegion(sketch, followers, op), sketch.nodes[op]
         for before, inner in region.entries:
             source = sketch.nodes[before]
             seconds = encode_s_per_byte * node.size_bytes

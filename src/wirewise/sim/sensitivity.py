@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wirewise.sim.replay import Replay, is_compute, replay
+from wirewise.sim.replay import StepReplay, is_compute, replay
 
 __all__ = ["LinkSensitivity", "OpSensitivity", "link_sensitivity", "op_sensitivity"]
 
@@ -44,7 +44,7 @@ class LinkSensitivity:
     """Factor of the rate up to which step = a + b / rate holds; infinite: further than 64."""
 
 
-def op_sensitivity(result: Replay, *, most: int = 20) -> list[OpSensitivity]:
+def op_sensitivity(result: StepReplay, *, most: int = 20) -> list[OpSensitivity]:
     """The longest compute ops of the critical path, by what the step gains from them.
 
     Args:
@@ -73,7 +73,7 @@ def op_sensitivity(result: Replay, *, most: int = 20) -> list[OpSensitivity]:
     return sorted(found, key=lambda item: -item.s_per_s * float(flow.duration_s[item.op]))
 
 
-def link_sensitivity(result: Replay) -> list[LinkSensitivity]:
+def link_sensitivity(result: StepReplay) -> list[LinkSensitivity]:
     """What faster interfaces give: all hosts together first, then each host, both directions alike."""
     found = []
     for host in (-1, *range(result.dataflow.host_count)):
@@ -94,7 +94,7 @@ def link_sensitivity(result: Replay) -> list[LinkSensitivity]:
     return found
 
 
-def _again(result: Replay, durations: np.ndarray) -> float:
+def _again(result: StepReplay, durations: np.ndarray) -> float:
     return replay(replace(result.dataflow, duration_s=durations), result.links, begin_s=result.begin_s).step_s
 
 

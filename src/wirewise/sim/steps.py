@@ -14,7 +14,7 @@ from wirewise.cost.intervals import percentiles95
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import Breakdown, break_down, mean_breakdown, overlap_share
-from wirewise.sim.replay import Replay, is_compute, replay
+from wirewise.sim.replay import StepReplay, is_compute, replay
 from wirewise.sim.rewrite import skew_of
 from wirewise.sim.whatif import Change, Setting, apply
 from wirewise.trace.dataflow import KINDS, Dataflow
@@ -226,7 +226,7 @@ def _outliers(periods: Vector) -> NDArray[np.bool_]:
 
 def _chain(
     steps: Sequence[RecordedStep], flows: list[Dataflow], links: list[Links], interference: float
-) -> tuple[Vector, list[Replay], list[Breakdown]]:
+) -> tuple[Vector, list[StepReplay], list[Breakdown]]:
     """Replay steps one after the other: periods [steps], replays and where their time goes."""
     periods, replays, parts = [], [], []
     done = np.zeros(0)
@@ -266,7 +266,7 @@ def _resampled(values: Vector) -> Vector:
     return means
 
 
-def _summary(periods: Vector, replays: list[Replay], parts: list[Breakdown]) -> StepPrediction:
+def _summary(periods: Vector, replays: list[StepReplay], parts: list[Breakdown]) -> StepPrediction:
     p50, p95 = np.percentile(periods, [50, 95]).tolist()
     typical = replays[int(np.argmin(np.abs(periods - p50)))]
     flow = typical.dataflow

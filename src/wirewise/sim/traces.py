@@ -18,12 +18,12 @@ from wirewise.trace.arrays import Dataflow
 from wirewise.trace.match import match
 from wirewise.trace.records import Op, RankTrace, Trace
 
-__all__ = ["Recording", "by_step", "record", "recorded_steps", "replay_trace"]
+__all__ = ["TraceRecording", "by_step", "record", "recorded_steps", "replay_trace"]
 
 Build = Callable[[Trace, int], Dataflow]
 
 
-class Recording(NamedTuple):
+class TraceRecording(NamedTuple):
     """What a replay of a trace needs, to replay it with many changes."""
 
     steps: list[RecordedStep]
@@ -63,10 +63,10 @@ def record(
     links: Links | None = None,
     *,
     interference: float | None = None,
-) -> Recording:
+) -> TraceRecording:
     """Steps, links and interference of a trace; arguments as of `replay_trace`."""
     factor = interference if interference is not None else interference_of(trace)
-    return Recording(
+    return TraceRecording(
         recorded_steps(trace, build), Links.fit(trace) if links is None else links, factor or 1.0
     )
 

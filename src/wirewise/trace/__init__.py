@@ -8,11 +8,11 @@ from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradien
 from wirewise.trace.jobs import JOB_READERS, Job, JobReader, job_file, read_job
 from wirewise.trace.match import Match, match
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
-from wirewise.trace.operators import CATEGORIES, Layout, Operator, OperatorGraph, read_operator_graph
+from wirewise.trace.operators import CATEGORIES, MemoryLayout, Operator, OperatorGraph, read_operator_graph
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.sources import load, open_trace
 from wirewise.trace.stages import StageModule, StageTrace, read_stage_trace, write_stage_trace
-from wirewise.trace.tasks import ROUTES, Flow, Task, TaskSet, read_tasks, write_tasks
+from wirewise.trace.tasks import ROUTES, Flow, TaskSet, TrainingTask, read_tasks, write_tasks
 from wirewise.trace.whole import whole
 
 __all__ = [
@@ -31,8 +31,8 @@ __all__ = [
     "Header",
     "Job",
     "JobReader",
-    "Layout",
     "Match",
+    "MemoryLayout",
     "Module",
     "ModuleTrace",
     "Op",
@@ -44,9 +44,9 @@ __all__ = [
     "RankWriter",
     "StageModule",
     "StageTrace",
-    "Task",
     "TaskSet",
     "Trace",
+    "TrainingTask",
     "align",
     "build",
     "clock_quality",

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 
 from wirewise.trace.match import Match
 from wirewise.trace.records import Op
-from wirewise.trace.segments import Piece, pieces
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.segments import OpPiece, pieces
+from wirewise.trace.sketch import GraphSketch, SketchNode
 
-__all__ = ["Draft", "Key", "Part", "add_rank"]
+__all__ = ["CollectivePart", "GraphDraft", "Key", "add_rank"]
 
 Key = tuple[str, int]
 """Group and number of a collective."""
 
 
 @dataclass
-class Part:
+class CollectivePart:
     """One rank's part of a collective in the graph; numbers are those of ops of the graph."""
 
     match: Match
@@ -51,7 +51,7 @@ class Part:
         return {number for number, _ in self.decodes}, max(end for _, end in self.decodes)
 
 
-class Draft:
+class GraphDraft:
     """A graph in the making.
 
     Args:
@@ -60,11 +60,11 @@ class Draft:
     """
 
     def __init__(self, hosts: Sequence[int], step: int) -> None:
-        self.sketch, self.step = Sketch(hosts), step
+        self.sketch, self.step = GraphSketch(hosts), step
         self.members: dict[int, list[str]] = {}
         """Traced ops that each op stands for."""
 
-    def add(self, node: Node, members: Iterable[str] = ()) -> int:
+    def add(self, node: SketchNode, members: Iterable[str] = ()) -> int:
         """Add an op; its number."""
         node.step = self.step
         number = self.sketch.add(node)
@@ -75,19 +75,21 @@ class Draft:
 class _Chain:
     """Ops of one thread, each after the one before."""
 
-    def __init__(self, draft: Draft, rank: int, thread: str, at: float, after: Iterable[int] = ()) -> None:
+    def __init__(
+        self, draft: GraphDraft, rank: int, thread: str, at: float, after: Iterable[int] = ()
+    ) -> None:
         self.draft, self.rank, self.resource = draft, rank, f"rank {rank} {thread}"
         self.made: list[int] = []
         self.end_s = at
         name = "begin" if thread == "main" else f"begin {thread}"
-        self._append(Node(name, "other", after=set(after)), [])
+        self._append(SketchNode(name, "other", after=set(after)), [])
 
     def mark(self, name: str, at: float) -> int:
         """An op that takes no time."""
         self._idle(at)
-        return self._append(Node(name, "other"), [])
+        return self._append(SketchNode(name, "other"), [])
 
-    def piece(self, piece: Piece, parts: Sequence[Part], not_before_s: float = -math.inf) -> int:
+    def piece(self, piece: OpPiece, parts: Sequence[CollectivePart], not_before_s: float = -math.inf) -> int:
         """A piece of an op that needs the results of `parts`, or something else that was there at a time."""
         op, after, until = piece.op, set[int](), not_before_s
         for part in parts:
@@ -103,7 +105,7 @@ class _Chain:
             self._idle(max(piece.start_s - max(until - self.end_s, 0.0), self.end_s))
             seconds = piece.end_s - piece.start_s
         self.end_s = max(self.end_s, piece.end_s)
-        node = Node(op.name, op.kind, duration_s=max(seconds, 0.0), after=after)
+        node = SketchNode(op.name, op.kind, duration_s=max(seconds, 0.0), after=after)
         node.gradient_bytes = float(op.gradient_bytes if piece.last else 0)
         return self._append(node, [op.name])
 
@@ -111,7 +113,7 @@ class _Chain:
         self.draft.sketch.nodes[self.made[-1]].gap_s = max(until - self.end_s, 0.0)
         self.end_s = max(self.end_s, until)
 
-    def _append(self, node: Node, members: list[str]) -> int:
+    def _append(self, node: SketchNode, members: list[str]) -> int:
         node.rank, node.resource, node.priority = self.rank, self.resource, len(self.made)
         if self.made:
             node.after = node.after | {self.made[-1]}
@@ -119,7 +121,9 @@ class _Chain:
         return self.made[-1]
 
 
-def add_rank(draft: Draft, rank: int, ops: Sequence[Op], parts: dict[Key, Part], waited: set[Key]) -> None:
+def add_rank(
+    draft: GraphDraft, rank: int, ops: Sequence[Op], parts: dict[Key, CollectivePart], waited: set[Key]
+) -> None:
     """Add the chains of a rank, and the ops at which it has handed over and has got each collective.
 
     Args:
@@ -137,7 +141,7 @@ def add_rank(draft: Draft, rank: int, ops: Sequence[Op], parts: dict[Key, Part],
             threads[op.thread].append(op)
     main = threads.pop("main", [])
     for part in parts.values():
-        part.done = draft.add(Node(part.op.name, "communication", rank=rank), [part.op.name])
+        part.done = draft.add(SketchNode(part.op.name, "communication", rank=rank), [part.op.name])
     chain, tails = _Chain(draft, rank, "main", begin), []
     for name, ops_of_thread in threads.items():
         beside = _Chain(draft, rank, name, begin, [chain.made[0]])
@@ -163,8 +167,8 @@ def _needed(op: Op) -> Key:
 def _fill(
     chain: _Chain,
     ops: list[Op],
-    parts: dict[Key, Part],
-    handed_over: dict[Key, Part],
+    parts: dict[Key, CollectivePart],
+    handed_over: dict[Key, CollectivePart],
     waited: set[Key],
     span: tuple[float, float],
 ) -> None:
@@ -190,7 +194,9 @@ def _fill(
         _hand_over(chain, at, part)
 
 
-def _add_piece(chain: _Chain, piece: Piece, part: Part | None, needs: dict[int, list[Part]]) -> None:
+def _add_piece(
+    chain: _Chain, piece: OpPiece, part: CollectivePart | None, needs: dict[int, list[CollectivePart]]
+) -> None:
     """Add a piece; `part` is the communication that its op names."""
     op = piece.op
     begins = part is not None and op.kind == "other" and part.begun < 0
@@ -209,15 +215,15 @@ def _add_piece(chain: _Chain, piece: Piece, part: Part | None, needs: dict[int, 
         part.decodes.append((number, piece.end_s))
 
 
-def _hand_over(chain: _Chain, at: float, part: Part) -> None:
+def _hand_over(chain: _Chain, at: float, part: CollectivePart) -> None:
     part.enqueue = chain.mark(f"enqueue {part.op.name}", at)
 
 
 def _inferred_waits(
     main: list[Op],
-    parts: dict[Key, Part],
+    parts: dict[Key, CollectivePart],
     waited: set[Key],
-    needs: dict[int, list[Part]],
+    needs: dict[int, list[CollectivePart]],
     begin: float,
     end: float,
 ) -> list[Op]:
@@ -250,7 +256,7 @@ def _inferred_waits(
     return list(made.values())
 
 
-def _share_gradients(nodes: list[Node], numbers: list[int], parts: list[Part]) -> None:
+def _share_gradients(nodes: list[SketchNode], numbers: list[int], parts: list[CollectivePart]) -> None:
     """Where no backward op says which bytes it completes, share those of each bucket.
 
     They go to the ops whose parameters the bucket names, in proportion to their number, else in equal parts

@@ -14,12 +14,12 @@ import msgspec
 from wirewise.errors import TraceError
 from wirewise.trace.profiles import collective_name, read_json
 
-__all__ = ["ExecutionTrace", "Node", "read"]
+__all__ = ["ExecutionNode", "ExecutionTrace", "read"]
 
 _SCHEMA = "1.1."
 
 
-class Node(msgspec.Struct):
+class ExecutionNode(msgspec.Struct):
     """One operator."""
 
     id: int
@@ -34,7 +34,7 @@ class ExecutionTrace(msgspec.Struct):
     """All operators of one rank."""
 
     schema: str
-    nodes: dict[int, Node]
+    nodes: dict[int, ExecutionNode]
 
     def calls(self) -> dict[int, int]:
         """For each run of a gloo collective, its record id with that of the call that it belongs to."""
@@ -49,7 +49,7 @@ class ExecutionTrace(msgspec.Struct):
                 found[node.record_id] = caller.record_id
         return found
 
-    def collectives(self) -> list[Node]:
+    def collectives(self) -> list[ExecutionNode]:
         """Calls of collectives in their order."""
         ordered = sorted(self.nodes.values(), key=lambda node: node.id)
         return [node for node in ordered if node.name.startswith("c10d::") and collective_name(node.name)]
@@ -71,12 +71,12 @@ def read(path: str | os.PathLike[str]) -> ExecutionTrace:
         raise TraceError(
             f"{os.fspath(path)} has schema {schema}; expected {_SCHEMA}x: record it with torch 2.2 or later"
         )
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, ExecutionNode] = {}
     for raw in head["nodes"]:
         try:
             attributes = {one["name"]: one.get("value") for one in raw.get("attrs", [])}
             record = attributes.get("rf_id")
-            node = Node(
+            node = ExecutionNode(
                 id=int(raw["id"]),
                 name=str(raw["name"]),
                 parent=int(raw.get("ctrl_deps", 0)),

@@ -20,10 +20,10 @@ import numpy as np
 
 from wirewise.errors import InputError, TraceError
 from wirewise.trace.arrays import Dataflow
-from wirewise.trace.chains import Draft, Key, Part, add_rank
+from wirewise.trace.chains import CollectivePart, GraphDraft, Key, add_rank
 from wirewise.trace.match import Match, match, transfer_starts
 from wirewise.trace.records import COLLECTIVES, KINDS, Trace
-from wirewise.trace.sketch import Node, Sketch
+from wirewise.trace.sketch import GraphSketch, SketchNode
 from wirewise.trace.traffic import message_weights
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def build(
         raise InputError(f"got the algorithm {algorithm!r}; expected one of {', '.join(known_algorithms)}")
     numbers: dict[str, int] = {}
     hosts = [numbers.setdefault(rank.header.host, len(numbers)) for rank in trace.ranks]
-    draft = Draft(hosts, step)
+    draft = GraphDraft(hosts, step)
     chosen = _of_step(match(trace) if matches is None else matches, step)
     parts = _parts(trace, step, [one for one, _ in chosen])
     for rank in range(trace.world_size):
@@ -132,7 +132,7 @@ def coarsen(flow: Dataflow, *, max_gap_s: float = 100e-6) -> Dataflow:
         flow: Graph to coarsen.
         max_gap_s: Longer idle times between two ops keep them apart; shorter ones count as work.
     """
-    sketch = Sketch.of(flow)
+    sketch = GraphSketch.of(flow)
     followers = sketch.followers()
     members = dict(enumerate(flow.member_ops or [[name] for name in flow.names]))
     for op in sorted(sketch.nodes):
@@ -153,7 +153,7 @@ def coarsen(flow: Dataflow, *, max_gap_s: float = 100e-6) -> Dataflow:
     return replace(sketch.dataflow(), member_ops=[members[op] for op in sorted(sketch.nodes)])
 
 
-def _mergeable(node: Node, heir: Node, sketch: Sketch) -> bool:
+def _mergeable(node: SketchNode, heir: SketchNode, sketch: GraphSketch) -> bool:
     alike = (node.rank, node.resource, node.kind) == (heir.rank, heir.resource, heir.kind)
     work = node.kind not in ("wait", "communication") and node.duration_s > 0 and heir.duration_s > 0
     return alike and work and sketch.slots.get(node.resource) == 1
@@ -172,14 +172,14 @@ def _of_step(matches: Sequence[Match], step: int) -> list[tuple[Match, float]]:
     return [(one, starts[id(one)]) for one in chosen]
 
 
-def _parts(trace: Trace, step: int, chosen: Sequence[Match]) -> list[dict[Key, Part]]:
+def _parts(trace: Trace, step: int, chosen: Sequence[Match]) -> list[dict[Key, CollectivePart]]:
     """Communications of each rank in the step."""
-    parts: list[dict[Key, Part]] = [{} for _ in trace.ranks]
+    parts: list[dict[Key, CollectivePart]] = [{} for _ in trace.ranks]
     for number, one in enumerate(chosen):
         for rank, op in zip(one.ranks, one.ops, strict=True):
             # Messages have numbers between two ranks only, so they get a name that no collective has.
             key = ("", -2 - number) if one.collective == "send" else (one.group, one.seq)
-            parts[rank][key] = Part(one, op)
+            parts[rank][key] = CollectivePart(one, op)
     for rank, own in enumerate(parts):
         known = {id(part.op) for part in own.values()}
         for op in trace.ranks[rank].ops:
@@ -191,7 +191,7 @@ def _parts(trace: Trace, step: int, chosen: Sequence[Match]) -> list[dict[Key, P
     return parts
 
 
-def _carried_out(one: Match, parts: list[Part]) -> bool:
+def _carried_out(one: Match, parts: list[CollectivePart]) -> bool:
     """Whether threads of the ranks carry it out, so that it is nothing besides what they do."""
     without = [rank for rank, part in zip(one.ranks, parts, strict=True) if part.begun < 0]
     if without and len(without) < len(parts):
@@ -202,21 +202,21 @@ def _carried_out(one: Match, parts: list[Part]) -> bool:
     return not without
 
 
-def _part(parts: dict[Key, Part], one: Match) -> Part:
+def _part(parts: dict[Key, CollectivePart], one: Match) -> CollectivePart:
     return next(part for part in parts.values() if part.match is one)
 
 
 class _Transfers:
     """Adds what lies between handing over and having the result."""
 
-    def __init__(self, draft: Draft, algorithm: str, servers: int, messages: list[Match]) -> None:
+    def __init__(self, draft: GraphDraft, algorithm: str, servers: int, messages: list[Match]) -> None:
         self.draft, self.algorithm, self.servers = draft, algorithm, servers
         found = message_weights(messages, draft.sketch.hosts)
         self.weights = {id(one): weight for one, weight in zip(messages, found, strict=True)}
         self.done: dict[tuple[int, str], list[int]] = defaultdict(list)
         """Ops of each (rank, group) in the order in which they were done; only where transfers are expanded."""
 
-    def add(self, one: Match, begin_s: float, parts: list[Part], expand: bool) -> None:
+    def add(self, one: Match, begin_s: float, parts: list[CollectivePart], expand: bool) -> None:
         """Add one collective or message that got its slot at `begin_s`."""
         if one.collective == "broadcast" and one.ops[0].peer in one.ranks:
             # Trees start at the first rank.
@@ -230,12 +230,12 @@ class _Transfers:
         if not (expand and self._expanded(one, ranks, hosts, parts, seconds)):
             self._whole(one, hosts, parts, begin_s)
 
-    def _whole(self, one: Match, hosts: list[int], parts: list[Part], begin_s: float) -> None:
+    def _whole(self, one: Match, hosts: list[int], parts: list[CollectivePart], begin_s: float) -> None:
         found = self._flows(one, hosts)
         after = {number for part in parts for number in (part.enqueue, *part.encodes)}
         done = 0.0
         for share, over in _shares(one, parts, begin_s):
-            node = Node(
+            node = SketchNode(
                 parts[0].op.name,
                 "communication",
                 duration_s=max(one.end_s - begin_s, 0.0) * (share - done),
@@ -266,7 +266,7 @@ class _Transfers:
         )
 
     def _expanded(
-        self, one: Match, ranks: Sequence[int], hosts: list[int], parts: list[Part], seconds: float
+        self, one: Match, ranks: Sequence[int], hosts: list[int], parts: list[CollectivePart], seconds: float
     ) -> bool:
         """Add single transfers; False where there are none."""
         from wirewise.collective.named import collective_hops
@@ -290,7 +290,7 @@ class _Transfers:
             seen = {place for i in hop.after for place in (found[i].source, found[i].target)}
             after |= {starts[place] for place in (hop.source, hop.target) if place not in seen}
             name = f"{parts[0].op.name} {ranks[hop.source]}>{ranks[hop.target]} round {hop.step}"
-            node = Node(
+            node = SketchNode(
                 name,
                 "communication",
                 duration_s=each,
@@ -317,13 +317,13 @@ class _Transfers:
         recorded = one.ops[0].algorithm
         return self.algorithm or (recorded if recorded in _algorithms() else "ring")
 
-    def _start(self, one: Match, rank: int, part: Part) -> int:
+    def _start(self, one: Match, rank: int, part: CollectivePart) -> int:
         """An op at which the rank has a slot for the collective."""
         after = {part.enqueue, *part.encodes}
         before = self.done[rank, one.group]
         if one.collective != "send" and len(before) >= one.slots:
             after.add(before[-one.slots])
-        return self.draft.add(Node(f"start {part.op.name}", "other", rank=rank, after=after))
+        return self.draft.add(SketchNode(f"start {part.op.name}", "other", rank=rank, after=after))
 
 
 def _algorithms() -> tuple[str, ...]:
@@ -333,7 +333,9 @@ def _algorithms() -> tuple[str, ...]:
     return ALGORITHMS
 
 
-def _shares(one: Match, parts: list[Part], begin_s: float) -> list[tuple[float, list[Part]]]:
+def _shares(
+    one: Match, parts: list[CollectivePart], begin_s: float
+) -> list[tuple[float, list[CollectivePart]]]:
     """Shares of the transfer after which some ranks are done, the last one being 1, and these ranks.
 
     All ranks of most collectives are done together; what differs then is when they notice.
@@ -341,7 +343,7 @@ def _shares(one: Match, parts: list[Part], begin_s: float) -> list[tuple[float, 
     seconds = one.end_s - begin_s
     if one.collective not in _RANKS_END_APART or seconds < _LEAST_APART_S:
         return [(1.0, parts)]
-    found: dict[float, list[Part]] = defaultdict(list)
+    found: dict[float, list[CollectivePart]] = defaultdict(list)
     for part in parts:
         share = (part.op.end_s - begin_s) / seconds
         found[min(max(round(share / _GRAIN) * _GRAIN, _GRAIN), 1.0)].append(part)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from wirewise.trace.profiles import Event, collective_name, item_bytes, shapes, tensor_bytes
+from wirewise.trace.profiles import ProfileEvent, collective_name, item_bytes, shapes, tensor_bytes
 
 __all__ = ["COPY", "Launches", "collective_of", "communicates", "is_launch", "is_on_device", "payload_bytes"]
 
@@ -26,17 +26,17 @@ _ANNOTATION = "nccl:"
 _SEND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
 
 
-def is_on_device(event: Event) -> bool:
+def is_on_device(event: ProfileEvent) -> bool:
     """Whether an accelerator ran it: a kernel or a copy."""
     return event.cat.lower() in _ON_DEVICE
 
 
-def is_launch(event: Event) -> bool:
+def is_launch(event: ProfileEvent) -> bool:
     """Whether it is a call of the runtime or the driver of an accelerator."""
     return _LAUNCHES.search(event.cat) is not None
 
 
-def communicates(kernel: Event) -> bool:
+def communicates(kernel: ProfileEvent) -> bool:
     """Whether a kernel carries out a collective."""
     return bool(_LIBRARY.search(kernel.name)) or "Collective name" in kernel.args
 
@@ -48,10 +48,10 @@ class Launches:
         spans: Events with a duration, sorted by their starts, longer ones first.
     """
 
-    def __init__(self, spans: Iterable[Event]) -> None:
-        self._by_correlation: dict[Any, Event] = {}
-        self._by_id: dict[Any, Event] = {}
-        self._annotations: dict[tuple[Any, Any], list[Event]] = defaultdict(list)
+    def __init__(self, spans: Iterable[ProfileEvent]) -> None:
+        self._by_correlation: dict[Any, ProfileEvent] = {}
+        self._by_id: dict[Any, ProfileEvent] = {}
+        self._annotations: dict[tuple[Any, Any], list[ProfileEvent]] = defaultdict(list)
         for e in spans:
             if is_launch(e) and "correlation" in e.args:
                 self._by_correlation.setdefault(e.args["correlation"], e)
@@ -61,18 +61,18 @@ class Launches:
                 self._annotations[e.pid, e.tid].append(e)
         self._starts = {thread: [e.ts for e in own] for thread, own in self._annotations.items()}
 
-    def of(self, kernel: Event) -> Event | None:
+    def of(self, kernel: ProfileEvent) -> ProfileEvent | None:
         """The call of the runtime or driver that launched a kernel, or None where the file does not tell."""
         return self._by_correlation.get(kernel.args.get("correlation"))
 
-    def call(self, kernel: Event) -> Event | None:
+    def call(self, kernel: ProfileEvent) -> ProfileEvent | None:
         """The call of torch.distributed that a kernel carries out, as an event that describes it, or None."""
         own = kernel.args.get("External id")
         # In older traces the id of a kernel numbers launches, not calls.
         call = None if own == kernel.args.get("correlation", -1) else self._by_id.get(own)
         return call or self._around(self.of(kernel))
 
-    def _around(self, launch: Event | None) -> Event | None:
+    def _around(self, launch: ProfileEvent | None) -> ProfileEvent | None:
         """The annotation of a collective on the thread of a launch, around it."""
         if launch is None:
             return None
@@ -84,7 +84,7 @@ class Launches:
         return found if launch.ts <= found.end else None
 
 
-def collective_of(kernel: Event, call: Event | None) -> str:
+def collective_of(kernel: ProfileEvent, call: ProfileEvent | None) -> str:
     """The collective that a kernel carries out; empty: not known."""
     for own in (kernel, call):
         if own is not None and (told := collective_name(str(own.args.get("Collective name", "")))):
@@ -95,7 +95,7 @@ def collective_of(kernel: Event, call: Event | None) -> str:
     return "" if _SEND_RECEIVE.search(kernel.name) else collective_name(kernel.name)
 
 
-def payload_bytes(kernel: Event, call: Event | None) -> int:
+def payload_bytes(kernel: ProfileEvent, call: ProfileEvent | None) -> int:
     """Bytes that a rank gives into a collective; 0: not known."""
     args = {**(call.args if call else {}), **kernel.args}
     if told := int(args.get("In msg nelems", 0)) * item_bytes(str(args.get("dtype", ""))):

@@ -29,7 +29,7 @@ from wirewise.trace.kernels import (
     is_on_device,
     payload_bytes,
 )
-from wirewise.trace.profiles import Event, Profile, collective_name, load, shapes, tensor_bytes
+from wirewise.trace.profiles import ProfileEvent, ProfileFile, collective_name, load, shapes, tensor_bytes
 from wirewise.trace.records import Header, Op, RankTrace, Trace
 
 __all__ = ["read", "read_all"]
@@ -194,7 +194,7 @@ def _rebased(rank: RankTrace, later_ns: int, base_ns: int) -> RankTrace:
 
 
 class _Reader:
-    def __init__(self, profile: Profile, source: str, rank_of: tuple[int, int] | None) -> None:
+    def __init__(self, profile: ProfileFile, source: str, rank_of: tuple[int, int] | None) -> None:
         self.source, self.head = source, profile.head
         self.notes: list[str] = []
         self.spans = sorted((e for e in profile.events if e.ph == "X"), key=lambda e: (e.ts, -e.dur))
@@ -273,9 +273,9 @@ class _Reader:
                 )
         return ops
 
-    def _outermost(self) -> list[tuple[Event, str]]:
+    def _outermost(self) -> list[tuple[ProfileEvent, str]]:
         """Events with nothing of interest around them, with their kind where the name tells."""
-        found: list[tuple[Event, str]] = []
+        found: list[tuple[ProfileEvent, str]] = []
         until: dict[tuple[int | str, int | str], float] = defaultdict(lambda: -float("inf"))
         for e in self.spans:
             thread = (e.pid, e.tid)
@@ -321,7 +321,7 @@ class _Reader:
             self.notes.append("some collectives do not tell their bytes; record with record_shapes=True")
         return ops
 
-    def _kernels(self, kernels: list[Event]) -> list[Op]:
+    def _kernels(self, kernels: list[ProfileEvent]) -> list[Op]:
         """NCCL kernels, with what the call that started them tells."""
         rows = []
         for e in kernels:
@@ -361,7 +361,7 @@ class _Reader:
             )
         return ops
 
-    def _runs(self, runs: list[Event], calls: dict[int, int]) -> list[Op]:
+    def _runs(self, runs: list[ProfileEvent], calls: dict[int, int]) -> list[Op]:
         """Runs of gloo's collectives with the calls that they belong to."""
         names = [
             e for e in self.spans
@@ -395,12 +395,14 @@ class _Reader:
         return ops
 
     @staticmethod
-    def _pairs(runs: list[Event], names: list[Event], calls: dict[int, int]) -> list[Event | None]:
+    def _pairs(
+        runs: list[ProfileEvent], names: list[ProfileEvent], calls: dict[int, int]
+    ) -> list[ProfileEvent | None]:
         """The call of each run: the one that `calls` tells, else the first of its kind that has none."""
         by_record = {_record_of(e): e for e in names if _RECORD in e.args}
         found = [by_record.get(calls.get(_record_of(run), -1)) for run in runs]
         told = {id(call) for call in found}
-        waiting: dict[str, deque[Event]] = defaultdict(deque)
+        waiting: dict[str, deque[ProfileEvent]] = defaultdict(deque)
         for e in names:
             if id(e) not in told:
                 waiting[_run_name(e.name)].append(e)
@@ -436,7 +438,7 @@ class _Reader:
         )
 
 
-def _stream(e: Event) -> str:
+def _stream(e: ProfileEvent) -> str:
     return str(e.args.get("stream", e.tid))
 
 
@@ -447,11 +449,11 @@ def _run_name(call: str) -> str:
     return "all_reduce" if name == "reduce_scatter" else name
 
 
-def _op(e: Event, name: str, kind: str, step: int, **more: Any) -> Op:
+def _op(e: ProfileEvent, name: str, kind: str, step: int, **more: Any) -> Op:
     return Op(name=name, kind=kind, start_s=e.ts * 1e-6, end_s=e.end * 1e-6, step=step, **more)
 
 
-def _record_of(event: Event) -> int:
+def _record_of(event: ProfileEvent) -> int:
     """Its "Record function id"; -1 where it has none, or none that is a number."""
     try:
         return int(event.args.get(_RECORD, -1))

@@ -12,13 +12,13 @@ import msgspec
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
-__all__ = ["CATEGORIES", "Layout", "Operator", "OperatorGraph", "read_operator_graph"]
+__all__ = ["CATEGORIES", "MemoryLayout", "Operator", "OperatorGraph", "read_operator_graph"]
 
 CATEGORIES = ("pointwise", "view", "reduction", "matmul", "opaque")
 """What an operator is to fusion: an opaque one (random numbers, in-place writes, control flow) is fused with none."""
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryLayout(msgspec.Struct, frozen=True, kw_only=True):
     """How an operator walks through memory, which decides whether its loop uses vectors."""
 
     inner: int = 0
@@ -56,7 +56,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     flops: float = 0.0
     time_s: float = 0.0
     """Measured alone; 0: not measured."""
-    layout: Layout = Layout()
+    layout: MemoryLayout = MemoryLayout()
     gradient: str = ""
     """Name of the parameter whose gradient the output is."""
 

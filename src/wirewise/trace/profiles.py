@@ -13,7 +13,16 @@ import msgspec
 from wirewise.decoding import ArchiveError, decode_json, gunzip, is_gzip
 from wirewise.errors import TraceError
 
-__all__ = ["Event", "Profile", "collective_name", "item_bytes", "load", "read_json", "shapes", "tensor_bytes"]
+__all__ = [
+    "ProfileEvent",
+    "ProfileFile",
+    "collective_name",
+    "item_bytes",
+    "load",
+    "read_json",
+    "shapes",
+    "tensor_bytes",
+]
 
 _ITEM_BYTES = {
     "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "unsignedchar": 1, "signedchar": 1,
@@ -35,7 +44,7 @@ _COLLECTIVES = {
 }
 
 
-class Event(msgspec.Struct):
+class ProfileEvent(msgspec.Struct):
     """One event of the file."""
 
     ph: str = ""
@@ -54,15 +63,15 @@ class Event(msgspec.Struct):
         return self.ts + self.dur
 
 
-class Profile(NamedTuple):
+class ProfileFile(NamedTuple):
     """A file: its events, and all else at its top level."""
 
     head: dict[str, Any]
-    events: list[Event]
+    events: list[ProfileEvent]
     complete: bool
 
 
-def load(path: str | os.PathLike[str]) -> Profile:
+def load(path: str | os.PathLike[str]) -> ProfileFile:
     """Read a file of torch.profiler. Of one that was cut off, all whole events.
 
     Raises:
@@ -80,12 +89,12 @@ def load(path: str | os.PathLike[str]) -> Profile:
     events = []
     for raw in head.pop("traceEvents"):
         try:
-            events.append(msgspec.convert(raw, Event, strict=False))
+            events.append(msgspec.convert(raw, ProfileEvent, strict=False))
         except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as cause:
             raise TraceError(
                 f"{os.fspath(path)}, event {len(events)}: {cause}; the file is damaged"
             ) from cause
-    return Profile(head, events, complete)
+    return ProfileFile(head, events, complete)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from wirewise.trace.records import Op
 
-__all__ = ["Piece", "own_work", "pieces"]
+__all__ = ["OpPiece", "own_work", "pieces"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class OpPiece:
     """A part of an op in which no op inside it runs."""
 
     op: Op
@@ -23,7 +23,7 @@ class Piece:
     """Whether the op ends with it."""
 
 
-def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[Piece]:
+def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[OpPiece]:
     """Ops of one thread, each without the ops inside it, cut where something else begins.
 
     Args:
@@ -33,7 +33,7 @@ def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[Piece]:
     Returns:
         In order; every op has at least one piece, which may be empty.
     """
-    found: list[Piece] = []
+    found: list[OpPiece] = []
     stack: list[tuple[Op, float]] = []
     begun: list[float] = []
 
@@ -41,14 +41,14 @@ def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[Piece]:
         """End the ops that are over."""
         while stack and stack[-1][1] <= until:
             op, end = stack.pop()
-            found.append(Piece(op, begun.pop(), end, True))
+            found.append(OpPiece(op, begun.pop(), end, True))
             if begun:
                 begun[-1] = max(begun[-1], end)
 
     for op in sorted(ops, key=lambda op: (op.start_s, -op.end_s)):
         leave(op.start_s)
         if stack and op.start_s > begun[-1]:
-            found.append(Piece(stack[-1][0], begun[-1], op.start_s, False))
+            found.append(OpPiece(stack[-1][0], begun[-1], op.start_s, False))
         end = min(op.end_s, stack[-1][1]) if stack else op.end_s
         stack.append((op, end))
         begun.append(op.start_s)
@@ -57,7 +57,7 @@ def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[Piece]:
     return sorted(cut, key=lambda piece: (piece.start_s, piece.end_s))
 
 
-def own_work(ops: Iterable[Op]) -> Iterator[tuple[int, Piece]]:
+def own_work(ops: Iterable[Op]) -> Iterator[tuple[int, OpPiece]]:
     """(step, piece) of all that a rank works on itself: no communication, no waiting; threads one by one.
 
     Args:
@@ -73,9 +73,9 @@ def own_work(ops: Iterable[Op]) -> Iterator[tuple[int, Piece]]:
                 yield step, piece
 
 
-def _cut(piece: Piece, cuts: Sequence[float]) -> list[Piece]:
+def _cut(piece: OpPiece, cuts: Sequence[float]) -> list[OpPiece]:
     if piece.op.kind == "wait":
         return [piece]
     first, last = bisect.bisect_right(cuts, piece.start_s), bisect.bisect_left(cuts, piece.end_s)
     marks = [piece.start_s, *dict.fromkeys(cuts[first:last]), piece.end_s]
-    return [Piece(piece.op, a, b, piece.last and b == piece.end_s) for a, b in itertools.pairwise(marks)]
+    return [OpPiece(piece.op, a, b, piece.last and b == piece.end_s) for a, b in itertools.pairwise(marks)]

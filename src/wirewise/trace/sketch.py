@@ -10,11 +10,11 @@ import numpy as np
 from wirewise.trace.arrays import Dataflow
 from wirewise.trace.records import COLLECTIVES, KINDS
 
-__all__ = ["Node", "Sketch"]
+__all__ = ["GraphSketch", "SketchNode"]
 
 
 @dataclass
-class Node:
+class SketchNode:
     """One op; fields as in `Dataflow`."""
 
     name: str
@@ -35,7 +35,7 @@ class Node:
     """Numbers of the ops that must end before."""
 
 
-class Sketch:
+class GraphSketch:
     """Ops by number, hosts of the ranks, and how many ops each resource runs at once.
 
     Args:
@@ -45,11 +45,11 @@ class Sketch:
     def __init__(self, hosts: Sequence[int]) -> None:
         self.hosts = [int(h) for h in hosts]
         self.slots: dict[str, int] = {}
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, SketchNode] = {}
         self._next = 0
 
     @classmethod
-    def of(cls, flow: Dataflow) -> Sketch:
+    def of(cls, flow: Dataflow) -> GraphSketch:
         """Sketch of a graph, op numbers kept."""
         sketch = cls(flow.hosts.tolist())
         # Two resources may have the same name in a trace.
@@ -60,7 +60,7 @@ class Sketch:
         )
         for op, name in enumerate(flow.names):
             resource = int(flow.resource[op])
-            sketch.nodes[op] = Node(
+            sketch.nodes[op] = SketchNode(
                 name,
                 KINDS[flow.kind[op]],
                 rank=int(flow.rank[op]),
@@ -87,7 +87,7 @@ class Sketch:
         """How many ranks there are."""
         return len(self.hosts)
 
-    def add(self, node: Node) -> int:
+    def add(self, node: SketchNode) -> int:
         """Add an op; its number. A resource that is not known has one slot."""
         number = self._next
         self._next += 1
@@ -98,7 +98,7 @@ class Sketch:
 
     def add_to(self, resource: str, name: str, kind: str, duration_s: float, *after: int) -> int:
         """Add an op of rank 0 behind all that the resource has so far, once other ops (-1: none) have ended."""
-        node = Node(name, kind, rank=0, duration_s=duration_s, after={op for op in after if op >= 0})
+        node = SketchNode(name, kind, rank=0, duration_s=duration_s, after={op for op in after if op >= 0})
         node.resource, node.priority = resource, self._next
         return self.add(node)
 

@@ -19,7 +19,7 @@ from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import atomic_file, read_file
 
-__all__ = ["KINDS", "ROUTES", "Flow", "Task", "TaskKind", "TaskSet", "read_tasks", "write_tasks"]
+__all__ = ["KINDS", "ROUTES", "Flow", "TaskKind", "TaskSet", "TrainingTask", "read_tasks", "write_tasks"]
 
 TaskKind = Literal["store", "sampler", "worker", "server"]
 KINDS: tuple[TaskKind, ...] = ("store", "sampler", "worker", "server")
@@ -35,7 +35,7 @@ Amounts = float | tuple[float, ...]
 """One figure for all iterations, or one for each."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainingTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something that runs on one host."""
 
     name: str
@@ -67,7 +67,7 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     iterations: int
-    tasks: tuple[Task, ...]
+    tasks: tuple[TrainingTask, ...]
     flows: tuple[Flow, ...]
     prefetch: int = 2
     """Iterations that samplers may run ahead of their worker."""
@@ -139,7 +139,7 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read_tasks(path: str | os.PathLike[str]) -> TaskSet:
-    """Read a JSON file whose keys are the fields of `TaskSet`, `Task` and `Flow`.
+    """Read a JSON file whose keys are the fields of `TaskSet`, `TrainingTask` and `Flow`.
 
     Raises:
         InputError: The file cannot be read, or holds something else; the message names the place.

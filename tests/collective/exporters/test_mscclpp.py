@@ -97,7 +97,7 @@ def test_a_signal_without_its_wait_is_found():
 
 
 def changed(change):
-    plan = msgspec.json.decode(mscclpp.dumps(ring("all_reduce", 3)), type=mscclpp_plan.Plan)
+    plan = msgspec.json.decode(mscclpp.dumps(ring("all_reduce", 3)), type=mscclpp_plan.ExecutionPlan)
     change(plan)
     return list(mscclpp_plan.violations(plan))
 

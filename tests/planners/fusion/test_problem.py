@@ -11,12 +11,12 @@ from wirewise.errors import InputError
 from wirewise.planners.fusion import BucketSpan, Decision, MemorySizes, Scorer, dpro, from_flows, with_memory
 from wirewise.planners.fusion.search import baseline
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import Layer, Transfer, data_parallel_step
+from wirewise.sim.data_parallel import BucketTransfer, LayerCost, data_parallel_step
 from wirewise.sim.lowering.recorded import with_plan
 from wirewise.trace.modules import Overhead
 
 LINKS = Links.uniform(4, 2e9, 1e-4)
-LAYERS = [Layer(f"block.{i}", 1e-3 * (i + 1), 2e-3, 1e6 * (1 + i % 3)) for i in range(8)]
+LAYERS = [LayerCost(f"block.{i}", 1e-3 * (i + 1), 2e-3, 1e6 * (1 + i % 3)) for i in range(8)]
 
 
 def module(problem, **change):
@@ -96,10 +96,14 @@ def test_names_of_parameters_go_to_their_modules():
 
 
 def test_an_op_in_two_pieces_and_parameters_of_the_whole_model():
-    layers = [Layer("model", 0.0, 1e-3, 5e5), Layer("a", 1e-3, 1e-3, 1e6), Layer("a", 1e-3, 1e-3, 0.0)]
-    layers.append(Layer("b", 1e-3, 1e-3, 2e6))
+    layers = [
+        LayerCost("model", 0.0, 1e-3, 5e5),
+        LayerCost("a", 1e-3, 1e-3, 1e6),
+        LayerCost("a", 1e-3, 1e-3, 0.0),
+    ]
+    layers.append(LayerCost("b", 1e-3, 1e-3, 2e6))
     # The first bucket goes out in the middle of a's backward op, which a trace shows as two.
-    sent = [Transfer(1, 3e6), Transfer(3, 5e5)]
+    sent = [BucketTransfer(1, 3e6), BucketTransfer(3, 5e5)]
     flow = data_parallel_step(layers, range(4), transfers=sent)
     problem = from_flows([flow], LINKS, parameters=[("b.weight", "a.weight"), ("positions",)])
     assert [(m.parameters, m.gradient_bytes) for m in problem.modules[::-1]] == [

@@ -16,7 +16,7 @@ from wirewise.planners.fusion.exhaustive import all_bucketings, try_all
 from wirewise.planners.fusion.score import step_of
 from wirewise.planners.fusion.search import Stop, baseline, capped, dynamic
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.sim.lowering.recorded import with_plan
 
 KINDS = ["latency", "bandwidth"]
@@ -71,7 +71,7 @@ def test_short_cuts_do_not_change_a_score(slots, extra):
 
 def test_the_graph_is_that_of_the_simulator():
     problem = random_problem(0, gradients=6, slots=2)
-    layers = [Layer(m.name, m.forward_s, m.backward_s, m.gradient_bytes) for m in problem.modules]
+    layers = [LayerCost(m.name, m.forward_s, m.backward_s, m.gradient_bytes) for m in problem.modules]
     flow = data_parallel_step(layers, problem.hosts, bucket_bytes=2e6, comm_slots=2)
     same = replay(step_of(problem, capped(problem, 2e6, 2**20)), problem.links).step_s
     assert same == pytest.approx(replay(flow, problem.links).step_s, rel=1e-12)

@@ -28,7 +28,7 @@ from wirewise.planners.placement import (
 )
 from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Device, Host, Link, Switch, Topology, lab_hosts
-from wirewise.trace import Flow, Task, TaskSet
+from wirewise.trace import Flow, TaskSet, TrainingTask
 
 HOSTS = tuple(f"host{h}" for h in range(4))
 
@@ -103,9 +103,9 @@ def test_hosts_that_are_alike_are_simulated_once():
     tasks = TaskSet(
         iterations=1,
         tasks=(
-            Task(name="store", kind="store", host="host0"),
-            Task(name="s", kind="sampler", worker="w"),
-            Task(name="w", kind="worker"),
+            TrainingTask(name="store", kind="store", host="host0"),
+            TrainingTask(name="s", kind="sampler", worker="w"),
+            TrainingTask(name="w", kind="worker"),
         ),
         flows=(
             Flow(source="store", target="s", size_bytes=4.0),
@@ -154,7 +154,7 @@ def test_pieces_that_do_not_fit_together_are_refused():
     """Three tasks of 2 on two hosts of 3: enough in all, but no host takes two."""
     tasks = TaskSet(
         iterations=1,
-        tasks=tuple(Task(name=f"w{n}", kind="worker", demand={"gpu": 2.0}) for n in range(3)),
+        tasks=tuple(TrainingTask(name=f"w{n}", kind="worker", demand={"gpu": 2.0}) for n in range(3)),
         flows=(),
         hosts={"a": {"gpu": 3.0}, "b": {"gpu": 3.0}},
     )
@@ -185,7 +185,9 @@ def test_rates_of_hosts_come_from_links_between_hosts():
     found = Links.of(topology)
     assert found.bandwidth_out_bytes_per_s.tolist() == [4e9, 2e9]
     assert found.bandwidth_in_bytes_per_s.tolist() == [3e9, 2e9]
-    worker = TaskSet(iterations=1, tasks=(Task(name="w", kind="worker", demand={"gpu": 1}),), flows=())
+    worker = TaskSet(
+        iterations=1, tasks=(TrainingTask(name="w", kind="worker", demand={"gpu": 1}),), flows=()
+    )
     assert problem_of(worker, topology).capacity.tolist() == [[2.0], [1.0]]
     lonely = msgspec.structs.replace(topology, links=topology.links[:3])
     with pytest.raises(InputError, match="host 'b' of topology 'two' has no link"):

@@ -12,7 +12,7 @@ from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.planners.placement import PLANNERS, PlacementProblem
 from wirewise.runtime.flows import ORDERS, FlowEngine, execute
 from wirewise.sim.flows import expand
-from wirewise.trace import Flow, Task, TaskSet
+from wirewise.trace import Flow, TaskSet, TrainingTask
 
 
 @pytest.mark.parametrize("policy", ORDERS)
@@ -42,9 +42,9 @@ def test_flows_without_bytes_arrive():
     tasks = TaskSet(
         iterations=2,
         tasks=(
-            Task(name="store", kind="store", host="a"),
-            Task(name="s", kind="sampler", worker="w", host="b"),
-            Task(name="w", kind="worker", host="a"),
+            TrainingTask(name="store", kind="store", host="a"),
+            TrainingTask(name="s", kind="sampler", worker="w", host="b"),
+            TrainingTask(name="w", kind="worker", host="a"),
         ),
         flows=(
             Flow(source="store", target="s", size_bytes=(0.0, 7.0)),

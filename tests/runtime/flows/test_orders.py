@@ -7,7 +7,7 @@ from tests.sim.flows.helpers import links
 from wirewise.errors import InputError
 from wirewise.runtime.flows.orders import EqualShares, Grants, Outbox, Shares, TokenBucket
 from wirewise.sim.flows import FlowSimulator
-from wirewise.trace import Flow, Task, TaskSet
+from wirewise.trace import Flow, TaskSet, TrainingTask
 
 CHUNK, RATE = 1000, 1e5
 STEP_S = 0.0005
@@ -100,10 +100,10 @@ def test_flows_in_chunks_end_when_fluid_ones_would(order, most, seed):
     rates = random.choice([RATE, 4 * RATE], 3)
     pairs = [(a, b) for a in hosts for b in hosts if a != b]
     sizes = random.integers(10 * CHUNK, 60 * CHUNK, (len(pairs), 2))
-    tasks = [Task(name=f"store{h}", kind="store") for h in hosts]
+    tasks = [TrainingTask(name=f"store{h}", kind="store") for h in hosts]
     for h in hosts:
-        tasks.append(Task(name=f"sampler{h}", kind="sampler", worker=f"worker{h}"))
-        tasks.append(Task(name=f"worker{h}", kind="worker"))
+        tasks.append(TrainingTask(name=f"sampler{h}", kind="sampler", worker=f"worker{h}"))
+        tasks.append(TrainingTask(name=f"worker{h}", kind="worker"))
     flows = [
         Flow(source=f"store{a}", target=f"sampler{b}", size_bytes=tuple(map(float, both)))
         for (a, b), both in zip(pairs, sizes, strict=True)

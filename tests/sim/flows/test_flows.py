@@ -9,18 +9,18 @@ from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacedTask, PlacementPlan
 from wirewise.sim import predict
 from wirewise.sim.flows import POLICIES, FlowSimulator
-from wirewise.trace import Flow, Task, TaskSet
+from wirewise.trace import Flow, TaskSet, TrainingTask
 
 SEEDS = range(6)
 
 
 def two_fetches(*sizes, iterations=1, worker_s=0.0):
     """A worker for each size, whose sampler on the other host fetches so many bytes from one store."""
-    tasks = [Task(name="store", kind="store")]
+    tasks = [TrainingTask(name="store", kind="store")]
     flows = []
     for number, size in enumerate(sizes):
-        tasks.append(Task(name=f"w{number}", kind="worker", execution_s=worker_s))
-        tasks.append(Task(name=f"s{number}", kind="sampler", worker=f"w{number}"))
+        tasks.append(TrainingTask(name=f"w{number}", kind="worker", execution_s=worker_s))
+        tasks.append(TrainingTask(name=f"s{number}", kind="sampler", worker=f"w{number}"))
         flows.append(Flow(source="store", target=f"s{number}", size_bytes=size))
         flows.append(Flow(source=f"s{number}", target=f"w{number}", size_bytes=size))
     return TaskSet(iterations=iterations, tasks=tuple(tasks), flows=tuple(flows))
@@ -75,10 +75,10 @@ def test_p1_diamond(policy):
     tasks = TaskSet(
         iterations=1,
         tasks=(
-            Task(name="store", kind="store"),
-            Task(name="a", kind="sampler", worker="w", execution_s=0.5),
-            Task(name="b", kind="sampler", worker="w", execution_s=0.5),
-            Task(name="w", kind="worker", execution_s=0.25),
+            TrainingTask(name="store", kind="store"),
+            TrainingTask(name="a", kind="sampler", worker="w", execution_s=0.5),
+            TrainingTask(name="b", kind="sampler", worker="w", execution_s=0.5),
+            TrainingTask(name="w", kind="worker", execution_s=0.25),
         ),
         flows=(
             Flow(source="store", target="a", size_bytes=5.0),

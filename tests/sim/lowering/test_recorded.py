@@ -8,10 +8,10 @@ from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.sim import predict, replay
-from wirewise.sim.data_parallel import Layer, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.sim.lowering.recorded import with_plan
 
-LAYERS = [Layer(f"block.{i}", 1e-3, 2e-3, 1e6) for i in range(4)]
+LAYERS = [LayerCost(f"block.{i}", 1e-3, 2e-3, 1e6) for i in range(4)]
 LINKS = Links.uniform(2, 1e9, 1e-4)
 """A bucket of 1 MB: 1 ms for the bytes, twice the latency of 0.1 ms."""
 FLOW = data_parallel_step(LAYERS, [0, 1], bucket_bytes=4e6)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wirewise.collective.builders import bruck, direct, hierarchical, hypercube, rings, trees
-from wirewise.collective.builders.draft import Builder, Draft, Group
+from wirewise.collective.builders.draft import Builder, Draft, RankGroup
 from wirewise.collective.program import Program, Transfer
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
 from wirewise.errors import ProgramError
 
-__all__ = ["BUILDERS", "PLAIN", "Builder", "Draft", "Group", "algorithms", "build"]
+__all__ = ["BUILDERS", "PLAIN", "Builder", "Draft", "RankGroup", "algorithms", "build"]
 
 BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("broadcast", "flat"): trees.broadcast_flat,
@@ -117,7 +117,7 @@ def build(
         raise ProgramError(
             f"got {ranks} ranks with root {root}; expected at least 1 rank and a root among them"
         )
-    group = Group(ranks, top, tuple(map(tuple, hosts or ())), servers)
+    group = RankGroup(ranks, top, tuple(map(tuple, hosts or ())), servers)
     draft = _split(builder(group), chunks)
     return Program(
         name=algorithm,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirewise.collective.builders.draft import Draft, Group, mirrored, rounds
+from wirewise.collective.builders.draft import Draft, RankGroup, mirrored, rounds
 from wirewise.collective.program import Transfer
 
 __all__ = [
@@ -17,7 +17,7 @@ PAT_BLOCKS = 8
 """Blocks in a message of PAT at most, so that buffers are bounded whatever the number of ranks."""
 
 
-def all_gather_bruck(group: Group) -> Draft:
+def all_gather_bruck(group: RankGroup) -> Draft:
     """Each step doubles the blocks that a rank has, from the next ranks round the ring."""
     p = group.ranks
     found: list[Transfer] = []
@@ -28,12 +28,12 @@ def all_gather_bruck(group: Group) -> Draft:
     return Draft(p, found)
 
 
-def reduce_scatter_bruck(group: Group) -> Draft:
+def reduce_scatter_bruck(group: RankGroup) -> Draft:
     """The all-gather backwards."""
     return mirrored(all_gather_bruck(group), reduces=True)
 
 
-def all_to_all_bruck(group: Group) -> Draft:
+def all_to_all_bruck(group: RankGroup) -> Draft:
     """Each chunk takes the jumps that add up to its distance, the shortest first."""
     p = group.ranks
     found: list[Transfer] = []
@@ -48,7 +48,7 @@ def all_to_all_bruck(group: Group) -> Draft:
     return Draft(p * p, found)
 
 
-def all_gather_pat(group: Group) -> Draft:
+def all_gather_pat(group: RankGroup) -> Draft:
     """Every block goes down its own binomial tree, the farthest rank first, in messages of few blocks.
 
     Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale" (2025). Trees of all
@@ -62,7 +62,7 @@ def all_gather_pat(group: Group) -> Draft:
     return Draft(p, found)
 
 
-def reduce_scatter_pat(group: Group) -> Draft:
+def reduce_scatter_pat(group: RankGroup) -> Draft:
     """The all-gather backwards."""
     return mirrored(all_gather_pat(group), reduces=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirewise.collective.builders.draft import Draft, Group
+from wirewise.collective.builders.draft import Draft, RankGroup
 from wirewise.collective.program import Transfer
 from wirewise.errors import ProgramError
 
@@ -16,20 +16,20 @@ __all__ = [
 ]
 
 
-def all_gather_direct(group: Group) -> Draft:
+def all_gather_direct(group: RankGroup) -> Draft:
     """Every rank sends its block to all others at once."""
     p = group.ranks
     return Draft(p, [Transfer(block, block, t, 0) for block in range(p) for t in range(p) if t != block])
 
 
-def reduce_scatter_pairwise(group: Group) -> Draft:
+def reduce_scatter_pairwise(group: RankGroup) -> Draft:
     """In step k every rank sends to the one k + 1 places on."""
     p = group.ranks
     moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
     return Draft(p, [Transfer(t, s, t, step, True) for s, t, step in moves])
 
 
-def all_reduce_servers(group: Group) -> Draft:
+def all_reduce_servers(group: RankGroup) -> Draft:
     """Every rank pushes a part to each server, which is one of the first ranks, and pulls the sums (Li et al. 2014).
 
     Raises:
@@ -43,20 +43,20 @@ def all_reduce_servers(group: Group) -> Draft:
     return Draft(servers, pushed + [Transfer(server, server, rank, 1) for rank, server in pairs])
 
 
-def all_to_all_linear(group: Group) -> Draft:
+def all_to_all_linear(group: RankGroup) -> Draft:
     """Everything at once."""
     p = group.ranks
     return Draft(p * p, [Transfer(s * p + t, s, t, 0) for s in range(p) for t in range(p) if s != t])
 
 
-def all_to_all_shift(group: Group) -> Draft:
+def all_to_all_shift(group: RankGroup) -> Draft:
     """In step k every rank sends to the one k + 1 places on, and gets from the one k + 1 places before."""
     p = group.ranks
     moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
     return Draft(p * p, [Transfer(s * p + t, s, t, step) for s, t, step in moves])
 
 
-def all_to_all_pairwise(group: Group) -> Draft:
+def all_to_all_pairwise(group: RankGroup) -> Draft:
     """In each step pairs swap, by exclusive or of their numbers; a shift where the ranks are no power of two."""
     p = group.ranks
     if p & (p - 1):

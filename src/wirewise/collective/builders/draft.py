@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeAlias
 from wirewise.collective.program import Transfer
 from wirewise.errors import ProgramError
 
-__all__ = ["Builder", "Draft", "Group", "fold", "mirrored", "power_of_two", "rounds", "spread", "then"]
+__all__ = ["Builder", "Draft", "RankGroup", "fold", "mirrored", "power_of_two", "rounds", "spread", "then"]
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """Whom an algorithm is built for."""
 
     ranks: int
@@ -33,7 +33,7 @@ class Draft(NamedTuple):
     transfers: list[Transfer]
 
 
-Builder: TypeAlias = Callable[[Group], Draft]
+Builder: TypeAlias = Callable[[RankGroup], Draft]
 
 
 def rounds(ranks: int) -> int:
@@ -41,7 +41,7 @@ def rounds(ranks: int) -> int:
     return (ranks - 1).bit_length()
 
 
-def power_of_two(group: Group, algorithm: str) -> int:
+def power_of_two(group: RankGroup, algorithm: str) -> int:
     """Dimensions of the hypercube that the ranks form.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wirewise.collective.builders.draft import Draft, Group, mirrored, then
+from wirewise.collective.builders.draft import Draft, RankGroup, mirrored, then
 from wirewise.collective.builders.rings import all_gather_ring, all_reduce_ring
 from wirewise.collective.builders.trees import broadcast_binomial
 from wirewise.collective.program import Transfer
@@ -28,7 +28,7 @@ __all__ = [
 class _Hosts:
     """Ranks by host, the root's host first."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RankGroup) -> None:
         if sorted(r for host in group.hosts for r in host) != list(range(group.ranks)) or () in group.hosts:
             raise ProgramError(
                 f"got the hosts {group.hosts}; expected hosts=... with each of {group.ranks} ranks in one, "
@@ -63,18 +63,18 @@ class _Hosts:
         ]
 
 
-def broadcast(group: Group) -> Draft:
+def broadcast(group: RankGroup) -> Draft:
     """One part of the value for each lane: to its owner, among hosts by a binomial tree, to all of each host."""
     of = _Hosts(group)
     owners = of.hosts[0][: of.lanes]
     out = [Transfer(lane, group.root, o, lane) for lane, o in enumerate(owners) if o != group.root]
-    tree = broadcast_binomial(Group(len(of.hosts)))
+    tree = broadcast_binomial(RankGroup(len(of.hosts)))
     between = [t for lane in range(of.lanes) for t in of.across(lane, tree, lane)]
     inside = [Transfer(lane, s, t, of.near(s, t)) for lane, s, t in of.pairs() if t != group.root]
     return then(*(Draft(of.lanes, part) for part in (out, between, inside)))
 
 
-def scatter(group: Group) -> Draft:
+def scatter(group: RankGroup) -> Draft:
     """Blocks for another host go to the owners of its lanes together."""
     of = _Hosts(group)
     out, inside = list[Transfer](), list[Transfer]()
@@ -89,11 +89,11 @@ def scatter(group: Group) -> Draft:
     return then(Draft(group.ranks, out), Draft(group.ranks, inside))
 
 
-def all_gather(group: Group) -> Draft:
+def all_gather(group: RankGroup) -> Draft:
     """Blocks go to owners, round the hosts in one ring a lane, and to all of each host."""
     of, p = _Hosts(group), group.ranks
     joined, between, inside = list[Transfer](), list[Transfer](), list[Transfer]()
-    ring = all_gather_ring(Group(len(of.hosts)))
+    ring = all_gather_ring(RankGroup(len(of.hosts)))
     for rank in range(p):
         owner = of.owner(of.host[rank], rank)
         if owner != rank:
@@ -108,12 +108,12 @@ def all_gather(group: Group) -> Draft:
     return then(Draft(p, joined), Draft(p, between), Draft(p, inside))
 
 
-def reduce_scatter(group: Group) -> Draft:
+def reduce_scatter(group: RankGroup) -> Draft:
     """The all-gather backwards."""
     return mirrored(all_gather(group), reduces=True)
 
 
-def all_reduce(group: Group) -> Draft:
+def all_reduce(group: RankGroup) -> Draft:
     """Reduce to the owners of lanes in each host, all-reduce round the hosts in each lane, spread in each host."""
     of = _Hosts(group)
     hosts = len(of.hosts)
@@ -123,13 +123,13 @@ def all_reduce(group: Group) -> Draft:
         for lane, owner, other in of.pairs()
         for part in range(hosts)
     ]
-    ring = all_reduce_ring(Group(hosts))
+    ring = all_reduce_ring(RankGroup(hosts))
     between = [t for lane in range(of.lanes) for t in of.across(lane, ring, lane * hosts)]
     down = Draft(chunks, inside)
     return then(mirrored(down, reduces=True), Draft(chunks, between), down)
 
 
-def all_reduce_leaders(group: Group) -> Draft:
+def all_reduce_leaders(group: RankGroup) -> Draft:
     """Reduce to the first rank of each host, all-reduce round the ring of these, spread in each host."""
     of = _Hosts(group)
     chunks = len(of.hosts)
@@ -137,11 +137,11 @@ def all_reduce_leaders(group: Group) -> Draft:
         Transfer(c, leader, other, 0) for leader, *rest in of.hosts for other in rest for c in range(chunks)
     ]
     down = Draft(chunks, inside)
-    between = Draft(chunks, of.across(0, all_reduce_ring(Group(chunks))))
+    between = Draft(chunks, of.across(0, all_reduce_ring(RankGroup(chunks))))
     return then(mirrored(down, reduces=True), between, down)
 
 
-def all_to_all(group: Group) -> Draft:
+def all_to_all(group: RankGroup) -> Draft:
     """Chunks go to the lane of their target, then to its host, all of a pair of hosts and a lane together."""
     of, p = _Hosts(group), group.ranks
     first, between, last = list[Transfer](), list[Transfer](), list[Transfer]()

@@ -5,7 +5,7 @@ Where the ranks are no power of two, extra ranks hand over first and wait for th
 
 from __future__ import annotations
 
-from wirewise.collective.builders.draft import Draft, Group, fold, mirrored, power_of_two, then
+from wirewise.collective.builders.draft import Draft, RankGroup, fold, mirrored, power_of_two, then
 from wirewise.collective.builders.trees import binomial_scatter
 from wirewise.collective.program import Transfer
 
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-def all_gather_doubling(group: Group) -> Draft:
+def all_gather_doubling(group: RankGroup) -> Draft:
     """Each step doubles the blocks that a rank has."""
     p, corners = group.ranks, fold(group.ranks)
     joined = [Transfer(c[1], c[1], c[0], 0) for c in corners[: p - len(corners)]]
@@ -28,12 +28,12 @@ def all_gather_doubling(group: Group) -> Draft:
     return then(Draft(p, joined), Draft(p, swapped), Draft(p, back))
 
 
-def reduce_scatter_halving(group: Group) -> Draft:
+def reduce_scatter_halving(group: RankGroup) -> Draft:
     """Each step halves the blocks that a rank adds up."""
     return mirrored(all_gather_doubling(group), reduces=True)
 
 
-def all_reduce_doubling(group: Group) -> Draft:
+def all_reduce_doubling(group: RankGroup) -> Draft:
     """Each step doubles the ranks whose values are in the sum."""
     corners = fold(group.ranks)
     n = len(corners)
@@ -42,17 +42,17 @@ def all_reduce_doubling(group: Group) -> Draft:
     return _folded(group, Draft(1, swapped))
 
 
-def all_reduce_halving_doubling(group: Group) -> Draft:
+def all_reduce_halving_doubling(group: RankGroup) -> Draft:
     """Reduce-scatter by halving, then all-gather by doubling (Rabenseifner 2004)."""
     down = _among_corners(group)
     return _folded(group, then(mirrored(down, reduces=True), down))
 
 
-def reduce_halving_gather(group: Group) -> Draft:
+def reduce_halving_gather(group: RankGroup) -> Draft:
     """Reduce-scatter by halving, then gather by a binomial tree (Rabenseifner 2004)."""
     corners = fold(group.ranks)
     halved = mirrored(_among_corners(group), reduces=True)
-    gathered = mirrored(binomial_scatter(Group(len(corners))), reduces=False)
+    gathered = mirrored(binomial_scatter(RankGroup(len(corners))), reduces=False)
     there = [
         Transfer(t.chunk, corners[t.source][0], corners[t.target][0], t.step) for t in gathered.transfers
     ]
@@ -64,7 +64,7 @@ def reduce_halving_gather(group: Group) -> Draft:
     return Draft(placed.chunks, moved)
 
 
-def all_to_all_hypercube(group: Group) -> Draft:
+def all_to_all_hypercube(group: RankGroup) -> Draft:
     """Each step moves what is for the other side across one dimension.
 
     Raises:
@@ -82,7 +82,7 @@ def all_to_all_hypercube(group: Group) -> Draft:
     return Draft(p * p, found)
 
 
-def _among_corners(group: Group) -> Draft:
+def _among_corners(group: RankGroup) -> Draft:
     """All-gather of one chunk a corner."""
     corners = fold(group.ranks)
     return Draft(len(corners), _doubling(corners, [(j,) for j in range(len(corners))]))
@@ -99,7 +99,7 @@ def _doubling(corners: list[tuple[int, ...]], blocks: list[tuple[int, ...]]) -> 
     return found
 
 
-def _folded(group: Group, among_corners: Draft, back: bool = True) -> Draft:
+def _folded(group: RankGroup, among_corners: Draft, back: bool = True) -> Draft:
     """The sums of extra ranks go to their corners first, and the result comes back last."""
     chunks = among_corners.chunks
     pairs = [(c[0], c[1], chunk) for c in fold(group.ranks) if len(c) == 2 for chunk in range(chunks)]

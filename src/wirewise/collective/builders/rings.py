@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirewise.collective.builders.draft import Draft, Group, mirrored, then
+from wirewise.collective.builders.draft import Draft, RankGroup, mirrored, then
 from wirewise.collective.builders.trees import binomial_scatter
 from wirewise.collective.program import Transfer
 from wirewise.errors import ProgramError
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-def all_gather_ring(group: Group, onwards: int = 1) -> Draft:
+def all_gather_ring(group: RankGroup, onwards: int = 1) -> Draft:
     """Each rank passes on what it got last; `onwards` is 1 for the next rank, -1 for the one before."""
     p = group.ranks
     moves = [(r, step) for step in range(p - 1) for r in range(p)]
@@ -26,27 +26,27 @@ def all_gather_ring(group: Group, onwards: int = 1) -> Draft:
     return Draft(p, found)
 
 
-def reduce_scatter_ring(group: Group) -> Draft:
+def reduce_scatter_ring(group: RankGroup) -> Draft:
     """Each block goes once round to its rank, and each rank adds its part."""
     return mirrored(all_gather_ring(group, onwards=-1), reduces=True)
 
 
-def all_reduce_ring(group: Group) -> Draft:
+def all_reduce_ring(group: RankGroup) -> Draft:
     """Reduce-scatter, then all-gather, in the same direction (Patarasuk, Yuan 2009)."""
     return then(reduce_scatter_ring(group), all_gather_ring(group))
 
 
-def broadcast_scatter_ring(group: Group) -> Draft:
+def broadcast_scatter_ring(group: RankGroup) -> Draft:
     """Scatter by a binomial tree, then all-gather round the ring (van de Geijn)."""
     return then(binomial_scatter(group), all_gather_ring(group))
 
 
-def reduce_ring_gather(group: Group) -> Draft:
+def reduce_ring_gather(group: RankGroup) -> Draft:
     """Reduce-scatter round the ring, then gather by a binomial tree."""
     return then(reduce_scatter_ring(group), mirrored(binomial_scatter(group), reduces=False))
 
 
-def all_gather_neighbours(group: Group) -> Draft:
+def all_gather_neighbours(group: RankGroup) -> Draft:
     """Pairs swap, then each rank swaps with its two neighbours in turn what it got last (Chen et al. 2005).
 
     Raises:
@@ -67,7 +67,7 @@ def all_gather_neighbours(group: Group) -> Draft:
     return Draft(p, found)
 
 
-def all_to_all_ring(group: Group) -> Draft:
+def all_to_all_ring(group: RankGroup) -> Draft:
     """Each rank passes on to the next what is not for itself."""
     p = group.ranks
     found: list[Transfer] = []

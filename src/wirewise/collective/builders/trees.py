@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from wirewise.collective.builders.draft import Builder, Draft, Group, mirrored, rounds, spread, then
+from wirewise.collective.builders.draft import Builder, Draft, RankGroup, mirrored, rounds, spread, then
 from wirewise.collective.program import Transfer
 
 __all__ = [
@@ -26,51 +26,51 @@ Edges: TypeAlias = Iterator[tuple[int, int, int]]
 """Source, target and step of each branch of a tree."""
 
 
-def _flat(group: Group) -> Edges:
+def _flat(group: RankGroup) -> Edges:
     return ((group.root, group.rank(v), v - 1) for v in range(1, group.ranks))
 
 
-def _chain(group: Group) -> Edges:
+def _chain(group: RankGroup) -> Edges:
     return ((group.rank(v), group.rank(v + 1), v) for v in range(group.ranks - 1))
 
 
-def _binomial(group: Group) -> Edges:
+def _binomial(group: RankGroup) -> Edges:
     for step in range(rounds(group.ranks)):
         for v in range(min(1 << step, group.ranks - (1 << step))):
             yield group.rank(v), group.rank(v + (1 << step)), step
 
 
-def _binary(group: Group) -> Edges:
+def _binary(group: RankGroup) -> Edges:
     for v in range(1, group.ranks):
         yield group.rank((v - 1) // 2), group.rank(v), (v + 1).bit_length() - 2
 
 
-def broadcast_flat(group: Group, chunks: int = 1) -> Draft:
+def broadcast_flat(group: RankGroup, chunks: int = 1) -> Draft:
     """The root sends to one rank after the other."""
     return Draft(chunks, spread(_flat(group), range(chunks)))
 
 
-def broadcast_chain(group: Group, chunks: int = 1) -> Draft:
+def broadcast_chain(group: RankGroup, chunks: int = 1) -> Draft:
     """Each rank passes on to the next; fast only in many segments."""
     return Draft(chunks, spread(_chain(group), range(chunks)))
 
 
-def broadcast_binary(group: Group, chunks: int = 1) -> Draft:
+def broadcast_binary(group: RankGroup, chunks: int = 1) -> Draft:
     """Each rank passes on to two others at once."""
     return Draft(chunks, spread(_binary(group), range(chunks)))
 
 
-def broadcast_binomial(group: Group, chunks: int = 1) -> Draft:
+def broadcast_binomial(group: RankGroup, chunks: int = 1) -> Draft:
     """Each step doubles the ranks that have the value."""
     return Draft(chunks, spread(_binomial(group), range(chunks)))
 
 
-def scatter_flat(group: Group) -> Draft:
+def scatter_flat(group: RankGroup) -> Draft:
     """The root sends each rank its block, one after the other."""
     return Draft(group.ranks, [Transfer(t, s, t, step) for s, t, step in _flat(group)])
 
 
-def binomial_scatter(group: Group) -> Draft:
+def binomial_scatter(group: RankGroup) -> Draft:
     """The blocks of half of the places move on in each step, halves of halves in the next."""
     found: list[Transfer] = []
     levels = rounds(group.ranks)
@@ -82,7 +82,7 @@ def binomial_scatter(group: Group) -> Draft:
     return Draft(group.ranks, found)
 
 
-def broadcast_double_tree(group: Group) -> Draft:
+def broadcast_double_tree(group: RankGroup) -> Draft:
     """Each half of the value goes down its own binary tree, and who has children in one is a leaf in the other.
 
     Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
@@ -135,20 +135,20 @@ def to_root(builder: Builder, reduces: bool) -> Builder:
 def up_and_down(builder: Builder) -> Builder:
     """The all-reduce of a broadcast: reduce to rank 0 and broadcast, along the same branches."""
 
-    def both(group: Group) -> Draft:
+    def both(group: RankGroup) -> Draft:
         down = builder(group)
         return then(mirrored(down, reduces=True), down)
 
     return both
 
 
-def gather_broadcast(group: Group) -> Draft:
+def gather_broadcast(group: RankGroup) -> Draft:
     """All-gather: gather to rank 0 and broadcast, both binomial."""
     gathered = mirrored(binomial_scatter(group), reduces=False)
     return then(gathered, broadcast_binomial(group, group.ranks))
 
 
-def reduce_then_scatter(group: Group) -> Draft:
+def reduce_then_scatter(group: RankGroup) -> Draft:
     """Reduce-scatter: reduce to rank 0 and scatter, both binomial."""
     reduced = mirrored(broadcast_binomial(group, group.ranks), reduces=True)
     return then(reduced, binomial_scatter(group))

@@ -23,14 +23,14 @@ from wirewise.collective.exporters.mscclpp_plan import (
     OPERATIONS,
     ChannelUse,
     Chunks,
-    Gpu,
+    ExecutionPlan,
     MemoryChannel,
     Operation,
-    Plan,
+    PlanGpu,
+    PlanThreadBlock,
     RemoteBuffer,
     RemoteBufferUse,
     Semaphore,
-    ThreadBlock,
     violations,
 )
 from wirewise.collective.program import Program
@@ -109,11 +109,11 @@ def dumps(
     return _text(made)
 
 
-def _text(made: Plan) -> str:
+def _text(made: ExecutionPlan) -> str:
     return msgspec.json.format(msgspec.json.encode(made)).decode() + "\n"
 
 
-def plan(algorithm: Algorithm, *, slots: int = 2) -> Plan:
+def plan(algorithm: Algorithm, *, slots: int = 2) -> ExecutionPlan:
     """The execution plan of a lowered program; arguments and errors as in `dumps`."""
     if slots < 1:
         raise InputError(f"got {slots} slots; expected at least 1")
@@ -122,7 +122,7 @@ def plan(algorithm: Algorithm, *, slots: int = 2) -> Plan:
             f"algorithm {algorithm.name!r} is a {algorithm.collective}; MSCCL++ has plans for {', '.join(_CALLS)}"
         )
     landings, scratch = _landings(algorithm, slots)
-    return Plan(
+    return ExecutionPlan(
         name=algorithm.name,
         collective=_CALLS[algorithm.collective],
         inplace=algorithm.in_place,
@@ -149,7 +149,7 @@ def _landings(algorithm: Algorithm, slots: int) -> tuple[dict[_Connection, _Slot
     return found, scratch
 
 
-def _gpu(algorithm: Algorithm, rank: int, landings: dict[_Connection, _Slots], scratch: int) -> Gpu:
+def _gpu(algorithm: Algorithm, rank: int, landings: dict[_Connection, _Slots], scratch: int) -> PlanGpu:
     # Both ends list the channels between them in the order of connections, so that the right ones meet.
     own = [key for key in sorted(landings) if rank in key[:2]]
     peers = [key[1] if key[0] == rank else key[0] for key in own]
@@ -166,7 +166,7 @@ def _gpu(algorithm: Algorithm, rank: int, landings: dict[_Connection, _Slots], s
     for number, index, awaited in waits:
         told[awaited].append(semaphore[number, index])
     inputs, outputs = sizes(algorithm.collective, len(algorithm.gpus), algorithm.chunks_per_loop)
-    return Gpu(
+    return PlanGpu(
         id=rank,
         input_chunks=inputs,
         output_chunks=outputs,
@@ -200,10 +200,10 @@ class _Block:
         self.used = [key for key in (self.out, self.into) if key in landings]
         self.sent = self.received = 0
 
-    def made(self, own: list[_Connection], targets: list[int]) -> ThreadBlock:
+    def made(self, own: list[_Connection], targets: list[int]) -> PlanThreadBlock:
         channels = [own.index(key) for key in self.used]
         buffers = [targets.index(self.block.send)] if self.out in self.landings else []
-        return ThreadBlock(
+        return PlanThreadBlock(
             id=self.number,
             ops=list(_with_barriers(self._operations())),
             channels=[ChannelUse(channel_type="memory", channel_ids=channels)] if channels else [],

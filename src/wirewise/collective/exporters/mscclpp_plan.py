@@ -15,14 +15,14 @@ __all__ = [
     "OPERATIONS",
     "ChannelUse",
     "Chunks",
-    "Gpu",
+    "ExecutionPlan",
     "MemoryChannel",
     "Operation",
-    "Plan",
+    "PlanGpu",
+    "PlanThreadBlock",
     "RemoteBuffer",
     "RemoteBufferUse",
     "Semaphore",
-    "ThreadBlock",
     "loads",
     "violations",
 ]
@@ -77,7 +77,7 @@ class RemoteBufferUse(_Record):
     remote_buffer_ids: list[int]
 
 
-class ThreadBlock(_Record):
+class PlanThreadBlock(_Record):
     """Operations in order."""
 
     id: int
@@ -107,26 +107,26 @@ class Semaphore(_Record):
     init_value: int
 
 
-class Gpu(_Record):
+class PlanGpu(_Record):
     """One rank."""
 
     id: int
     input_chunks: int
     output_chunks: int
     scratch_chunks: int
-    threadblocks: list[ThreadBlock]
+    threadblocks: list[PlanThreadBlock]
     channels: list[MemoryChannel]
     remote_buffers: list[RemoteBuffer]
     semaphores: list[Semaphore]
 
 
-class Plan(_Record):
+class ExecutionPlan(_Record):
     """What one file holds."""
 
     name: str
     collective: str
     inplace: bool
-    gpus: list[Gpu]
+    gpus: list[PlanGpu]
     protocol: Literal["Simple"] = "Simple"
     reuse_resources: bool = False
     num_threads_per_block: int = 1024
@@ -136,19 +136,19 @@ class Plan(_Record):
     max_message_size: int = 2**64 - 1
 
 
-def loads(text: str | bytes) -> Plan:
+def loads(text: str | bytes) -> ExecutionPlan:
     """Read a plan.
 
     Raises:
         ProgramError: Not the form of a plan; the message names the path.
     """
     try:
-        return decode_json(text, Plan)
+        return decode_json(text, ExecutionPlan)
     except msgspec.DecodeError as error:
         raise ProgramError(f"cannot read a plan of MSCCL++: {error}") from error
 
 
-def violations(plan: Plan) -> Iterator[str]:
+def violations(plan: ExecutionPlan) -> Iterator[str]:
     """What is wrong with a plan: limits, references, and signals that nobody waits for."""
     if [gpu.id for gpu in plan.gpus] != list(range(len(plan.gpus))):
         yield f"got gpus {[gpu.id for gpu in plan.gpus]}; expected each rank once, in order"
@@ -164,7 +164,7 @@ def violations(plan: Plan) -> Iterator[str]:
     yield from _semaphore_violations(plan)
 
 
-def _limit_violations(block: ThreadBlock, gpu: Gpu, where: str) -> Iterator[str]:
+def _limit_violations(block: PlanThreadBlock, gpu: PlanGpu, where: str) -> Iterator[str]:
     if len(block.ops) > OPERATIONS:
         yield (
             f"{where} has {len(block.ops)} operations; MSCCL++ holds {OPERATIONS}: take an algorithm of fewer "
@@ -181,7 +181,9 @@ def _limit_violations(block: ThreadBlock, gpu: Gpu, where: str) -> Iterator[str]
 _NAMES = ("nop", "copy", "put", "re", "signal", "wait", "sem_acquire", "sem_release")
 
 
-def _operation_violations(op: Operation, block: ThreadBlock, gpu: Gpu, plan: Plan) -> Iterator[str]:
+def _operation_violations(
+    op: Operation, block: PlanThreadBlock, gpu: PlanGpu, plan: ExecutionPlan
+) -> Iterator[str]:
     if op.name not in _NAMES:
         yield f"unknown; expected one of {', '.join(_NAMES)}"
     if op.name in ("put", "signal", "wait"):
@@ -199,7 +201,7 @@ def _operation_violations(op: Operation, block: ThreadBlock, gpu: Gpu, plan: Pla
             yield f"chunks {chunks.index} to {chunks.index + chunks.size - 1} of a buffer of {size}"
 
 
-def _size_of(chunks: Chunks, block: ThreadBlock, gpu: Gpu, plan: Plan) -> int:
+def _size_of(chunks: Chunks, block: PlanThreadBlock, gpu: PlanGpu, plan: ExecutionPlan) -> int:
     kind, owner = chunks.type, gpu
     if chunks.buffer_id is not None:
         refs = [number for use in block.remote_buffer_refs for number in use.remote_buffer_ids]
@@ -212,7 +214,7 @@ def _size_of(chunks: Chunks, block: ThreadBlock, gpu: Gpu, plan: Plan) -> int:
     return {"i": owner.input_chunks, "o": owner.output_chunks, "s": owner.scratch_chunks}.get(kind or "", 0)
 
 
-def _signal_violations(plan: Plan) -> Iterator[str]:
+def _signal_violations(plan: ExecutionPlan) -> Iterator[str]:
     """On each channel, one end signals as often as the other waits."""
     signals: Counter[tuple[int, int, int]] = Counter()
     waits: Counter[tuple[int, int, int]] = Counter()
@@ -240,7 +242,7 @@ def _signal_violations(plan: Plan) -> Iterator[str]:
             )
 
 
-def _semaphore_violations(plan: Plan) -> Iterator[str]:
+def _semaphore_violations(plan: ExecutionPlan) -> Iterator[str]:
     for gpu in plan.gpus:
         counts = Counter(
             (number, op.name) for block in gpu.threadblocks for op in block.ops for number in op.semaphore_ids

@@ -13,7 +13,7 @@ import numpy as np
 from wirewise.cost.link import LinkCost
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.sim.data_parallel import Layer, Transfer, data_parallel_step
+from wirewise.sim.data_parallel import BucketTransfer, LayerCost, data_parallel_step
 from wirewise.sim.recorded import modules_of_flows, modules_of_trace
 from wirewise.sim.replay import replay
 from wirewise.trace.arrays import Dataflow
@@ -59,7 +59,7 @@ class FusionProblem(ModuleTrace):
         """An all-reduce that has the links for itself."""
         seconds = []
         for size in (1e6, 2e6):
-            layers, sent = [Layer("", 0.0, 0.0, size)], [Transfer(0, size)]
+            layers, sent = [LayerCost("", 0.0, 0.0, size)], [BucketTransfer(0, size)]
             flow = data_parallel_step(layers, self.hosts, transfers=sent, algorithm=self.algorithm)
             seconds.append(replay(flow, self.links).step_s)
         per_byte = (seconds[1] - seconds[0]) / 1e6

@@ -8,9 +8,9 @@ import numpy as np
 
 from wirewise.planners.arrays import Vector
 from wirewise.planners.fusion.problem import FusionProblem
-from wirewise.sim.data_parallel import Layer, Transfer, module_step
-from wirewise.sim.modules import Decision, Segments, layers, segments, transfers
-from wirewise.sim.replay import Replay, replay
+from wirewise.sim.data_parallel import BucketTransfer, LayerCost, module_step
+from wirewise.sim.modules import Decision, StepSegments, layers, segments, transfers
+from wirewise.sim.replay import StepReplay, replay
 from wirewise.trace.dataflow import KINDS, Dataflow
 
 __all__ = ["Scorer", "step_of"]
@@ -20,7 +20,7 @@ __all__ = ["Scorer", "step_of"]
 class _Base:
     """A step that was simulated whole; what follows its unchanged beginning can be simulated alone."""
 
-    segments: Segments
+    segments: StepSegments
     computed_s: Vector
     """When each part's backward ops are over and its bucket is handed over, [parts]."""
     reduced_s: Vector
@@ -53,7 +53,7 @@ class Scorer:
         # What a simulated beginning was slowed down by is not known to what follows it.
         self.partial = coarsen and problem.interference == 1.0
         self._simulated = [problem.slowest] if one_rank else None
-        self._known: dict[Segments, float] = {}
+        self._known: dict[StepSegments, float] = {}
         self._base: _Base | None = None
         self.events = 0
         """Ops that were simulated."""
@@ -83,7 +83,7 @@ class Scorer:
     def _whole_s(self, decision: Decision) -> float:
         return self._run(step_of(self.problem, decision, simulated=self._simulated)).step_s
 
-    def _from_cut(self, key: Segments) -> float:
+    def _from_cut(self, key: StepSegments) -> float:
         cut, base, factor = self._cut(key), self._base, self.problem.factor
         if cut == 0 or base is None:
             return self._run(self._coarse(key, 0, key.forward_s, 0.0)).step_s
@@ -91,7 +91,7 @@ class Scorer:
         busy = 0.0 if reduced <= computed + factor * key.parts[cut].compute_s else reduced
         return self._run(self._coarse(key, cut, computed / factor, busy)).step_s
 
-    def _cut(self, key: Segments) -> int:
+    def _cut(self, key: StepSegments) -> int:
         """First part that has to be simulated."""
         base, problem = self._base, self.problem
         if not self.partial or base is None or base.segments.forward_s != key.forward_s:
@@ -108,20 +108,20 @@ class Scorer:
                 return cut
         return 0
 
-    def _coarse(self, key: Segments, cut: int, before_s: float, busy_s: float) -> Dataflow:
+    def _coarse(self, key: StepSegments, cut: int, before_s: float, busy_s: float) -> Dataflow:
         parts = key.parts[cut:]
-        ops = [Layer(f"part {i}", 0.0, p.compute_s, p.size_bytes) for i, p in enumerate(parts)]
-        ops.append(Layer("rest", before_s, key.tail_s, 0.0))
-        sent = [Transfer(i, p.size_bytes, p.chunks) for i, p in enumerate(parts)]
+        ops = [LayerCost(f"part {i}", 0.0, p.compute_s, p.size_bytes) for i, p in enumerate(parts)]
+        ops.append(LayerCost("rest", before_s, key.tail_s, 0.0))
+        sent = [BucketTransfer(i, p.size_bytes, p.chunks) for i, p in enumerate(parts)]
         return module_step(self.problem, ops[::-1], sent, simulated=self._simulated, busy_s=busy_s)
 
-    def _run(self, flow: Dataflow) -> Replay:
+    def _run(self, flow: Dataflow) -> StepReplay:
         self.events += len(flow.names)
         self.evaluations += 1
         return replay(flow, self.problem.links, interference=self.problem.interference)
 
 
-def _base(problem: FusionProblem, key: Segments, result: Replay) -> _Base:
+def _base(problem: FusionProblem, key: StepSegments, result: StepReplay) -> _Base:
     flow, end, count = result.dataflow, result.end_s, len(key.parts)
     own = flow.rank == problem.slowest
     computed = end[own & (flow.kind == KINDS.index("backward"))][:count]

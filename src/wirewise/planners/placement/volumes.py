@@ -19,7 +19,7 @@ from wirewise.planners.arrays import Vector
 from wirewise.planners.cache.inclusion import inclusion, seed_probability
 from wirewise.planners.cache.policies import CacheProblem
 from wirewise.plans.cache import CachePlan
-from wirewise.trace.tasks import Flow, Task, TaskSet
+from wirewise.trace.tasks import Flow, TaskSet, TrainingTask
 
 __all__ = ["VOLUMES", "drawn_rows", "expected_rows", "from_graph"]
 
@@ -131,19 +131,21 @@ def from_graph(
         raise InputError(f"unknown volumes {volumes!r}; expected one of: {', '.join(VOLUMES)}")
     if cached is not None:
         cached.check_partition(problem.owner)
-    tasks = [Task(name=f"store{k}", kind="store", host=host) for k, host in enumerate(hosts)]
+    tasks = [TrainingTask(name=f"store{k}", kind="store", host=host) for k, host in enumerate(hosts)]
     flows: list[Flow] = []
-    tasks += [Task(name=f"server{p}", kind="server", demand={"cpu": 1.0}) for p in range(servers)]
+    tasks += [TrainingTask(name=f"server{p}", kind="server", demand={"cpu": 1.0}) for p in range(servers)]
     size, drawn = -(-problem.batch_size // samplers), iterations if volumes == "drawn" else 0
     # In this order dealing workers out over the hosts brings each to the part that its seeds are from.
     for i in range(workers_per_host):
         for k in range(problem.machines):
             train, worker = problem.train[k][i::workers_per_host], f"worker{k}.{i}"
-            tasks.append(Task(name=worker, kind="worker", demand={"gpu": 1.0}, execution_s=worker_s))
+            tasks.append(TrainingTask(name=worker, kind="worker", demand={"gpu": 1.0}, execution_s=worker_s))
             for part in range(samplers):
                 name = f"sampler{k}.{i}.{part}"
                 tasks.append(
-                    Task(name=name, kind="sampler", worker=worker, demand={"cpu": 1.0}, execution_s=sampler_s)
+                    TrainingTask(
+                        name=name, kind="sampler", worker=worker, demand={"cpu": 1.0}, execution_s=sampler_s
+                    )
                 )
                 stream = (i * problem.machines + k) * samplers + part
                 rows = partial(_rows, problem, train[part::samplers], size, drawn, stream)

@@ -1,9 +1,9 @@
 """Carry collective programs out: own TCP transport, torch backend, DDP hook, and torch's point-to-point messages."""
 
 from wirewise.runtime.collective.backend import ProcessGroup, group_of, register
-from wirewise.runtime.collective.chunks import Probe, Tuned, tune_chunk_size
+from wirewise.runtime.collective.chunks import ChunkProbe, Tuned, tune_chunk_size
 from wirewise.runtime.collective.ddp import ddp_hook
-from wirewise.runtime.collective.group import Group, connect
+from wirewise.runtime.collective.group import Communicator, connect
 from wirewise.runtime.collective.link import EdgeStatistics
 from wirewise.runtime.collective.memory import REDUCTIONS, Blocks
 from wirewise.runtime.collective.over_torch import run_over_torch
@@ -13,10 +13,10 @@ from wirewise.runtime.collective.work import Work
 __all__ = [
     "REDUCTIONS",
     "Blocks",
+    "ChunkProbe",
+    "Communicator",
     "EdgeStatistics",
-    "Group",
     "LinkMonitor",
-    "Probe",
     "ProcessGroup",
     "SlowLink",
     "Tuned",

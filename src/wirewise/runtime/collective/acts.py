@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from wirewise.collective import Program
 
-__all__ = ["Act", "Acts", "acts_of"]
+__all__ = ["Acts", "MessageAct", "acts_of"]
 
 
-class Act(NamedTuple):
+class MessageAct(NamedTuple):
     """Sending or receiving one message."""
 
     message: int
@@ -31,7 +31,7 @@ class Act(NamedTuple):
 class Acts(NamedTuple):
     """All acts of a rank; those of a segment wait only for others of it."""
 
-    acts: tuple[Act, ...]
+    acts: tuple[MessageAct, ...]
     waits: tuple[int, ...]
     """Number of acts that each act waits for."""
     wakes: tuple[tuple[int, ...], ...]
@@ -60,7 +60,7 @@ def acts_of(program: Program, rank: int, *, deterministic: bool = False) -> Acts
         rank: Rank that acts.
         deterministic: Values are added in the order of steps and ranks, whatever arrives first.
     """
-    acts: list[Act] = []
+    acts: list[MessageAct] = []
     uses: dict[int, list[_Use]] = defaultdict(list)
     for number, message in enumerate(program.messages()):
         if rank not in (message.source, message.target):
@@ -70,7 +70,7 @@ def acts_of(program: Program, rank: int, *, deterministic: bool = False) -> Acts
         for t in message.transfers:
             uses[t.chunk].append(_Use(t.step, not sends, peer, len(acts), t.reduces))
         chunks, reduces = zip(*((t.chunk, t.reduces) for t in message.transfers), strict=True)
-        acts.append(Act(number, peer, sends, chunks, reduces))
+        acts.append(MessageAct(number, peer, sends, chunks, reduces))
     befores: list[set[int]] = [set() for _ in acts]
     for found in uses.values():
         _order(sorted(found), befores, deterministic)

@@ -16,16 +16,16 @@ import torch
 
 from wirewise.collective import Program
 from wirewise.errors import InputError
-from wirewise.runtime.collective.group import Group
+from wirewise.runtime.collective.group import Communicator
 from wirewise.runtime.collective.measure import call_of, check_members
 from wirewise.runtime.collective.memory import LEAST_SEGMENT_BYTES
 
-__all__ = ["Probe", "Tuned", "segments_of", "tune_chunk_size"]
+__all__ = ["ChunkProbe", "Tuned", "segments_of", "tune_chunk_size"]
 
 _FIRST_BYTES = 1 << 20
 
 
-class Probe(NamedTuple):
+class ChunkProbe(NamedTuple):
     """A chunk size that was tried."""
 
     chunk_bytes: int
@@ -39,12 +39,12 @@ class Tuned(NamedTuple):
 
     program: Program
     """In the number of segments that was quickest."""
-    probes: tuple[Probe, ...]
+    probes: tuple[ChunkProbe, ...]
     """In the order in which they ran."""
 
 
 def tune_chunk_size(
-    group: Group, program: Program, size_bytes: int, *, probes: int = 12, calls: int = 3
+    group: Communicator, program: Program, size_bytes: int, *, probes: int = 12, calls: int = 3
 ) -> Tuned:
     """Run a program in chunks of different size and keep the best; a collective operation of all ranks.
 
@@ -71,7 +71,7 @@ def tune_chunk_size(
     longest = max(int(max(program.chunk_bytes(size_bytes))), 1)
     least = min(LEAST_SEGMENT_BYTES, longest)
     control = ChunkSize(min(_FIRST_BYTES, longest), least_bytes=least, most_bytes=longest)
-    found: dict[int, Probe] = {}
+    found: dict[int, ChunkProbe] = {}
     while not control.done:
         chunk_bytes = control.size_bytes
         segments = segments_of(program, size_bytes, chunk_bytes)
@@ -79,7 +79,7 @@ def tune_chunk_size(
             if len(found) == probes:
                 break
             call, _ = call_of(program, size_bytes, group, {"program": program, "segments": segments})
-            found[segments] = Probe(chunk_bytes, segments, _least_s(group, call, calls))
+            found[segments] = ChunkProbe(chunk_bytes, segments, _least_s(group, call, calls))
         control.report(size_bytes / found[segments].seconds)
     best = min(found.values(), key=lambda probe: probe.seconds)
     return Tuned(msgspec.structs.replace(program, segments=best.segments), tuple(found.values()))
@@ -90,7 +90,7 @@ def segments_of(program: Program, size_bytes: int, chunk_bytes: int) -> int:
     return max(1, round(max(program.chunk_bytes(size_bytes)) / chunk_bytes))
 
 
-def _least_s(group: Group, call: Callable[[], object], calls: int) -> float:
+def _least_s(group: Communicator, call: Callable[[], object], calls: int) -> float:
     """Seconds of the quickest of some calls, the same number on all ranks.
 
     Other work on the machines only ever makes a call slower, so of few calls the least says more than the median.

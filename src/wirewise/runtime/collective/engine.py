@@ -20,9 +20,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 
 from wirewise.errors import PeerError
-from wirewise.runtime.collective.acts import Act
+from wirewise.runtime.collective.acts import MessageAct
 from wirewise.runtime.collective.execution import Execution
-from wirewise.runtime.collective.link import ASK, DATA, GONE, HERE, START, EdgeStatistics, Header, Link
+from wirewise.runtime.collective.link import (
+    ASK,
+    DATA,
+    GONE,
+    HERE,
+    START,
+    EdgeStatistics,
+    FrameHeader,
+    PeerLink,
+)
 from wirewise.runtime.collective.memory import Pool, Scratch
 from wirewise.runtime.collective.work import Work
 
@@ -49,14 +58,14 @@ class Engine:
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float) -> None:
         self.rank, self.timeout_s = rank, timeout_s
         self.pool = Pool()
-        self._links = {peer: Link(rank, peer, c, self) for peer, c in connections.items()}
+        self._links = {peer: PeerLink(rank, peer, c, self) for peer, c in connections.items()}
         self._by_file = {link.socket.fileno(): link for link in self._links.values()}
         self._epoll = select.epoll()
         for file in self._by_file:
             self._epoll.register(file, select.EPOLLIN)
         self._active: dict[int, tuple[Execution, Work]] = {}
         self._ended: list[tuple[Execution, Work, BaseException | None]] = []
-        self._early: dict[int, list[tuple[int, Header, Scratch]]] = defaultdict(list)
+        self._early: dict[int, list[tuple[int, FrameHeader, Scratch]]] = defaultdict(list)
         self._lost: dict[int, str] = {}
         self._started: set[tuple[int, int]] = set()
         self._eager_bytes: dict[tuple[int, int], int] = defaultdict(int)
@@ -192,7 +201,7 @@ class Engine:
             finally:
                 self._driver.release()
 
-    def _handle(self, link: Link, event: int) -> None:
+    def _handle(self, link: PeerLink, event: int) -> None:
         if link.peer in self._lost:
             return
         try:
@@ -214,14 +223,14 @@ class Engine:
     # Frames out.
 
     def send(
-        self, execution: Execution, act: Act, segment: int, size_bytes: int, done: Callable[[], None]
+        self, execution: Execution, act: MessageAct, segment: int, size_bytes: int, done: Callable[[], None]
     ) -> None:
         """Send a message now, or when its receiver has started the operation; `done`: its memory may be written."""
         key = (execution.operation, act.peer)
 
         def go() -> None:
             fields = (execution.operation, segment, act.message, size_bytes)
-            header = Header(DATA, execution.prepared.fingerprint, *fields)
+            header = FrameHeader(DATA, execution.prepared.fingerprint, *fields)
             views = execution.memory.views(act.chunks, segment)
             self._put(self._links[act.peer], header, views, done)
 
@@ -234,11 +243,11 @@ class Engine:
 
     def _control(self, peer: int, kind: int, operation: int = 0, text: str = "") -> None:
         payload = text.encode()
-        header = Header(kind, 0, operation, 0, 0, len(payload))
+        header = FrameHeader(kind, 0, operation, 0, 0, len(payload))
         self._put(self._links[peer], header, [memoryview(payload)] if payload else [], None)
 
     def _put(
-        self, link: Link, header: Header, views: list[memoryview], done: Callable[[], None] | None
+        self, link: PeerLink, header: FrameHeader, views: list[memoryview], done: Callable[[], None] | None
     ) -> None:
         if link.peer in self._lost:
             return
@@ -249,14 +258,14 @@ class Engine:
                 link.read()  # It may have said why.
             self._lose(link, error)
 
-    def wants_changed(self, link: Link) -> None:
+    def wants_changed(self, link: PeerLink) -> None:
         """Listen for room to send only while something waits for it."""
         events = select.EPOLLIN | (select.EPOLLOUT if link.wants_to_write else 0)
         self._epoll.modify(link.socket.fileno(), events)
 
     # Frames in.
 
-    def opened(self, link: Link, header: Header) -> tuple[list[memoryview], Scratch | None]:
+    def opened(self, link: PeerLink, header: FrameHeader) -> tuple[list[memoryview], Scratch | None]:
         """Where a link puts the bytes of a frame: the tensors' own memory, or a buffer."""
         if header.kind == DATA and (found := self._active.get(header.operation)) is not None:
             self._check(found[0], link.peer, header)
@@ -266,7 +275,7 @@ class Engine:
         scratch = self.pool.take(header.size_bytes)
         return [scratch.view[: header.size_bytes]] if header.size_bytes else [], scratch
 
-    def arrived(self, link: Link, header: Header, scratch: Scratch | None) -> None:
+    def arrived(self, link: PeerLink, header: FrameHeader, scratch: Scratch | None) -> None:
         """Act on a frame that a link has read whole."""
         if header.kind == DATA:
             self._take(link.peer, header, scratch)
@@ -284,7 +293,7 @@ class Engine:
             raise PeerError(bytes(scratch.view[: header.size_bytes]).decode())
         self.pool.give(scratch)
 
-    def _take(self, peer: int, header: Header, scratch: Scratch | None) -> None:
+    def _take(self, peer: int, header: FrameHeader, scratch: Scratch | None) -> None:
         found = self._active.get(header.operation)
         if found is None:
             assert scratch is not None
@@ -293,7 +302,7 @@ class Engine:
         self._check(found[0], peer, header)
         found[0].take(header.segment, header.message, scratch)
 
-    def _check(self, execution: Execution, peer: int, header: Header) -> None:
+    def _check(self, execution: Execution, peer: int, header: FrameHeader) -> None:
         same = header.fingerprint == execution.prepared.fingerprint
         if not same or not execution.expects(peer, header.segment, header.message, header.size_bytes):
             raise PeerError(
@@ -303,7 +312,7 @@ class Engine:
 
     # Peers that die, fall silent or give up.
 
-    def _lose(self, link: Link, error: OSError) -> None:
+    def _lose(self, link: PeerLink, error: OSError) -> None:
         self._lost[link.peer] = error.strerror or str(error)
         self._epoll.unregister(link.socket.fileno())
         for execution, _ in self._active.values():

@@ -16,7 +16,7 @@ from wirewise.runtime.collective.memory import Scratch
 if TYPE_CHECKING:
     from wirewise.runtime.collective.engine import Engine
 
-__all__ = ["ASK", "DATA", "GONE", "HERE", "START", "EdgeStatistics", "Header", "Link"]
+__all__ = ["ASK", "DATA", "GONE", "HERE", "START", "EdgeStatistics", "FrameHeader", "PeerLink"]
 
 DATA, START, ASK, HERE, GONE = range(5)
 """Kinds of frames: a message; the receiver has started the operation; are you there; I am; I give up, because."""
@@ -56,7 +56,7 @@ class EdgeStatistics(msgspec.Struct, kw_only=True):
         return self.size_bytes / self.busy_s if self.busy_s > 0 else 0.0
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     """What comes before the bytes of a message."""
 
     kind: int
@@ -80,7 +80,7 @@ class _Frame:
         self.left = _FORM.size + payload_bytes
 
 
-class Link:
+class PeerLink:
     """A connection; `flush` and `read` move as many bytes as the kernel takes or has.
 
     Raises:
@@ -98,10 +98,10 @@ class Link:
         self._head = memoryview(bytearray(_FORM.size))
         self._head_bytes = self._payload_left = 0
         self._views = [self._head]
-        self._header = Header(*[0] * 6)
+        self._header = FrameHeader(*[0] * 6)
         self._scratch: Scratch | None = None
 
-    def send(self, header: Header, payload: list[memoryview], done: Callable[[], object] | None) -> None:
+    def send(self, header: FrameHeader, payload: list[memoryview], done: Callable[[], object] | None) -> None:
         """Queue a frame and send what the kernel takes; `done`, of messages, is called when it has all of it."""
         self._queue.append(_Frame([memoryview(_FORM.pack(*header)), *payload], header.size_bytes, done))
         if len(self._queue) == 1:
@@ -194,7 +194,7 @@ class Link:
             self._views = [self._head[self._head_bytes :]]
             return
         self._head_bytes = 0
-        self._header = Header(*_FORM.unpack(self._head))
+        self._header = FrameHeader(*_FORM.unpack(self._head))
         self._views, self._scratch = self._engine.opened(self, self._header)
         # With the payload the next header is read too, which saves a call.
         self._views.append(self._head)

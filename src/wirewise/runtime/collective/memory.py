@@ -20,7 +20,7 @@ __all__ = [
     "LEAST_SEGMENT_BYTES",
     "REDUCTIONS",
     "Blocks",
-    "Layout",
+    "ChunkLayout",
     "Memory",
     "Pool",
     "Scratch",
@@ -63,7 +63,7 @@ class Blocks:
     """Called when all is done, such as to copy results to where they belong."""
 
 
-class Layout(NamedTuple):
+class ChunkLayout(NamedTuple):
     """Elements of each chunk and segment inside the chunk's block, and how many segments there are."""
 
     segments: int
@@ -77,7 +77,7 @@ class Layout(NamedTuple):
         return sum(bounds[segment + 1] - bounds[segment] for bounds in found) * self.itemsize
 
 
-def layout(program: Program, blocks: Blocks, segments: int | None = None) -> Layout:
+def layout(program: Program, blocks: Blocks, segments: int | None = None) -> ChunkLayout:
     """Divide blocks into chunks and segments, alike on all ranks.
 
     Args:
@@ -97,7 +97,7 @@ def layout(program: Program, blocks: Blocks, segments: int | None = None) -> Lay
     if blocks.even:
         longest = max((end - start for start, end in chunks.values()), default=0) * blocks.dtype.itemsize
         parts = max(min(parts, math.ceil(longest / LEAST_SEGMENT_BYTES)), 1)
-    return Layout(
+    return ChunkLayout(
         parts,
         blocks.dtype.itemsize,
         {
@@ -141,7 +141,9 @@ class Pool:
 class Memory:
     """The chunks of one operation on one rank."""
 
-    def __init__(self, program: Program, acts: Acts, blocks: Blocks, places: Layout, reduction: str) -> None:
+    def __init__(
+        self, program: Program, acts: Acts, blocks: Blocks, places: ChunkLayout, reduction: str
+    ) -> None:
         self._bounds = places.bounds
         self._dtype, self._itemsize = blocks.dtype, blocks.dtype.itemsize
         self._reduce = REDUCTIONS[reduction]

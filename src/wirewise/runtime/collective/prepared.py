@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wirewise.collective import Program
 from wirewise.errors import ProgramError
 from wirewise.runtime.collective.acts import Acts, acts_of
-from wirewise.runtime.collective.memory import Blocks, Layout, layout
+from wirewise.runtime.collective.memory import Blocks, ChunkLayout, layout
 
 __all__ = ["Cache", "Prepared"]
 
@@ -21,7 +21,7 @@ class Prepared(NamedTuple):
 
     program: Program
     acts: Acts
-    layout: Layout
+    layout: ChunkLayout
     sizes: tuple[tuple[int, ...], ...]
     """Bytes of each act in each segment, `[segment][act]`."""
     missing: Counter[int]

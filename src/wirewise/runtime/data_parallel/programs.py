@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wirewise.collective import Message, Program, build
 from wirewise.errors import InputError
-from wirewise.runtime.collective.memory import Blocks, Layout, layout
+from wirewise.runtime.collective.memory import Blocks, ChunkLayout, layout
 from wirewise.runtime.transport import Transport
 
 __all__ = ["AllReduce", "Observer"]
@@ -133,7 +133,7 @@ class AllReduce:
             self.observer(kind, source, target, move.numel * flat.itemsize, start_s, end_s)
 
 
-def _pieces(message: Message, places: Layout, segment: int) -> list[_Piece]:
+def _pieces(message: Message, places: ChunkLayout, segment: int) -> list[_Piece]:
     found: list[_Piece] = []
     for t in message.transfers:
         begin, end = places.bounds[t.chunk][segment : segment + 2]

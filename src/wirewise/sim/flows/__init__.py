@@ -3,13 +3,13 @@
 from wirewise.sim.flows.core import FlowRun
 from wirewise.sim.flows.graph import Graph, expand
 from wirewise.sim.flows.rates import POLICIES
-from wirewise.sim.flows.simulate import Bounds, FlowSimulator
+from wirewise.sim.flows.simulate import FlowSimulator, PlacementBounds
 
 __all__ = [
     "POLICIES",
-    "Bounds",
     "FlowRun",
     "FlowSimulator",
     "Graph",
+    "PlacementBounds",
     "expand",
 ]

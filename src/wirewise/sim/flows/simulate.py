@@ -16,12 +16,12 @@ from wirewise.sim.flows.rates import POLICIES
 from wirewise.sim.timeline import Span, Timeline
 from wirewise.trace.tasks import TaskSet
 
-__all__ = ["Bounds", "FlowSimulator"]
+__all__ = ["FlowSimulator", "PlacementBounds"]
 
 Ints = NDArray[np.int64]
 
 
-class Bounds(NamedTuple):
+class PlacementBounds(NamedTuple):
     """Seconds that no order of flows beats under a placement; the largest counts."""
 
     interface_s: float
@@ -80,7 +80,7 @@ class FlowSimulator:
         """Time of all iterations."""
         return float(self.run(places, policy).end_s.max())
 
-    def bounds(self, places: Ints) -> Bounds:
+    def bounds(self, places: Ints) -> PlacementBounds:
         """Times that hold for any order of the flows."""
         places, graph = self._checked(places), self.graph
         crossing = places[graph.source] != places[graph.target]
@@ -90,7 +90,7 @@ class FlowSimulator:
             for ends in (graph.source, graph.target)
         ]
         busy = np.bincount(graph.source, weights=graph.duration, minlength=len(places))
-        return Bounds(
+        return PlacementBounds(
             float((np.concatenate(loads) / self.capacity).max()),
             float(busy.max()),
             float(longest_path_s(graph, places, self.capacity)),

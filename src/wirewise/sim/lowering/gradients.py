@@ -22,7 +22,7 @@ from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.replay import replay
 from wirewise.sim.timeline import Timeline
 from wirewise.trace.gradients import GradientTrace
-from wirewise.trace.sketch import Sketch
+from wirewise.trace.sketch import GraphSketch
 
 __all__ = ["lower_gradients"]
 
@@ -126,9 +126,9 @@ def _cost(plan: FusionPlan, number: int, links: Links | None, costs: Costs) -> G
     return ways[bucket.codec, bucket.scheme]
 
 
-def _sketch(parts: list[_Part], forward_s: float, whole_s: float, contention: float | None) -> Sketch:
+def _sketch(parts: list[_Part], forward_s: float, whole_s: float, contention: float | None) -> GraphSketch:
     """The ops of one rank; each thread works in the order of the numbers."""
-    sketch = Sketch([0])
+    sketch = GraphSketch([0])
     add, ready, sent, encoded = sketch.add_to, 0.0, -1, -1
     computed = add("compute", "forward", "forward", forward_s)
     lazy = list[tuple[_Part, int]]()

@@ -13,7 +13,7 @@ from wirewise.cost.links import Links
 from wirewise.cost.traces import hosts_of
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.fusion import Bucket, FusionPlan
-from wirewise.sim.data_parallel import Payload, Transfer, module_step
+from wirewise.sim.data_parallel import BucketTransfer, Payload, module_step
 from wirewise.sim.lowering.kinds import expect, links_or_none, refuse, same_parameters, same_ranks
 from wirewise.sim.modules import Decision, groups_of, layers, one_op_a_launch
 from wirewise.sim.prediction import Prediction, prediction_of
@@ -92,7 +92,7 @@ def _decision(plan: FusionPlan, job: ModuleTrace) -> Decision:
 
 def _transfers(
     plan: FusionPlan, job: ModuleTrace, decision: Decision, costs: GradientCosts | None
-) -> list[Transfer]:
+) -> list[BucketTransfer]:
     """Buckets, each at the op that completes its last gradient and not before those ahead of it."""
     groups = groups_of(job, decision)
     op = {i: len(groups) - 1 - g for g, (first, last) in enumerate(groups) for i in range(first, last + 1)}
@@ -104,7 +104,7 @@ def _transfers(
     sizes = [_size(bucket, job) for bucket in plan.buckets]
     places = np.maximum.accumulate(ready).tolist()
     return [
-        Transfer(place, size, bucket.chunks, _payload_of(bucket, size / bucket.chunks, job, costs))
+        BucketTransfer(place, size, bucket.chunks, _payload_of(bucket, size / bucket.chunks, job, costs))
         for place, size, bucket in zip(places, sizes, plan.buckets, strict=True)
     ]
 

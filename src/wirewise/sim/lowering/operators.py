@@ -20,7 +20,7 @@ from wirewise.sim.regions import Fusion, arrays, describe
 from wirewise.sim.replay import replay
 from wirewise.sim.timeline import Timeline
 from wirewise.trace.operators import OperatorGraph
-from wirewise.trace.sketch import Sketch
+from wirewise.trace.sketch import GraphSketch
 
 __all__ = ["all_reduce_line", "lower_operators"]
 
@@ -82,9 +82,9 @@ def all_reduce_line(
 
 def _sketch(
     plan: FusionPlan, job: OperatorGraph, seconds: RegionCosts, line: LinkCost, other_s: float
-) -> Sketch:
+) -> GraphSketch:
     """One device works off the regions, one channel the buckets."""
-    sketch = Sketch([0])
+    sketch = GraphSketch([0])
     add = sketch.add_to
     ends, computed = dict[int, int](), -1
     for number, (home, operators, leaving) in enumerate(_regions(plan, job)):

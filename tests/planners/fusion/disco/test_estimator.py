@@ -23,7 +23,7 @@ from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGrap
 from wirewise.planners.fusion.disco.passes import beyond, loops_of, stored_between
 from wirewise.profile.estimator import batch_of, fit
 from wirewise.trace import Operator, OperatorGraph, read_operator_graph
-from wirewise.trace.operators import Layout
+from wirewise.trace.operators import MemoryLayout
 
 NUMBERS = {"mm": 1, "mul": 2, "outside": 3, "sum": 4}
 
@@ -129,7 +129,7 @@ def test_a_view_that_repeats_values_moves_what_they_are():
     assert narrow[1, 2] < wide[1, 2]  # Bytes that mul reads.
 
 
-def with_layout(graph: OperatorGraph, number: int, layout: Layout) -> OperatorGraph:
+def with_layout(graph: OperatorGraph, number: int, layout: MemoryLayout) -> OperatorGraph:
     own = list(graph.operators)
     own[number] = msgspec.structs.replace(own[number], layout=layout)
     return msgspec.structs.replace(graph, operators=tuple(own))
@@ -137,18 +137,18 @@ def with_layout(graph: OperatorGraph, number: int, layout: Layout) -> OperatorGr
 
 def test_what_one_operator_of_a_loop_walks_is_told_of_all_of_them():
     plain = chain("neg", "tanh", "mul", "sum")
-    strided = with_layout(plain, 0, Layout(inner=64, strided=1))
+    strided = with_layout(plain, 0, MemoryLayout(inner=64, strided=1))
     apart = region_graph(plain, (0, 1, 2), (2,)).nodes != region_graph(strided, (0, 1, 2), (2,)).nodes
     assert apart.any(1).all()
     # The sum's readers run in a later loop.
-    graph = with_layout(chain("neg", "sum", "tanh"), 0, Layout(inner=64, strided=1))
+    graph = with_layout(chain("neg", "sum", "tanh"), 0, MemoryLayout(inner=64, strided=1))
     other = region_graph(chain("neg", "sum", "tanh"), (0, 1, 2), (2,)).nodes
     assert (region_graph(graph, (0, 1, 2), (2,)).nodes != other).any(1).tolist() == [True, False, False]
 
 
 def test_a_reduction_walks_what_it_reads():
     graph = chain("neg", "sum")
-    wide = with_layout(graph, 1, Layout(inner=64, reduced=1024))
+    wide = with_layout(graph, 1, MemoryLayout(inner=64, reduced=1024))
     told, wider = (region_graph(one, (0, 1), (1,)).prior_s for one in (graph, wide))
     assert told.shape == (2, PRIORS)
     assert wider[1, 1] == pytest.approx(1024 * told[1, 1]) and (wider[0] == told[0]).all()
@@ -181,7 +181,10 @@ def test_what_joins_values_ends_a_loop():
 
 
 def test_a_loop_with_many_strided_reads_goes_value_by_value():
-    plain, strided = chain("neg", "mul"), with_layout(chain("neg", "mul"), 1, Layout(inner=64, strided=2))
+    plain, strided = (
+        chain("neg", "mul"),
+        with_layout(chain("neg", "mul"), 1, MemoryLayout(inner=64, strided=2)),
+    )
     vector, lone = (region_graph(one, (0, 1), (1,)).prior_s for one in (plain, strided))
     assert (vector[:, 1] > 0).all() and not vector[:, 3].any()
     assert (lone[:, 3] > vector[:, 1]).all() and not lone[:, 1].any()
@@ -219,7 +222,7 @@ def test_impossible_layouts_are_refused(tmp_path):
     graph = msgspec.structs.replace(graph, operators=(graph.operators[0], own))
     graph.save(tmp_path / "good.json")
     assert read_operator_graph(tmp_path / "good.json") == graph
-    with_layout(graph, 0, Layout(reduced=0)).save(tmp_path / "bad.json")
+    with_layout(graph, 0, MemoryLayout(reduced=0)).save(tmp_path / "bad.json")
     with pytest.raises(InputError, match=r"operator 'o0' .*Layout\(.*expected 1 of reduced"):
         read_operator_graph(tmp_path / "bad.json")
 

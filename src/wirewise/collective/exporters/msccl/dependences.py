@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wirewise.collective.exporters.msccl.model import KINDS, Place, Step, ThreadBlock
 
-__all__ = ["Draft", "Order", "touched", "with_waits"]
+__all__ = ["Order", "StepDraft", "touched", "with_waits"]
 
 Order = tuple[int, bool, int]
 """Order of the steps of a rank: step of the program, whether it receives, number."""
@@ -17,7 +17,7 @@ _At = tuple[int, int]
 """Thread block and place in it, before steps that only wait are put in."""
 
 
-class Draft(NamedTuple):
+class StepDraft(NamedTuple):
     """A step before thread blocks are numbered."""
 
     order: Order
@@ -43,7 +43,7 @@ def touched(step: Step) -> Iterator[tuple[Place, bool]]:
                 yield Place(place.buffer, place.offset + n), writes
 
 
-def with_waits(blocks: Sequence[Sequence[Draft]]) -> tuple[ThreadBlock, ...]:
+def with_waits(blocks: Sequence[Sequence[StepDraft]]) -> tuple[ThreadBlock, ...]:
     """Thread blocks of one rank whose steps wait for what they need, and for no more.
 
     A step waits for the last writer of what it reads, and for the readers and the writer of what it overwrites.
@@ -84,7 +84,7 @@ def _written(step: Step, waits: list[tuple[int, int]], awaited: bool) -> Iterato
     yield step._replace(waits_for=waits[-1] if waits else None, awaited=awaited)
 
 
-def _waits(blocks: Sequence[Sequence[Draft]]) -> dict[_At, list[_At]]:
+def _waits(blocks: Sequence[Sequence[StepDraft]]) -> dict[_At, list[_At]]:
     order = sorted(
         ((b, place) for b, block in enumerate(blocks) for place in range(len(block))),
         key=lambda at: blocks[at[0]][at[1]].order,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 
-from wirewise.collective.exporters.msccl.dependences import Draft, Order, touched
+from wirewise.collective.exporters.msccl.dependences import Order, StepDraft, touched
 from wirewise.collective.exporters.msccl.model import Place
 
 __all__ = ["fused"]
@@ -20,13 +20,13 @@ _Peers = tuple[int, int, int]
 _WITH_SEND = {"r": "rcs", "rrc": "rrcs"}
 
 
-def fused(drafts: list[Draft]) -> tuple[list[list[Draft]], list[Draft]]:
+def fused(drafts: list[StepDraft]) -> tuple[list[list[StepDraft]], list[StepDraft]]:
     """Thread blocks of one rank with joined steps, and the steps of all others.
 
     Each receiving group of steps is joined with at most one sending group of its channel: those first that have
     most steps to join. The order of sends on a connection stays as it is.
     """
-    groups: dict[_Peers, list[Draft]] = defaultdict(list)
+    groups: dict[_Peers, list[StepDraft]] = defaultdict(list)
     ordered = sorted(drafts, key=lambda d: d.order)
     for draft in ordered:
         groups[draft.send, draft.receive, draft.channel].append(draft)
@@ -44,9 +44,9 @@ def fused(drafts: list[Draft]) -> tuple[list[list[Draft]], list[Draft]]:
     return blocks, [draft for found in groups.values() for draft in found]
 
 
-def _origins(ordered: list[Draft]) -> dict[Order, Draft]:
+def _origins(ordered: list[StepDraft]) -> dict[Order, StepDraft]:
     """Receive, by send, that wrote last and exactly what is sent."""
-    writer: dict[Place, Draft] = {}
+    writer: dict[Place, StepDraft] = {}
     found = {}
     for draft in ordered:
         for place, writes in touched(draft.step):
@@ -65,7 +65,7 @@ def _origins(ordered: list[Draft]) -> dict[Order, Draft]:
     return found
 
 
-def _uses(ordered: list[Draft]) -> dict[Place, list[tuple[Order, bool]]]:
+def _uses(ordered: list[StepDraft]) -> dict[Place, list[tuple[Order, bool]]]:
     """Uses of each chunk in order: who, and whether to write."""
     found: dict[Place, list[tuple[Order, bool]]] = defaultdict(list)
     for draft in ordered:
@@ -74,10 +74,12 @@ def _uses(ordered: list[Draft]) -> dict[Place, list[tuple[Order, bool]]]:
     return found
 
 
-def _matches(sends: list[Draft], receives: list[Draft], origins: dict[Order, Draft]) -> dict[Order, Draft]:
+def _matches(
+    sends: list[StepDraft], receives: list[StepDraft], origins: dict[Order, StepDraft]
+) -> dict[Order, StepDraft]:
     """Send to join with each receive, such that no send overtakes an earlier one of its connection."""
     place = {draft.order: n for n, draft in enumerate(receives)}
-    found: dict[Order, Draft] = {}
+    found: dict[Order, StepDraft] = {}
     last = -1
     latest: Order = (-1, False, -1)
     """Latest of the sends so far that are not joined."""
@@ -92,11 +94,11 @@ def _matches(sends: list[Draft], receives: list[Draft], origins: dict[Order, Dra
 
 
 def _joined(
-    sends: list[Draft],
-    receives: list[Draft],
-    matches: dict[Order, Draft],
+    sends: list[StepDraft],
+    receives: list[StepDraft],
+    matches: dict[Order, StepDraft],
     uses: dict[Place, list[tuple[Order, bool]]],
-) -> list[Draft]:
+) -> list[StepDraft]:
     joined = {send.order for send in matches.values()}
     left = [draft for draft in sends if draft.order not in joined]
     for receive in receives:
@@ -111,7 +113,7 @@ def _joined(
     return sorted(left, key=lambda d: d.order)
 
 
-def _read_again(receive: Draft, send: Order, uses: dict[Place, list[tuple[Order, bool]]]) -> bool:
+def _read_again(receive: StepDraft, send: Order, uses: dict[Place, list[tuple[Order, bool]]]) -> bool:
     """Whether what the receive stores is needed by anything but the send, or is the result."""
     for place, writes in touched(receive.step):
         if not writes:

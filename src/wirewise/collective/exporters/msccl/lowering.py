@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from wirewise.collective.check import check
-from wirewise.collective.exporters.msccl.dependences import Draft, with_waits
+from wirewise.collective.exporters.msccl.dependences import StepDraft, with_waits
 from wirewise.collective.exporters.msccl.fusion import fused
 from wirewise.collective.exporters.msccl.interpreter import stuck
 from wirewise.collective.exporters.msccl.layout import Layout
@@ -209,16 +209,18 @@ def _copies(move: _Move, instances: int) -> Iterator[_Move]:
 
 
 def _gpus(layout: Layout, moves: list[_Move], instances: int, fuse: bool) -> tuple[Gpu, ...]:
-    drafts: list[list[Draft]] = [_copy_steps(layout, rank, instances) for rank in range(layout.program.ranks)]
+    drafts: list[list[StepDraft]] = [
+        _copy_steps(layout, rank, instances) for rank in range(layout.program.ranks)
+    ]
     for number, m in enumerate(moves):
         sends = Step("s", m.sent_from, None, m.chunks)
         receives = Step("rrc" if m.added_to else "r", m.added_to, m.goes_to, m.chunks)
-        drafts[m.source].append(Draft((m.step, False, number), m.target, -1, m.channel, sends))
-        drafts[m.target].append(Draft((m.step, True, number), -1, m.source, m.channel, receives))
+        drafts[m.source].append(StepDraft((m.step, False, number), m.target, -1, m.channel, sends))
+        drafts[m.target].append(StepDraft((m.step, True, number), -1, m.source, m.channel, receives))
     return tuple(_gpu(layout, rank, found, instances, fuse) for rank, found in enumerate(drafts))
 
 
-def _copy_steps(layout: Layout, rank: int, instances: int) -> list[Draft]:
+def _copy_steps(layout: Layout, rank: int, instances: int) -> list[StepDraft]:
     pieces = []
     for chunk in layout.to_copy(rank):
         source, target = layout.start(rank, chunk), layout.home(rank, chunk)
@@ -227,7 +229,7 @@ def _copy_steps(layout: Layout, rank: int, instances: int) -> list[Draft]:
         whole = _shifted(move, instances, 0)
         pieces.append(whole._replace(chunks=move.chunks * instances))
     return [
-        Draft((-1, False, n), -1, -1, 0, Step("cpy", part.sent_from, part.goes_to, part.chunks))
+        StepDraft((-1, False, n), -1, -1, 0, Step("cpy", part.sent_from, part.goes_to, part.chunks))
         for n, part in enumerate(_joined(iter(pieces), limits("microsoft").chunks))
     ]
 
@@ -245,7 +247,7 @@ def _shifted(move: _Move, factor: int, more: int) -> _Move:
     )
 
 
-def _gpu(layout: Layout, rank: int, drafts: list[Draft], instances: int, fuse: bool) -> Gpu:
+def _gpu(layout: Layout, rank: int, drafts: list[StepDraft], instances: int, fuse: bool) -> Gpu:
     blocks = _thread_blocks(drafts, fuse)
     steps = [draft.step for block in blocks for draft in block]
     used = {place.buffer for step in steps for place in (step.source, step.target) if place is not None}
@@ -259,15 +261,15 @@ def _gpu(layout: Layout, rank: int, drafts: list[Draft], instances: int, fuse: b
     )
 
 
-def _thread_blocks(drafts: list[Draft], fuse: bool) -> list[list[Draft]]:
+def _thread_blocks(drafts: list[StepDraft], fuse: bool) -> list[list[StepDraft]]:
     """Steps of a rank by thread block, each in the order of the program; with or without joined steps."""
     blocks, rest = fused(drafts) if fuse else ([], drafts)
     return sorted(blocks + _shared(rest), key=_peers)
 
 
-def _shared(drafts: list[Draft]) -> list[list[Draft]]:
+def _shared(drafts: list[StepDraft]) -> list[list[StepDraft]]:
     """Steps by thread block: sends and receives of one channel together where no step needs both."""
-    groups: dict[tuple[int, int, int], list[Draft]] = defaultdict(list)
+    groups: dict[tuple[int, int, int], list[StepDraft]] = defaultdict(list)
     for draft in sorted(drafts, key=lambda d: d.order):
         groups[draft.send, draft.receive, draft.channel].append(draft)
     free = {key: {d.order[0] for d in found} for key, found in groups.items() if key[1] >= 0}
@@ -291,5 +293,5 @@ def _shared(drafts: list[Draft]) -> list[list[Draft]]:
     return blocks
 
 
-def _peers(block: list[Draft]) -> tuple[int, int, int]:
+def _peers(block: list[StepDraft]) -> tuple[int, int, int]:
     return max(d.send for d in block), max(d.receive for d in block), block[0].channel
