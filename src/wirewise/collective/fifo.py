@@ -177,7 +177,7 @@ def _order_waits(
 
 
 def _run(waits: Waits, wakes: Wakes) -> list[bool]:
-    """Which acts and gates get done."""
+    """Whether each act and gate gets done."""
     ready = deque(n for n, count in enumerate(waits) if count == 0)
     done = [False] * len(waits)
     while ready:

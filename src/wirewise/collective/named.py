@@ -63,7 +63,7 @@ def named_program(
         collective: A name of `trace.COLLECTIVES` that stands for messages.
         hosts: Host of each rank of the group; the first one is the source of a broadcast.
         algorithm: One of `ALGORITHMS`; all but all_reduce ignore it.
-        servers: Of "ps": the first ranks, with a part of the values each.
+        servers: First ranks that hold a part of the values each, of "ps".
 
     Raises:
         InputError: An algorithm that is not known, or servers that are no ranks.
@@ -92,8 +92,8 @@ def collective_flows(
         collective: A name of `trace.COLLECTIVES`; a barrier, and what is not known, sends nothing.
         hosts: Host of each rank of the group; send and recv: of the two ends.
         size_bytes: Payload of one rank (of all_gather and all_to_all: what it gives).
-        algorithm: As of `named_program`.
-        servers: As of `named_program`.
+        algorithm: One of `ALGORITHMS`; all but all_reduce ignore it.
+        servers: First ranks that hold a part of the values each, of "ps".
 
     Raises:
         InputError: As `named_program`.
@@ -116,12 +116,12 @@ def collective_hops(
     """The messages of a collective, each behind those that it needs, with the bytes of `collective_flows`.
 
     Args:
-        collective: As of `collective_flows`.
-        hosts: As of `collective_flows`.
-        size_bytes: As of `collective_flows`.
-        algorithm: As of `named_program`.
-        servers: As of `named_program`.
-        splits: Of an all_to_all, bytes from each rank to each; none: equal parts.
+        collective: Name as for `collective_flows`.
+        hosts: Host of each rank of the group, as for `collective_flows`.
+        size_bytes: Payload of one rank, as for `collective_flows`.
+        algorithm: One of `ALGORITHMS`; all but all_reduce ignore it.
+        servers: First ranks that hold a part of the values each, of "ps".
+        splits: Bytes from each rank to each of an all_to_all; none: equal parts.
 
     Raises:
         InputError: As `named_program`.

@@ -41,7 +41,7 @@ def tightest_partition(found: Capacities, ranks: int) -> Partition:
 
     Args:
         found: Capacities of the edges.
-        ranks: At least 2.
+        ranks: Number of ranks, at least 2.
     """
     best = _partition(found, ranks, list(range(ranks)))
     while True:

@@ -30,7 +30,7 @@ class CodecCost(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_rates(cls, pack: Mapping[int, float], unpack: Mapping[int, float]) -> CodecCost:
-        """From throughputs in float32 bytes per second, by bit width."""
+        """Costs from throughputs in float32 bytes per second, by bit width."""
         return cls(
             pack_s_per_value={b: 4.0 / rate for b, rate in pack.items()},
             unpack_s_per_value={b: 4.0 / rate for b, rate in unpack.items()},

@@ -32,7 +32,7 @@ class Counts(NamedTuple):
     rounds: int
     """Steps."""
     messages: int
-    """In all, of one segment."""
+    """Messages in all, of one segment."""
     rank_bytes: Fraction
     """Most that any rank sends or receives."""
 
@@ -266,8 +266,8 @@ def closed_form(collective: Collective, algorithm: str, ranks: int, segments: in
 
     Args:
         collective: Name of the collective, such as "all_reduce".
-        algorithm: As in `collective.builders`; the hierarchical ones have no closed form.
-        ranks: At least 2.
+        algorithm: Name as in `collective.builders`; the hierarchical ones have no closed form.
+        ranks: Number of ranks, at least 2.
         segments: Parts that follow each other.
 
     Returns:

@@ -56,10 +56,9 @@ class Wire(NamedTuple):
     most: float = 1.0
     """Payloads of sparse codecs have room for so many times their values."""
     block_bytes: int = 0
-    """For each block of `BLOCK` elements."""
+    """Bytes for each block of `BLOCK` elements."""
     rank: int = 0
-    """Rank of the two factors [rank, side] that a nearly square matrix of the elements is sent as, in two rounds;
-    whole
+    """Rank of the two factors [rank, side] that a nearly square matrix of the elements is sent as, in two rounds; whole
     groups only."""
 
 
@@ -178,7 +177,7 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     intra_bytes_per_s: float = 50e9
     """Between the ranks of a host."""
     ranks: int = 0
-    """For which `schemes` was measured."""
+    """Ranks for which `schemes` was measured."""
     schemes: dict[str, Knots] = {}
     """Seconds by bytes of a rank's payload; hierarchical ones are not measured but computed."""
     concurrent: Knots = ()
@@ -280,9 +279,8 @@ class GroupCost(NamedTuple):
     codec: str
     scheme: str
     encode_s: Curve
-    """On the device that computes, with what the collective delays it. That is counted before the group is sent, as
-    if
-    back-propagation went on beside every collective to its end: too much by that of the last group."""
+    """Seconds on the device that computes, with what the collective delays it. That is counted before the group is
+    sent, as if back-propagation went on beside every collective to its end: too much by that of the last group."""
     communicate_s: Curve
     """Seconds on the wire, with what the scheme encodes and decodes on the way."""
     decode_s: Curve

@@ -37,10 +37,10 @@ def fit_interference(
     them.
 
     Args:
-        op: Which samples are of the same op, any whole numbers, [n].
+        op: Number of each sample's op, any whole numbers, [n].
         overlap: Share of the op's time with communication beside it, in [0, 1], [n].
         duration_s: Seconds that it took, [n].
-        context: Which samples share a speed for other reasons, such as a rank in a step, [n]; none: all.
+        context: Number of what shares a speed for other reasons, such as a rank in a step, [n]; none: all do.
 
     Returns:
         The factor, at least 1; None: no op ran both with more and with less communication beside it.

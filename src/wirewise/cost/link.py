@@ -133,7 +133,7 @@ class LinkEstimator:
 
         Args:
             size_bytes: Bytes that the path's narrowest interface carried in the round (`Links.load`).
-            seconds: From the start of the round to the arrival.
+            seconds: Time from the start of the round to the arrival.
         """
         if not (np.isfinite(size_bytes) and np.isfinite(seconds)) or size_bytes <= 0 or seconds < 0:
             raise InputError(f"got {size_bytes} bytes in {seconds} s; expected finite numbers, bytes above 0")

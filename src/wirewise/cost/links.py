@@ -53,7 +53,7 @@ class Links:
     bandwidth_in_bytes_per_s: Vector
     """Into each host, [H]."""
     latency_s: Matrix
-    """From host to host, [H, H]; the diagonal: between ranks of one host."""
+    """Seconds from host to host, [H, H]; the diagonal: between ranks of one host."""
     intra_bytes_per_s: Vector
     """Between the ranks of each host, all together, [H]."""
     burden: Mapping[str, float] = field(default_factory=dict)

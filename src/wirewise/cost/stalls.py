@@ -43,8 +43,8 @@ def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) 
     percentiles of a bootstrap that resamples repeats, the same for all runs, and within a run blocks of steps.
 
     Args:
-        runs: For "compute", "machine", "network", "cached", "cold" and "whole" one array of seconds a step
-            for each repeat. Without "machine" there is one rank, without "network" one host: those
+        runs: One array of seconds a step for each repeat, by run: "compute", "machine", "network", "cached",
+            "cold" and "whole". Without "machine" there is one rank, without "network" one host: those
             components are 0.
         seed: Seed of the bootstrap.
 

@@ -32,7 +32,7 @@ class TransferSample(NamedTuple):
     rounds: int
     """How often in a row the latency is paid."""
     collective: str = ""
-    """Those of one name drive the link alike."""
+    """Name of the collective; those of one name drive the link alike."""
     alone: bool = False
     """Whether what overlaps with it is out of its time already."""
 

@@ -1,4 +1,4 @@
-"""Which bit width every halo message travels in."""
+"""Bit widths in which halo messages travel."""
 
 from __future__ import annotations
 

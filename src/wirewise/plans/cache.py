@@ -1,4 +1,4 @@
-"""Which rows of other machines' nodes each machine keeps during mini-batch training."""
+"""Rows of other machines' nodes that each machine keeps during mini-batch training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MachineCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     needed: tuple[float, ...]
     """Rows of each machine that its batches need on average, [machines]; of its own: 0."""
     fetched: tuple[float, ...]
-    """Those of them that it does not keep, [machines]."""
+    """Rows among them that it does not keep, [machines]."""
 
     @property
     def ids(self) -> NDArray[np.int64]:

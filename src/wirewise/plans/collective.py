@@ -1,4 +1,4 @@
-"""Which program carries a collective out, how fast it should be, and how fast anything could be."""
+"""The program that carries a collective out, how fast it should be, and how fast anything could be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gradients travel together, in how many parts, and what else changes a step of data-parallel training."""
+"""Gradients that travel together, in how many parts, and what else changes a step of data-parallel training."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     family: ClassVar[str] = "fusion"
 
     buckets: tuple[Bucket, ...]
-    """In the order of launch, the same on all ranks."""
+    """Buckets in the order of launch, the same on all ranks."""
     splits: dict[str, int] = msgspec.field(default_factory=dict)
     """Parameters that travel in pieces, and the elements of each piece but the last (`plans.splits`); buckets list
     "NAME[0]", "NAME[1]", ..., one behind the other."""

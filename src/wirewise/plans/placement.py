@@ -1,4 +1,4 @@
-"""On which host each task of distributed GNN training runs, and who goes first on the network."""
+"""Hosts on which the tasks of distributed GNN training run, and who goes first on the network."""
 
 from __future__ import annotations
 

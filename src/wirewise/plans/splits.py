@@ -52,7 +52,7 @@ def piece_name(parameter: str, number: int) -> str:
 
 
 def piece_of(name: str, splits: Mapping[str, int]) -> Piece | None:
-    """Which piece a plan with these splits means by a name; None: a whole parameter."""
+    """The piece that a plan with these splits means by a name; None: a whole parameter."""
     parameter, _, rest = name.rpartition("[")
     number = rest[:-1]
     if parameter in splits and number.isdecimal() and name == piece_name(parameter, int(number)):

@@ -99,7 +99,7 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> TraceAnalysis:
     """Replay a trace, with each change alone and as it is, and name what bounds a step.
 
     Args:
-        trace: On aligned clocks.
+        trace: Trace on aligned clocks.
         what_ifs: Changes to try, each as `whatif.parse` takes it. Those that tell of stragglers and of data that
             comes late are added, and those of links left out where all ranks are on one host. A change that does
             not fit the job is kept with the reason.
@@ -146,7 +146,7 @@ def critical_ops(trace: Trace) -> set[tuple[int, int]]:
     """Traced ops on the critical path of any step, as (rank, place in its list).
 
     Args:
-        trace: On aligned clocks.
+        trace: Trace on aligned clocks.
 
     Raises:
         InputError: As `replay_trace`.

@@ -137,7 +137,7 @@ def union(intervals: Intervals) -> Intervals:
     """Disjoint intervals in order that cover the same time, [m, 2].
 
     Args:
-        intervals: In any order, [k, 2].
+        intervals: Intervals in any order, [k, 2].
     """
     if not len(intervals):
         return intervals

@@ -7,10 +7,10 @@ from numba import njit
 __all__ = ["inner", "outer"]
 
 outer = njit(cache=True, nogil=True)
-"""For functions that make arrays or are called from Python."""
+"""Decorator of functions that make arrays or are called from Python."""
 
 inner = njit(cache=True, nogil=True, _nrt=False)
-"""For functions that only use arrays of their caller.
+"""Decorator of functions that only use arrays of their caller.
 
 They count no references: their arguments are bundles of some thirty arrays, and counting each of them at each
 call took 3 to 7 times as long as the simulation.

@@ -113,7 +113,7 @@ def data_parallel_step(
     """Forward, backward with buckets that are all-reduced as soon as they are full, a wait, the optimizer.
 
     Args:
-        layers: In the order of the forward pass.
+        layers: Layers in the order of the forward pass.
         hosts: Host of each rank.
         bucket_bytes: Cap of a bucket, as of `buckets`.
         transfers: The buckets in the order of their launch, instead of those by the cap.
@@ -223,7 +223,7 @@ class _Communication:
         sketch: Graph that is being built.
         algorithm: Algorithm of the all-reduces.
         overhead: Overhead of each collective.
-        ready: Of each simulated rank, the ops after which buckets can go.
+        ready: Ops after which buckets can go, by simulated rank.
     """
 
     def __init__(

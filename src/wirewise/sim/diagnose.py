@@ -62,7 +62,7 @@ def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, StepPred
     The bound is what a step gets shortest without, if that is at least 15 % shorter, else what fills most of it.
 
     Args:
-        trace: On aligned clocks.
+        trace: Trace on aligned clocks.
         report: Replay of the trace.
         what_ifs: Predictions by change; NO_COMMUNICATION, NO_LATENCY, DATA_READY and `straggler_gone` tell of
             bounds, the others of what to do. A bound whose change is missing is not considered.

@@ -32,7 +32,7 @@ def prepare(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -
 
     Args:
         dataflow: Graph to prepare.
-        links: At least as many hosts as the graph has.
+        links: Links of at least as many hosts as the graph has.
         release_s: Time before which no op of a rank starts, [ranks]; none: 0.
 
     Raises:

@@ -33,7 +33,7 @@ class Trip(NamedTuple):
     """Where a route's edges begin, [routes + 1]."""
     edges: Ints
     travel_s: Floats
-    """From the start of a message to its arrival, [M]."""
+    """Seconds from the start of a message to its arrival, [M]."""
     size_bytes: Floats
     """[M]"""
     s_per_byte: Floats

@@ -52,7 +52,7 @@ def prediction_of(plan: Plan, unit: str, timeline: Timeline, step_s: float | Non
     """The prediction that a timeline tells.
 
     Args:
-        plan: That was simulated.
+        plan: Plan that was simulated.
         unit: What the timeline shows one of.
         timeline: Timeline of all ranks.
         step_s: Seconds of the unit; None: from the first span's start to the last one's end.

@@ -47,7 +47,7 @@ class ProgramTimeline:
 
     @cached_property
     def messages(self) -> list[Message]:
-        """In the order of the arrays."""
+        """Messages in the order of the arrays."""
         return self.program.messages()
 
 
@@ -62,8 +62,8 @@ def simulate(
     """Run a program on a network.
 
     Args:
-        program: Which; it should pass `collective.check`.
-        network: With the program's ranks.
+        program: Program to run; it should pass `collective.check`.
+        network: Network with the program's ranks.
         size_bytes: Larger buffer of a rank, in or out.
         reduce_s_per_byte: Time to add one byte; a rank adds one message after the other.
         in_rounds: Whether to count as textbooks do: a message holds its route from its start until it is added,

@@ -63,7 +63,7 @@ def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTr
     """Modules of a run, medians over its steps, and the links that they were measured on.
 
     Args:
-        trace: On aligned clocks, of data-parallel training whose all-reduces are rings.
+        trace: Trace on aligned clocks, of data-parallel training whose all-reduces are rings.
         links: Links of its hosts; none: fitted from the trace, with at least 0.1 ms of latency.
 
     Raises:

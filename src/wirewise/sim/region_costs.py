@@ -34,7 +34,7 @@ class RegionCosts(Protocol):
 
         Args:
             operators: Numbers of its operators, ascending.
-            outputs: Those whose results leave it.
+            outputs: Operators whose results leave it.
         """
         ...
 

@@ -58,7 +58,7 @@ class Arrays(NamedTuple):
 
 
 class Fusion(NamedTuple):
-    """Which operators run together."""
+    """Operators that run together."""
 
     home: Numbers
     """Number of the region of each operator, [n]."""

@@ -59,7 +59,7 @@ class StepReplay:
 
     @property
     def step_s(self) -> float:
-        """From the first rank's beginning to the last op's end."""
+        """Seconds from the first rank's beginning to the last op's end."""
         return (
             float(self.run.end.max(initial=0.0) - self.begin_s.min(initial=np.inf))
             if len(self.run.end)

@@ -24,7 +24,7 @@ _SAME = 1.0 + 1e-12
 
 
 class Uses(NamedTuple):
-    """Which interfaces each of n transfers uses (sparse rows), and what K interfaces carry."""
+    """Interfaces that each of n transfers uses (sparse rows), and what K interfaces carry."""
 
     indptr: Ints
     """First use of each transfer, [n + 1]."""

@@ -112,7 +112,7 @@ def replay_steps(
     the slowest mean. So every step is replayed with its own durations, and the periods are averaged.
 
     Args:
-        steps: In order; a step whose number does not follow the one before begins as it was measured.
+        steps: Steps in order; one whose number does not follow the one before begins as it was measured.
         links: Links of the hosts of the graphs.
         interference: Factor by which compute slows down beside communication (`cost.interference`).
         what_if: Changes (`whatif.parse`); the report then holds the prediction with them too.

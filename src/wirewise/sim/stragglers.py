@@ -1,4 +1,4 @@
-"""Which rank computes longer than the others, and which host has the slow link, as a trace tells."""
+"""The rank that computes longer than the others, and the host with the slow link, as a trace tells."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """Seconds from the first start to the last end."""
         if not self.spans:
             return 0.0
         return max(s.end_s for s in self.spans) - min(s.start_s for s in self.spans)

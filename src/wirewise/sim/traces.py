@@ -35,7 +35,7 @@ def recorded_steps(trace: Trace, build: Build | None = None) -> list[RecordedSte
     """Graph and measured times of every step that all ranks have.
 
     Args:
-        trace: On aligned clocks.
+        trace: Trace on aligned clocks.
         build: Makes the graph of a step; none: `trace.dataflow.build`.
 
     Raises:
@@ -82,7 +82,7 @@ def replay_trace(
     """Replay every recorded step (`replay_steps`).
 
     Args:
-        trace: On aligned clocks.
+        trace: Trace on aligned clocks.
         build: Makes the graph of a step; none: `trace.dataflow.build`.
         links: Links of the hosts; none: fitted from the trace.
         what_if: Changes, as text (`whatif.parse`) or parsed.

@@ -117,7 +117,7 @@ def pairwise_hosts(
     Args:
         name: Name of the topology.
         rates: Rates of each pair, such as {(0, 1): "400mbit"}; a number is bytes per second.
-        latency_s: From host to host, to be measured.
+        latency_s: Latency from host to host, to be measured.
 
     Raises:
         TopologyError: There is no pair.

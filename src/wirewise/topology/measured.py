@@ -78,7 +78,7 @@ def _check(count: int, rates: Matrix, waits: Matrix, *ends: Vector) -> None:
 
 
 def _bind(rates: Matrix, out: Vector, into: Vector) -> NDArray[np.bool_]:
-    """Which ranks cannot use all their links at once."""
+    """Whether each rank cannot use all its links at once."""
     if len(rates) < 3:
         return np.zeros(len(rates), dtype=bool)
     return np.asarray((out < _SHARED * rates.sum(axis=1)) | (into < _SHARED * rates.sum(axis=0)))

@@ -17,7 +17,7 @@ class Path(NamedTuple):
     """The links that a message takes, as one channel."""
 
     links: tuple[Link, ...]
-    """In the direction of travel: each starts where the one before ends."""
+    """Links in the direction of travel: each starts where the one before ends."""
     latency_s: float
     """Sum over the links."""
     bandwidth_bytes_per_s: float

@@ -122,7 +122,7 @@ def _ends(matches: list[Match]) -> _Pairs:
 
 
 def _probes(trace: Trace) -> list[tuple[int, Probe]]:
-    """For each two ranks and each part of the run, the round trips that took least."""
+    """Round trips that took least, of each two ranks and each part of the run."""
     by_pair: dict[tuple[int, int], list[Probe]] = defaultdict(list)
     for recorded in trace.ranks:
         for probe in recorded.header.probes:

@@ -37,7 +37,7 @@ class ExecutionTrace(msgspec.Struct):
     nodes: dict[int, ExecutionNode]
 
     def calls(self) -> dict[int, int]:
-        """For each run of a gloo collective, its record id with that of the call that it belongs to."""
+        """Record id of the call that each run of a gloo collective belongs to, by the record id of the run."""
         found = {}
         for node in self.nodes.values():
             if not node.name.startswith("gloo:"):

@@ -34,7 +34,7 @@ def places(trace: Trace, flow: Dataflow, ops: Sequence[int]) -> set[tuple[int, i
     """Traced ops, as (rank, place in its list), that ops of a graph stand for.
 
     Args:
-        trace: From which the graph was built.
+        trace: Trace from which the graph was built.
         flow: Dataflow graph of the trace.
         ops: Numbers of its ops, such as those of a critical path. An op of no single rank stands for those of
             all ranks.
@@ -176,7 +176,7 @@ def _event(rank: int, op: Op, tid: int, zero: float, critical: bool) -> dict[str
 
 
 def _arrows(trace: Trace, rows: list[_Rows], zero: float) -> Iterator[dict[str, Any]]:
-    """From the start of the last rank, or the sender, to the ends of the others."""
+    """Arrows from the start of the last rank, or the sender, to the ends of the others."""
     where = {
         id(op): (r, rows[r].tid(i)) for r, rank in enumerate(trace.ranks) for i, op in enumerate(rank.ops)
     }

@@ -57,7 +57,7 @@ def build(
             them out).
         expand: Whether a collective is all its transfers between two ranks, instead of one transfer whose
             flows are their sum. A collective then starts on a rank once the one `comm_slots` before it is done.
-        servers: Of the algorithm "ps": how many first ranks hold the parameters.
+        servers: First ranks that hold the parameters, of the algorithm "ps".
         matches: What `match(trace)` gave, where many steps of a trace are built.
 
     Raises:

@@ -222,7 +222,7 @@ def read_files(files: Iterable[str | os.PathLike[str]], source: str) -> Trace:
 
 
 def missing_ranks(headers: Sequence[Header]) -> str:
-    """Which ranks of a run are not among these, in words; empty: none."""
+    """Ranks of a run that are not among these, in words; empty: none."""
     size, found = max(header.world_size for header in headers), {header.rank for header in headers}
     count = size - len(found & set(range(min(size, 1 + max(found)))))
     if count > _MOST_NAMED:
@@ -236,9 +236,9 @@ def assemble(ranks: list[RankTrace], source: str, *, partial: str = "") -> Trace
     """Ranks of one run in their order, with notes on what is odd.
 
     Args:
-        ranks: In any order.
+        ranks: Traces of ranks in any order.
         source: What to call them in messages, such as their folder.
-        partial: Which ranks may be missing, in words (`Trace.partial`); empty: none may.
+        partial: Ranks that may be missing, in words (`Trace.partial`); empty: none may.
 
     Raises:
         TraceError: A rank is missing or twice, or the ranks are of different runs.

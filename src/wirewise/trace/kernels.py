@@ -42,7 +42,7 @@ def communicates(kernel: ProfileEvent) -> bool:
 
 
 class Launches:
-    """Which events of the host started which kernels.
+    """Events of the host by the kernels that they started.
 
     Args:
         spans: Events with a duration, sorted by their starts, longer ones first.

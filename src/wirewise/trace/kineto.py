@@ -131,7 +131,7 @@ def _check_told(found: _Found) -> None:
 
 
 def _missing(found: list[_Found]) -> str:
-    """Which ranks have no file, in words; empty: none is known to be missing."""
+    """Ranks without a file, in words; empty: none is known to be missing."""
     talks = any(op.kind == "communication" for one in found for op in one.rank.ops)
     if len(found) == 1 and not found[0].sized and (talks or found[0].rank.header.rank > 0):
         return f"only rank {found[0].rank.header.rank} is there, of a run that does not tell how many ranks it had"
@@ -297,7 +297,7 @@ class _Reader:
         """Collectives; `refused` tells what speaks against several ranks or none.
 
         Args:
-            calls: Of gloo's runs, the record id of the call of each.
+            calls: Record id of the call of each of gloo's runs.
         """
         kernels = [e for e in self.spans if is_on_device(e) and communicates(e)]
         runs = [e for e in self.spans if _GLOO.fullmatch(e.name) and (e.pid, e.tid) not in self.main]

@@ -19,7 +19,7 @@ def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
     The problem of least distance of Lawson and Hanson (Solving Least Squares Problems, chapter 23).
 
     Args:
-        a: Of full column rank, [m, n].
+        a: Matrix of full column rank, [m, n].
         b: Right side, [m].
         g: Coefficients of the constraints, [k, n].
         h: Bounds of the constraints, [k].

@@ -1,4 +1,4 @@
-"""Which communications of the ranks are one collective or one message."""
+"""Communications of the ranks that are one collective or one message."""
 
 from __future__ import annotations
 

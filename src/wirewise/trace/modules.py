@@ -27,7 +27,7 @@ class Overhead(NamedTuple):
     """What an all-reduce costs a rank beside the links."""
 
     launch_s: float = 0.0
-    """On the thread that computes, to hand one over."""
+    """Seconds on the thread that computes, to hand one over."""
     encode_s: float = 0.0
     """Before each one, on a thread of its own."""
     encode_s_per_byte: float = 0.0
@@ -76,7 +76,7 @@ class ModuleTrace:
     """
 
     modules: Sequence[Module]
-    """In the order of the forward pass; the backward pass is the reverse."""
+    """Modules in the order of the forward pass; the backward pass is the reverse."""
     hosts: Sequence[int]
     """Host of each rank."""
     slowdown: Sequence[float] = ()

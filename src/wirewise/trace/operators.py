@@ -43,7 +43,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Unique, the name of the FX node."""
     kind: str
-    """Such as "aten.mul.Tensor"."""
+    """Name of the operation, such as "aten.mul.Tensor"."""
     category: str
     """One of `CATEGORIES`."""
     inputs: tuple[int, ...] = ()

@@ -59,7 +59,7 @@ class ProfileEvent(msgspec.Struct):
 
     @property
     def end(self) -> float:
-        """In microseconds."""
+        """End in microseconds."""
         return self.ts + self.dur
 
 

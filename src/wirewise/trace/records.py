@@ -41,11 +41,11 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that took time on one rank."""
 
     name: str
-    """Such as "layer3.conv1", "bucket 2", "all_reduce", "optimizer"; of a wait, the communication's."""
+    """Name such as "layer3.conv1", "bucket 2", "all_reduce", "optimizer"; of a wait, the communication's."""
     kind: str
     """One of KINDS."""
     start_s: float
-    """On this rank's clock (`time.perf_counter`) until the trace is aligned."""
+    """Start on this rank's clock (`time.perf_counter`) until the trace is aligned."""
     end_s: float
     step: int
     """-1 before the first step."""
@@ -119,7 +119,7 @@ class ClockFit(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's clock: common time = t + offset_s + drift * (t - reference_s)."""
 
     offset_s: float
-    """At `reference_s`."""
+    """Offset at `reference_s`."""
     drift: float
     """Seconds per second."""
     reference_s: float
@@ -149,7 +149,7 @@ class Trace(msgspec.Struct):
     notes: list[str] = []
     """What a reader should know, such as a file that was cut off."""
     partial: str = ""
-    """Which ranks of the run were not recorded, in words; empty: all were. Only what a rank did by itself can be told
+    """Ranks of the run that were not recorded, in words; empty: all were. Only what a rank did by itself can be told
     then, and ranks stand in `ranks` in their order, not at their number."""
 
     @property

@@ -27,7 +27,7 @@ class Traffic:
     """k messages on the interfaces of hosts, from when both ranks came until it had come.
 
     Args:
-        messages: On aligned clocks, at least one.
+        messages: Messages on aligned clocks, at least one.
         hosts: Host of each rank, [ranks].
     """
 
@@ -95,7 +95,7 @@ def message_weights(messages: Sequence[Match], hosts: Sequence[int]) -> list[flo
     bytes explain had smaller shares. Iterative proportional fitting, geometric mean of each group 1.
 
     Args:
-        messages: On aligned clocks.
+        messages: Messages on aligned clocks.
         hosts: Host of each rank, [ranks].
     """
     if not messages:

@@ -19,7 +19,7 @@ def whole(trace: Trace) -> Trace:
     up is lost.
 
     Args:
-        trace: As `profile.Tracer` records it, with `Tracer.collective`.
+        trace: Trace as `profile.Tracer` records it, with `Tracer.collective`.
     """
     ranks = [RankTrace(rank.header, _of_rank(rank.ops), rank.complete) for rank in trace.ranks]
     return msgspec.structs.replace(trace, ranks=ranks)

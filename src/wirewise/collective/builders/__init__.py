@@ -99,7 +99,7 @@ def build(
         root: Rank of a rooted collective; without effect on others.
         segments: Parts of each chunk that follow each other through the program.
         hosts: Ranks of each host, for the hierarchical algorithms and for "leaders".
-        servers: Of "servers": the first ranks, with a part each.
+        servers: First ranks that add up a part each, of "servers".
         chunks: A multiple of the chunks that the algorithm needs; None: those.
 
     Raises:

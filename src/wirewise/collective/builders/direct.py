@@ -23,7 +23,7 @@ def all_gather_direct(group: RankGroup) -> Draft:
 
 
 def reduce_scatter_pairwise(group: RankGroup) -> Draft:
-    """In step k every rank sends to the one k + 1 places on."""
+    """Every rank sends to the one k + 1 places on in step k."""
     p = group.ranks
     moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
     return Draft(p, [Transfer(t, s, t, step, True) for s, t, step in moves])
@@ -50,14 +50,14 @@ def all_to_all_linear(group: RankGroup) -> Draft:
 
 
 def all_to_all_shift(group: RankGroup) -> Draft:
-    """In step k every rank sends to the one k + 1 places on, and gets from the one k + 1 places before."""
+    """Every rank sends to the one k + 1 places on in step k, and gets from the one k + 1 places before."""
     p = group.ranks
     moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
     return Draft(p * p, [Transfer(s * p + t, s, t, step) for s, t, step in moves])
 
 
 def all_to_all_pairwise(group: RankGroup) -> Draft:
-    """In each step pairs swap, by exclusive or of their numbers; a shift where the ranks are no power of two."""
+    """Pairs swap in each step, by exclusive or of their numbers; a shift where the ranks are no power of two."""
     p = group.ranks
     if p & (p - 1):
         return all_to_all_shift(group)

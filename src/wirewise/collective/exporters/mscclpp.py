@@ -80,8 +80,8 @@ def dumps(
     """A program as the JSON text of an execution plan.
 
     Args:
-        program: Which; all its ranks can map each other's memory, as within a host.
-        in_place: For calls whose input and output are the same memory, or for the others.
+        program: Program whose ranks can all map each other's memory, as within a host.
+        in_place: Whether it is for calls whose input and output are the same memory, or for the others.
         instances: Copies that each move an equal part of every chunk, by thread blocks of their own.
         slots: Messages of a connection that are under way at most.
         min_bytes: Least size that the plan is for.

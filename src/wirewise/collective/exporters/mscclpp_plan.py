@@ -215,7 +215,7 @@ def _size_of(chunks: Chunks, block: PlanThreadBlock, gpu: PlanGpu, plan: Executi
 
 
 def _signal_violations(plan: ExecutionPlan) -> Iterator[str]:
-    """On each channel, one end signals as often as the other waits."""
+    """Channels on which one end signals more or less often than the other waits."""
     signals: Counter[tuple[int, int, int]] = Counter()
     waits: Counter[tuple[int, int, int]] = Counter()
     for gpu in plan.gpus:

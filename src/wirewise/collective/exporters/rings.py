@@ -54,7 +54,7 @@ def pack_rings(network: Network, most: int = 16) -> list[Ring]:
     rings carry most wins.
 
     Args:
-        network: Which; a hop between ranks takes `Network.route`.
+        network: Network to fill; a hop between ranks takes `Network.route`.
         most: Rings to return at most.
 
     Raises:

@@ -38,9 +38,9 @@ class Tuned(NamedTuple):
     """What was found; the same on all ranks."""
 
     program: Program
-    """In the number of segments that was quickest."""
+    """Program in the number of segments that was quickest."""
     probes: tuple[ChunkProbe, ...]
-    """In the order in which they ran."""
+    """Probes in the order in which they ran."""
 
 
 def tune_chunk_size(
@@ -53,7 +53,7 @@ def tune_chunk_size(
 
     Args:
         group: All of its ranks call this at the same moment, with the same arguments.
-        program: For all ranks of the group; its segments do not count.
+        program: Program of all ranks of the group; its segments do not count.
         size_bytes: The larger buffer of a rank, in or out.
         probes: Sizes to try at most.
         calls: Calls of each size, besides a first one that does not count.

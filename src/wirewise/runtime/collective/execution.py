@@ -23,7 +23,7 @@ class Execution:
     """An operation.
 
     Args:
-        name: For error messages.
+        name: Name in error messages.
         operation: Its number in the group.
         prepared: What this rank does.
         memory: Where the chunks are.

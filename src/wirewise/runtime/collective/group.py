@@ -227,7 +227,8 @@ class Communicator:
 
         Args:
             outputs: One tensor of equal parts, in rank order, or a tensor for each rank.
-            inputs: Likewise. Parts of different sizes need a program that sends each straight to its target.
+            inputs: Tensors as for `outputs`. Parts of different sizes need a program that sends each straight to its
+                target.
             options: Options of `all_reduce`.
         """
         gets, targets, finish = self._parts(outputs)

@@ -42,11 +42,11 @@ class EdgeStatistics(msgspec.Struct, kw_only=True):
     size_bytes: int = 0
     """Payload."""
     busy_s: float = 0.0
-    """At the source: time in which the kernel had bytes under way that were not acknowledged."""
+    """Seconds, at the source, in which the kernel had bytes under way that were not acknowledged."""
     round_trip_s: float = 0.0
-    """At the source: the shortest that the kernel saw."""
+    """Round trip, at the source: the shortest that the kernel saw."""
     late_s: float = 0.0
-    """At the target: time that it could have taken messages in and they had not arrived, summed up."""
+    """Seconds, at the target, that it could have taken messages in and they had not arrived, summed up."""
     latest_s: float = 0.0
     """The longest of these times."""
 

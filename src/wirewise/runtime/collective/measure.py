@@ -31,7 +31,7 @@ def compare(
     """Seconds of a program and of torch's own collective; a time is that of the slowest rank.
 
     Args:
-        program: For all ranks of the default process group, each a member.
+        program: Program of all ranks of the default process group, each a member.
         size_bytes: The larger buffer of a rank, in or out.
         repeats: Calls of each.
         deterministic: Add in the same order in every run.
@@ -94,7 +94,7 @@ def call_of(
     """A call of a program's collective on fresh tensors, and the tensor with its result.
 
     Args:
-        program: With all ranks as members.
+        program: Program with all ranks as members.
         size_bytes: The larger buffer of a rank, in or out.
         group: Whose ranks call; None: those of the default process group, by torch's own collective.
         options: Options of the group's method.

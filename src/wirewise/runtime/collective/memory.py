@@ -69,7 +69,7 @@ class ChunkLayout(NamedTuple):
     segments: int
     itemsize: int
     bounds: dict[int, tuple[int, ...]]
-    """For each chunk, segments plus one positions."""
+    """Positions of each chunk, one more than segments."""
 
     def size_bytes(self, chunks: Sequence[int], segment: int) -> int:
         """Bytes of a message."""

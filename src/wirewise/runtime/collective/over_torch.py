@@ -45,7 +45,7 @@ def run_over_torch(
 
 
 def _chunks(program: Program, blocks: Blocks) -> dict[int, list[Tensor]]:
-    """For each chunk its segments, where they lie."""
+    """Segments of each chunk, where they lie."""
     device = next(iter(blocks.tensors.values())).device if blocks.tensors else torch.device("cpu")
     tensors = dict(blocks.tensors)
     for block in blocks.read_only:

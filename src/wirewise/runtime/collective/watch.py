@@ -1,4 +1,4 @@
-"""Which links are slower than a plan takes them to be, seen while the programs run, so that it can be made again.
+"""Links that are slower than a plan takes them to be, seen while the programs run, so that it can be made again.
 
 The kernel counts for each connection the time in which bytes were under way. Bytes over that time is the rate of
 the edge, as long as there were many bytes; what was sent in a moment says nothing and is left out.
@@ -38,7 +38,7 @@ class LinkMonitor:
 
     Args:
         group: All of its ranks make a watch, and call `look` at the same moments.
-        network: With a rank for each of the group.
+        network: Network with a rank for each of the group.
         slower: A link that carries less than this part of its rate is reported.
 
     Raises:

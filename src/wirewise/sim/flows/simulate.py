@@ -44,7 +44,7 @@ class FlowSimulator:
     other down (their resources are what placements must respect).
 
     Args:
-        tasks: With times and bytes of every iteration, which all placements share.
+        tasks: Tasks with times and bytes of every iteration, which all placements share.
         links: Links of the hosts.
     """
 

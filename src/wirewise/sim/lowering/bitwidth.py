@@ -31,9 +31,9 @@ class ExchangeTimes:
     """Seconds that each rank computes beside each exchange; missing exchanges cost nothing."""
 
     central_s: Mapping[str, Vector] = field(default_factory=dict)
-    """On own rows alone, [P]: can go on while bytes are on the wire."""
+    """Seconds on own rows alone, [P]: can go on while bytes are on the wire."""
     marginal_s: Mapping[str, Vector] = field(default_factory=dict)
-    """On rows that need halo rows, [P]."""
+    """Seconds on rows that need halo rows, [P]."""
 
     def check(self, exchanges: Sequence[str], world_size: int) -> None:
         """Raise unless the times are those of these exchanges and ranks.

@@ -52,11 +52,11 @@ def lower_fusion(
         costs: `GradientCosts`: seconds of codecs, and of collectives where these were measured; of a gradient trace
             also the `GroupCost` of each codec and scheme.
         regions: Seconds of regions of operators; None: the analytic ones.
-        all_reduce: Of operators: fixed seconds of an all-reduce, and seconds a byte; None: as `costs` and links say.
-        forward_share: Of a gradient trace: time of the forward pass over that of back-propagation.
-        encode_contention: Of a gradient trace, as `CompressionProblem` has it.
-        overlap_rate: Of operators: how fast they compute while a bucket travels, of 1 alone.
-        other_s: Of operators: what a step takes beside them.
+        all_reduce: Fixed seconds of an all-reduce of operators, and seconds a byte; None: as `costs` and links say.
+        forward_share: Time of a gradient trace's forward pass over that of back-propagation.
+        encode_contention: Contention of a gradient trace, as `CompressionProblem` has it.
+        overlap_rate: Rate at which operators compute while a bucket travels, of 1 alone.
+        other_s: Seconds that a step takes beside its operators.
 
     Raises:
         InputError: A description of another kind, or a condition that this grain has no use for.

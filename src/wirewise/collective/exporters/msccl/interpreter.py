@@ -71,12 +71,12 @@ def execute(
 
     Args:
         algorithm: Algorithm to carry out.
-        inputs: By rank, its input: [chunks, elements of a chunk], see `sizes`.
+        inputs: Input of each rank, [chunks, elements of a chunk], see `sizes`.
         fifo: Sends that wait in a connection at most; None: as many as the protocol has.
         seed: Seed of the order in which thread blocks take turns; None: in the order of their numbers.
 
     Returns:
-        By rank, its buffers at the end.
+        Buffers of each rank at the end.
 
     Raises:
         ProgramError: Thread blocks wait for each other for ever; the message names what they wait for.
@@ -127,7 +127,7 @@ def unwritten(algorithm: Algorithm, fifo: int | None = 1) -> Unwritten:
 
     Args:
         algorithm: One that ends, see `stuck`.
-        fifo: As in `stuck`.
+        fifo: Sends in a connection, as in `stuck`.
     """
     # A chunk is one truth value, "undefined", and a sum is undefined where one of its terms is.
     memory = _memories(algorithm, 1, np.bool_, unwritten=True)

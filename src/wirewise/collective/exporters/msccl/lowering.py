@@ -58,14 +58,14 @@ def lower(
     """Make an MSCCL algorithm of a program.
 
     Args:
-        program: Which; all ranks take part.
+        program: Program in which all ranks take part.
         protocol: Protocol of the runtime.
-        in_place: For calls whose input and output are the same memory, or for the others.
+        in_place: Whether it is for calls whose input and output are the same memory, or for the others.
         instances: Copies that each move an equal part of every chunk, on channels of their own.
         channels: Connections between two ranks in each copy, used in turn; None: as few as keep thread blocks
             within `most_steps`, or the most there can be.
         fuse: Whether to receive and pass on in one step, in thread blocks that do both, where this is possible.
-        most_steps: That a thread block of the runtime holds.
+        most_steps: Most steps that a thread block of the runtime holds.
         min_bytes: Least size, of the larger buffer, that the runtime is to use it for.
         max_bytes: Size from which the runtime is not to use it; 0: no limit.
 

@@ -51,9 +51,9 @@ class Kind(NamedTuple):
     receives: bool = False
     sends: bool = False
     reads: bool = False
-    """What is at `source`."""
+    """Whether it reads what is at `source`."""
     writes: bool = False
-    """To `target`."""
+    """Whether it writes to `target`."""
     reduces: bool = False
 
 

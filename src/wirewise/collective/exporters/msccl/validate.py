@@ -164,7 +164,7 @@ def _deed_violations(algorithm: Algorithm, root: int, fifo: int | None) -> Itera
 
 
 def _pairing(algorithm: Algorithm) -> Iterator[Violation]:
-    """On each connection, sends and receives must be as many, in one order, of the same counts."""
+    """Connections whose sends and receives are not as many, in one order, of the same counts."""
     sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for rank, gpu in enumerate(algorithm.gpus):
