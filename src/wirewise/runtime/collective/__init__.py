@@ -3,7 +3,7 @@
 from wirewise.runtime.collective.backend import ProcessGroup, group_of, register
 from wirewise.runtime.collective.chunks import ChunkProbe, Tuned, tune_chunk_size
 from wirewise.runtime.collective.ddp import ddp_hook
-from wirewise.runtime.collective.group import Communicator, connect
+from wirewise.runtime.collective.group import CollectiveGroup, connect
 from wirewise.runtime.collective.link import EdgeStatistics
 from wirewise.runtime.collective.memory import REDUCTIONS, Blocks
 from wirewise.runtime.collective.over_torch import run_over_torch
@@ -14,7 +14,7 @@ __all__ = [
     "REDUCTIONS",
     "Blocks",
     "ChunkProbe",
-    "Communicator",
+    "CollectiveGroup",
     "EdgeStatistics",
     "LinkMonitor",
     "ProcessGroup",

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.runtime.collective.group import Communicator, connect
+from wirewise.runtime.collective.group import CollectiveGroup, connect
 from wirewise.runtime.collective.work import Work
 
 __all__ = ["NAME", "ProcessGroup", "group_of", "register"]
@@ -42,8 +42,8 @@ def register() -> None:
         dist.Backend.register_backend(NAME, ProcessGroup, devices=["cpu", "cuda"])
 
 
-def group_of(process_group: dist.ProcessGroup | None = None) -> Communicator:
-    """The wirewise group behind a torch process group, to tell it programs (`Communicator.use`); None: the default one.
+def group_of(process_group: dist.ProcessGroup | None = None) -> CollectiveGroup:
+    """The wirewise group behind a torch process group, for `CollectiveGroup.use`; None: that of the default one.
 
     Raises:
         InputError: The process group has another backend.

@@ -16,7 +16,7 @@ import torch
 
 from wirewise.collective import Program
 from wirewise.errors import InputError
-from wirewise.runtime.collective.group import Communicator
+from wirewise.runtime.collective.group import CollectiveGroup
 from wirewise.runtime.collective.measure import call_of, check_members
 from wirewise.runtime.collective.memory import LEAST_SEGMENT_BYTES
 
@@ -44,7 +44,7 @@ class Tuned(NamedTuple):
 
 
 def tune_chunk_size(
-    group: Communicator, program: Program, size_bytes: int, *, probes: int = 12, calls: int = 3
+    group: CollectiveGroup, program: Program, size_bytes: int, *, probes: int = 12, calls: int = 3
 ) -> Tuned:
     """Run a program in chunks of different size and keep the best; a collective operation of all ranks.
 
@@ -90,7 +90,7 @@ def segments_of(program: Program, size_bytes: int, chunk_bytes: int) -> int:
     return max(1, round(max(program.chunk_bytes(size_bytes)) / chunk_bytes))
 
 
-def _least_s(group: Communicator, call: Callable[[], object], calls: int) -> float:
+def _least_s(group: CollectiveGroup, call: Callable[[], object], calls: int) -> float:
     """Seconds of the quickest of some calls, the same number on all ranks.
 
     Other work on the machines only ever makes a call slower, so of few calls the least says more than the median.

@@ -22,7 +22,7 @@ from wirewise.runtime.collective.prepared import Cache
 from wirewise.runtime.collective.rendezvous import join
 from wirewise.runtime.collective.work import Work
 
-__all__ = ["Communicator", "connect"]
+__all__ = ["CollectiveGroup", "connect"]
 
 _groups = itertools.count()
 _OF_BITS = ("band", "bor", "bxor")
@@ -38,7 +38,7 @@ def connect(
     interface: str | None = None,
     deterministic: bool = False,
     windows: tuple[int, int] | None = None,
-) -> Communicator:
+) -> CollectiveGroup:
     """Join all ranks by TCP connections of their own; all ranks must call it in the same order.
 
     Args:
@@ -68,10 +68,10 @@ def connect(
             f"wirewise/collective/{next(_groups)}", dist.distributed_c10d._get_default_store()
         )
     connections = join(store, rank, size, timeout_s=timeout_s, interface=interface, windows=windows)
-    return Communicator(Engine(rank, connections, timeout_s), size, deterministic=deterministic)
+    return CollectiveGroup(Engine(rank, connections, timeout_s), size, deterministic=deterministic)
 
 
-class Communicator:
+class CollectiveGroup:
     """A group of ranks; made by `connect`.
 
     All ranks call the same collectives in the same order. A tensor belongs to the group from the call until the
@@ -86,7 +86,7 @@ class Communicator:
         self._used: dict[tuple[Collective, int], list[tuple[int, Program]]] = {}
         self._operations = itertools.count(1)
 
-    def __enter__(self) -> Communicator:
+    def __enter__(self) -> CollectiveGroup:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wirewise.collective import Program
 from wirewise.errors import PeerError, ProgramError
-from wirewise.runtime.collective.group import Communicator, connect
+from wirewise.runtime.collective.group import CollectiveGroup, connect
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["call_of", "check_members", "compare"]
@@ -89,7 +89,7 @@ def _timed(call: Callable[[], object], transport: Transport) -> float:
 
 
 def call_of(
-    program: Program, size_bytes: int, group: Communicator | None, options: dict[str, Any]
+    program: Program, size_bytes: int, group: CollectiveGroup | None, options: dict[str, Any]
 ) -> tuple[Callable[[], object], Tensor]:
     """A call of a program's collective on fresh tensors, and the tensor with its result.
 

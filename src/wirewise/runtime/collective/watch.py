@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wirewise.collective import Network
 from wirewise.cost import TCP_PAYLOAD
 from wirewise.errors import ProgramError
-from wirewise.runtime.collective.group import Communicator
+from wirewise.runtime.collective.group import CollectiveGroup
 
 __all__ = ["LinkMonitor", "SlowLink"]
 
@@ -45,7 +45,7 @@ class LinkMonitor:
         ProgramError: The network has another number of ranks.
     """
 
-    def __init__(self, group: Communicator, network: Network, *, slower: float = 0.8) -> None:
+    def __init__(self, group: CollectiveGroup, network: Network, *, slower: float = 0.8) -> None:
         if network.ranks != group.size:
             raise ProgramError(
                 f"network {network.name!r} has {network.ranks} ranks; expected the group's {group.size}"
