@@ -2,18 +2,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from fractions import Fraction
 
 import msgspec
-import networkx
 import numpy as np
 import pytest
 
 from tests.collective_networks import SECTION_7, machine_network, random_network
 from wirewise.collective import COLLECTIVES, Collective, Network, network
 from wirewise.collective.bounds import all_gather_inverse_rate, bound, two_phase_s
-from wirewise.collective.exchange_cuts import ALL
-from wirewise.collective.maxflow import FlowGraph, capacities
 from wirewise.collective.network import Edge
 from wirewise.errors import InputError, TopologyError
 from wirewise.topology import preset
@@ -84,43 +80,6 @@ def test_certificate_of_large_machines() -> None:
             if found.vertices:
                 group = tuple(range(made.ranks))
                 _check_certificate(made, collective, 0, group, found.seconds * 1e-9, found.vertices)
-
-
-def test_search_finds_the_tightest_exchange_cut_of_two_machines() -> None:
-    made = machine_network("dgx-a100x3")
-    found = bound(made, "all_to_all", 24e9)
-    assert len(made.vertices) > ALL and not found.exact
-    assert found.seconds == pytest.approx(8 * 16 * 1e9 / (8 * 25e9))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_flows_agree_with_networkx(seed: int) -> None:
-    made = random_network(seed, 12, 4)
-    found = capacities(made)
-    graph = networkx.DiGraph()
-    for edge in made.edges:
-        graph.add_edge(edge.source, edge.target, capacity=int(edge.bandwidth_bytes_per_s))
-    ours = FlowGraph(found.vertices, found.sources, found.targets)
-    for sink in range(1, 16):
-        value, inside = ours.cut(found.amounts, 0, sink)
-        assert value * found.unit_bytes_per_s == networkx.maximum_flow_value(graph, 0, sink)
-        assert found.leaving(inside) == value and inside[0] and not inside[sink]
-        assert ours.flow(found.amounts, 0, sink, 1) >= min(value, 1)
-
-
-def test_uneven_rates_are_rounded_by_less_than_any_use_of_them() -> None:
-    rates = np.random.default_rng(1).uniform(1e6, 1e12, 12).tolist()
-    pairs = itertools.permutations(range(4), 2)
-    made = Network(
-        name="n",
-        ranks=4,
-        vertices=tuple("abcd"),
-        edges=tuple(Edge(a, b, rate, 0.0) for (a, b), rate in zip(pairs, rates, strict=True)),
-    )
-    found = capacities(made)
-    for amount, rate in zip(found.amounts.tolist(), rates, strict=True):
-        exact = Fraction(amount) * found.unit_bytes_per_s
-        assert 0 <= exact - Fraction(rate) < Fraction(rate) / 10**9
 
 
 def test_one_member_needs_no_time() -> None:

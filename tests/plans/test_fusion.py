@@ -3,7 +3,7 @@ import pytest
 
 from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan, loads
-from wirewise.plans.splits import PIECE_BLOCK, pieces, splits_of
+from wirewise.plans.splits import PIECE_BLOCK
 
 
 def bucket(*names: str, size_bytes: int = 400, chunks: int = 1) -> Bucket:
@@ -15,6 +15,7 @@ def plan(*buckets: Bucket, **rest: object) -> FusionPlan:
 
 
 SPLIT = plan(bucket("b", "a[0]"), bucket("a[1]"), bucket("a[2]", "c"), splits={"a": PIECE_BLOCK})
+
 GOOD = plan(bucket("2.bias", "2.weight"), bucket("0.weight", size_bytes=1_000_000, chunks=4))
 
 
@@ -84,22 +85,6 @@ def test_pieces_belong_to_their_parameter():
 def test_plans_from_before_there_were_pieces_are_read():
     old = GOOD.to_json().replace('"splits":{},', "").replace(',"unsplit_step_s":0.0', "")
     assert "split" not in old and loads(old) == GOOD
-
-
-@pytest.mark.parametrize("most", [1, 4_096, 10_000, 1 << 20])
-def test_size_alone_decides_on_pieces(most):
-    sizes = {"small": 10, "even": 3 * 4_096, "odd": 100_001, "giant": 102_760_448 >> 4}
-    splits = splits_of(sizes, most)
-    for name, size in sizes.items():
-        alone = splits_of({name: size}, most)
-        assert alone.get(name) == splits.get(name)
-        if name not in splits:
-            assert size <= max(most, PIECE_BLOCK)
-            continue
-        found = list(pieces(name, size, splits[name]).values())
-        assert [begin for begin, _ in found] == [0, *(end for _, end in found[:-1])] and found[-1][1] == size
-        assert splits[name] % PIECE_BLOCK == 0 and len(found) >= 2
-        assert splits[name] < most + PIECE_BLOCK
 
 
 def test_a_module_may_be_fused_and_computed_again():

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.sim import replay
-from wirewise.sim.data_parallel import LayerCost, buckets, data_parallel_step
+from wirewise.sim.data_parallel import LayerCost, data_parallel_step
 from wirewise.trace.sketch import GraphSketch, SketchNode
 
 MIB = 2**20
+
 LAYERS = [LayerCost("a", 1.0, 2.0, 2 * MIB), LayerCost("b", 1.0, 2.0, 1 * MIB)]
+
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -103,16 +105,6 @@ def test_ranks_begin_when_they_are_let():
     assert late.step_s == pytest.approx(replay(flow, Links.uniform(2, MIB)).step_s + 2.0)
 
 
-def test_buckets_by_the_rule():
-    assert buckets([1, 1, 5, 1, 1, 9], 3, first_bytes=2) == [[0, 1], [2], [3, 4, 5]]
-    assert buckets([0.5], 3, first_bytes=2) == [[0]]
-    # Only where a job gives no cap is that of the first bucket another one.
-    assert buckets([MIB, MIB, 20 * MIB, 5 * MIB, 1]) == [[0], [1, 2, 3], [4]]
-    assert buckets([MIB, MIB, 20 * MIB, 3 * MIB, 1], 25 * MIB) == [[0, 1, 2, 3], [4]]
-    with pytest.raises(InputError, match="expected sizes above 0"):
-        buckets([1.0], 0.0)
-
-
 def test_errors_name_the_fault():
     flow = data_parallel_step(LAYERS, [0, 1])
     with pytest.raises(InputError, match="2 hosts, the links are those of 1"):
@@ -124,23 +116,6 @@ def test_errors_name_the_fault():
     circle.nodes[first].after.add(circle.add(SketchNode("y", "other", rank=0, after={first})))
     with pytest.raises(InputError, match="2 ops wait for each other, among them 'x', 'y'"):
         replay(circle.dataflow(), Links.uniform(1, MIB))
-
-
-def test_sketch_gives_back_the_same_graph():
-    flow = data_parallel_step(LAYERS, [0, 1, 1], bucket_bytes=1, optimizer_s=0.1)
-    again = GraphSketch.of(flow).dataflow()
-    for name in (
-        "kind",
-        "rank",
-        "duration_s",
-        "flow_bytes",
-        "flow_indptr",
-        "rounds",
-        "resource",
-        "indptr",
-        "indices",
-    ):
-        assert np.array_equal(getattr(flow, name), getattr(again, name)), name
 
 
 @SLOW

@@ -12,7 +12,6 @@ from wirewise.sim import replay
 from wirewise.trace.align import align, match
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, build, check, coarsen
 from wirewise.trace.records import Header, Op, RankTrace, Trace
-from wirewise.trace.segments import pieces
 
 
 def earliest(flow, begin=None):
@@ -239,22 +238,6 @@ def test_gradients_are_shared_where_they_were_not_recorded():
     flow = build(trace, 0)
     own = kinds(flow, "backward") & (flow.rank == 1)
     assert flow.gradient_bytes[own].tolist() == [400_000, 4_000_000, 2_000_000]
-
-
-def test_nested_ops_keep_their_own_time_only():
-    def op(name, start, end):
-        return Op(name=name, kind="forward", start_s=start, end_s=end, step=0)
-
-    found = pieces([op("net", 0, 10), op("a", 1, 4), op("a.x", 2, 3), op("b", 4, 12)], [0.5])
-    assert [(p.op.name, p.start_s, p.end_s, p.last) for p in found] == [
-        ("net", 0, 0.5, False),
-        ("net", 0.5, 1, False),
-        ("a", 1, 2, False),
-        ("a.x", 2, 3, True),
-        ("a", 3, 4, True),
-        ("b", 4, 10, True),
-        ("net", 10, 10, True),
-    ]
 
 
 def test_an_enqueue_inside_an_op_starts_its_transfer_there():

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from wirewise.errors import TraceError
-from wirewise.trace import chakra, kineto
+from wirewise.trace import kineto
 from wirewise.trace.align import align, match, violations
 from wirewise.trace.dataflow import build
-from wirewise.trace.profiles import collective_name, tensor_bytes
 
 FIXTURES = Path(__file__).parent / "fixtures"
+
 GLOO = [FIXTURES / f"gloo-rank-{r}.json" for r in (0, 1)]
+
 EXECUTION = [FIXTURES / f"execution-rank-{r}.json" for r in (0, 1)]
 
 
@@ -85,34 +86,6 @@ def test_an_execution_trace_pairs_runs_that_are_out_of_order(tmp_path):
 
 def communications(rank):
     return [op for op in rank.ops if op.kind == "communication"]
-
-
-def test_execution_traces_tell_calls():
-    trace = chakra.read(EXECUTION[0])
-    assert trace.schema == "1.1.1-chakra.0.0.4"
-    assert trace.calls()[138] == 137
-    names = [node.name for node in trace.collectives()]
-    assert (
-        names
-        == ["c10d::allreduce_", "c10d::allreduce_", "c10d::_reduce_scatter_base_", "c10d::allreduce_"] * 2
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"{}", "is no execution trace"),
-        (b"[1]", "is no execution trace"),
-        (b'{"schema": "0.9", "nodes": []}', "schema 0.9; expected 1.1"),
-        (b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 3', "cut off or is no JSON"),
-        (b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 3}]}', "node 0: KeyError 'name'"),
-    ],
-)
-def test_damaged_execution_traces_are_named(tmp_path, text, words):
-    path = tmp_path / "et.json"
-    path.write_bytes(text)
-    with pytest.raises(TraceError, match=words):
-        chakra.read(path)
 
 
 def test_a_compressed_file_reads_the_same(tmp_path):
@@ -299,25 +272,3 @@ def test_base_times_of_ranks_are_respected(tmp_path):
 def test_a_kernel_with_a_new_name_is_still_found_by_what_it_tells(tmp_path):
     trace = kineto.read_all([nccl(tmp_path, r, "xcclFancyKernel") for r in (0, 1)])
     assert [op.collective for op in communications(trace.ranks[0])] == ["all_reduce"] * 2
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("c10d::_reduce_scatter_base_", "reduce_scatter"),
-        ("ncclDevKernel_ReduceScatter_Sum", "reduce_scatter"),
-        ("_allgather_base", "all_gather"),
-        ("c10d::alltoall_base_", "all_to_all"),
-        ("gloo:barrier", "barrier"),
-        ("aten::linear", ""),
-    ],
-)
-def test_names_of_collectives(text, name):
-    assert collective_name(text) == name
-
-
-def test_sizes_of_tensors_and_lists():
-    assert tensor_bytes([3, 4], "float") == 48
-    assert tensor_bytes([[3], [5]], "c10::BFloat16") == 16
-    assert tensor_bytes([], "float") == 0
-    assert tensor_bytes([3], "TensorList") == 0

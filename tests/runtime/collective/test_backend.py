@@ -5,12 +5,10 @@ import datetime
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from tests.harness.processes import run_ranks_as_processes
-from wirewise.collective import COLLECTIVES, ROOTED
-from wirewise.collective.builders import algorithms, build
-from wirewise.errors import InputError, ProgramError
+from wirewise.collective.builders import build
+from wirewise.errors import InputError
 from wirewise.runtime import collective
 
 pytestmark = pytest.mark.dist
@@ -84,50 +82,6 @@ def test_torch_collectives_run_on_the_backend():
         assert found["bytes"] > 0
 
 
-def trained(rank, how, integers):
-    """Weights after three steps of DDP."""
-    torch.manual_seed(0)
-    # The weights of integers stay exact in any order of additions.
-    model = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.ReLU(), torch.nn.Linear(60, 3))
-    if integers:
-        for parameter in model.parameters():
-            parameter.data = parameter.data.mul(8).round()
-    process_group = dist.new_group(backend="wirewise") if how == "backend" else None
-    ddp = DistributedDataParallel(model, bucket_cap_mb=0.005, process_group=process_group)
-    group = collective.connect(deterministic=True) if how == "hook" else None
-    if group is not None:
-        ddp.register_comm_hook(*collective.ddp_hook(group))
-    torch.manual_seed(rank)
-    for _ in range(3):
-        inputs = torch.randint(-2, 3, (4, 40)).float() if integers else torch.randn(4, 40)
-        loss = ddp(inputs).sum() if integers else ddp(inputs).square().mean()
-        loss.backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= (1.0 if integers else 0.1) * parameter.grad
-        model.zero_grad()
-    if group is not None:
-        group.close()
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
-def all_trainings(rank):
-    cases = [(how, integers) for how in ("gloo", "backend", "hook", "hook") for integers in (True, False)]
-    return [trained(rank, *case) for case in cases]
-
-
-def test_ddp_trains_as_with_gloo():
-    """F7: equal for integers, within 1e-5 in fp32, and the same bits on all ranks and in all runs."""
-    ranks = run_ranks_as_processes(4, all_trainings)
-    for found in ranks:
-        assert all(map(torch.equal, found, ranks[0]))
-        gloo_exact, gloo, exact, close, hook_exact, hook_close, again_exact, again = found
-        assert torch.equal(exact, gloo_exact) and torch.equal(hook_exact, gloo_exact)
-        assert torch.equal(again, hook_close) and torch.equal(again_exact, hook_exact)
-        for other in (close, hook_close):
-            assert torch.allclose(other, gloo, rtol=1e-5, atol=1e-6)
-
-
 def as_default_group(rank, store):
     """The default group itself on the backend."""
     dist.destroy_process_group()
@@ -150,33 +104,3 @@ def test_the_default_group_takes_programs(tmp_path):
     for x, sent in run_ranks_as_processes(2, as_default_group, str(tmp_path / "again")):
         assert x == [3.0] * 5
         assert sent == [2]
-
-
-def over_torch(rank):
-    """Every known algorithm, by torch's messages, against what its collective means."""
-    n, checked = dist.get_world_size(), 0
-    for name in COLLECTIVES:
-        for algorithm in algorithms(name):
-            try:
-                program = build(name, algorithm, n, segments=2, root=1 if name in ROOTED else 0)
-            except ProgramError:
-                continue
-            # Block b of rank r starts as 100 r + b; sums and copies can be told apart.
-            count = 30_000
-            tensors = {b: torch.full((count,), 100.0 * rank + b) for b in range(program.blocks)}
-            blocks = collective.Blocks(torch.float32, dict.fromkeys(tensors, count), tensors)
-            collective.run_over_torch(program, blocks)
-            for chunk in range(program.chunks):
-                b = program.block_of(chunk)
-                if rank in program.ends_at(chunk):
-                    expected = sum(100.0 * r + b for r in program.starts_at(chunk))
-                    assert torch.equal(tensors[b], torch.full((count,), expected)), (name, algorithm, b)
-                    checked += 1
-    with pytest.raises(ProgramError, match="is for 2 ranks"):
-        collective.run_over_torch(build("broadcast", "flat", 2), blocks)
-    return checked
-
-
-@pytest.mark.slow
-def test_programs_run_over_messages_of_torch():
-    assert all(checked > 50 for checked in run_ranks_as_processes(4, over_torch))
