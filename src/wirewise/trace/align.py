@@ -73,6 +73,8 @@ class _Clocks(NamedTuple):
         table = np.zeros((len(k), 3 * n))
         for sign, rank, at in ((1.0, pairs.one, pairs.at), (-1.0, pairs.other, pairs.other_at)):
             table[k, rank] += sign
+            # A drift counts as the seconds that it makes from the middle of the run to its ends, so that all unknowns
+            # are of one size, and a weak expectation of each is a time.
             table[k, n + rank] += sign * (at - self.reference[rank]) / self.span
             if lags:
                 table[k, 2 * n + rank] += sign
@@ -108,6 +110,7 @@ def violations(trace: Trace) -> int:
 def _ends(matches: list[Match]) -> _Pairs:
     """Ends of collectives on two ranks that should be the same."""
     useful = [one for one in matches if one.collective in ENDS_TOGETHER and len(one.ranks) > 1]
+    # Thinned evenly: drifts show between ends that are far apart, not in many of them.
     useful = useful[:: 1 + len(useful) // _MOST_MATCHES]
     rows = []
     for one in useful:
@@ -138,6 +141,7 @@ def _probes(trace: Trace) -> list[tuple[int, Probe]]:
         windows: dict[int, list[Probe]] = defaultdict(list)
         for probe in probes:
             windows[int(_WINDOWS * (probe.sent_s - first) / (last - first + 1e-9))].append(probe)
+        # Queues only ever add time, so the quickest tell most; drift shows only between parts of the run.
         for window in windows.values():
             window.sort(key=lambda p: p.received_s - p.sent_s)
             chosen += [(rank, probe) for probe in window[:_PROBES_A_WINDOW]]
@@ -157,6 +161,8 @@ def _guess(trace: Trace, ends: _Pairs, probes: list[tuple[int, Probe]]) -> tuple
         middle = float(np.median(values))
         links[other].append((one, middle))
         links[one].append((other, -middle))
+    # Clocks may be years apart where microseconds are fitted, so the fit starts where any chain of pairs leads; which
+    # chain does not matter, as all pairs are fitted together afterwards.
     offsets = {0: 0.0}
     waiting = [0]
     while waiting:
@@ -197,6 +203,7 @@ def _fit(
     expected = np.concatenate([np.full(n, 1.0), np.full(n, _DRIFT_S_PER_S * clocks.span), np.full(n, _LAG_S)])
     fixed_rows = np.vstack([clocks.rows(middles, False) / error[:, None], np.diag(1.0 / expected)])[:, ~known]
     fixed_values = np.concatenate([-clocks.difference(middles) / error, np.zeros(3 * n)])
+    # Only ends have lags: how late a rank notices an end is no matter of its clock, and only probes tell both apart.
     rows, values = clocks.rows(ends, True)[:, ~known], -clocks.difference(ends)
     x = np.zeros(int((~known).sum()))
     weight = np.full(len(values), 1.0 / _LAG_S)
@@ -207,6 +214,7 @@ def _fit(
         x = np.linalg.solve(a.T @ a, a.T @ b)
         rest = np.abs(rows @ x - values)
         scale = max(1.4826 * float(np.median(rest)) if len(rest) else 0.0, 1e-6)
+        # Rows are squared in the sum, so they get the roots of Huber's weights.
         weight = np.sqrt(np.minimum(1.0, _HUBER * scale / np.maximum(rest, 1e-12))) / scale
     bound_rows = clocks.rows(order, False)[:, ~known]
     x, excess = _within(a, b, bound_rows, -clocks.difference(order) - _MARGIN_S, x)
@@ -247,6 +255,7 @@ def _within(
         found = constrained(a, b, g[used], h[used] + excess)
         if found is None:
             excess = least_excess(g, h) * (1 + 1e-6) + _MARGIN_S
+            # Higher limits may free what was used, and only limits that bind may be in the fit.
             used[:] = False
             continue
         x = found
