@@ -120,8 +120,9 @@ class Program(
 
     def messages(self) -> list[Message]:
         """Transfers by step and pair of ranks, in the order of steps."""
-        ordered = sorted(self.transfers, key=_by_message)
-        return [Message(*key, tuple(found)) for key, found in itertools.groupby(ordered, key=_message_key)]
+        ordered = sorted(self.transfers, key=lambda t: (t.step, t.source, t.target, t.chunk))
+        groups = itertools.groupby(ordered, key=lambda t: (t.step, t.source, t.target))
+        return [Message(*key, tuple(found)) for key, found in groups]
 
     def fractions(self) -> list[float]:
         """Size of each chunk as a part of its block."""
@@ -177,14 +178,6 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     """
     with atomic_file(path) as file:
         file.write(program.to_json().encode())
-
-
-def _message_key(transfer: Transfer) -> tuple[int, int, int]:
-    return transfer.step, transfer.source, transfer.target
-
-
-def _by_message(transfer: Transfer) -> tuple[int, int, int, int]:
-    return transfer.step, transfer.source, transfer.target, transfer.chunk
 
 
 def _faults(program: Program) -> Iterator[str]:

@@ -164,11 +164,10 @@ class PairEstimator:
 
     Args:
         start: Cost of each (sender, receiver).
-        decay: Weight of older samples, as in `LinkEstimator`.
     """
 
-    def __init__(self, start: Mapping[tuple[int, int], LinkCost], *, decay: float = 0.8) -> None:
-        self.links = {channel: LinkEstimator(cost, decay=decay) for channel, cost in start.items()}
+    def __init__(self, start: Mapping[tuple[int, int], LinkCost]) -> None:
+        self.links = {channel: LinkEstimator(cost) for channel, cost in start.items()}
 
     def observe_round(
         self,

@@ -70,7 +70,10 @@ def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTr
         InputError: No gradient buckets, or backward ops that differ from rank to rank.
         TraceError: As `trace.dataflow.build`.
     """
-    found = record(trace, links=_with_latency(Links.fit(trace)) if links is None else links)
+    if links is None:
+        fitted = Links.fit(trace)
+        links = replace(fitted, latency_s=np.maximum(fitted.latency_s, _LEAST_LATENCY_S))
+    found = record(trace, links=links)
     steps = found.steps
     job = modules_of_flows(
         [step.dataflow for step in steps],
@@ -80,10 +83,6 @@ def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTr
         parameters=_parameters(trace, steps[0].number),
     )
     return job, found.links
-
-
-def _with_latency(links: Links) -> Links:
-    return replace(links, latency_s=np.maximum(links.latency_s, _LEAST_LATENCY_S))
 
 
 def _parameters(trace: Trace, step: int) -> list[tuple[str, ...]]:

@@ -64,7 +64,8 @@ def op_sensitivity(result: StepReplay, *, most: int = 20) -> list[OpSensitivity]
         def step(share: float, op: int = op, seconds: float = seconds) -> float:
             durations = flow.duration_s.copy()
             durations[op] = seconds * (1.0 - share)
-            return _again(result, durations)
+            slower = replace(flow, duration_s=durations)
+            return replay(slower, result.links, begin_s=result.begin_s).step_s
 
         slope, kink = _line(step, 1.0, result.step_s)
         found.append(
@@ -92,10 +93,6 @@ def link_sensitivity(result: StepReplay) -> list[LinkSensitivity]:
             )
         )
     return found
-
-
-def _again(result: StepReplay, durations: np.ndarray) -> float:
-    return replay(replace(result.dataflow, duration_s=durations), result.links, begin_s=result.begin_s).step_s
 
 
 def _line(step: Callable[[float], float], end: float, base: float) -> tuple[float, float]:

@@ -180,7 +180,14 @@ def _with_changes(
     interference: float,
     kept: NDArray[np.int64],
 ) -> StepPrediction:
-    settings = _changed(flows, links, what_if)
+    skew = np.concatenate([skew_of(flow) for flow in flows])
+    settings = [
+        apply(
+            list(what_if),
+            Setting(dataflow=flow, links=links, skew=skew, random=np.random.default_rng(number)),
+        )
+        for number, flow in enumerate(flows)
+    ]
     periods, replays, parts = _chain(
         steps, [s.dataflow for s in settings], [s.links for s in settings], interference
     )
@@ -244,18 +251,6 @@ def _chain(
         replays.append(result)
         parts.append(mean_breakdown(break_down(result.dataflow, result.start_s, result.end_s, before, done)))
     return np.array(periods), replays, parts
-
-
-def _changed(flows: list[Dataflow], links: Links, changes: Sequence[Change]) -> list[Setting]:
-    """Every step with the changes."""
-    skew = np.concatenate([skew_of(flow) for flow in flows])
-    return [
-        apply(
-            list(changes),
-            Setting(dataflow=flow, links=links, skew=skew, random=np.random.default_rng(number)),
-        )
-        for number, flow in enumerate(flows)
-    ]
 
 
 def _resampled(values: Vector) -> Vector:

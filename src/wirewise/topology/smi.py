@@ -103,10 +103,7 @@ def from_smi(
     bridges = _groups(table.devices, _pairs(table, {"PIX", "PXB"}))
     near = _pairs(table, {"PIX", "PXB", "PHB", "NODE"})
     same_node = [
-        (a, b)
-        for a in table.numa
-        for b in table.numa
-        if a < b and _is_same_node(table.numa[a], table.numa[b])
+        (a, b) for a in table.numa for b in table.numa if a < b and table.numa[a] == table.numa[b] != "N/A"
     ]
     sockets = _groups(table.devices, [*near, *same_node])
     links = [
@@ -144,10 +141,6 @@ def _numa_column(head: list[str], devices: int) -> int | None:
     """Place of the NUMA node among what follows the devices; each column is named by two words."""
     rest = head[devices:]
     return 1 if rest[:4] == ["CPU", "Affinity", "NUMA", "Affinity"] else None
-
-
-def _is_same_node(a: str, b: str) -> bool:
-    return a == b and a != "N/A"
 
 
 def _check_rows(devices: tuple[str, ...], rows: list[str]) -> None:

@@ -101,7 +101,8 @@ def _kind(path: Path) -> str:
     if path.suffix == ".jsonl":
         return "rank"
     try:
-        start = _peek(path)
+        with path.open("rb") as file:
+            start = file.read(_PEEK_BYTES)
         if start.startswith(b"\x1f\x8b"):
             start = zlib.decompressobj(wbits=31).decompress(start, _PEEK_BYTES)
     except (OSError, zlib.error) as cause:
@@ -110,8 +111,3 @@ def _kind(path: Path) -> str:
     if _OWN.match(start):
         return "export"
     return "execution" if _EXECUTION.search(start) else "profile"
-
-
-def _peek(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_PEEK_BYTES)

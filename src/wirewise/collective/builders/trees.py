@@ -45,19 +45,19 @@ def _binary(group: RankGroup) -> Edges:
         yield group.rank((v - 1) // 2), group.rank(v), (v + 1).bit_length() - 2
 
 
-def broadcast_flat(group: RankGroup, chunks: int = 1) -> Draft:
+def broadcast_flat(group: RankGroup) -> Draft:
     """The root sends to one rank after the other."""
-    return Draft(chunks, spread(_flat(group), range(chunks)))
+    return Draft(1, spread(_flat(group), range(1)))
 
 
-def broadcast_chain(group: RankGroup, chunks: int = 1) -> Draft:
+def broadcast_chain(group: RankGroup) -> Draft:
     """Each rank passes on to the next; fast only in many segments."""
-    return Draft(chunks, spread(_chain(group), range(chunks)))
+    return Draft(1, spread(_chain(group), range(1)))
 
 
-def broadcast_binary(group: RankGroup, chunks: int = 1) -> Draft:
+def broadcast_binary(group: RankGroup) -> Draft:
     """Each rank passes on to two others at once."""
-    return Draft(chunks, spread(_binary(group), range(chunks)))
+    return Draft(1, spread(_binary(group), range(1)))
 
 
 def broadcast_binomial(group: RankGroup, chunks: int = 1) -> Draft:

@@ -106,10 +106,6 @@ def dumps(
         count = more_channels(count, instances, longest, OPERATIONS)
     for fault in violations(made):
         raise ProgramError(f"program {program.name!r} as a plan of MSCCL++: {fault}")
-    return _text(made)
-
-
-def _text(made: ExecutionPlan) -> str:
     return msgspec.json.format(msgspec.json.encode(made)).decode() + "\n"
 
 

@@ -48,6 +48,7 @@ def expand(tasks: TaskSet) -> Graph:
     count, lines = len(tasks.tasks), len(tasks.tasks) + len(tasks.flows)
     ends = np.array([[number[f.source], number[f.target]] for f in tasks.flows], np.int64).reshape(-1, 2)
     own = np.arange(count, dtype=np.int64)
+    targets = np.concatenate([own, ends[:, 1]])
     nothing = [(0.0,) * steps]
     durations = [tasks.numbers(task.execution_s) for task in tasks.tasks] + nothing * len(tasks.flows)
     sizes = nothing * count + [tasks.numbers(flow.size_bytes) for flow in tasks.flows]
@@ -58,9 +59,9 @@ def expand(tasks: TaskSet) -> Graph:
         duration=np.array(durations, np.float64).ravel(),
         size=np.array(sizes, np.float64).ravel(),
         source=np.repeat(np.concatenate([own, ends[:, 0]]), steps),
-        target=np.repeat(np.concatenate([own, ends[:, 1]]), steps),
+        target=np.repeat(targets, steps),
         iteration=np.tile(np.arange(steps, dtype=np.int64), lines),
-        coflow=_coflows(np.concatenate([own, ends[:, 1]]), steps),
+        coflow=(targets[:, None] * steps + np.arange(steps)).ravel(),
         pending=np.bincount(after, minlength=n).astype(np.int64),
         indptr=np.concatenate([[0], np.cumsum(np.bincount(before, minlength=n))]).astype(np.int64),
         successors=after[order],
@@ -91,7 +92,3 @@ def _edges(tasks: TaskSet, number: dict[str, int]) -> tuple[Ints, Ints]:
         link(i, target, 1 if kind == "server" else 0)
     before, after = (np.concatenate(side) for side in zip(*found, strict=True))
     return before, after
-
-
-def _coflows(targets: Ints, steps: int) -> Ints:
-    return (targets[:, None] * steps + np.arange(steps)).ravel()

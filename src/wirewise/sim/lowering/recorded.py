@@ -27,7 +27,7 @@ def lower_recorded(plan: FusionPlan, job: Dataflow, links: Any) -> Prediction:
     return prediction_of(plan, "step", found.timeline(), found.step_s)
 
 
-def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "ring") -> Dataflow:
+def with_plan(flow: Dataflow, links: Links, plan: FusionPlan) -> Dataflow:
     """The graph with the plan's buckets instead of its own.
 
     A bucket is reduced once the backward op that completes its last gradient is done and the buckets before it
@@ -38,7 +38,6 @@ def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "
         flow: A step of data-parallel training.
         links: Links of its hosts.
         plan: Made for as many ranks.
-        algorithm: Algorithm of the all-reduces (`collective.named`).
 
     Raises:
         PlanError: The plan is inconsistent, of another number of ranks, or changes what the graph recorded.
@@ -53,7 +52,7 @@ def with_plan(flow: Dataflow, links: Links, plan: FusionPlan, algorithm: str = "
     gradients = Gradients(flow, links)
     places = _by_name(flow, gradients.backward[0], plan) or _by_bytes(gradients.sizes, plan)
     for bucket, place in zip(plan.buckets, np.maximum.accumulate(places).tolist(), strict=True):
-        gradients.put(place, float(bucket.size_bytes), chunks=bucket.chunks, algorithm=algorithm)
+        gradients.put(place, float(bucket.size_bytes), chunks=bucket.chunks)
     return gradients.sketch.dataflow()
 
 
