@@ -55,7 +55,7 @@ def lab_hosts(
 
     Args:
         rates: Rate of each host's link, such as "200mbit"; a number is bytes per second.
-        latency_s: From host to host; by default an order of magnitude, to be measured.
+        latency_s: Latency from host to host; by default an order of magnitude, to be measured.
         ranks_per_host: Processes on each host; with one, the host itself is the rank.
 
     Raises:
