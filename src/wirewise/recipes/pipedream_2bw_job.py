@@ -27,6 +27,10 @@ MODES: dict[str, tuple[str, str]] = {
         "2bw",
         "two versions of the weights, with more forward passes ahead, beside which messages travel",
     ),
+    "2bw-corrected": (
+        "2bw",
+        "two versions of the weights, with a correction of gradients that are one update old",
+    ),
     "2bw-blocking": (
         "2bw",
         "two versions of the weights; replicas exchange gradients before the next update",
@@ -52,6 +56,7 @@ class PipelineJob(opt.Options, frozen=True, kw_only=True):
         "1f1b",
         "eager",
         "2bw",
+        "2bw-corrected",
     )
     stages: Annotated[opt.Natural, opt.about("Stages of the model; 0: one for each host of a replica.")] = 0
     replicas: Annotated[opt.Count, opt.about("Pipelines beside each other.")] = 1
@@ -72,12 +77,11 @@ class PipelineJob(opt.Options, frozen=True, kw_only=True):
         opt.Count, opt.about("Turns in which each mode trains its updates; modes alternate.")
     ] = 3
     optimizer: Annotated[OptimizerName, opt.about("Optimizer of all modes.")] = "adamw"
-    learning_rate: Annotated[opt.Positive, opt.about("Learning rate of the optimizer.")] = 0.002
+    learning_rate: Annotated[opt.Positive, opt.about("Learning rate of the optimizer.")] = 0.001
     clip: Annotated[float, opt.about("Largest norm of all gradients; 0: any.", ge=0)] = 1.0
     delay_correction: Annotated[
-        Literal["none", "nesterov", "error_feedback"],
-        opt.about("What modes with two versions do about gradients that are one update old."),
-    ] = "none"
+        Literal["error_feedback", "nesterov"], opt.about("Correction of the mode 2bw-corrected.")
+    ] = "error_feedback"
     recompute: Annotated[bool, opt.about("Whether activations are computed again in backward passes.")] = (
         False
     )
@@ -120,7 +124,7 @@ def module_names(blocks: int) -> list[str]:
 def plan_of(job: PipelineJob, mode: str) -> StagePlan:
     """Stages of as many blocks each as there can be, and the timetable of a mode."""
     style, _ = MODES[mode]
-    more: dict[str, Any] = {"exchange": "hidden"} if mode in ("2bw", "2bw-eager") else {}
+    more: dict[str, Any] = {"exchange": "hidden"} if mode in ("2bw", "2bw-eager", "2bw-corrected") else {}
     if mode == "2bw-eager":
         more["depths"] = eager_depths(job.stages, job.microbatches)
     cuts = [1 + job.blocks * number // job.stages for number in range(1, job.stages)]

@@ -21,11 +21,14 @@ from wirewise.plans.timetables import StagePass
 from wirewise.recipes.pipedream_2bw_job import PipelineJob, plan_of
 from wirewise.recipes.text_model import batches, language_model, loss
 from wirewise.results import PipelineTimes
-from wirewise.runtime.pipeline import Pipeline
+from wirewise.runtime.pipeline import DelayCorrection, Pipeline
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.windows import turns
 
 __all__ = ["SavedBytes", "paced", "work"]
+
+_COPIES: dict[DelayCorrection, int] = {"none": 0, "error_feedback": 1, "nesterov": 2}
+"""Further copies of the weights that a correction keeps."""
 
 
 class SavedBytes:
@@ -96,6 +99,7 @@ class _Mode:
         self.job, self.rank = rank.job, rank
         self.saved = SavedBytes()
         plan = plan_of(self.job, name)
+        self.correction: DelayCorrection = self.job.delay_correction if name == "2bw-corrected" else "none"
         self.optimizers: list[torch.optim.Optimizer] = []
         self.pipeline = Pipeline(
             language_model(self.job),
@@ -103,7 +107,7 @@ class _Mode:
             loss=loss,
             optimizer=self._made,
             clip=self.job.clip or None,
-            delay_correction=self.job.delay_correction if plan.weight_versions == 2 else "none",
+            delay_correction=self.correction,
             seed=self.job.seed,
             recorded=True,
             around=paced(self.job, self.saved),
@@ -154,7 +158,9 @@ class _Mode:
             for value in own.values()
             if isinstance(value, Tensor)
         )
-        held = weights * (self.pipeline.weights.versions + 1) + state + self.saved.most
+        # Versions, gradients, and what the correction remembers.
+        copies = self.pipeline.weights.versions + 1 + _COPIES[self.correction]
+        held = weights * copies + state + self.saved.most
         return PipelineTimes(
             steps_s=self.step_s,
             ends_s=self.ends_s,

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
 from wirewise.runtime.pipeline.trainer import PassRecord, Pipeline, UpdateResult
-from wirewise.runtime.pipeline.updates import LossScale
+from wirewise.runtime.pipeline.updates import DelayCorrection, LossScale
 
-__all__ = ["INPUT", "LayerGraph", "LossScale", "PassRecord", "Pipeline", "UpdateResult"]
+__all__ = ["INPUT", "DelayCorrection", "LayerGraph", "LossScale", "PassRecord", "Pipeline", "UpdateResult"]
