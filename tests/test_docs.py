@@ -192,12 +192,26 @@ LOOP = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 @pytest.mark.dist
 @pytest.mark.dist
 def test_the_readme_trains_in_stages(tmp_path):
-    _, code, _ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    _, code, *_ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     (tmp_path / "train.py").write_text(code.replace("range(100)", "range(4)"))
     with lab.Loopback() as network:
         result = network.run([str(tmp_path / "train.py")], processes=2, launcher="direct", timeout_s=100)
     assert result.ok, result.tails
     assert [line.split()[0] for line in result.tails[1]] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.dist
+def test_the_readme_moves_a_tensor_to_another_mesh(tmp_path):
+    code = next(
+        one for one in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if "redistribute" in one
+    )
+    shape = "print(list(weight.to_local().shape), list(weight.shape))\n"
+    before, end, rest = code.partition("dist.destroy_process_group()")
+    (tmp_path / "move.py").write_text(before.replace("4096, 1024", "64, 32") + shape + end + rest)
+    with lab.Loopback() as network:
+        result = network.run([str(tmp_path / "move.py")], processes=4, launcher="direct", timeout_s=100)
+    assert result.ok, result.tails
+    assert [tails[-1] for tails in result.tails] == ["[64, 16] [64, 32]"] * 4
 
 
 @pytest.mark.slow
@@ -242,7 +256,7 @@ def test_the_loop_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     topology.save(topology.lab_hosts(["1gbit"] * 4), "cluster.toml")
     tensors = [{"name": f"layer{i}.weight", "elements": 300_000, "gap_us": 900.0} for i in range(6)]
     (tmp_path / "gradients.json").write_text(json.dumps({"tensors": tensors}))
-    _, _, loop = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    *_, loop = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     exec(compile(loop, "README.md", "exec"), {})
     plan = plans.load("plan.json")
     assert capsys.readouterr().out.startswith(

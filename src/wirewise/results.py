@@ -501,13 +501,13 @@ class MovedTimes(msgspec.Struct, kw_only=True):
     """What the ranks measured of the moves of one reshard plan."""
 
     seconds: list[float]
-    """Duration of each move, from the first start to the last end."""
+    """Time of each move, from the first start to the last end."""
     equal: bool
     """Whether every rank had what slicing gives, bit for bit, each time."""
     received_bytes: list[int]
-    """Into the interface of each rank's host in the last move, headers included; 0: not counted."""
+    """Bytes into the interface of each rank's host in the last move, headers included; 0: not counted."""
     sent_bytes: list[int]
-    """Out of it."""
+    """Bytes out of it."""
 
 
 class ReshardRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -522,10 +522,10 @@ class ReshardRecord(msgspec.Struct, frozen=True, kw_only=True):
     predicted_s: float
     equal: bool
     bytes_sent: int
-    """Bytes that the plan sends between ranks."""
+    """Bytes between ranks, by the plan."""
     bytes_between_hosts: int
     received_bytes: tuple[int, ...]
-    """Into the interface of each rank's host, headers included."""
+    """Bytes into the interface of each rank's host, headers included."""
     sent_bytes: tuple[int, ...]
 
 

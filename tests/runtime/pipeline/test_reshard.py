@@ -15,6 +15,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import LaidOutTensor, Sharding, parse_sharding
 from wirewise.plans.reshard import STRATEGIES
+from wirewise.runtime.pipeline.multicast import first_tag
 from wirewise.runtime.pipeline.reshard import Resharder
 
 
@@ -226,3 +227,14 @@ def test_what_does_not_fit_is_refused_on_every_rank():
     run_ranks_as_threads(3, other_size)
     for one in (other_plans, broken, wrong_parts, sums):
         run_ranks_as_threads(4, one)
+
+
+def test_calls_have_tags_of_their_own():
+    class Group:
+        pass
+
+    one, other = Group(), Group()
+    found = [first_tag(one, 5), first_tag(one, 7), first_tag(other, 3), first_tag(one, 1)]
+    assert [tag - found[0] for tag in found] == [0, 5, 0, 12]
+    assert first_tag(one, 2**30 - 5) == found[0]
+    assert first_tag(one, 10) == found[0]

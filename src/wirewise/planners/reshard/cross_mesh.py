@@ -32,6 +32,10 @@ _WORTH = 0.995
 """Share of the predicted time below which a candidate takes the place of a plainer one."""
 
 
+_HAND_ON_S = 2e-4
+"""What a rank takes to hand a chunk on, beside the links: small tensors go straight."""
+
+
 class _Candidate(NamedTuple):
     tasks: tuple[UnitTask, ...]
     seconds: float
@@ -74,7 +78,7 @@ def plan(
     for name in _worth_trying(problem) if strategy == "auto" else [cast(Strategy, strategy)]:
         for one in _candidates(problem, name, order, chunk, seed, limit.size_bytes):
             quickest[name] = min(quickest.get(name, np.inf), one.seconds)
-            if best is None or one.seconds < _WORTH * best.seconds:
+            if best is None or one.seconds + _handed_on_s(one) < _WORTH * (best.seconds + _handed_on_s(best)):
                 best = one
     assert best is not None
     return ReshardPlan(
@@ -92,6 +96,18 @@ def plan(
         busiest=limit,
         candidates=quickest,
     )
+
+
+def _handed_on_s(one: _Candidate) -> float:
+    """Seconds of the ranks between the sender and the last rank of the deepest tree."""
+    deepest = 1
+    for task in one.tasks:
+        for tree in task.trees:
+            depth = {tree.sender: 0}
+            for here, there in tree.edges:
+                depth[there] = depth[here] + 1
+            deepest = max(deepest, *depth.values())
+    return _HAND_ON_S * (deepest - 1)
 
 
 def chunk_of(size_bytes: int) -> int:
@@ -135,25 +151,34 @@ class _Builder:
     strategy: Strategy
 
     def __post_init__(self) -> None:
-        self.sent = np.zeros(self.problem.links.world_size)
-        """Bytes that each rank sends first."""
+        self.sent: dict[tuple[int, int], int] = {}
+        """Bytes that a rank sends first in a round, by round and rank."""
 
-    def sender(self, one: Movement, host: int, size: int) -> int:
-        """A rank of the host that holds the slice, or for a sum an addend of it; receivers first."""
+    def sender(self, one: Movement, host: int, size: int, round_: int) -> int:
+        """A rank of the host that holds the slice, or for a sum an addend of it; receivers first.
+
+        Of several, the one that sends least in the round: slices of other rounds had better come from the same rank,
+        which begins a round when it has sent the one before.
+        """
         ranks = [rank for rank in _senders(one) if self.problem.hosts[rank] == host]
-        found = min(ranks, key=lambda rank: (self.sent[rank], rank))
-        self.sent[found] += size
+        found = min(ranks, key=lambda rank: (self._sent(round_, rank), rank))
+        self.sent[round_, found] = self._sent(round_, found) + size
         return found
 
-    def adders(self, one: Movement, root: int, size: int) -> tuple[int, ...]:
+    def _sent(self, round_: int, rank: int) -> int:
+        return self.sent.get((round_, rank), 0)
+
+    def adders(self, one: Movement, root: int, size: int, round_: int) -> tuple[int, ...]:
         """A rank for each addend of a sum: the root first, then those of its host or that send least."""
         if len(one.holders) == 1:
             return ()
         hosts, found = self.problem.hosts, [root]
         for own in one.holders:
             if root not in own:
-                giver = min(own, key=lambda rank: (hosts[rank] != hosts[root], self.sent[rank], rank))
-                self.sent[giver] += size
+                giver = min(
+                    own, key=lambda rank: (hosts[rank] != hosts[root], self._sent(round_, rank), rank)
+                )
+                self.sent[round_, giver] = self._sent(round_, giver) + size
                 found.append(giver)
         return tuple(found)
 
@@ -171,8 +196,8 @@ class _Builder:
         for here, share in (parts or {host: size}).items():
             if not _remote(one):
                 break
-            root = self.sender(one, here, share)
-            adders = self.adders(one, root, size)
+            root = self.sender(one, here, share, round_)
+            adders = self.adders(one, root, size, round_)
             receivers = [rank for rank in one.receivers if rank not in (adders[:1] or one.holders[0])]
             if receivers:
                 trees += trees_of(self.strategy, share, root, receivers, self.problem.links, start=begin)

@@ -47,13 +47,15 @@ class Leg(NamedTuple):
     children: tuple[int, ...]
     what: str
     """Words for error messages."""
+    adds: bool = False
+    """Whether it is an addend on its way to the rank that sums."""
 
 
 def first_tag(group: Any, tags: int) -> int:
     """The first of some tags that no other call on the group has; all ranks call it in the same order.
 
     Args:
-        group: Process group.
+        group: Process group of the call.
         tags: Number of tags to take.
     """
     with _LOCK:

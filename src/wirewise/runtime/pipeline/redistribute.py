@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,7 +30,20 @@ from wirewise.runtime.transport import Transport
 __all__ = ["convert_state_dict", "hosts_of_ranks", "layout_of", "redistribute_across"]
 
 _BUCKET_BYTES = 1 << 26
-_KEPT: WeakKeyDictionary[Any, dict[Any, Resharder]] = WeakKeyDictionary()
+
+
+class _Kept(NamedTuple):
+    """What is made once for tensors of a shape and type between two layouts."""
+
+    mover: Resharder
+    spec: DTensorSpec
+    """Mesh, placements and shape of the result."""
+    holds: bool
+    """Whether this rank has a part to send."""
+    links: Links | None
+
+
+_KEPT: WeakKeyDictionary[Any, dict[Any, _Kept]] = WeakKeyDictionary()
 """Movers by group, then by tensor and layouts."""
 _HOSTS: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 
@@ -230,16 +243,19 @@ def _moved(
     strategy: str,
     timeout_s: float,
 ) -> DTensor:
-    one = _laid_out("tensor", tensor, mesh, placements)
-    pg = dist.group.WORLD if group is None else group
-    kept = _KEPT.setdefault(pg, {})
-    key = (one, strategy, id(links), timeout_s)
+    kept = _KEPT.setdefault(dist.group.WORLD if group is None else group, {})
+    before = (tensor.device_mesh, tensor.placements, tensor.shape, tensor.dtype, tensor.stride())
+    key = (before, mesh, placements, strategy, id(links), timeout_s)
     if key not in kept:
+        one = _laid_out("tensor", tensor, mesh, placements)
         transport = _transport(group, timeout_s)
         known = alike_links(hosts_of_ranks(transport)) if links is None else links
-        kept[key] = Resharder(_as_reshard(cross_mesh(one, known, strategy=strategy)), transport)
-    (part,) = kept[key]([_local(tensor, one)])
-    return DTensor(part, _spec(mesh, placements, tensor), requires_grad=False)
+        mover = Resharder(_as_reshard(cross_mesh(one, known, strategy=strategy)), transport)
+        # Links are kept too: a name that is given to others would find this plan.
+        kept[key] = _Kept(mover, _spec(mesh, placements, tensor), dist.get_rank() in one.source.ranks, links)
+    own = kept[key]
+    (part,) = own.mover([tensor._local_tensor.detach() if own.holds else None])
+    return DTensor(part, own.spec, requires_grad=False)
 
 
 def _laid_out(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,24 @@ __all__ = ["Resharder", "Resharding"]
 
 _NOT_SUMMED = ("bool", "float8_e4m3fn", "float8_e5m2")
 """Types whose addends are not summed."""
+_NO_DATA = torch.empty(0, dtype=torch.uint8)
+
+
+class _Role(NamedTuple):
+    """What a rank does in a task."""
+
+    number: int
+    task: UnitTask
+    tag: int
+    """First tag of the task, counted from that of the move."""
+    legs: tuple[Leg, ...]
+    """Parts in its trees, without their data."""
+    packs: bool
+    """Whether it sends, adds or keeps what it holds."""
+    adds: bool
+    """Whether it gives an addend."""
+    gets: bool
+    """Whether it needs the slices."""
 
 
 class Resharder:
@@ -60,10 +78,18 @@ class Resharder:
         self._same_everywhere()
         rank = self.transport.rank
         self._source, self._target = Parts(plan.tensors, "source", rank), Parts(plan.tensors, "target", rank)
-        self._buckets = sorted({one.bucket for one in plan.tensors})
-        self._tags = [0]
-        for task in plan.tasks:
-            self._tags.append(self._tags[-1] + len(task.trees) + len(task.adders))
+        self._numbers: dict[int, list[int]] = {}
+        """Tensors of each bucket."""
+        for number, one in enumerate(plan.tensors):
+            self._numbers.setdefault(one.bucket, []).append(number)
+        self._numbers = dict(sorted(self._numbers.items()))
+        self._roles: dict[int, list[_Role]] = {bucket: [] for bucket in self._numbers}
+        tag = 0
+        for number, task in enumerate(plan.tasks):
+            if (role := _role(number, task, rank, tag)) is not None:
+                self._roles[plan.tensors[task.slices[0].tensor].bucket].append(role)
+            tag += len(task.trees) + len(task.adders)
+        self._tags = tag
 
     def _same_everywhere(self) -> None:
         """Raise on every rank unless all have the same plan, which fits the group."""
@@ -124,7 +150,7 @@ class Resharder:
             tensors: As of `__call__`.
         """
         held = self._held(tensors)
-        tag = first_tag(self.transport.group, self._tags[-1])
+        tag = first_tag(self.transport.group, self._tags)
         return Resharding(lambda: self._moved(held, tag))
 
     def consume(self, tensors: list[Tensor | None]) -> Iterator[dict[int, Tensor]]:
@@ -137,9 +163,8 @@ class Resharder:
             This rank's parts of the tensors of one bucket, by number.
         """
         self._held(tensors)
-        tag = first_tag(self.transport.group, self._tags[-1])
-        for bucket in self._buckets:
-            numbers = [n for n, one in enumerate(self.plan.tensors) if one.bucket == bucket]
+        tag = first_tag(self.transport.group, self._tags)
+        for bucket, numbers in self._numbers.items():
             after = {n: self._new(n) for n in numbers if n in self._target.shapes}
             own = {n: part for n in numbers if n in self._source.shapes and (part := tensors[n]) is not None}
             self._carry(bucket, own, after, tag)
@@ -173,19 +198,14 @@ class Resharder:
         return held
 
     def _moved(self, held: Mapping[int, Tensor], tag: int | None = None) -> list[Tensor]:
-        first = first_tag(self.transport.group, self._tags[-1]) if tag is None else tag
+        first = first_tag(self.transport.group, self._tags) if tag is None else tag
         device = next((one.device for one in held.values()), None)
         found: list[Tensor] = [self._nothing(n) for n in range(len(self.plan.tensors))]
         for number in self._target.shapes:
             found[number] = self._new(number)
-        for bucket in self._buckets:
-            own = [n for n, one in enumerate(self.plan.tensors) if one.bucket == bucket]
-            self._carry(
-                bucket,
-                {n: held[n].detach() for n in own if n in held},
-                {n: found[n] for n in own if n in self._target.shapes},
-                first,
-            )
+        for bucket, own in self._numbers.items():
+            before = {n: held[n].detach() for n in own if n in held}
+            self._carry(bucket, before, {n: found[n] for n in own if n in self._target.shapes}, first)
         return [one if device is None else one.to(device) for one in found]
 
     def _side(self) -> str:
@@ -201,34 +221,30 @@ class Resharder:
     def _carry(self, bucket: int, held: dict[int, Tensor], after: dict[int, Tensor], tag: int) -> None:
         """This rank's part in all tasks of a bucket."""
         held = {n: one.to(self._side()) for n, one in held.items()}
-        rank, legs, ends = self.transport.rank, list[Leg](), list[tuple[UnitTask, Tensor]]()
-        sums: dict[int, list[Callable[[], None]]] = {}
-        for number, task in enumerate(self.plan.tasks):
-            if self.plan.tensors[task.slices[0].tensor].bucket != bucket:
-                continue
-            holds = any(rank in own for own in task.holders)
-            receives = rank in task.receivers
-            if not (holds or receives):
-                continue
-            what = f"resharding, round {task.round}, task {number}"
-            sends = rank in task.adders or any(tree.sender == rank for tree in task.trees)
-            data = None
-            if sends or (receives and rank in task.kept and not task.adders):
+        legs, ends = list[Leg](), list[tuple[UnitTask, Tensor]]()
+        sums: list[Callable[[], None]] = []
+        for role in self._roles[bucket]:
+            task, data = role.task, None
+            if role.packs:
                 data = packed(task, self._source, held)
-            if task.adders and rank in task.adders:
+            if role.adds:
                 assert data is not None
-                total = self._add(task, data, tag + self._tags[number], what, legs, sums)
+                total = self._add(role, data, tag, legs, sums)
                 # What comes back to a rank that gave an addend needs memory of its own.
-                data = total if rank == task.adders[0] else self._space(task, after) if receives else None
-            elif data is None and receives:
+                data = total if self.transport.rank == task.adders[0] else None
+            if data is None and role.gets:
                 data = self._space(task, after)
             if data is None:
                 continue
-            legs += _legs(task, data, rank, tag + self._tags[number] + len(task.adders), what)
-            if receives and (rank in task.kept or any(rank in _reached(tree) for tree in task.trees)):
+            legs += (
+                leg._replace(tag=tag + leg.tag, data=data[leg.tree.start : leg.tree.stop])
+                for leg in role.legs
+            )
+            if role.gets:
                 ends.append((task, data))
-        legs.sort(key=lambda leg: (leg.round, leg.tag))
-        self._run(legs, bucket, sums)
+        if legs:
+            legs.sort(key=lambda leg: (leg.round, leg.tag))
+            self._run(legs, bucket, sums)
         for task, data in ends:
             unpack(task, data, self._target, after)
 
@@ -239,48 +255,38 @@ class Resharder:
         return torch.empty(task.size_bytes, dtype=torch.uint8, device=self._side())
 
     def _add(
-        self,
-        task: UnitTask,
-        data: Tensor,
-        tag: int,
-        what: str,
-        legs: list[Leg],
-        sums: dict[int, list[Callable[[], None]]],
+        self, role: _Role, data: Tensor, tag: int, legs: list[Leg], sums: list[Callable[[], None]]
     ) -> Tensor:
         """Legs of the addends; what the root sends on is filled when all have come."""
-        rank, root = self.transport.rank, task.adders[0]
-        given = {}
+        rank, task, root, given = self.transport.rank, role.task, role.task.adders[0], dict[int, Tensor]()
         for number, giver in enumerate(task.adders[1:]):
             if rank not in (root, giver):
                 continue
             edge = MulticastTree(start=0, stop=task.size_bytes, sender=giver, edges=((giver, root),))
-            own = data if rank == giver else torch.empty_like(data)
-            given[giver] = own
+            given[giver] = data if rank == giver else torch.empty_like(data)
             parent, children = (giver, ()) if rank == root else (None, (root,))
-            legs.append(Leg(edge, task.round, tag + number, own, parent, children, f"{what}, addends"))
+            what = f"resharding, round {task.round}, task {role.number}, addends"
+            place = tag + role.tag + number
+            legs.append(Leg(edge, task.round, place, given[giver], parent, children, what, adds=True))
         if rank != root:
             return data
         total = torch.empty_like(data)
         kind = getattr(torch, self.plan.tensors[task.slices[0].tensor].dtype)
 
         def add() -> None:
-            parts = [data if giver == root else given[giver] for giver in task.adders]
-            total.copy_(summed(parts, kind))
+            total.copy_(summed([data if giver == root else given[giver] for giver in task.adders], kind))
 
-        sums.setdefault(task.round, []).append(add)
+        sums.append(add)
         return total
 
-    def _run(self, legs: list[Leg], bucket: int, sums: dict[int, list[Callable[[], None]]]) -> None:
-        adding = [leg for leg in legs if leg.what.endswith("addends")]
-        sending = [leg for leg in legs if not leg.what.endswith("addends")]
+    def _run(self, legs: list[Leg], bucket: int, sums: list[Callable[[], None]]) -> None:
         move = self._stepwise(bucket) if self._in_steps else self._threaded
         # Addends of all rounds come first: a sum may be wanted in the first round.
-        if adding:
+        if adding := [leg for leg in legs if leg.adds]:
             move(adding)
-        for own in sums.values():
-            for add in own:
-                add()
-        move(sending)
+        for add in sums:
+            add()
+        move([leg for leg in legs if not leg.adds])
 
     def _threaded(self, legs: list[Leg]) -> None:
         carry(self.transport, legs, self.plan.chunk_bytes, window=self._window)
@@ -303,7 +309,7 @@ class Resharding:
     """A move that is under way.
 
     Args:
-        work: What moves.
+        work: Function that moves the tensors, called in a thread.
     """
 
     def __init__(self, work: Callable[[], list[Tensor]]) -> None:
@@ -355,15 +361,17 @@ def _plain_reverse(plan: ReshardPlan) -> ReshardPlan:
     return found
 
 
-def _reached(tree: MulticastTree) -> set[int]:
-    return {there for _, there in tree.edges}
-
-
-def _legs(task: UnitTask, data: Tensor, rank: int, tag: int, what: str) -> Iterator[Leg]:
-    """Parts of a rank in the trees of a task."""
-    for number, tree in enumerate(task.trees):
+def _role(number: int, task: UnitTask, rank: int, tag: int) -> _Role | None:
+    """What a rank does in a task; None: nothing."""
+    legs, what = [], f"resharding, round {task.round}, task {number}"
+    for place, tree in enumerate(task.trees):
         parent = next((here for here, there in tree.edges if there == rank), None)
         if parent is None and tree.sender != rank:
             continue
         children = tuple(there for here, there in tree.edges if here == rank)
-        yield Leg(tree, task.round, tag + number, data[tree.start : tree.stop], parent, children, what)
+        own = tag + len(task.adders) + place
+        legs.append(Leg(tree, task.round, own, _NO_DATA, parent, children, what))
+    adds, keeps = rank in task.adders, rank in task.kept
+    packs = adds or (keeps and not task.adders) or any(leg.parent is None for leg in legs)
+    gets = rank in task.receivers
+    return _Role(number, task, tag, tuple(legs), packs, adds, gets) if packs or gets else None

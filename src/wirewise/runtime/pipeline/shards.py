@@ -29,6 +29,7 @@ class Parts:
     def __init__(self, tensors: Sequence[LaidOutTensor], side: str, rank: int) -> None:
         self.side, self.rank, self._tensors = side, rank, tensors
         self._extents: dict[int, tuple[Intervals, ...]] = {}
+        self._places: dict[TensorSlice, tuple[slice, ...]] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}
         """Shape of the part of each tensor that the rank holds, by number."""
         found: dict[tuple[Sharding, tuple[int, ...]], tuple[Intervals, ...]] = {}
@@ -65,17 +66,23 @@ class Parts:
 
     def view(self, held: Mapping[int, Tensor], one: TensorSlice) -> Tensor:
         """A slice inside the rank's part, as integers of the same width."""
-        place = []
+        place = self._places.get(one)
+        if place is None:
+            place = self._places[one] = self._place(one)
+        part = held[one.tensor]
+        plain = part.view(_SAME_WIDTH.get(part.element_size(), part.dtype)) if part.dim() else part
+        return plain[place]
+
+    def _place(self, one: TensorSlice) -> tuple[slice, ...]:
+        found = []
         for (start, stop), own in zip(one.box, self._extents[one.tensor], strict=True):
             before = 0
             for first, last in own:
                 if first <= start and stop <= last:
+                    found.append(slice(before + start - first, before + stop - first))
                     break
                 before += last - first
-            place.append(slice(before + start - first, before + stop - first))
-        part = held[one.tensor]
-        plain = part.view(_SAME_WIDTH.get(part.element_size(), part.dtype)) if part.dim() else part
-        return plain[tuple(place)]
+        return tuple(found)
 
 
 def as_bytes(view: Tensor) -> Tensor | None:
