@@ -190,7 +190,6 @@ LOOP = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.dist
-@pytest.mark.dist
 def test_the_readme_trains_in_stages(tmp_path):
     _, code, *_ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     (tmp_path / "train.py").write_text(code.replace("range(100)", "range(4)"))
