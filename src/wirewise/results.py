@@ -501,7 +501,7 @@ class MovedTimes(msgspec.Struct, kw_only=True):
     """What the ranks measured of the moves of one reshard plan."""
 
     seconds: list[float]
-    """Time of each move, from the first start to the last end."""
+    """Duration of each move, from the first start to the last end."""
     equal: bool
     """Whether every rank had what slicing gives, bit for bit, each time."""
     received_bytes: list[int]
@@ -522,7 +522,7 @@ class ReshardRecord(msgspec.Struct, frozen=True, kw_only=True):
     predicted_s: float
     equal: bool
     bytes_sent: int
-    """Bytes between ranks, by the plan."""
+    """Bytes that the plan sends between ranks."""
     bytes_between_hosts: int
     received_bytes: tuple[int, ...]
     """Bytes into the interface of each rank's host, headers included."""

@@ -13,7 +13,7 @@ from tests.conformance.instances import CASES, ENOUGH_S, REGISTRIES
 from tests.trace.synthetic import make
 from wirewise.cli.main import app
 from wirewise.errors import InputError, PlanError
-from wirewise.planners import PLANNERS, bitwidth, cache, collective, fusion, placement, planner
+from wirewise.planners import PLANNERS, bitwidth, cache, collective, fusion, pipeline, placement, planner
 from wirewise.planners.faces import problems_of
 from wirewise.planners.fusion.cupcake import compression_problem
 
@@ -187,7 +187,7 @@ def test_what_is_no_job_of_a_planner_is_refused(call, message):
 def test_names_of_families_are_the_functions_of_the_table():
     assert ww.planners.fusion.cupcake is PLANNERS["fusion"]["cupcake"]
     assert ww.planners.collective.taccl is PLANNERS["collective"]["taccl"]
-    for family in (bitwidth, cache, collective, fusion, placement):
+    for family in (bitwidth, cache, collective, fusion, pipeline, placement):
         attributes = {name.replace("-", "_"): name for name in family.PLANNERS}
         shown = attributes.keys() & set(family.__all__)
         assert shown and all(getattr(family, name) is family.PLANNERS[attributes[name]] for name in shown)

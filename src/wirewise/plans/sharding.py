@@ -147,7 +147,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def summed(self) -> Sharding:
-        """This layout, but for ranks that hold the sum itself in place of addends."""
+        """Layout of the same shards where every rank holds the sum itself."""
         return msgspec.structs.replace(self, partial=())
 
 

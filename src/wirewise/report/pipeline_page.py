@@ -7,7 +7,7 @@ from html import escape
 
 from wirewise.plans import StagePlan
 from wirewise.report.comparison_page import best_of, comparison_html, fastest
-from wirewise.report.figures import factor, percent, seconds, signed, size
+from wirewise.report.figures import count, factor, percent, seconds, signed, size
 from wirewise.report.plan import plan_html
 from wirewise.report.timetable_picture import timetable_section
 from wirewise.results import Comparison, PipelineRecord, PipelineRun, Variant
@@ -41,11 +41,11 @@ def pipeline_comparison(run: PipelineRun) -> Comparison:
     took = fastest(run.fastest, len(run.modes), "mode", f"{seconds(best.step_s)} an update, measured")
     sentence = f"{took}; {seconds(best.predicted_step_s)} was predicted."
     if run.fastest != first:
-        sentence = f"{took}, {factor(run.modes[first].step_s / best.step_s)} faster than {first}."
+        sentence = f"{took}, {factor(run.modes[first].step_s / best.step_s)} as fast as {first}."
     worst = max(run.modes.values(), key=lambda one: abs(one.error))
     return Comparison(
-        kind=f"wirewise run pipedream-2bw \N{MIDDLE DOT} {run.stages} stages in {run.replicas} replicas on {run.hosts} "
-        f"hosts at {run.link}",
+        kind=f"wirewise run pipedream-2bw \N{MIDDLE DOT} {run.stages} stages in {count(run.replicas, 'replica')} "
+        f"on {run.hosts} hosts at {run.link}",
         sentence=sentence,
         cards=(
             ("Shortest update", seconds(best.step_s), f"{run.fastest}, median"),

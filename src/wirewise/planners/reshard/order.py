@@ -118,7 +118,7 @@ def makespan_s(given: Choices, order: Ints, option: Ints) -> float:
 
     Args:
         given: Slices and their options.
-        order: Numbers of the slices in their order, [n].
+        order: Slices in the order in which they start, [n].
         option: Chosen option of each, counted over all slices, [n].
     """
     return float(_starts(*given, order, option)[1])

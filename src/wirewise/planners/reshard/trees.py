@@ -38,7 +38,7 @@ def trees_of(
     """Trees that bring bytes of a slice to all receivers.
 
     Args:
-        strategy: Name of the way to bring them.
+        strategy: Kind of trees, a key of `TREES`.
         size_bytes: Bytes to bring.
         sender: Rank that holds them; not among the receivers.
         receivers: Ranks that need them.
