@@ -57,6 +57,11 @@ MINI_BATCH_IDS = [
     *(f"P{i}" for i in range(1, 7)),
     *(f"E{i}" for i in range(1, 9)),
 ]
+MODEL_PARALLEL_IDS = [
+    *(f"S{i}" for i in range(1, 6)),
+    *(f"B{i}" for i in range(1, 8)),
+    *(f"R{i}" for i in range(1, 9)),
+]
 IDS = [
     *(f"Q{i}" for i in range(1, 7)),
     *(f"X{i}" for i in range(1, 10)),
@@ -101,8 +106,9 @@ def test_snippets_run(page, tmp_path, monkeypatch):
         (COLLECTIVES, COLLECTIVE_IDS),
         (GRADIENTS, GRADIENT_IDS),
         (MINI_BATCH, MINI_BATCH_IDS),
+        (MODEL_PARALLEL, MODEL_PARALLEL_IDS),
     ],
-    ids=["first", "tracing", "collectives", "gradients", "mini-batch"],
+    ids=["first", "tracing", "collectives", "gradients", "mini-batch", "model-parallel"],
 )
 def test_acceptance_has_every_id_once(page, ids):
     assert re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE) == ids
