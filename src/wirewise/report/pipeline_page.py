@@ -41,7 +41,9 @@ def pipeline_comparison(run: PipelineRun) -> Comparison:
     took = fastest(run.fastest, len(run.modes), "mode", f"{seconds(best.step_s)} an update, measured")
     sentence = f"{took}; {seconds(best.predicted_step_s)} was predicted."
     if run.fastest != first:
-        sentence = f"{took}, {factor(run.modes[first].step_s / best.step_s)} as fast as {first}."
+        speed = factor(run.modes[first].step_s / best.step_s)
+        loss = signed(best.final_loss / run.modes[first].final_loss - 1)
+        sentence = f"{took} with emulated computing, {speed} as fast as {first}; final loss {loss}."
     worst = max(run.modes.values(), key=lambda one: abs(one.error))
     return Comparison(
         kind=f"wirewise run pipedream-2bw \N{MIDDLE DOT} {run.stages} stages in {count(run.replicas, 'replica')} "

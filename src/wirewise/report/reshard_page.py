@@ -8,7 +8,7 @@ from html import escape
 from wirewise.plans import ReshardPlan
 from wirewise.report import shell
 from wirewise.report.comparison_page import best_of, comparison_html, fastest
-from wirewise.report.figures import factor, seconds, signed, size
+from wirewise.report.figures import count, factor, seconds, signed, size
 from wirewise.report.plan import plan_html
 from wirewise.results import Comparison, ReshardRecord, ReshardRun, Variant
 
@@ -20,7 +20,7 @@ def reshard_html(run: ReshardRun, plans: Mapping[str, ReshardPlan]) -> str:
     moved = (
         shell.section(f"What moves: {escape(name)}", "", plan_html(plan)) for name, plan in plans.items()
     )
-    return comparison_html(reshard_comparison(run), f"{run.tensors} tensors between meshes", moved)
+    return comparison_html(reshard_comparison(run), f"{count(run.tensors, 'tensor')} between meshes", moved)
 
 
 def reshard_comparison(run: ReshardRun) -> Comparison:
@@ -48,7 +48,7 @@ def reshard_comparison(run: ReshardRun) -> Comparison:
         variants={name: _variant(name, one, best) for name, one in run.plans.items()},
         notes=(
             "Links, TCP and bytes are real. The bound has the links' full rates; predictions leave TCP's headers out.",
-            f"Each plan moved {run.tensors} tensors {run.turns} times, after one move that is not counted.",
+            f"Each plan moved {count(run.tensors, 'tensor')} {run.turns} times, after one move that is not counted.",
         ),
     )
 
