@@ -10,7 +10,7 @@ MODULES = [
     for path in (ROOT / "src" / "wirewise").rglob("*.py")
     if not path.name.startswith("__")
 ]
-LEAST_BY_MODULE, LEAST_BY_PACKAGE = 0.45, 0.6
+LEAST_BY_MODULE, LEAST_BY_PACKAGE = 0.6, 0.7
 """Shares that stand; they may rise, never fall."""
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "Timeout",
     "about",
     "check_links",
+    "check_spread",
     "fields_of",
 ]
 
@@ -100,6 +101,15 @@ def check_links(links: Mapping[int, str], hosts: int) -> None:
             raise InputError(
                 f"links name host {host}; expected hosts 0 to {hosts - 1}, or more hosts (--hosts)"
             )
+
+
+def check_spread(workers: int, hosts: int) -> None:
+    """Refuse workers that hosts cannot share evenly."""
+    if workers % hosts:
+        raise InputError(
+            f"{workers} workers cannot be spread evenly over {hosts} hosts; choose a number of workers that is a "
+            "multiple of the hosts"
+        )
 
 
 class Field(NamedTuple):

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from wirewise import options as opt
-from wirewise.errors import InputError
 from wirewise.results import EpochRecord
 
 __all__ = ["Event", "FullGraphJob", "ModeOutcome", "Outcome"]
@@ -53,11 +52,7 @@ class FullGraphJob(opt.Options, frozen=True, kw_only=True):
         if not self.hosts:
             msgspec.structs.force_setattr(self, "hosts", self.workers)
         opt.check_links(self.links, self.hosts)
-        if self.workers % self.hosts:
-            raise InputError(
-                f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; "
-                "choose a number of workers that is a multiple of the hosts"
-            )
+        opt.check_spread(self.workers, self.hosts)
 
     @property
     def gradient_bits(self) -> int:

@@ -97,7 +97,7 @@ def _check_memory(features: int, plan: CachePlan) -> None:
 def _plan(job: MiniBatchJob, problem: CacheProblem, folder: Path) -> CachePlan:
     """Write the cache plan, and what other policies and alphas would leave to fetch."""
     found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), job.policies, share=job.share)
-    plan = found[job.policy][job.alpha]
+    plan = found[job.policies[0]][job.alpha]
     plans.save(plan, folder / "plan.json")
     left = {
         name: {f"{alpha:g}": by_alpha[alpha].remaining for alpha in sorted(by_alpha)}

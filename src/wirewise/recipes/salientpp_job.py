@@ -32,8 +32,7 @@ MODES = {
     "int8": Mode(4, True, 8),
     "gradients": Mode(4, True, 8, compressed=True),
 }
-"""From fetching what each batch lacks, when it is asked for, to quantized rows beside a cache in a pipeline, with
-compressed gradients at last."""
+"""From fetching what each batch lacks to quantized rows beside a cache in a pipeline, and compressed gradients."""
 
 
 def _check_codec(codec: str) -> None:
@@ -73,9 +72,7 @@ class MiniBatchJob(opt.Options, frozen=True, kw_only=True):
             "other rank computes, and slept (emulated)."
         ),
     ] = "shared"
-    prefix: Annotated[opt.Share, opt.about("Share of its own rows that a rank keeps on a CUDA device.")] = (
-        0.15
-    )
+    prefix: Annotated[opt.Share, opt.about("Share of own rows that a rank keeps on a CUDA device.")] = 0.15
     modes: Annotated[
         tuple[str, ...], opt.about("Modes to train; the first is what others are compared with.", words=MODES)
     ] = ("base", "pipeline", "cache", "int8", "gradients")
@@ -94,9 +91,7 @@ class MiniBatchJob(opt.Options, frozen=True, kw_only=True):
         Share,
         opt.about("equal: each rank caches as many rows; balanced: the busiest link carries the fewest."),
     ] = "equal"
-    codec: Annotated[str, opt.about("Codec of gradients, in the mode gradients.", check=_check_codec)] = (
-        "bf16"
-    )
+    codec: Annotated[str, opt.about("Codec of the mode gradients.", check=_check_codec)] = "bf16"
     train_share: Annotated[float, opt.about("Share of the training nodes that is used.", gt=0, le=1)] = 0.13
     epochs: Annotated[opt.Count, opt.about("Training epochs of every mode.")] = 3
     hidden: opt.Hidden = 64
@@ -117,15 +112,6 @@ class MiniBatchJob(opt.Options, frozen=True, kw_only=True):
             raise InputError(
                 f"{self.threads} threads cannot sample a partitioned topology, whose ranks draw together; expected 1"
             )
-        if self.workers % (self.hosts or self.workers):
-            raise InputError(
-                f"{self.workers} workers cannot be spread evenly over {self.hosts} hosts; choose a number of workers "
-                "that is a multiple of the hosts"
-            )
+        opt.check_spread(self.workers, self.hosts or self.workers)
         check_hops(self.fanouts, "cumulative")
         check_used_hops(self.fanouts, "--fanouts")
-
-    @property
-    def policy(self) -> str:
-        """The policy whose plan is carried out."""
-        return self.policies[0]

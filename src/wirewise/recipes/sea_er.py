@@ -3,7 +3,7 @@
 J. Su, D. Zou, C. Wu: On the Limitation and Experience Replay for GNNs in Continual Learning, CoLLAs 2024. Composes
 `graph.rehearsal` (tasks, vertices that are kept, their weights) and `runtime.incremental` (learners). With several
 workers each trains on its part of the vertices and keeps some of them: `-m wirewise.recipes.sea_er FOLDER` is one of
-them, which reads what `prepare` wrote, and rank 0 writes FOLDER/outcome.json.
+them, which reads what `run` wrote, and rank 0 writes FOLDER/outcome.json.
 """
 
 from __future__ import annotations
@@ -45,31 +45,19 @@ def run(job: IncrementalJob, folder: Path, say: Callable[[str], None]) -> Increm
         torch.set_num_threads(1)
         return learn(job, grown(job, None), Peers(), say)
     grown(job, None)
-    prepare(job, folder)
-    with lab.Loopback() as network:
-        return run_ranks(
-            "wirewise.recipes.sea_er",
-            folder,
-            IncrementalRun,
-            network=network,
-            ranks=job.workers,
-            job=job,
-            log=say,
-        )
-
-
-def prepare(job: IncrementalJob, folder: Path) -> None:
-    """Write the graph and the owner of each vertex for the workers."""
     graph = load(job.dataset, seed=job.settings.seed)
     graph = graph.undirected() if graph.directed else graph
     owner = partition(graph, job.workers, method="metis", seed=job.settings.seed)
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "owner.npy") as file:
         np.save(file, owner.astype(np.int64))
+    worker, ranks = "wirewise.recipes.sea_er", job.workers
+    with lab.Loopback() as network:
+        return run_ranks(worker, folder, IncrementalRun, network=network, ranks=ranks, job=job, log=say)
 
 
 def grown(job: IncrementalJob, folder: Path | None) -> GrowingGraph:
-    """The tasks, of the dataset or of the graph that `prepare` wrote."""
+    """The tasks, of the dataset or of the graph that `run` wrote."""
     seed = job.settings.seed
     return growing_graph(
         load(job.dataset, seed=seed) if folder is None else read_graph(folder / "graph.npz"),
