@@ -4,34 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.trace.synthetic import make
+from tests.trace.synthetic import make, messages
 from wirewise.sim.analysis import WHAT_IFS, analyse, critical_ops
-from wirewise.trace import Header, Op, RankTrace, Trace, align
+from wirewise.trace import align
 
 
 def aligned(**options):
     return align(make(**options).seen)
-
-
-def messages(seconds_to: dict[tuple[int, int], float], rates: dict[int, float] | None = None) -> Trace:
-    """Five steps in which pairs of three hosts exchange a megabyte."""
-    ops: list[list[Op]] = [[] for _ in range(3)]
-    for step in range(5):
-        for rank in range(3):
-            at = float(step)
-            ops[rank].append(Op(name="step", kind="step", start_s=at, end_s=at + 1, step=step))
-        for (a, b), seconds in seconds_to.items():
-            for rank, peer, what in ((a, b, "send"), (b, a, "recv")):
-                ops[rank].append(
-                    Op(name=what, kind="communication", start_s=step + 0.1, end_s=step + 0.1 + seconds, step=step,
-                       group="all", collective=what, size_bytes=10**6, peer=peer)
-                )  # fmt: skip
-    headers = [
-        Header(rank=r, world_size=3, host=f"h{r}", groups={"all": [0, 1, 2]},
-               link_bytes_per_s=(rates or {}).get(r, 0.0))
-        for r in range(3)
-    ]  # fmt: skip
-    return Trace([RankTrace(h, o) for h, o in zip(headers, ops, strict=True)], aligned=True)
 
 
 def test_a_change_that_does_not_fit_is_kept_with_the_reason():

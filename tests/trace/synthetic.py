@@ -151,3 +151,24 @@ def shifted(trace: Trace, offsets, drifts) -> Trace:
         ]
         ranks.append(RankTrace(msgspec.structs.replace(rank.header, probes=probes), moved))
     return Trace(ranks=ranks)
+
+
+def messages(seconds_to: dict[tuple[int, int], float], rates: dict[int, float] | None = None) -> Trace:
+    """Five steps in which pairs of three hosts exchange a megabyte."""
+    ops: list[list[Op]] = [[] for _ in range(3)]
+    for step in range(5):
+        for rank in range(3):
+            at = float(step)
+            ops[rank].append(Op(name="step", kind="step", start_s=at, end_s=at + 1, step=step))
+        for (a, b), seconds in seconds_to.items():
+            for rank, peer, what in ((a, b, "send"), (b, a, "recv")):
+                ops[rank].append(
+                    Op(name=what, kind="communication", start_s=step + 0.1, end_s=step + 0.1 + seconds, step=step,
+                       group="all", collective=what, size_bytes=10**6, peer=peer)
+                )  # fmt: skip
+    headers = [
+        Header(rank=r, world_size=3, host=f"h{r}", groups={"all": [0, 1, 2]},
+               link_bytes_per_s=(rates or {}).get(r, 0.0))
+        for r in range(3)
+    ]  # fmt: skip
+    return Trace([RankTrace(h, o) for h, o in zip(headers, ops, strict=True)], aligned=True)
