@@ -106,9 +106,10 @@ class _Machine:
             name: msgspec.structs.replace(record, speedup=base / record.epoch_s)
             for name, record in records.items()
         }
-        own = ("dataset", "workers", "alpha", "policy", "codec", "topology", "device", "share", "processors")
+        own = ("dataset", "workers", "alpha", "codec", "topology", "device", "share", "processors")
         run = MiniBatchRun(
             **{name: getattr(self.job, name) for name in own},
+            policy=self.job.policies[0],
             link=self.job.link if self.job.network == "lab" else self.job.network,
             batches=self.batches,
             predicted_remaining=self.part.plan.remaining,

@@ -69,6 +69,7 @@ def test_empty_tensors_are_not_sent() -> None:
     assert run_ranks_as_threads(2, body)[1] == (0, 3)
 
 
+@pytest.mark.slow
 def test_a_message_that_does_not_come_names_both_stages() -> None:
     def body(rank: int, group: Any, store: Any) -> str:
         line = _ends(rank, group, store, timeout_s=1.0)

@@ -64,6 +64,7 @@ def placements_move(rank: int) -> None:
     assert torch.equal(got.to_local(), total.chunk(4)[rank])
 
 
+@pytest.mark.slow
 def test_placements_move_between_meshes():
     run_ranks_as_processes(4, placements_move)
 
@@ -79,6 +80,7 @@ def gradients_come_back(rank: int) -> None:
         assert tuple(given.grad.placements) == (Shard(0),)
 
 
+@pytest.mark.slow
 def test_gradients_come_back_to_the_mesh_that_they_left():
     run_ranks_as_processes(4, gradients_come_back)
 
@@ -100,6 +102,7 @@ def layouts(rank: int) -> None:
         redistribute_across(torch.zeros(2), square, [Replicate(), Replicate()])
 
 
+@pytest.mark.slow
 def test_layouts_of_placements():
     run_ranks_as_processes(4, layouts)
 
@@ -133,6 +136,7 @@ def model_goes_there_and_back(rank: int) -> None:
         same_as_distributed(smaller[name], whole, mesh(3), [Shard(0)])
 
 
+@pytest.mark.slow
 def test_a_model_goes_from_fsdp_to_tensor_parallel_and_back():
     run_ranks_as_processes(4, model_goes_there_and_back)
 
@@ -163,6 +167,7 @@ def parts_are_freed(rank: int) -> None:
     assert alive == [8, 6, 4, 2]
 
 
+@pytest.mark.slow
 def test_parts_that_have_moved_are_freed_bucket_by_bucket():
     run_ranks_as_processes(4, parts_are_freed)
 

@@ -76,6 +76,7 @@ def test_all_pairs_of_layouts_on_disjoint_meshes():
 
 
 @pytest.mark.parametrize("meshes", [((4, 2), (2, 4)), ((4, 2), (8, 1)), ((2, 4), (4, 2))], ids=str)
+@pytest.mark.slow
 def test_all_pairs_of_layouts_on_overlapping_meshes(meshes):
     pairs = itertools.product(layouts(meshes[0], 2), layouts(meshes[1], 2))
     moved([cross_mesh(tensor(a, b, (9, 10), "int16"), links_of(8), chunk_bytes=16) for a, b in pairs], 8)

@@ -143,6 +143,7 @@ def test_replicas_shared_parameters_and_clipping(style: str, clip: float | None,
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_a_parameter_of_first_and_last_stage_without_replicas() -> None:
     plan = plan_for(tied(), 3, style="2bw", microbatches=4, exchange="hidden")
     expected, _ = alone(tied, plan, [batches(6, plan)], _momentum)
@@ -165,6 +166,7 @@ def _train_dropped(rank: int, plan: StagePlan) -> Any:
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_dropout_is_the_same_in_any_timetable_and_when_activations_are_computed_again() -> None:
     plans = [
         plan_for(_dropped(), 1, style="1f1b", microbatches=4),
@@ -303,6 +305,7 @@ def test_a_plan_for_another_world_size_is_refused() -> None:
     run_ranks_as_threads(1, body)
 
 
+@pytest.mark.slow
 def test_a_silent_stage_is_named_by_those_that_wait_for_it() -> None:
     plan = plan_for(chain(), 3, style="1f1b", microbatches=3)
     built = [chain() for _ in range(3)]
