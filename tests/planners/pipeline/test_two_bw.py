@@ -35,6 +35,7 @@ def test_b7_the_best_is_that_of_all():
     assert 25 < none < PROBLEMS // 2
 
 
+@pytest.mark.slow
 def test_b7_more_memory_is_never_slower():
     for seed in range(120):
         problem = random_problem(seed)

@@ -207,6 +207,7 @@ def killed(rank: int) -> None:
         redistribute_across(given, mesh(2, first=2), [Replicate()], timeout_s=20.0)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_move():
     with pytest.raises(ChildProcessError, match="rank 1"):
         run_ranks_as_processes(4, killed)

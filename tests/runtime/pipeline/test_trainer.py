@@ -241,6 +241,7 @@ def _resumed(rank: int, plan: StagePlan, correction: Any, stop: int) -> Any:
         pytest.param("1f1b", "none", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_resumed_training_is_equal_bit_by_bit(style: str, correction: str) -> None:
     plan = plan_for(
         chain(), 2, style=style, microbatches=3, **({"exchange": "hidden"} if style == "2bw" else {})
@@ -383,6 +384,7 @@ def test_what_cannot_be_trained_is_refused(change: dict[str, Any], match: str) -
     run_ranks_as_threads(1, body)
 
 
+@pytest.mark.slow
 def test_microbatches_of_other_shapes_are_refused() -> None:
     plan = plan_for(chain(), 2, style="1f1b", microbatches=2)
 
