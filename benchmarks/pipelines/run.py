@@ -25,7 +25,7 @@ from torch import nn
 
 from common import Page, arguments, scratch, verdict
 from wirewise import sim
-from wirewise.cost import Links
+from wirewise.cost import TCP_PAYLOAD, Links
 from wirewise.plans import StagePlan
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.topology import lab_hosts
@@ -55,8 +55,6 @@ PRESETS = {
 }
 WORKER = str(Path(__file__).resolve().parent / "worker.py")
 HOSTS, LINK = 4, "200mbit"
-PAYLOAD = 0.956
-"""Share of the rate that is left beside the headers at 1,500 bytes a packet."""
 FAST = "10gbit"
 """A rate at which messages take no time beside the passes."""
 
@@ -94,7 +92,7 @@ def predicted_s(one, link):
         for stage in plan.stages
         for name in stage.modules
     )
-    links = Links.of(lab_hosts([link] * plan.world_size), payload=PAYLOAD)
+    links = Links.of(lab_hosts([link] * plan.world_size), payload=TCP_PAYLOAD)
     return sim.predict(plan, StageTrace(modules=modules), links).step_s
 
 
@@ -112,7 +110,7 @@ def timed(cases, link, preset, hosts=HOSTS):
 
 def message_values(share, preset, link=LINK):
     """float32 values whose message takes a share of a forward pass."""
-    rate = Links.of(lab_hosts([link] * 2), payload=PAYLOAD).interface_bytes_per_s
+    rate = Links.of(lab_hosts([link] * 2), payload=TCP_PAYLOAD).interface_bytes_per_s
     return round(share * preset["forward_s"] * rate / 4)
 
 
@@ -234,7 +232,7 @@ def switch_times():
 def replicas_row(page, preset, errors):
     m, stages = 4, 2
     slack_s = (m - stages + 1) * 3 * preset["forward_s"]
-    rate = Links.of(lab_hosts([LINK] * 2), payload=PAYLOAD).interface_bytes_per_s
+    rate = Links.of(lab_hosts([LINK] * 2), payload=TCP_PAYLOAD).interface_bytes_per_s
     parameters = round(0.75 * slack_s * rate / 4)
     page.add(
         f"## Exchanges behind the next update (B4)\n\nTwo stages, {m} microbatches, hosts at {LINK}; {parameters:,} "

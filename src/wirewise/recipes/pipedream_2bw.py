@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from wirewise.cost.links import Links
+from wirewise.cost.links import TCP_PAYLOAD, Links
 from wirewise.files import owns_folder
 from wirewise.plans import StagePlan, save
 from wirewise.recipes.pipedream_2bw_job import MODES, PipelineJob, module_names, plan_of
@@ -21,10 +21,7 @@ from wirewise.topology import lab_hosts
 from wirewise.trace.stages import StageModule, StageTrace
 from wirewise.trials.start import open_network, run_ranks
 
-__all__ = ["PAYLOAD_SHARE", "PipelineJob", "plans_of", "run", "stage_trace", "summarise"]
-
-PAYLOAD_SHARE = 0.95
-"""Share of a link's rate that is left for messages beside the headers of TCP, IP and Ethernet."""
+__all__ = ["PipelineJob", "plans_of", "run", "stage_trace", "summarise"]
 
 _NEAR = 1.01
 """A mode has reached the reference's final loss when its own is within one percent of it."""
@@ -75,7 +72,7 @@ def stage_trace(job: PipelineJob) -> StageTrace:
 
 def plans_of(job: PipelineJob) -> dict[str, StagePlan]:
     """Plan of each mode, with what the simulator predicts of it."""
-    links = Links.of(lab_hosts([job.link] * job.hosts), payload=PAYLOAD_SHARE)
+    links = Links.of(lab_hosts([job.link] * job.hosts), payload=TCP_PAYLOAD)
     trace = stage_trace(job)
     return {mode: with_predictions(plan_of(job, mode), trace, links) for mode in job.modes}
 

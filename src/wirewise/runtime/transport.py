@@ -42,12 +42,17 @@ class Transport:
         group: A torch process group (gloo or NCCL), or a bare `ProcessGroupGloo`.
         timeout_s: Seconds to wait for any one message before the peer counts as silent.
         store: A torch store that all ranks share; with it an error names the rank that failed first.
+
+    Raises:
+        InputError: A timeout that is none.
     """
 
     def __init__(self, group: dist.ProcessGroup, *, timeout_s: float = 120.0, store: Any = None):
         self.group = group
         self.rank: int = group.rank()
         self.world_size: int = group.size()
+        if not 0 < timeout_s < float("inf"):
+            raise InputError(f"timeout_s is {timeout_s}; expected finite seconds above 0")
         self.timeout = datetime.timedelta(seconds=timeout_s)
         self.timeout_s = timeout_s
         self.store = store

@@ -95,11 +95,22 @@ def layouts(rank: int) -> None:
         ([_StridedShard(0, split_factor=2), Shard(0)], (7,), "dimension 0 of size 7 is split by axes"),
         ([_StridedShard(0, split_factor=3), Shard(0)], (12,), "split_factor 3"),
         ([Shard(0)], (8,), "got 1 placements; expected one for each of 2 axes"),
+        ([Shard(2), Replicate()], (8, 2), "of 2 dimensions; expected one of these"),
     ]:
         with pytest.raises(InputError, match=said):
             layout_of(square, placements, shape)
     with pytest.raises(InputError, match="got a Tensor; expected a DTensor"):
         redistribute_across(torch.zeros(2), square, [Replicate(), Replicate()])
+    one = distribute_tensor(torch.ones(4), square, [Replicate()] * 2, src_data_rank=None)
+    for state, given, more, said in [
+        ({"w": one}, {}, {}, "no placements are given for 'w'"),
+        ({"w": one}, {"w": [Shard(0)] * 2, "v": []}, {}, "placements are given for 'v'"),
+        ({"w": one}, {"w": [Shard(0)] * 2}, {"bucket_bytes": 0}, "bucket_bytes is 0"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            convert_state_dict(state, square, given, **more)
+        assert list(state) == ["w"]
+    assert convert_state_dict({"step": 3}, square, {}) == {"step": 3}
 
 
 @pytest.mark.slow

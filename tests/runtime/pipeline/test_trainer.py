@@ -364,6 +364,8 @@ def test_a_killed_stage_ends_the_others_with_their_last_weights() -> None:
             r"module '7' of stage 0 returned tuple; expected one tensor",
         ),
         ({"clip": -1.0}, "expected a norm above 0"),
+        ({"loss_scale": 0.0}, "got loss scale 0.0"),
+        ({"timeout_s": 0.0}, "timeout_s is 0.0"),
         ({"delay_correction": "nesterov"}, "keeps one version of the weights"),
     ],
 )

@@ -25,7 +25,7 @@ from wirewise.planners.reshard import alike_links, cross_mesh
 from wirewise.plans.reshard import ReshardPlan
 from wirewise.plans.sharding import LaidOutTensor, Sharding
 from wirewise.runtime.pipeline.reshard import Resharder
-from wirewise.runtime.transport import Transport
+from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["convert_state_dict", "hosts_of_ranks", "layout_of", "redistribute_across"]
 
@@ -111,6 +111,8 @@ def layout_of(
         if isinstance(placement, Partial) and type(placement) is Partial and placement.reduce_op == "sum":
             partial.append(axis)
         elif isinstance(placement, Shard | _StridedShard):
+            if not -len(shape) <= placement.dim < len(shape):
+                raise InputError(f"{what}: got {placement} of {len(shape)} dimensions; expected one of these")
             own = orders[placement.dim]
             own.insert(_place(placement, own, mesh, what), axis)
         elif not isinstance(placement, Replicate):
@@ -158,10 +160,18 @@ def convert_state_dict(
         timeout_s: Seconds for a silent peer.
 
     Raises:
-        InputError: As `redistribute_across`; the message names the tensor.
+        InputError: A tensor without placements, or placements that `redistribute_across` refuses; the message names
+            the tensor.
         PeerError: A peer is gone; what has not moved is still in `state`.
     """
+    if bucket_bytes < 1:
+        raise InputError(f"bucket_bytes is {bucket_bytes}; expected at least 1")
     names = [name for name, one in state.items() if isinstance(one, DTensor)]
+    if not callable(placements) and (unlike := sorted(set(names) ^ set(placements))):
+        which = "no placements are given for" if unlike[0] in state else "placements are given for"
+        raise InputError(
+            f"{which} {unlike[0]!r}; expected placements of each DTensor of the state, and no others"
+        )
     tensors, specs, bucket, filled = [], {}, 0, 0
     for name in names:
         one = state[name]
@@ -179,15 +189,14 @@ def convert_state_dict(
     order, moved = list(state), dict[str, Any]()
     grads = {name: state[name].requires_grad for name in names}
     kinds = {name: state[name].dtype for name in names}
-    by_bucket = {
-        number: [n for n, one in enumerate(tensors) if one.bucket == number] for number in range(bucket + 1)
-    }
-    for number, own in by_bucket.items():
+    by_bucket: dict[int, list[int]] = {}
+    for place, one in enumerate(tensors):
+        by_bucket.setdefault(one.bucket, []).append(place)
+    parts = mover.consume(given)
+    for own in by_bucket.values():
         # The parts live on in the list alone.
         for place in own:
             del state[names[place]]
-        if number == 0:
-            parts = mover.consume(given)
         found = next(parts)
         for place in own:
             name = names[place]
@@ -298,16 +307,12 @@ def _place(placement: Shard | _StridedShard, later: list[int], mesh: tuple[int, 
 
 
 def _transport(group: dist.ProcessGroup | None, timeout_s: float) -> Transport:
-    if group is None:
-        world = dist.group.WORLD
-        assert world is not None
-        return Transport(world, timeout_s=timeout_s, store=dist.distributed_c10d._get_default_store())
-    if dist.get_process_group_ranks(group) != list(range(group.size())):
+    if group is not None and dist.get_process_group_ranks(group) != list(range(group.size())):
         raise InputError(
             "the group's ranks are not those of the default group from 0 on, by which meshes name them; give a group "
             "that begins with rank 0, or none"
         )
-    return Transport(group, timeout_s=timeout_s)
+    return transport_of(group, timeout_s=timeout_s)
 
 
 def _as_reshard(plan: object) -> ReshardPlan:

@@ -56,6 +56,7 @@ class Resharder:
         timeout_s: Seconds for a silent peer.
 
     Raises:
+        InputError: A window without chunks.
         PlanError: The plan is inconsistent, for another number of ranks, sums what cannot be summed, or is not the same
             on all ranks; raised on every rank.
         PeerError: A peer is gone.
@@ -71,6 +72,8 @@ class Resharder:
         in_steps: bool | None = None,
         timeout_s: float = 120.0,
     ) -> None:
+        if window < 1:
+            raise InputError(f"window is {window}; expected at least one chunk under way")
         self.plan, self.transport = plan, transport_of(group, timeout_s=timeout_s)
         self._make_reverse, self._window = reverse, window
         self._reverse: Resharder | None = None
@@ -147,7 +150,7 @@ class Resharder:
         """Begin a move that goes on beside what the caller does; the parts must stay unchanged meanwhile.
 
         Args:
-            tensors: As of `__call__`.
+            tensors: This rank's part of each tensor of the plan, None where it holds none.
         """
         held = self._held(tensors)
         tag = first_tag(self.transport.group, self._tags)
@@ -157,7 +160,7 @@ class Resharder:
         """Move bucket by bucket; the list forgets the parts of a bucket when it has moved.
 
         Args:
-            tensors: As of `__call__`; all entries are None in the end.
+            tensors: This rank's part of each tensor of the plan, or None; all entries are None in the end.
 
         Yields:
             This rank's parts of the tensors of one bucket, by number.

@@ -124,7 +124,11 @@ class Pipeline:
         self.stages = {number: StageCompute(layers, plan, number, loss, key) for number in own}
         modules = {name: m for stage in self.stages.values() for name, m in stage.modules.items()}
         self.weights = Weights(modules, plan.weight_versions)
-        scale = loss_scale if isinstance(loss_scale, LossScale) else LossScale(loss_scale or 1.0)
+        scale = (
+            loss_scale
+            if isinstance(loss_scale, LossScale)
+            else LossScale(1.0 if loss_scale is None else loss_scale)
+        )
         exchange = make_exchange(
             transport, plan, layers, self.weights, with_norm=clip is not None or loss_scale is not None
         )

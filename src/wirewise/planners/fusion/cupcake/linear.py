@@ -63,7 +63,7 @@ def spans(ready_s: Vector, sums: Vector, costs: Lines, limit_s: float = np.inf) 
         ready_s: When the first j tensors are there, [tensors + 1].
         sums: Their elements, [tensors + 1].
         costs: Costs of a group.
-        limit_s: As of `linear`.
+        limit_s: Seconds behind the forward pass in which some plan is known to end.
     """
     end = len(sums) - 1
     came, found = np.zeros((end + 1, end + 1), dtype=np.int32), list[tuple[int, int]]()
