@@ -76,7 +76,7 @@ class Two(nn.Module):
         (lambda: stage_trace([Two()], torch.randn(2, 8)), "module '0' returns a tuple"),
         (
             lambda: stage_trace(mlp(), torch.randn(2, 8), sources={"1": ("2",)}),
-            "takes '2', which does not come before",
+            "takes .'2'., of which .'2'. does not come before",
         ),
     ],
 )

@@ -5,19 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from wirewise.errors import InputError
+from wirewise.trace.layers import INPUT, layer_sources, named_layers
 from wirewise.trace.stages import StageModule, StageTrace
 
 __all__ = ["stage_trace"]
-
-INPUT = "input"
-"""Name of what the model is given, among the sources of a module."""
 
 
 def stage_trace(
@@ -47,9 +44,8 @@ def stage_trace(
     Raises:
         InputError: No modules, a batch that is too small, or a module that does not return one tensor.
     """
-    named = _named(modules)
-    given = {name: tuple(own) for name, own in (sources or {}).items()}
-    takes = {name: given.get(name, (before,)) for name, before in zip(named, (INPUT, *named), strict=False)}
+    named = named_layers(modules)
+    takes = layer_sources(named, sources)
     if not sizes or min(sizes) < 1 or max(sizes) > len(batch) or repeats < 1:
         raise InputError(
             f"got sizes {list(sizes)}, {len(batch)} samples and {repeats} repeats; expected sizes of 1 to {len(batch)} "
@@ -87,18 +83,6 @@ def stage_trace(
     )
 
 
-def _named(modules: Any) -> dict[str, nn.Module]:
-    if isinstance(modules, nn.Sequential | nn.ModuleList):
-        named = dict(modules.named_children())
-    elif isinstance(modules, Mapping):
-        named = dict(modules)
-    else:
-        named = {str(number): module for number, module in enumerate(modules)}
-    if not named or not all(isinstance(module, nn.Module) for module in named.values()):
-        raise InputError(f"got modules {list(named)[:8]}; expected at least one, each an nn.Module")
-    return named
-
-
 _Figures = tuple[float, float, float, float, float]
 """Forward, backward and weight gradient seconds; output and saved bytes."""
 
@@ -108,12 +92,6 @@ def _measured(
 ) -> dict[str, _Figures]:
     outputs, found = {INPUT: batch}, dict[str, _Figures]()
     for name, module in named.items():
-        unknown = [source for source in takes[name] if source not in outputs]
-        if unknown:
-            raise InputError(
-                f"module {name!r} takes {unknown[0]!r}, which does not come before it; expected some of: "
-                f"{', '.join(outputs)}"
-            )
         inputs = [outputs[source].detach() for source in takes[name]]
         for source, one in zip(takes[name], inputs, strict=True):
             # Nobody needs the gradient of the batch.

@@ -65,6 +65,21 @@ def test_arms_of_a_graph_are_cut_in_any_order_that_computes_sources_first(style:
 
 
 @pytest.mark.parametrize("style", ["1f1b", "eager-split", "2bw"])
+def test_a_module_that_stands_twice_is_computed_twice(style: str) -> None:
+    def twice() -> LayerGraph:
+        torch.manual_seed(5)
+        again = nn.Linear(WIDTH, WIDTH).double()
+        return LayerGraph(nn.Sequential(again, nn.Tanh(), again, nn.Linear(WIDTH, WIDTH).double()))
+
+    assert twice().names == ("0", "1", "2", "3")
+    plan = plan_for(twice(), 1, style=style, microbatches=3)
+    expected, losses = alone(twice, plan, [batches(3, plan)], sgd)
+    found, own = piped(twice, plan, 3, sgd)
+    assert worst(found, {name: expected[name] for name in found}) <= 1e-12
+    torch.testing.assert_close(own, losses, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("style", ["1f1b", "eager-split", "2bw"])
 def test_activations_computed_again_change_nothing(style: str) -> None:
     kept, again = (plan_for(unet(), 3, style=style, microbatches=4, recompute=r) for r in (False, True))
     assert worst(piped(unet, again, 3, sgd)[0], piped(unet, kept, 3, sgd)[0]) == 0.0

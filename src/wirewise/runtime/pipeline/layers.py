@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 from torch import nn
 
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import PlanError
 from wirewise.plans import StagePlan
+from wirewise.trace.layers import INPUT, layer_sources, named_layers
 
 __all__ = ["INPUT", "LayerGraph", "Value"]
-
-INPUT = "input"
-"""Name of what the model is given, among the sources of a module."""
 
 
 class Value(NamedTuple):
@@ -44,30 +42,9 @@ class LayerGraph:
         modules: nn.Sequential | nn.ModuleList | Sequence[nn.Module] | Mapping[str, nn.Module],
         sources: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        if isinstance(modules, nn.Sequential | nn.ModuleList):
-            named = dict(modules.named_children())
-        elif isinstance(modules, Mapping):
-            named = dict(modules)
-        else:
-            named = {str(number): module for number, module in enumerate(modules)}
-        given = dict(sources or {})
-        if not named or INPUT in named or given.keys() - named.keys():
-            raise InputError(
-                f"got modules {list(named)[:20]} and sources of {sorted(given)}; expected at least one module, none of "
-                f"them named {INPUT!r}, and sources of these modules"
-            )
-        self.modules = named
-        self.sources: dict[str, tuple[str, ...]] = {}
-        before = [INPUT]
-        for name in named:
-            self.sources[name] = tuple(given.get(name, (before[-1],)))
-            if unknown := [one for one in self.sources[name] if one not in before] or not self.sources[name]:
-                raise InputError(
-                    f"module {name!r} takes {list(self.sources[name])}, of which {unknown} does not come before it; "
-                    f"expected one or more of: {', '.join(before)}"
-                )
-            before.append(name)
-        self.output = before[-1]
+        self.modules: dict[str, nn.Module] = named_layers(modules)
+        self.sources = layer_sources(self.modules, sources)
+        self.output = self.names[-1]
         """Name of the last module, whose output the loss is of."""
 
     @property
