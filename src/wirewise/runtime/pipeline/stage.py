@@ -59,6 +59,12 @@ class StageCompute:
         self._split: dict[MicrobatchKey, SplitBackward] = {}
 
     @property
+    def device(self) -> torch.device:
+        """Device of the stage's parameters; of a stage without any, the CPU."""
+        found = (p.device for module in self.modules.values() for p in module.parameters())
+        return next(found, torch.device("cpu"))
+
+    @property
     def in_flight(self) -> int:
         """Microbatches whose activations are kept."""
         return len(self._held) + len(self._split)

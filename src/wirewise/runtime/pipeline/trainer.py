@@ -7,23 +7,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import StagePlan
-from wirewise.plans.timetables import StagePass
+from wirewise.plans.timetables import ActionKind, StagePass
 from wirewise.rng import stream_key
+from wirewise.runtime.pipeline.feed import Batch, BatchFeed
 from wirewise.runtime.pipeline.groups import check_same_plan, make_exchange
-from wirewise.runtime.pipeline.layers import INPUT, LayerGraph, Value
-from wirewise.runtime.pipeline.messages import Description, Inbox, Outbox
+from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
 from wirewise.runtime.pipeline.stage import LOSS, Loss, MicrobatchKey, StageCompute
 from wirewise.runtime.pipeline.updates import DelayCorrection, LossScale, Optimizers, Schedules, Updates
+from wirewise.runtime.pipeline.values import ValueExchange
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport, transport_of
 
@@ -31,8 +30,6 @@ __all__ = ["PassRecord", "Pipeline", "UpdateResult"]
 
 _AHEAD = 8
 """Actions ahead for which receives are posted."""
-
-Batch = tuple[Tensor, Tensor]
 
 
 class PassRecord(NamedTuple):
@@ -107,7 +104,7 @@ class Pipeline:
         plan.check_itself()
         _check(plan, clip, delay_correction)
         self.plan = plan
-        self.values = layers.values(plan)
+        values = layers.values(plan)
         transport = transport_of(process_group, timeout_s=timeout_s, store=store)
         if transport.on_device:
             raise InputError(
@@ -124,15 +121,11 @@ class Pipeline:
         self.stages = {number: StageCompute(layers, plan, number, loss, key) for number in own}
         modules = {name: m for stage in self.stages.values() for name, m in stage.modules.items()}
         self.weights = Weights(modules, plan.weight_versions)
-        scale = (
-            loss_scale
-            if isinstance(loss_scale, LossScale)
-            else LossScale(1.0 if loss_scale is None else loss_scale)
-        )
+        factor = 1.0 if loss_scale is None else loss_scale
+        self.scale = factor if isinstance(factor, LossScale) else LossScale(factor)
         exchange = make_exchange(
             transport, plan, layers, self.weights, with_norm=clip is not None or loss_scale is not None
         )
-        self.scale = scale
         made = optimizer(list(self.weights.named.values())) if self.weights.named else []
         optimizers = [made] if isinstance(made, Optimizer) else list(made)
         self.weights.copy_versions()
@@ -142,7 +135,7 @@ class Pipeline:
             optimizers,
             [schedule(one) for one in optimizers] if schedule is not None else [],
             clip=clip,
-            scale=scale,
+            scale=self.scale,
             correction=delay_correction,
         )
         self.update = 0
@@ -151,9 +144,7 @@ class Pipeline:
         """Actions as they were carried out, where asked for."""
         self._recorded = recorded
         self._around = around or (lambda _: nullcontext())
-        self._activations = {v: self._line(v, n) for n, v in enumerate(self.values) if self._is_remote(v)}
-        self._local: dict[tuple[Value, str, MicrobatchKey], Tensor] = {}
-        self._wants: dict[Value, bool] = {}
+        self._values = ValueExchange(values, plan, transport, self.stages)
         self._unfinished: dict[int, int] = {}
         self._losses: dict[int, Tensor] = {}
         self._broken = ""
@@ -179,7 +170,7 @@ class Pipeline:
         """
         if self._broken:
             raise InputError(f"{self._broken}; make a new Pipeline and load the state of the last checkpoint")
-        feed = _Feed(iter(batches), self.update, self.plan)
+        feed = BatchFeed(iter(batches), self.update, self.plan)
         self._broken = "this pipeline was left in the middle of an update"
         try:
             while feed.has(self.update):
@@ -221,36 +212,9 @@ class Pipeline:
     def close(self) -> None:
         """End all threads; a message that is still waited for is left to its timeout."""
         self._updates.close()
-        for line in chain.from_iterable(self._activations.values()):
-            line.close()
+        self._values.close()
 
-    def _is_remote(self, value: Value) -> bool:
-        """Whether a value comes to this rank, or leaves it."""
-        ends = {self.plan.stages[stage].position for stage in (value.source, value.target)}
-        return self.position in ends and len(ends) == 2
-
-    def _line(self, value: Value, number: int) -> tuple[Inbox, Outbox]:
-        """What this rank receives of a value or for it, and what it sends."""
-        source, target = (self.plan.stages[stage].position for stage in (value.source, value.target))
-        sends = source == self.position
-        peer = self.plan.ranks[target if sends else source][self.replica][0]
-        forward = (
-            f"activations {value.name!r}",
-            f"stage {value.target} on rank {self.plan.ranks[target][self.replica][0]} waits for stage {value.source} "
-            f"on rank {self.plan.ranks[source][self.replica][0]}",
-        )
-        backward = (
-            f"gradients of {value.name!r}",
-            f"stage {value.source} on rank {self.plan.ranks[source][self.replica][0]} waits for stage {value.target} "
-            f"on rank {self.plan.ranks[target][self.replica][0]}",
-        )
-        common = (self.transport, peer)
-        count, m = 2 * len(self.values), self.plan.microbatches
-        inbox = Inbox(*common, 2 * number + sends, count, m, *(backward if sends else forward))
-        outbox = Outbox(*common, 2 * number + (not sends), count, m, *(forward if sends else backward))
-        return inbox, outbox
-
-    def _walk(self, feed: _Feed, last: int | None) -> Iterator[UpdateResult]:
+    def _walk(self, feed: BatchFeed, last: int | None) -> Iterator[UpdateResult]:
         """Work the timetable off, from the next update to `last` or to the last batch."""
         self._unfinished.clear()
         steps = self._steps(feed, last)
@@ -258,7 +222,7 @@ class Pipeline:
         while True:
             for step in steps:
                 upcoming.append(step)
-                self._post(step)
+                self._values.post(step)
                 if len(upcoming) > _AHEAD:
                     break
             if not upcoming:
@@ -267,7 +231,7 @@ class Pipeline:
             if self._carry_out(step, feed):
                 yield self._end(step.update, feed)
 
-    def _steps(self, feed: _Feed, last: int | None) -> Iterator[StagePass]:
+    def _steps(self, feed: BatchFeed, last: int | None) -> Iterator[StagePass]:
         """Steps of this position: those that fill the pipeline, then update after update."""
         row, m, first = self.plan.timetable[self.position], self.plan.microbatches, self.update
 
@@ -285,25 +249,13 @@ class Pipeline:
                     yield StagePass(update + later, action.kind, action.stage, microbatch)
             update += 1
 
-    def _post(self, step: StagePass) -> None:
-        """Post the receives of a step that is to come."""
-        if step.kind == "W":
-            return
-        key = (step.update, step.microbatch)
-        for value, (inbox, _) in self._activations.items():
-            if step.kind == "F" and value.target == step.stage:
-                inbox.ask()
-                inbox.post(key)
-            elif step.kind != "F" and value.source == step.stage and self._wants.get(value, True):
-                inbox.post(key)
-
-    def _carry_out(self, step: StagePass, feed: _Feed) -> bool:
+    def _carry_out(self, step: StagePass, feed: BatchFeed) -> bool:
         """Do one step; whether it was the last of its update."""
         version = max(step.update - self.weights.versions + 1, 0)
         if self._updates.ready or version > self.weights.newest:
             self._updates.finish()
         stage, key = self.stages[step.stage], (step.update, step.microbatch)
-        given = self._arrived(step, stage, key, feed)
+        given = self._arrived(stage, step.kind, key, feed)
         self.weights.use(version)
         start_s = time.perf_counter()
         with self._around(step):
@@ -311,9 +263,11 @@ class Pipeline:
         if self._recorded:
             self.records.append(PassRecord(step, version, start_s, time.perf_counter()))
         if step.kind == "F":
-            self._give_on(stage, key, found)
+            if LOSS in found:
+                self._losses[step.update] = self._losses.get(step.update, 0) + found[LOSS].double()
+            self._values.hand_on(stage, key, found)
         elif step.kind != "W":
-            self._give_back(stage, key, found)
+            self._values.hand_back(stage, key, found)
         if step.kind in "BW":
             done = self._unfinished.get(step.update, 0) + 1
             self._unfinished[step.update] = done
@@ -322,17 +276,28 @@ class Pipeline:
                 return True
         return False
 
+    def _arrived(
+        self, stage: StageCompute, kind: ActionKind, key: MicrobatchKey, feed: BatchFeed
+    ) -> dict[str, Tensor]:
+        """Wait for what a step needs: values for a forward pass, summed gradients for a backward pass."""
+        if kind == "W":
+            return {}
+        if kind != "F":
+            return self._values.gradients(stage, key)
+        own = {INPUT: feed.part(*key)[0].to(stage.device)} if INPUT in stage.takes else {}
+        return own | self._values.activations(stage, key)
+
     def _compute(
         self,
         step: StagePass,
         stage: StageCompute,
         key: MicrobatchKey,
         given: dict[str, Tensor],
-        feed: _Feed,
+        feed: BatchFeed,
         version: int,
     ) -> dict[str, Tensor]:
         if step.kind == "F":
-            target = feed.part(*key)[1].to(self._device(stage)) if stage.has_loss else None
+            target = feed.part(*key)[1].to(stage.device) if stage.has_loss else None
             return stage.forward(key, given, target, self.scale.after(version) / self.plan.microbatches)
         if step.kind == "B":
             return stage.backward(key, given)
@@ -341,87 +306,7 @@ class Pipeline:
         stage.backward_weights(key)
         return {}
 
-    def _arrived(
-        self, step: StagePass, stage: StageCompute, key: MicrobatchKey, feed: _Feed
-    ) -> dict[str, Tensor]:
-        """Wait for what a step needs: values for a forward pass, summed gradients for a backward pass."""
-        found: dict[str, Tensor] = {}
-        if step.kind == "F":
-            if INPUT in stage.takes:
-                found[INPUT] = feed.part(*key)[0].to(self._device(stage))
-            for value in self.values:
-                if value.target == step.stage:
-                    found[value.name] = self._receive(value, key).to(self._device(stage))
-                    found[value.name].requires_grad_(self._wants[value])
-        elif step.kind != "W":
-            for value in self.values:
-                if value.source == step.stage and self._wants[value]:
-                    gradient = self._take(value, "gradient", key).to(self._device(stage))
-                    # In the order of the consumers, so that sums are the same in every run.
-                    held = found.get(value.name)
-                    found[value.name] = gradient if held is None else held + gradient
-        return found
-
-    def _receive(self, value: Value, key: MicrobatchKey) -> Tensor:
-        tensor = self._take(value, "activation", key)
-        if value not in self._wants:
-            description = self._activations[value][0].description
-            assert description is not None
-            self._wants[value] = description.wants_gradient
-        return tensor
-
-    def _take(self, value: Value, what: str, key: MicrobatchKey) -> Tensor:
-        if value in self._activations:
-            return self._activations[value][0].take(key)
-        return self._local.pop((value, what, key))
-
-    def _give_on(self, stage: StageCompute, key: MicrobatchKey, given: Mapping[str, Tensor]) -> None:
-        """Hand on what a forward pass gave."""
-        if LOSS in given:
-            self._losses[key[0]] = self._losses.get(key[0], 0) + given[LOSS].double()
-        for value in self.values:
-            if value.source != stage.number:
-                continue
-            tensor = given[value.name]
-            if value not in self._wants:
-                self._wants[value] = stage.needs_gradient(key, value.name) and tensor.is_floating_point()
-                self._describe(value, tensor)
-            if value in self._activations:
-                outbox = self._activations[value][1]
-                self._check_shape(outbox, value, tensor)
-                outbox.send(key, tensor)
-            else:
-                self._local[value, "activation", key] = tensor.detach()
-
-    def _describe(self, value: Value, tensor: Tensor) -> None:
-        if value in self._activations:
-            inbox, outbox = self._activations[value]
-            description = Description(tensor.shape, tensor.dtype, self._wants[value])
-            outbox.describe(description)
-            if self._wants[value]:
-                inbox.expect(description)
-            else:
-                inbox.forget()
-
-    def _check_shape(self, outbox: Outbox, value: Value, tensor: Tensor) -> None:
-        assert outbox.description is not None
-        if (tensor.shape, tensor.dtype) != (outbox.description.shape, outbox.description.dtype):
-            raise InputError(
-                f"module {value.name!r} gave {tensor.dtype} {list(tensor.shape)} for one microbatch and "
-                f"{outbox.description.dtype} {list(outbox.description.shape)} for the first; expected equal shapes and "
-                "types: pad the microbatches"
-            )
-
-    def _give_back(self, stage: StageCompute, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> None:
-        """Hand back the gradients of what a stage took."""
-        for value in self.values:
-            if value.target == stage.number and self._wants[value]:
-                if value in self._activations:
-                    self._activations[value][1].send(key, gradients[value.name])
-                else:
-                    self._local[value, "gradient", key] = gradients[value.name]
-
-    def _end(self, update: int, feed: _Feed) -> UpdateResult:
+    def _end(self, update: int, feed: BatchFeed) -> UpdateResult:
         """All backward passes of an update are done."""
         version = max(update - self.weights.versions + 1, 0)
         # The last position begins no forward pass between the ends of two updates.
@@ -434,54 +319,6 @@ class Pipeline:
         self.weights.originals()
         loss = self._losses.pop(update, None)
         return UpdateResult(update, None if loss is None else float(loss) / self.plan.microbatches)
-
-    def _device(self, stage: StageCompute) -> torch.device:
-        return next((p.device for m in stage.modules.values() for p in m.parameters()), torch.device("cpu"))
-
-
-class _Feed:
-    """Batches by number, taken when they are asked for.
-
-    Args:
-        batches: Batches from the first update on.
-        first: Number of the first update.
-        plan: Says how large a batch is.
-    """
-
-    def __init__(self, batches: Iterator[Batch], first: int, plan: StagePlan) -> None:
-        self._batches, self._next, self._plan = batches, first, plan
-        self._held: dict[int, Batch] = {}
-        self._ended = False
-
-    def has(self, update: int) -> bool:
-        """Whether there is a batch of an update."""
-        while update >= self._next and not self._ended:
-            try:
-                inputs, targets = next(self._batches)
-            except StopIteration:
-                self._ended = True
-                break
-            rows = self._plan.microbatches * self._plan.microbatch_size
-            if len(inputs) != rows or len(targets) != rows:
-                raise InputError(
-                    f"the batch of update {self._next} has inputs {list(inputs.shape)} and targets "
-                    f"{list(targets.shape)}; expected {rows} rows, {self._plan.microbatches} microbatches of "
-                    f"{self._plan.microbatch_size} as the plan says"
-                )
-            self._held[self._next] = (inputs, targets)
-            self._next += 1
-        return update < self._next
-
-    def part(self, update: int, microbatch: int) -> Batch:
-        """Inputs and targets of a microbatch."""
-        size = self._plan.microbatch_size
-        inputs, targets = self._held[update]
-        rows = slice(microbatch * size, (microbatch + 1) * size)
-        return inputs[rows], targets[rows]
-
-    def forget(self, update: int) -> None:
-        """Let go of a batch."""
-        del self._held[update]
 
 
 def _check(plan: StagePlan, clip: float | None, correction: DelayCorrection) -> None:

@@ -1,0 +1,169 @@
+"""What stages hand to each other: activations forward and their gradients back, by message or on the rank itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Literal
+
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.plans import StagePlan
+from wirewise.plans.timetables import StagePass
+from wirewise.runtime.pipeline.layers import Value
+from wirewise.runtime.pipeline.messages import Description, Inbox, Outbox
+from wirewise.runtime.pipeline.stage import MicrobatchKey, StageCompute
+from wirewise.runtime.transport import Transport
+
+__all__ = ["ValueExchange"]
+
+Kind = Literal["activation", "gradient"]
+
+
+class ValueExchange:
+    """The values that the stages of one rank make and take.
+
+    Args:
+        values: All values between stages, in the same order on all ranks.
+        plan: Plan that says where stages are.
+        transport: Messages between all ranks.
+        stages: Stages of this rank by number.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[Value],
+        plan: StagePlan,
+        transport: Transport,
+        stages: Mapping[int, StageCompute],
+    ) -> None:
+        self._plan, self._transport, self._stages = plan, transport, stages
+        self._position, self._replica, _ = plan.place_of(transport.rank)
+        self._made: dict[int, list[Value]] = {number: [] for number in stages}
+        self._taken: dict[int, list[Value]] = {number: [] for number in stages}
+        self._lines: dict[Value, tuple[Inbox, Outbox]] = {}
+        for number, value in enumerate(values):
+            if value.source in stages:
+                self._made[value.source].append(value)
+            if value.target in stages:
+                self._taken[value.target].append(value)
+            if (value.source in stages) != (value.target in stages):
+                self._lines[value] = self._line(value, number, len(values))
+        self._local: dict[tuple[Value, Kind, MicrobatchKey], Tensor] = {}
+        self._wants: dict[Value, bool] = {}
+        """Whether a gradient comes back; known from the first activation on."""
+
+    def post(self, step: StagePass) -> None:
+        """Post the receives of a step that is to come."""
+        key = (step.update, step.microbatch)
+        if step.kind == "F":
+            for value in self._taken[step.stage]:
+                if value in self._lines:
+                    inbox, _ = self._lines[value]
+                    inbox.ask()
+                    inbox.post(key)
+        elif step.kind != "W":
+            for value in self._made[step.stage]:
+                if value in self._lines and self._wants.get(value, True):
+                    self._lines[value][0].post(key)
+
+    def activations(self, stage: StageCompute, key: MicrobatchKey) -> dict[str, Tensor]:
+        """Wait for what a forward pass takes from other stages, by name."""
+        found = {}
+        for value in self._taken[stage.number]:
+            tensor = self._take(value, "activation", key)
+            if value not in self._wants:
+                description = self._lines[value][0].description
+                assert description is not None
+                self._wants[value] = description.wants_gradient
+            found[value.name] = tensor.to(stage.device).requires_grad_(self._wants[value])
+        return found
+
+    def gradients(self, stage: StageCompute, key: MicrobatchKey) -> dict[str, Tensor]:
+        """Wait for the gradients of what a stage made, by name, summed over those that took it."""
+        found: dict[str, Tensor] = {}
+        for value in self._made[stage.number]:
+            if self._wants[value]:
+                gradient = self._take(value, "gradient", key).to(stage.device)
+                # In the order of the consumers, so that sums are the same in every run.
+                held = found.get(value.name)
+                found[value.name] = gradient if held is None else held + gradient
+        return found
+
+    def hand_on(self, stage: StageCompute, key: MicrobatchKey, made: Mapping[str, Tensor]) -> None:
+        """Give what a forward pass made to the stages that take it.
+
+        Raises:
+            InputError: A tensor of another shape or type than in the microbatch before.
+        """
+        for value in self._made[stage.number]:
+            tensor = made[value.name]
+            if value not in self._wants:
+                self._wants[value] = stage.needs_gradient(key, value.name) and tensor.is_floating_point()
+                self._describe(value, tensor)
+            if value in self._lines:
+                outbox = self._lines[value][1]
+                _check_shape(outbox, value, tensor)
+                outbox.send(key, tensor)
+            else:
+                self._local[value, "activation", key] = tensor.detach()
+
+    def hand_back(self, stage: StageCompute, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> None:
+        """Give the gradients of what a stage took back to the stages that made it."""
+        for value in self._taken[stage.number]:
+            if self._wants[value]:
+                if value in self._lines:
+                    self._lines[value][1].send(key, gradients[value.name])
+                else:
+                    self._local[value, "gradient", key] = gradients[value.name]
+
+    def close(self) -> None:
+        """End all threads; a message that is still waited for is left to its timeout."""
+        ends: Iterable[Inbox | Outbox] = chain.from_iterable(self._lines.values())
+        for end in ends:
+            end.close()
+
+    def _line(self, value: Value, number: int, count: int) -> tuple[Inbox, Outbox]:
+        """What this rank receives of a value or for it, and what it sends."""
+        ranks = [
+            self._plan.ranks[self._plan.stages[stage].position][self._replica][0]
+            for stage in (value.source, value.target)
+        ]
+        source, target = (
+            f"stage {stage} on rank {rank}"
+            for stage, rank in zip((value.source, value.target), ranks, strict=True)
+        )
+        forward = (f"activations {value.name!r}", f"{target} waits for {source}")
+        backward = (f"gradients of {value.name!r}", f"{source} waits for {target}")
+        sends = value.source in self._stages
+        common = (self._transport, ranks[1] if sends else ranks[0])
+        size = (2 * count, self._plan.microbatches)
+        inbox = Inbox(*common, 2 * number + sends, *size, *(backward if sends else forward))
+        outbox = Outbox(*common, 2 * number + (not sends), *size, *(forward if sends else backward))
+        return inbox, outbox
+
+    def _take(self, value: Value, kind: Kind, key: MicrobatchKey) -> Tensor:
+        if value in self._lines:
+            return self._lines[value][0].take(key)
+        return self._local.pop((value, kind, key))
+
+    def _describe(self, value: Value, tensor: Tensor) -> None:
+        if value in self._lines:
+            inbox, outbox = self._lines[value]
+            description = Description(tensor.shape, tensor.dtype, self._wants[value])
+            outbox.describe(description)
+            if self._wants[value]:
+                inbox.expect(description)
+            else:
+                inbox.forget()
+
+
+def _check_shape(outbox: Outbox, value: Value, tensor: Tensor) -> None:
+    assert outbox.description is not None
+    if (tensor.shape, tensor.dtype) != (outbox.description.shape, outbox.description.dtype):
+        raise InputError(
+            f"module {value.name!r} gave {tensor.dtype} {list(tensor.shape)} for one microbatch and "
+            f"{outbox.description.dtype} {list(outbox.description.shape)} for the first; expected equal shapes and "
+            "types: pad the microbatches"
+        )
