@@ -4,10 +4,12 @@
 
 Rows: `timetables` (S3: eager 1F1B on shaped links against its prediction, 1F1B and torch's own schedules), `split`
 (S4: the gain of gradients of inputs that leave first), `versions` (B3: 2BW over a flush), `replicas` (B4: exchanges
-hidden behind the next update), `losses` (B6: delayed gradients against synchronous ones at equal updates).
+hidden behind the next update), `losses` (B6: delayed gradients against synchronous ones at equal updates), `planning`
+(B7: seconds of the search for 1,024 ranks).
 
 Timed rows run on four hosts, a rank on each. Computing is slept: 40 ms forward, 80 ms backward, half of it for weights.
-Messages and links are real. `losses` computes on one process, under the runtime's own recurrence.
+Messages and links are real. `losses` computes on one process, under the runtime's own recurrence; `planning` on one
+core.
 """
 
 import json
@@ -26,13 +28,14 @@ from torch import nn
 from common import Page, arguments, scratch, verdict
 from wirewise import sim
 from wirewise.cost import TCP_PAYLOAD, Links
+from wirewise.planners.pipeline import problem_of, search
 from wirewise.plans import StagePlan
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.topology import lab_hosts
 from wirewise.trace.stages import StageModule, StageTrace
 from wirewise.trials.start import open_network
 
-ROWS = ("timetables", "split", "versions", "replicas", "losses")
+ROWS = ("timetables", "split", "versions", "replicas", "losses", "planning")
 PRESETS = {
     "smoke": {
         "turns": 1,
@@ -272,13 +275,12 @@ def losses_row(page, preset):
         f"GraphSAGE on a block model, {preset['graph']} updates. Rates warm up, and fall to zero."
     )
     limits = {"sgd": 0.01, "adamw": 0.02}
-    tasks = [("text", "sgd"), ("text", "adamw"), *(("graph", name) for name in ("sgd", "adamw", "muon"))]
     with page.table(
         "task", "optimizer", "rate", "synchronous", "delayed", "with error feedback", "claim"
     ) as row:
-        for task, optimizer in tasks:
+        for task, optimizer, rate in ((*case, rate) for case, rates in RATES.items() for rate in rates):
             found = {"text": text_losses, "graph": graph_losses}[task](
-                optimizer, preset[task], preset["seeds"]
+                optimizer, rate, preset[task], preset["seeds"]
             )
             before = found["synchronous"]
             differs = {name: found[name] / before - 1 for name in ("delayed", "corrected")}
@@ -286,7 +288,7 @@ def losses_row(page, preset):
                 verdict(differs["delayed"], most=limits[optimizer]) if optimizer in limits else "not judged"
             )
             told = [f"{found[name]:.4f} ({differ:+.2%})" for name, differ in differs.items()]
-            row(task, optimizer, RATES[task, optimizer], f"{before:.4f}", *told, claim)
+            row(task, optimizer, rate, f"{before:.4f}", *told, claim)
     page.add(
         "A stiff case: least squares with curvatures from 1 to 1,000 under Adam at a rate that suits the synchronous "
         "training. Recovered: share of the gap that a correction closes."
@@ -306,6 +308,32 @@ def losses_row(page, preset):
             row(name, f"{loss:.4g}", f"{over:+.1%}", share, claim)
 
 
+def planning_row(page):
+    page.add(
+        "## Planning for 1,024 ranks (B7)\n\n128 hosts of eight ranks, 4,096 samples an update, blocks alike: every "
+        "division into stages and replicas, samples a microbatch and recomputation. Median of 10 searches; the "
+        "first, which loads or compiles kernels, is not counted."
+    )
+    links = Links.uniform(128, 1e9, 1e-5, ranks_per_host=8, intra_bytes_per_s=1e11)
+    with page.table("blocks", "shapes compared", "seconds", "claim") as row:
+        for blocks in (48, 2240):
+            modules = tuple(
+                StageModule(
+                    name=f"block{number}", forward_s=(1e-3, 1.6e-3), backward_s=(2e-3, 3.4e-3), output_bytes=4e6,
+                    saved_bytes=2e7, parameter_bytes=5e7,
+                )
+                for number in range(blocks)
+            )  # fmt: skip
+            seconds = []
+            for _ in range(11):
+                problem = problem_of(StageTrace(modules=modules, sizes=(1, 2)), links, batch=4096)
+                start_s = time.perf_counter()
+                found = search(problem)
+                seconds.append(time.perf_counter() - start_s)
+            took = statistics.median(seconds[1:])
+            row(blocks, len(found.found), f"{took:.3f}", verdict(took, most=0.1))
+
+
 def main():
     options = arguments(__doc__, ROWS)
     preset = PRESETS[options.preset]
@@ -323,6 +351,8 @@ def main():
     for name in options.only:
         if name == "losses":
             losses_row(page, preset)
+        elif name == "planning":
+            planning_row(page)
         else:
             makers[name](page, preset, errors)
     if errors.found:

@@ -25,4 +25,4 @@ def test_the_page_has_all_rows(monkeypatch, tmp_path):
     ):
         assert f"| {way} | " in page
     assert "| 2x2:R,S0 to 2x2@4-7:S0,R |" in page and "error, worst %" in page
-    assert "| False |" not in page
+    assert "| R6: seconds of a plan |" in page and "| False |" not in page
