@@ -61,6 +61,7 @@ def test_a_program_next_to_torch_in_a_lab(tmp_path):
     assert not result.tails[1][-1:] or "{" not in result.tails[1][-1]
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_joins_ends_the_others_and_is_named():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -53,6 +53,7 @@ def test_groups_are_told_to_scripts(trace, method):
         assert len(found["groups"]) == 30 and found["predicted_step_s"] == found["layer_wise_step_s"]
 
 
+@pytest.mark.slow
 def test_a_plan_is_written_and_told(trace, tmp_path):
     words = [
         "plan",

@@ -15,6 +15,7 @@ from wirewise.cli.main import app
 from wirewise.cost.stalls import COMPONENTS
 
 
+@pytest.mark.slow
 def test_one_rank_by_the_command(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -133,6 +133,7 @@ STEP = "p = torch.nn.Parameter(torch.ones(3))\no = torch.optim.SGD([p], lr=0.1)\
     ],
     ids=["dies", "no step", "nothing", "no loader", "short"],
 )
+@pytest.mark.slow
 def test_scripts_that_cannot_be_measured_are_named(tmp_path, text, error, words):
     with pytest.raises(error, match=f"(?s){words}"):
         run_once(alone(tmp_path, text))

@@ -32,6 +32,7 @@ def meeting(here, size, timeout_s):
 
 
 @pytest.mark.parametrize(("here", "missing"), [slow(([0, 1], "2")), slow(([0, 2, 3], "1")), ([0, 3], "1, 2")])
+@pytest.mark.slow
 def test_who_does_not_come_is_named_by_all(here, missing):
     found, took_s = meeting(here, here[-1] + 1 if here[-1] > 1 else 3, 2.0)
     assert sorted(found) == here
@@ -40,6 +41,7 @@ def test_who_does_not_come_is_named_by_all(here, missing):
     assert took_s < 20
 
 
+@pytest.mark.slow
 def test_a_missing_rank_0_is_named():
     found, took_s = meeting([1, 2], 3, 2.0)
     for rank in (1, 2):

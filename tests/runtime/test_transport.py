@@ -59,6 +59,7 @@ def test_empty_messages_are_passed_over() -> None:
     assert run_ranks_as_threads(2, body) == [[], []]
 
 
+@pytest.mark.slow
 def test_a_silent_rank_is_named_by_all_others() -> None:
     def body(rank: int, group: Any, store: Any) -> str:
         transport = Transport(group, timeout_s=1.0, store=store)

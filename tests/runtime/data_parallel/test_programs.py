@@ -153,6 +153,7 @@ def test_a_reducer_may_use_a_program(algorithm, servers):
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_silent_rank_is_named():
     def body(rank: int, group: Any, store: Any) -> str:
         transport = transport_of(group, timeout_s=1.0, store=store)

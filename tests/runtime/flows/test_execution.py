@@ -73,6 +73,7 @@ def test_a_host_that_leaves_is_named():
     assert isinstance(error, PeerError) and "host 1 is gone" in str(error)
 
 
+@pytest.mark.slow
 def test_a_silent_host_is_named():
     tasks = random_tasks(hosts=2, workers=1, iterations=1, batch_bytes=1e4)
     problem = PlacementProblem(tasks, ("host0", "host1"), links([1e8] * 2))
