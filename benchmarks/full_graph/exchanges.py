@@ -6,11 +6,12 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from epoch_model import EpochModel
 from exchange_worker import SERIAL, Case, Measured, Work
 
 from common import Page, paired, scratch, spread, verdict
 from wirewise import graph, lab, units
-from wirewise.cost import EpochModel, fit_link
+from wirewise.cost import fit_link
 
 WORKER = str(Path(__file__).parent / "exchange_worker.py")
 S1_CLAIMS = {
@@ -86,7 +87,7 @@ def s2(page: Page, preset: dict) -> None:
     page.add(
         "## S2: a balanced workload against the model\n\nP=2, 200mbit; computing is slept (emulated: an "
         "accelerator that leaves the processor alone) between sending and receiving, its length set so that "
-        f"the fp32 epoch spends {S2_SHARE} of its time on the wire. `predicted` is `wirewise.cost.EpochModel` "
+        f"the fp32 epoch spends {S2_SHARE} of its time on the wire. `predicted` is `epoch_model.EpochModel` "
         "fed with the links and codec rates that the planner measures before the first epoch, and with the "
         "slept time; nothing in it comes from the timed epochs. Both speedups are against fp32 without overlap."
     )

@@ -17,10 +17,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from macro_model import fit_macro
 
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
-from wirewise.cost.instances import Instance, Prices, choose, fit_macro
+from wirewise.cost.instances import Instance, Prices, choose
 from wirewise.recipes.stalls import StallJob, measure, run_once, workload
 from wirewise.units import parse_rate
 

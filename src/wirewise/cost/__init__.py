@@ -11,7 +11,6 @@ from wirewise.cost.collectives import (
     lower_bound,
 )
 from wirewise.cost.exchange import (
-    EpochModel,
     ExchangeCosts,
     break_even_bytes_per_s,
     exposed_s,
@@ -32,7 +31,6 @@ __all__ = [
     "ClosedForm",
     "CodecCost",
     "Counts",
-    "EpochModel",
     "ExchangeCosts",
     "GradientCosts",
     "LinkCost",

@@ -14,7 +14,6 @@ from wirewise.cost.pairs import PairCosts
 from wirewise.errors import InputError
 
 __all__ = [
-    "EpochModel",
     "ExchangeCosts",
     "break_even_bytes_per_s",
     "exposed_s",
@@ -105,36 +104,3 @@ def speedup_bound(rho: float, ratio: float = float("inf")) -> float:
 def break_even_bytes_per_s(ratio: float, pack_bytes_per_s: float, unpack_bytes_per_s: float) -> float:
     """Link rate above which compressing takes longer than it saves; codec rates are in float32 bytes."""
     return (1.0 - 1.0 / ratio) / (1.0 / pack_bytes_per_s + 1.0 / unpack_bytes_per_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochModel:
-    """Epoch time of one rank from four rates: the reference that measured speedups are held against."""
-
-    compute_s: float
-    central_s: float
-    """Part of the computing that can go on while bytes are on the wire."""
-    wire_bytes: float
-    """Float32 bytes that the rank sends in an epoch."""
-    bandwidth_bytes_per_s: float
-    pack_bytes_per_s: float = float("inf")
-    unpack_bytes_per_s: float = float("inf")
-
-    def epoch_s(self, ratio: float = 1.0, *, overlap: bool = False) -> float:
-        """Seconds of an epoch whose messages are `ratio` times smaller; ratio 1 sends float32, no codec."""
-        wire = self.wire_bytes / self.bandwidth_bytes_per_s / ratio
-        codec = 0.0
-        if ratio != 1.0:
-            codec = self.wire_bytes / self.pack_bytes_per_s + self.wire_bytes / self.unpack_bytes_per_s
-        if overlap:
-            return self.compute_s - self.central_s + max(self.central_s, wire) + codec
-        return self.compute_s + wire + codec
-
-    @property
-    def wire_share(self) -> float:
-        """Share of the uncompressed serial epoch that is spent on the wire."""
-        return self.wire_bytes / self.bandwidth_bytes_per_s / self.epoch_s()
-
-    def speedup(self, ratio: float, *, overlap: bool = False) -> float:
-        """Uncompressed serial epoch over the compressed one."""
-        return self.epoch_s() / self.epoch_s(ratio, overlap=overlap)

@@ -7,29 +7,28 @@ INFOCOM 2022. Links, TCP and bytes are real; executions are emulated: a task sle
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+import torch
 
 from wirewise import options as opt
 from wirewise.cost.links import Links
-from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PeerError
-from wirewise.files import owns_folder, write_json
+from wirewise.files import owns_folder
 from wirewise.planners.placement import PLANNERS, PlacementProblem
 from wirewise.plans import PlacementPlan, save
 from wirewise.recipes.gnn_tasks_job import Wish, host_names
 from wirewise.results import PlacementRecord, PlacementRun
-from wirewise.runtime.flows import ORDERS, Connections, execute, meet
+from wirewise.runtime.flows import ORDERS, Connections, execute
 from wirewise.sim.flows.measured import Compared, OpTimes, compare_plan
 from wirewise.topology import lab_hosts
 from wirewise.trace.tasks import KINDS, TaskSet
-from wirewise.trials.log import Text, write_line
-from wirewise.trials.start import JOB, OUTCOME, open_network, run_ranks
+from wirewise.trials.rank import Rank, main
+from wirewise.trials.start import open_network, run_ranks
 from wirewise.trials.windows import turns
 
 __all__ = [
@@ -182,38 +181,26 @@ def _record(job: PlacementJob, name: str, one: Compared, first: Compared) -> Pla
     )
 
 
-def _be_host(path: str) -> None:
-    """Carry out one host's part of every plan in the folder of a job, in turns; host 0 writes the outcome."""
-    folder = Path(path)
-    job = decode_json((folder / JOB).read_bytes(), PlacementJob)
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    measured: dict[str, list[OpTimes]] = {name: [] for name in job.plans}
-    with meet(rank, world_size, address, port, timeout_s=job.timeout_s) as peers:
-        for _, name in turns(list(job.plans), job.turns):
-            whole = _carried_out(job, name, peers)
-            if whole is not None:
-                measured[name].append(whole)
-    if rank == 0:
-        write_json(folder / OUTCOME, measured)
+def _work(rank: Rank[PlacementJob]) -> None:
+    """Carry out one host's part of every plan, in turns."""
+    measured: dict[str, list[OpTimes]] = {name: [] for name in rank.job.plans}
+    with Connections(rank.transport) as peers:
+        for _, name in turns(list(measured), rank.job.turns):
+            measured[name].append(_carried_out(rank, name, peers))
+    rank.outcome(measured)
 
 
-def _carried_out(job: PlacementJob, name: str, peers: Connections) -> OpTimes | None:
-    """Times of all ops, on host 0."""
-    times = execute(job.plans[name], job.tasks, peers, lab_links(job.links))
-    parts = peers.gather(np.stack(times).tobytes())
-    if not parts:
-        return None
-    both = np.stack([np.frombuffer(part).reshape(2, -1) for part in parts])
-    whole = np.nanmax(both, axis=0)
-    if not np.isfinite(whole).all():
-        raise PeerError(
-            f"plan {name!r}: {np.isnan(whole).any(axis=0).sum()} ops never ended; see the hosts' logs"
-        )
-    steps = job.tasks.iterations
-    write_line(Text(f"{name}: {whole[1].max() / steps:.3f} s an iteration"))
-    return OpTimes(start_s=whole[0].tolist(), end_s=whole[1].tolist())
+def _carried_out(rank: Rank[PlacementJob], name: str, peers: Connections) -> OpTimes:
+    """Times of all ops, those of other hosts among them."""
+    job = rank.job
+    own = np.stack(execute(job.plans[name], job.tasks, peers, lab_links(job.links)))
+    every = rank.transport.all_gather(torch.from_numpy(own), f"the times of plan {name!r}")
+    start_s, end_s = np.nanmax(torch.stack(every).numpy(), axis=0)
+    if never := int(np.isnan(start_s + end_s).sum()):
+        raise PeerError(f"plan {name!r}: {never} ops never ended; see the hosts' logs")
+    rank.log(f"{name}: {end_s.max() / job.tasks.iterations:.3f} s an iteration")
+    return OpTimes(start_s=start_s.tolist(), end_s=end_s.tolist())
 
 
 if __name__ == "__main__":
-    _be_host(sys.argv[1])
+    main(PlacementJob, _work, sys.argv[1])

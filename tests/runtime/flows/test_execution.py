@@ -65,7 +65,7 @@ def test_a_host_that_leaves_is_named():
 
     def work(peers):
         if peers.rank == 1:
-            peers.gather(b"")
+            peers.transport.barrier("the start of a plan")
             return None
         return execute(found, tasks, peers, problem.links)
 
@@ -81,7 +81,7 @@ def test_a_silent_host_is_named():
 
     def work(peers):
         if peers.rank == 1:
-            peers.gather(b"")
+            peers.transport.barrier("the start of a plan")
             time.sleep(2.5)
             return None
         return execute(found, tasks, peers, problem.links)

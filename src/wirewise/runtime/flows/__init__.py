@@ -1,8 +1,8 @@
-"""Carry out placed tasks: flows over TCP in chunks that go by priority. Needs no torch."""
+"""Carry out placed tasks: flows over TCP in chunks that go by priority."""
 
 from wirewise.runtime.flows.engine import FlowEngine
 from wirewise.runtime.flows.execution import ExecutionTimes, TaskExecution, execute
-from wirewise.runtime.flows.meeting import Connections, meet
+from wirewise.runtime.flows.meeting import Connections
 from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, TokenBucket
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "TaskExecution",
     "TokenBucket",
     "execute",
-    "meet",
 ]

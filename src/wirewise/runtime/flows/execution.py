@@ -169,10 +169,10 @@ def execute(
     engine = FlowEngine(peers, out, into, order=plan.policy, chunk_bytes=chunk_bytes)
     try:
         execution = TaskExecution(expand(tasks), place, peers.rank, engine)
-        peers.gather(b"")
+        peers.transport.barrier("the start of a plan")
         times = execution.run(peers.timeout_s)
         # A host that closed its connections early would look like one that died.
-        peers.gather(b"")
+        peers.transport.barrier("the end of a plan")
         return times
     finally:
         engine.close()
