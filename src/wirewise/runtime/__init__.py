@@ -13,6 +13,7 @@ __all__ = [
     "incremental",
     "mini_batch",
     "pipeline",
+    "recovery",
     "transport",
 ]
 

@@ -1,0 +1,457 @@
+"""All that a rank needs to go on from a step, and its copy from ranks that have it.
+
+It has two parts. The shared one is the same on all replicas: parameters, optimizers, schedules, scaler, and what the
+user names. A replacement takes it from any replicas, a stripe from each. The own part differs between ranks: buffers
+such as the statistics of BatchNorm, random generators, the position in the data, what codecs have not sent yet. No
+replica has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from wirewise.errors import InputError
+from wirewise.runtime.transport import Transport, transport_of
+
+__all__ = ["Stateful", "TrainingState", "copy_state", "digest_of", "pack", "unpack"]
+
+Tree = Any
+"""Nest of dictionaries, lists and tuples of tensors, numbers and texts."""
+
+_PIECE_BYTES = 2**24
+_TAG = 0x5EC0
+
+
+class Stateful(Protocol):
+    """An object whose state can be taken and given back, as a sampler's position or `data_parallel.Pools`."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """State as nested dictionaries, lists, tensors, numbers and texts."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Go on from a state."""
+        ...
+
+
+class TrainingState:
+    """The state of a training on this rank.
+
+    Args:
+        model: Model; a wrapper's parameters count under the wrapper's names, the same on all ranks.
+        optimizers: One or several optimizers of its parameters.
+        schedulers: Schedules of the learning rates.
+        scaler: A `torch.amp.GradScaler`; None: there is none.
+        shared: Further objects whose state is the same on all replicas, by name.
+        own: Further objects whose state is another one on every rank, by name: a sampler, error-feedback pools.
+        buffers: Whether the model's buffers are the same on all replicas ("shared") or not ("own").
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Optimizer | Sequence[Optimizer],
+        *,
+        schedulers: Sequence[LRScheduler] = (),
+        scaler: Stateful | None = None,
+        shared: Mapping[str, Stateful] | None = None,
+        own: Mapping[str, Stateful] | None = None,
+        buffers: Literal["own", "shared"] = "own",
+    ) -> None:
+        self.model = model
+        self.optimizers = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+        self.schedulers, self.scaler, self.buffers = list(schedulers), scaler, buffers
+        self._shared, self._own = dict(shared or {}), dict(own or {})
+        known = set(model.parameters())
+        for optimizer in self.optimizers:
+            if any(
+                parameter not in known for group in optimizer.param_groups for parameter in group["params"]
+            ):
+                raise InputError(
+                    f"{type(optimizer).__name__} has a parameter that the model has not; expected optimizers of the "
+                    "model's parameters"
+                )
+
+    def heavy(self) -> Tree:
+        """Parameters and the state of the optimizers' parameters: references, not copies."""
+        return {
+            "parameters": {name: p.detach() for name, p in self.model.named_parameters()},
+            "optimizers": [
+                [
+                    [dict(one.state[p]) if p in one.state else {} for p in group["params"]]
+                    for group in one.param_groups
+                ]
+                for one in self.optimizers
+            ],
+        }
+
+    def light(self) -> Tree:
+        """The rest of the shared part."""
+        groups = [
+            [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
+            for one in self.optimizers
+        ]
+        return {
+            "groups": groups,
+            "schedulers": [one.state_dict() for one in self.schedulers],
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "named": {name: one.state_dict() for name, one in self._shared.items()},
+            "buffers": self._buffers() if self.buffers == "shared" else {},
+        }
+
+    def shared(self) -> Tree:
+        """What all replicas have alike; tensors are references, where the objects give these."""
+        return {"heavy": self.heavy(), "light": self.light()}
+
+    def own(self) -> Tree:
+        """What this rank alone has."""
+        return {
+            "buffers": self._buffers() if self.buffers == "own" else {},
+            "random": _random_state(),
+            "named": {name: one.state_dict() for name, one in self._own.items()},
+        }
+
+    @torch.no_grad()
+    def load_heavy(self, tree: Tree) -> None:
+        """Take over parameters and the state of the optimizers' parameters, in place where there is some.
+
+        Raises:
+            InputError: It does not fit the model or the optimizers; the message names the first difference.
+        """
+        _fill("parameter", dict(self.model.named_parameters()), tree["parameters"])
+        for one, groups in zip(self.optimizers, tree["optimizers"], strict=True):
+            for group, states in zip(one.param_groups, groups, strict=True):
+                for parameter, state in zip(group["params"], states, strict=True):
+                    _take(one, parameter, state)
+
+    def load_light(self, tree: Tree) -> None:
+        """Take over the rest of the shared part."""
+        for one, groups in zip(self.optimizers, tree["groups"], strict=True):
+            for group, settings in zip(one.param_groups, groups, strict=True):
+                group.update(settings)
+        for schedule, state in zip(self.schedulers, tree["schedulers"], strict=True):
+            schedule.load_state_dict(state)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(tree["scaler"])
+        _load_named(self._shared, tree["named"])
+        if self.buffers == "shared":
+            _fill("buffer", dict(self.model.named_buffers()), tree["buffers"])
+
+    def load_shared(self, tree: Tree) -> None:
+        """Take over what `shared` gave on this or another rank."""
+        self.load_heavy(tree["heavy"])
+        self.load_light(tree["light"])
+
+    def load_own(self, tree: Tree) -> None:
+        """Take over what `own` gave."""
+        if self.buffers == "own":
+            _fill("buffer", dict(self.model.named_buffers()), tree["buffers"])
+        _load_named(self._own, tree["named"])
+        _set_random_state(tree["random"])
+
+    def state_dict(self) -> Tree:
+        """Both parts, for a checkpoint of this rank."""
+        return {"shared": self.shared(), "own": self.own()}
+
+    def load_state_dict(self, state: Tree) -> None:
+        """Go on from what `state_dict` gave.
+
+        Raises:
+            InputError: It does not fit; the message names the first difference.
+        """
+        try:
+            self.load_shared(state["shared"])
+            self.load_own(state["own"])
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise InputError(
+                f"the state does not fit this training: {type(error).__name__}: {error}; expected one of the same "
+                "model, optimizers, schedules and named objects"
+            ) from error
+
+    def digest(self) -> int:
+        """63 bits that replicas have alike if their shared parts are equal bit by bit."""
+        return digest_of(self.shared())
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {name: buffer.detach() for name, buffer in self.model.named_buffers()}
+
+
+def copy_state(
+    state: TrainingState,
+    group: dist.ProcessGroup | Transport | None,
+    sources: Sequence[int],
+    targets: Sequence[int],
+    timeout_s: float,
+    *,
+    fresh: Collection[int] = (),
+) -> None:
+    """Give ranks the shared part of the sources: each source sends an equal share of the bytes to each target.
+
+    All sources and targets call it with the same arguments; for other ranks it does nothing.
+
+    Args:
+        state: State of this rank; that of a target is overwritten.
+        group: Ranks of the job.
+        sources: Ranks that have the state that is wanted, bit by bit alike (`digest`).
+        targets: Ranks that get it.
+        timeout_s: Seconds to wait for any one message.
+        fresh: Targets that have just started: they also get the first source's own part, which stands in for theirs
+            until that is loaded (`TrainingState.load_own`).
+
+    Raises:
+        InputError: No source, a rank that is both, or a state that does not fit the target's model.
+        PeerError: A peer is gone; a target then has to be given a state anew.
+    """
+    if not sources or set(sources) & set(targets) or len({*sources, *targets}) < len(sources) + len(targets):
+        raise InputError(
+            f"got sources {list(sources)} and targets {list(targets)}; expected ranks, each once"
+        )
+    if not set(fresh) <= set(targets):
+        raise InputError(f"got fresh {sorted(fresh)}; expected some of the targets {list(targets)}")
+    transport = transport_of(group, timeout_s=timeout_s)
+    found = _copied(state.shared, transport, sources, targets)
+    if found is not None:
+        state.load_shared(found)
+    new = [rank for rank in targets if rank in fresh]
+    stand_in = _copied(state.own, transport, sources[:1], new) if new else None
+    if stand_in is not None:
+        state.load_own(stand_in)
+
+
+def _copied(
+    tree: Callable[[], Tree], transport: Transport, sources: Sequence[int], targets: Sequence[int]
+) -> Tree | None:
+    """The tree of the sources on targets; None on other ranks."""
+    rank = transport.rank
+    if rank in sources:
+        frame, tensors = pack(tree())
+        if rank == sources[0]:
+            _send(transport, targets, "the size of the state", torch.tensor([len(frame)]))
+            _send(transport, targets, "the frame of the state", _bytes_of(frame))
+        share = sources.index(rank)
+        for number, piece in enumerate(_pieces(tensors)):
+            if number % len(sources) == share:
+                _send(transport, targets, f"piece {number} of the state", piece)
+    if rank not in targets:
+        return None
+    size = torch.zeros(1, dtype=torch.int64)
+    _receive(transport, sources[0], "the size of the state", size)
+    frame_bytes = torch.empty(int(size), dtype=torch.uint8)
+    _receive(transport, sources[0], "the frame of the state", frame_bytes)
+    return unpack(frame_bytes.numpy().tobytes(), lambda buffers: _filled(transport, sources, buffers))
+
+
+def _filled(transport: Transport, sources: Sequence[int], buffers: list[Tensor]) -> None:
+    """Receive all tensors; pieces of the sources travel beside each other."""
+    pieces = list(_spans(buffers))
+    for first in range(0, len(pieces), len(sources)):
+        wanted = {
+            source: torch.empty(sum(len(span) for span in piece), dtype=torch.uint8)
+            for source, piece in zip(sources, pieces[first : first + len(sources)], strict=False)
+        }
+        exchange = transport.open(f"pieces {first} and following of the state", _TAG, wanted)
+        exchange.launch()
+        for source in exchange.arrivals():
+            piece = pieces[first + sources.index(source)]
+            for span, part in zip(piece, wanted[source].split([len(span) for span in piece]), strict=True):
+                span.copy_(part)
+
+
+def _send(transport: Transport, targets: Sequence[int], what: str, data: Tensor) -> None:
+    exchange = transport.open(what, _TAG, {})
+    for target in targets:
+        exchange.send(target, data)
+    exchange.launch()
+    exchange.wait_sends()
+
+
+def _receive(transport: Transport, source: int, what: str, data: Tensor) -> None:
+    transport.exchange(what, _TAG, {}, {source: data})
+
+
+def _pieces(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Bytes of all tensors, one behind the other, in pieces of at most 16 MiB."""
+    for spans in _spans([tensor.detach().cpu().contiguous() for tensor in tensors]):
+        yield spans[0] if len(spans) == 1 else torch.cat(spans)
+
+
+def _spans(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Views of the bytes of tensors, grouped into pieces."""
+    held, room = list[Tensor](), _PIECE_BYTES
+    for tensor in tensors:
+        left = tensor.reshape(-1).view(torch.uint8)
+        while left.numel():
+            held.append(left[:room])
+            left, room = left[room:], room - len(held[-1])
+            if not room:
+                yield held
+                held, room = [], _PIECE_BYTES
+    if held:
+        yield held
+
+
+def pack(tree: Tree) -> tuple[bytes, list[Tensor]]:
+    """A tree as its frame, with all but the contents of tensors, and its tensors in the frame's order.
+
+    Raises:
+        InputError: A value that a frame cannot hold without code.
+    """
+    tensors: list[Tensor] = []
+
+    def emptied(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    file = io.BytesIO()
+    torch.save(_mapped(tree, emptied), file)
+    return file.getvalue(), tensors
+
+
+def unpack(frame: bytes, fill: Callable[[list[Tensor]], None]) -> Tree:
+    """The tree of a frame.
+
+    Args:
+        frame: Frame that `pack` gave; nothing in it is executed.
+        fill: Writes the contents of the tensors, which lie on the CPU, in the frame's order.
+
+    Raises:
+        InputError: The frame is damaged, or holds code.
+    """
+    try:
+        tree = torch.load(io.BytesIO(frame), weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise InputError(
+            f"a state of {len(frame)} bytes cannot be read: {str(error).splitlines()[0]}; expected tensors, numbers "
+            "and texts as `pack` wrote them"
+        ) from error
+    buffers: list[Tensor] = []
+
+    def allocated(tensor: Tensor) -> Tensor:
+        buffers.append(torch.empty(tensor.shape, dtype=tensor.dtype))
+        return buffers[-1]
+
+    found = _mapped(tree, allocated)
+    fill(buffers)
+    return found
+
+
+def digest_of(tree: Tree) -> int:
+    """63 bits of a tree: names, types, shapes and all bytes."""
+    found = hashlib.blake2b(digest_size=8)
+    for path, leaf in _leaves(tree, ""):
+        if isinstance(leaf, Tensor):
+            found.update(f"{path} {leaf.dtype} {list(leaf.shape)}".encode())
+            found.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            found.update(f"{path} {leaf!r}".encode())
+    return int.from_bytes(found.digest(), "little") >> 1
+
+
+def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        for key in sorted(tree, key=str):
+            yield from _leaves(tree[key], f"{path}.{key}")
+    elif isinstance(tree, list | tuple):
+        for number, one in enumerate(tree):
+            yield from _leaves(one, f"{path}.{number}")
+    else:
+        yield path, tree
+
+
+def _mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
+    """The tree with each tensor changed."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        # Schedules count milestones in one.
+        made = {key: _mapped(one, change) for key, one in tree.items()}
+        return Counter(made) if isinstance(tree, Counter) else made
+    if isinstance(tree, list | tuple):
+        changed = [_mapped(one, change) for one in tree]
+        return changed if isinstance(tree, list) else tuple(changed)
+    if tree is None or isinstance(tree, bool | int | float | str | bytes):
+        return tree
+    raise InputError(
+        f"a state holds a {type(tree).__name__}; expected tensors, numbers and texts in dictionaries, lists and "
+        "tuples: let state_dict() give these"
+    )
+
+
+def _fill(what: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Copy tensors by name.
+
+    Raises:
+        InputError: Other names, shapes or types; then nothing was changed.
+    """
+    for name in [*own, *given]:
+        mine, theirs = own.get(name), given.get(name)
+        if mine is None or theirs is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+            told = [
+                "none" if one is None else f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}"
+                for one in (theirs, mine)
+            ]
+            raise InputError(
+                f"{what} {name!r} is {told[0]} in the state and {told[1]} here; give all ranks one model"
+            )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.detach().copy_(given[name])
+
+
+def _take(optimizer: Optimizer, parameter: Tensor, state: Mapping[str, Any]) -> None:
+    """Make the state of a parameter that of another rank, bit by bit.
+
+    `Optimizer.load_state_dict` would cast averages to the type of the parameter.
+    """
+    if not state:
+        optimizer.state.pop(parameter, None)
+        return
+    own = optimizer.state[parameter]
+    for name in [name for name in own if name not in state]:
+        del own[name]
+    for name, value in state.items():
+        held = own.get(name)
+        if not isinstance(value, Tensor):
+            own[name] = value
+        elif isinstance(held, Tensor) and (held.shape, held.dtype) == (value.shape, value.dtype):
+            held.copy_(value)
+        else:
+            # Counts of steps stay on the CPU unless the optimizer is to be captured.
+            own[name] = value.clone() if value.dim() == 0 else value.to(parameter.device, copy=True)
+
+
+def _load_named(objects: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:
+    if objects.keys() != states.keys():
+        raise InputError(
+            f"the state has the objects {sorted(states)}; expected {sorted(objects)}: give the same ones on all ranks"
+        )
+    for name, one in objects.items():
+        one.load_state_dict(states[name])
+
+
+def _random_state() -> Tree:
+    found: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def _set_random_state(state: Tree) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _bytes_of(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
