@@ -28,6 +28,21 @@ def nothing():
     return 3
 """
 
+SKIPPING = """
+class Skipping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.middle, self.deep = (nn.Linear(8, 8) for _ in range(3))
+        self.up = nn.Linear(16, 1)
+
+    def forward(self, x):
+        x = torch.tanh(self.down(x))
+        return self.up(torch.cat([x, self.deep(self.middle(x))], dim=1))
+
+def skipping():
+    return Skipping(), torch.randn(4, 8)
+"""
+
 
 def call(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
@@ -102,13 +117,32 @@ def test_a_model_is_measured(tmp_path, files):
     assert planned.exit_code == 0, planned.output
 
 
+def test_a_model_with_a_forward_pass_of_its_own_is_measured(tmp_path, files):
+    (tmp_path / "model.py").write_text(MODEL + SKIPPING)
+    done = call(
+        "plan",
+        "pipeline",
+        f"{tmp_path}/model.py:skipping",
+        "--topology",
+        files[1],
+        "--stages",
+        4,
+        "--json",
+        "-",
+    )
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)["plan"]
+    assert [stage["modules"] for stage in plan["stages"]][-1][-1] == "up"
+    assert [name for stage in plan["stages"] for name in stage["modules"]] == ["down", "middle", "deep", "up"]
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         ("nothing.json", "nothing.json"),
         ("absent.py:small", "there is no file"),
         ("model.py:large", "has no function 'large'"),
-        ("model.py:nothing", "returns a int; expected modules and an input"),
+        ("model.py:nothing", "returns a int; expected a model or its modules"),
         ("broken.py:small", "cannot be run: ZeroDivisionError"),
         ("tasks.json", "cannot read modules from"),
     ],

@@ -29,7 +29,8 @@ def test_a_module_that_stands_twice_has_two_names(modules, names):
 @pytest.mark.parametrize(
     ("modules", "said"),
     [
-        (ONE, "got a Linear; expected a list of modules"),
+        (ONE, "got a Linear with a forward pass of its own; expected a list of modules"),
+        (3, "got a int; expected a list of modules"),
         ([], "expected at least one"),
         (["a"], "each an nn.Module"),
         ({"input": ONE}, "none of them named 'input'"),

@@ -1,4 +1,4 @@
-"""`wirewise profile stages`: a list of modules measured one by one, for `wirewise plan pipeline`."""
+"""`wirewise profile stages`: a model measured module by module, for `wirewise plan pipeline`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def stages(
         str,
         typer.Argument(
             metavar="FILE.py:NAME",
-            help="Function that returns the modules and an input; a third value names sources of modules (skips).",
+            help="Function that returns a model, or its modules in order, and an input; a third value names sources of "
+            "modules (skips).",
         ),
     ],
     asked: StageMeasuring,
@@ -69,18 +70,21 @@ def measured(source: str, sizes: Sequence[int] = (1,), repeats: int = 5) -> Stag
     """Modules of a function in a file, measured.
 
     Raises:
-        InputError: No such file or function, an error in it, or something else than modules and an input.
+        InputError: No such file or function, an error in it, or something else than a model and an input.
     """
     from wirewise.profile.stages import stage_trace
+    from wirewise.runtime.pipeline import LayerGraph
 
     file, _, name = source.rpartition(":")
     made = _called(file, name)
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise InputError(
-            f"{source} returns a {type(made).__name__}; expected modules and an input, or these and sources by module"
+            f"{source} returns a {type(made).__name__}; expected a model or its modules, and an input; or modules, an "
+            "input and sources by module"
         )
+    layers = LayerGraph(made[0], made[2] if len(made) == 3 else None)
     return stage_trace(
-        *made[:2], sizes=sizes, sources=made[2] if len(made) == 3 else None, repeats=repeats, model=name
+        layers.modules, made[1], sizes=sizes, sources=layers.sources, repeats=repeats, model=name
     )
 
 
@@ -96,5 +100,5 @@ def _called(file: str, name: str) -> Any:
         raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise InputError(f"{file} has no function {name!r}; expected one that returns modules and an input")
+        raise InputError(f"{file} has no function {name!r}; expected one that returns a model and an input")
     return function()

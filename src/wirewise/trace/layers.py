@@ -7,10 +7,17 @@ from typing import Any
 
 from wirewise.errors import InputError
 
-__all__ = ["INPUT", "layer_sources", "named_layers"]
+__all__ = ["INPUT", "is_list", "layer_sources", "named_layers"]
 
 INPUT = "input"
 """Name of what the model is given, among the sources of a module."""
+
+
+def is_list(modules: Any) -> bool:
+    """Whether this is a list of modules, rather than a model with a forward pass of its own."""
+    forward = getattr(type(modules), "forward", None)
+    lists = ("torch.nn.modules.container", "torch.nn.modules.module")
+    return forward is None or (forward.__module__ in lists and isinstance(modules, Iterable))
 
 
 def named_layers(modules: Any) -> dict[str, Any]:
@@ -23,6 +30,11 @@ def named_layers(modules: Any) -> dict[str, Any]:
     Raises:
         InputError: Something else, no modules, or one that is called as the model's input is.
     """
+    if not is_list(modules):
+        raise InputError(
+            f"got a {type(modules).__name__} with a forward pass of its own; expected a list of modules: "
+            "`wirewise.runtime.pipeline.LayerGraph(model)` has its `modules` and `sources`"
+        )
     # `named_children` would leave out a module that stands in the list again.
     inside = getattr(modules, "_modules", modules)
     if not isinstance(modules, Iterable):

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from torch import nn
 
-from wirewise.errors import PlanError
+from wirewise.errors import InputError, PlanError
 from wirewise.plans import StagePlan
-from wirewise.trace.layers import INPUT, layer_sources, named_layers
+from wirewise.runtime.pipeline.traced import traced_layers
+from wirewise.trace.layers import INPUT, is_list, layer_sources, named_layers
 
 __all__ = ["INPUT", "LayerGraph", "Value"]
 
@@ -29,19 +30,34 @@ class LayerGraph:
     """Modules in the order of the forward pass, each of which turns one or several tensors into one tensor.
 
     Args:
-        modules: The modules; those of a mapping and of an `nn.Sequential` by their names, those of a list by number.
+        modules: The modules; those of a mapping and of an `nn.Sequential` by their names, those of a list by number. Or
+            a model with a forward pass of its own, from one tensor to one, which `torch.fx` cuts into modules.
         sources: For modules that do not take the output of the one before: names of what they are called with, in
-            order, modules further up or `INPUT`. This is how skip connections are said.
+            order, modules further up or `INPUT`. This is how skip connections are said; a model has its own.
+        whole: Submodules of such a model that are not cut, as names with wildcards, such as "encoder.layers.*"; none:
+            those that hold less than an eighth of it.
 
     Raises:
-        InputError: No modules, or sources that do not come before.
+        InputError: No modules, sources that do not come before, or a forward pass that cannot be followed.
     """
 
     def __init__(
         self,
-        modules: nn.Sequential | nn.ModuleList | Sequence[nn.Module] | Mapping[str, nn.Module],
+        modules: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module],
         sources: Mapping[str, Sequence[str]] | None = None,
+        *,
+        whole: Sequence[str] = (),
     ) -> None:
+        if isinstance(modules, nn.Module) and not is_list(modules):
+            if sources is not None:
+                raise InputError(
+                    "got sources for a model with a forward pass, which says them itself; leave them out"
+                )
+            modules, sources = traced_layers(modules, whole)
+        elif whole:
+            raise InputError(
+                f"got whole={list(whole)} for a list of modules, none of which is cut; leave it out"
+            )
         self.modules: dict[str, nn.Module] = named_layers(modules)
         self.sources = layer_sources(self.modules, sources)
         self.output = self.names[-1]
