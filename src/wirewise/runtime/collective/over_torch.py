@@ -1,12 +1,15 @@
-"""Programs carried out by messages of a torch process group: also between GPUs, by NCCL.
+"""Programs carried out by messages of a torch process group: also between GPUs, by NCCL, and each hop can be seen.
 
-Step by step: all messages of a step are posted as one group of torch's, and the next step follows when they are
-through. This is how a program runs where sockets cannot reach the tensors; on CPUs `Group` is faster.
+Step by step: all messages of a step are under way at once, and the next step follows when they are through. This is how
+a program runs where sockets cannot reach the tensors; on CPUs `Group` is faster.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,9 +18,28 @@ from torch import Tensor
 from wirewise.collective import Program
 from wirewise.collective.program import Message
 from wirewise.errors import ProgramError
-from wirewise.runtime.collective.memory import REDUCTIONS, Blocks, layout
+from wirewise.runtime.collective.memory import REDUCTIONS, Blocks, ChunkLayout, layout
+from wirewise.runtime.transport import Transport, transport_of
 
-__all__ = ["run_over_torch"]
+__all__ = ["Observer", "Steps", "run_over_torch"]
+
+
+class Observer(Protocol):
+    """Is told of what a rank did."""
+
+    def __call__(
+        self, kind: str, source: int, target: int, size_bytes: int, start_s: float, end_s: float, /
+    ) -> None:
+        """One act.
+
+        Args:
+            kind: "send" or "recv" of a hop; "encode", "all_gather" or "decode" of a compressed exchange.
+            source: Rank that sends.
+            target: Rank that receives; of what a rank does alone, the rank itself.
+            size_bytes: Bytes of the message, or of what is encoded or decoded.
+            start_s: `time.perf_counter` when it was asked for.
+            end_s: `time.perf_counter` when it was done.
+        """
 
 
 def run_over_torch(
@@ -33,56 +55,122 @@ def run_over_torch(
 
     Raises:
         ProgramError: It was made for another number of ranks.
+        PeerError: A peer is gone.
     """
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    if program.ranks != size:
-        raise ProgramError(f"program {program.name!r} is for {program.ranks} ranks and the group has {size}")
-    chunks = _chunks(program, blocks)
-    own = [m for m in program.messages() if rank in (m.source, m.target)]
-    for segment in range(layout(program, blocks).segments):
-        for _, messages in itertools.groupby(own, key=lambda m: m.step):
-            _take_step(list(messages), chunks, segment, rank, op, group)
+    transport = transport_of(group)
+    if program.ranks != transport.world_size:
+        raise ProgramError(
+            f"program {program.name!r} is for {program.ranks} ranks and the group has {transport.world_size}"
+        )
+    try:
+        Steps(program, transport).carry_out(blocks, op)
+    finally:
+        transport.close()
 
 
-def _chunks(program: Program, blocks: Blocks) -> dict[int, list[Tensor]]:
-    """Segments of each chunk, where they lie."""
+class Steps:
+    """What one rank does in a program of all ranks of a transport.
+
+    Args:
+        program: Program of these ranks.
+        transport: Messages between the ranks.
+        observer: Is told of every message that this rank sends or gets.
+    """
+
+    def __init__(self, program: Program, transport: Transport, observer: Observer | None = None) -> None:
+        self.program, self.transport, self.observer = program, transport, observer
+        own = [m for m in program.messages() if transport.rank in (m.source, m.target)]
+        self._steps = [list(found) for _, found in itertools.groupby(own, key=lambda m: m.step)]
+
+    def carry_out(self, blocks: Blocks, op: str = "sum") -> None:
+        """Take all steps; arguments and errors as `run_over_torch`."""
+        program, tensors, places = self.program, _tensors(blocks), layout(self.program, blocks)
+        # A message comes before the next call begins on its ranks, so the steps of each call can have the same tags.
+        for segment in range(places.segments):
+            for messages in self._steps:
+                moves = [_Move(m, _pieces(program, m, tensors, places, segment)) for m in messages]
+                self._take(moves, segment * program.steps + messages[0].step, REDUCTIONS[op])
+
+    def _take(self, moves: list[_Move], tag: int, reduce: Callable[[Tensor, Tensor], object]) -> None:
+        rank, program = self.transport.rank, self.program
+        out = [m for m in moves if m.message.source == rank]
+        into = [m for m in moves if m.message.target == rank]
+        # All transfers of a step read before any writes.
+        read = {t.chunk for move in out for t in move.message.transfers}
+        buffers = {m.message.source: _buffer(m, read) for m in into}
+        what = f"step {tag} of the {program.name} {program.collective.replace('_', '-')}"
+        pending = self.transport.open(what, tag, buffers)
+        sent_s = time.perf_counter()
+        for move in out:
+            parts = [piece.values for piece in move.pieces]
+            pending.send(move.message.target, parts[0] if len(parts) == 1 else torch.cat(parts))
+        pending.launch()
+        for _ in pending.arrivals():
+            pass
+        for move in into:
+            for piece, value in zip(move.pieces, buffers[move.message.source].split(move.sizes), strict=True):
+                if piece.adds:
+                    reduce(piece.values, value)
+                elif piece.values.data_ptr() != value.data_ptr():
+                    piece.values.copy_(value)
+        pending.wait_sends()
+        for move in into:
+            end_s = pending.opened_s + pending.arrival_s.get(move.message.source, 0.0)
+            self._tell("recv", move, pending.opened_s, end_s)
+        for move in out:
+            end_s = pending.sent_s.get(move.message.target, time.perf_counter())
+            self._tell("send", move, sent_s, end_s)
+
+    def _tell(self, kind: str, move: _Move, start_s: float, end_s: float) -> None:
+        size_bytes = sum(move.sizes) * move.pieces[0].values.itemsize
+        if self.observer is not None and size_bytes:
+            self.observer(kind, move.message.source, move.message.target, size_bytes, start_s, end_s)
+
+
+class _Piece(NamedTuple):
+    """Elements of a message that lie next to each other."""
+
+    values: Tensor
+    adds: bool
+
+
+class _Move(NamedTuple):
+    """A message and what it carries."""
+
+    message: Message
+    pieces: list[_Piece]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [piece.values.numel() for piece in self.pieces]
+
+
+def _tensors(blocks: Blocks) -> dict[int, Tensor]:
+    """Memory of each block; blocks that must stay are copied."""
     device = next(iter(blocks.tensors.values())).device if blocks.tensors else torch.device("cpu")
-    tensors = dict(blocks.tensors)
-    for block in blocks.read_only:
-        tensors[block] = tensors[block].clone()
-    for block, count in blocks.elements.items():
-        if block not in tensors:
-            tensors[block] = torch.empty(count, dtype=blocks.dtype, device=device)
-    return {
-        chunk: [tensors[program.block_of(chunk)][a:b] for a, b in itertools.pairwise(bounds)]
-        for chunk, bounds in layout(program, blocks).bounds.items()
+    made = {
+        block: torch.empty(count, dtype=blocks.dtype, device=device)
+        for block, count in blocks.elements.items()
+        if block not in blocks.tensors
     }
+    return blocks.tensors | made | {block: blocks.tensors[block].clone() for block in blocks.read_only}
 
 
-def _take_step(
-    messages: list[Message],
-    chunks: dict[int, list[Tensor]],
-    segment: int,
-    rank: int,
-    op: str,
-    group: dist.ProcessGroup | None,
-) -> None:
-    posted, arriving = [], []
-    for message in messages:
-        parts = [chunks[t.chunk][segment] for t in message.transfers]
-        if not sum(part.numel() for part in parts):
-            continue
-        if message.source == rank:
-            whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-            posted.append(dist.P2POp(dist.isend, whole, group=group, group_peer=message.target))
-        else:
-            # All ranks read before any writes, so it goes to memory of its own first.
-            whole = torch.cat([torch.empty_like(part) for part in parts])
-            posted.append(dist.P2POp(dist.irecv, whole, group=group, group_peer=message.source))
-            arriving.append((message, parts, whole))
-    for work in dist.batch_isend_irecv(posted) if posted else ():
-        work.wait()
-    for message, parts, whole in arriving:
-        values = whole.split([part.numel() for part in parts])
-        for t, part, value in zip(message.transfers, parts, values, strict=True):
-            (REDUCTIONS[op] if t.reduces else Tensor.copy_)(part, value)
+def _pieces(
+    program: Program, message: Message, tensors: dict[int, Tensor], places: ChunkLayout, segment: int
+) -> list[_Piece]:
+    found: list[tuple[int, int, int, bool]] = []
+    for t in message.transfers:
+        block, (begin, end) = program.block_of(t.chunk), places.bounds[t.chunk][segment : segment + 2]
+        if found and (found[-1][0], *found[-1][2:]) == (block, begin, t.reduces):
+            begin = found.pop()[1]
+        found.append((block, begin, end, t.reduces))
+    return [_Piece(tensors[block][begin:end], adds) for block, begin, end, adds in found]
+
+
+def _buffer(move: _Move, read: set[int]) -> Tensor:
+    """Where a message arrives: in its place, unless it is added there or what lies there is still sent."""
+    first = move.pieces[0]
+    if len(move.pieces) == 1 and not first.adds and not read & {t.chunk for t in move.message.transfers}:
+        return first.values
+    return first.values.new_empty(sum(move.sizes))
