@@ -11,6 +11,7 @@ from torch import nn
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import StagePlan
 from wirewise.runtime.pipeline.layers import LayerGraph
+from wirewise.runtime.pipeline.messages import Journal
 from wirewise.runtime.pipeline.updates import GradientExchange
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport
@@ -54,7 +55,13 @@ def shared_parameters(layers: LayerGraph, plan: StagePlan) -> dict[nn.Parameter,
 
 
 def make_exchange(
-    transport: Transport, plan: StagePlan, layers: LayerGraph, weights: Weights, *, with_norm: bool
+    transport: Transport,
+    plan: StagePlan,
+    layers: LayerGraph,
+    weights: Weights,
+    *,
+    with_norm: bool,
+    journal: Journal | None = None,
 ) -> GradientExchange:
     """What the ranks of a plan tell each other in an update; ranks with the same weights start from equal ones.
 
@@ -64,6 +71,7 @@ def make_exchange(
         layers: Modules of the model, before another version of the weights is put in.
         weights: Weights of this rank.
         with_norm: Whether the norm over all stages is needed.
+        journal: Keeps what ranks come to.
 
     Raises:
         InputError: Further groups are needed and there is no default group.
@@ -88,14 +96,16 @@ def make_exchange(
     counted = frozenset(
         name for name, parameter in weights.named.items() if position == ties.get(parameter, (position,))[0]
     )
-    if replicas is not None and weights.named:
+    # Ranks that go on after a fault have states, from different updates at times.
+    starting = journal is None or journal.generation == 0
+    if starting and replicas is not None and weights.named:
         replicas.broadcast({n: p.data for n, p in weights.named.items()}, "the broadcast to the replicas")
-    for name, group in shared.items():
+    for name, group in shared.items() if starting else ():
         group.broadcast({"": weights.named[name].data}, f"the broadcast of the shared {name!r}")
     everyone = groups.get(tuple(range(plan.world_size))) if with_norm else None
     if with_norm and plan.world_size == 1:
         everyone = transport
-    return GradientExchange(weights, replicas, shared, counted, everyone, plan.replicas)
+    return GradientExchange(weights, replicas, shared, counted, everyone, plan.replicas, journal)
 
 
 def _groups(transport: Transport, wanted: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Transport]:

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Description", "Inbox", "Outbox"]
+__all__ = ["Description", "Inbox", "Journal", "Outbox"]
 
 _LOOK_S = 0.25
 _GRACE_S = 3.0
@@ -82,6 +83,48 @@ class Description:
         return torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64)
 
 
+class Journal:
+    """What a pipeline tells of its messages and updates, and asks about those of other ranks; this one keeps nothing.
+
+    Ranks may go on from different updates: a rank that is ahead of another sent it what that one needs to catch up in
+    an earlier run, and takes nothing from it until it has caught up.
+    """
+
+    generation: int = 0
+    """How often ranks were replaced before; from 1 on ranks bring their states."""
+
+    def begin(self, transport: Transport, update: int, senders: Iterable[int]) -> None:
+        """Ranks start to train, this one with an update; `senders` are ranks that send it messages."""
+
+    def meet(self, update: int) -> int | None:
+        """Wait for ranks that catch up to this update; the update at which it has to be done again, None: never."""
+        return None
+
+    def sent(
+        self, peer: int, line: int, key: MicrobatchKey, tensor: Tensor, description: Description
+    ) -> bool:
+        """Keep a message, which does not change any more; whether the peer still takes it."""
+        return True
+
+    def holds(self, peer: int, key: MicrobatchKey) -> bool:
+        """Whether the message of a peer is one of an earlier run."""
+        return False
+
+    def take(self, peer: int, line: int, key: MicrobatchKey) -> tuple[Tensor, Description]:
+        """A message of an earlier run."""
+        raise NotImplementedError
+
+    def waits(self, arrived: Callable[[], bool]) -> None:
+        """This rank is about to wait for a message."""
+
+    def agree(self, update: int, what: str, settle: Callable[[], Tensor]) -> Tensor:
+        """What all ranks came to in an update: by `settle`, or in an earlier run."""
+        return settle()
+
+    def commit(self, updates: int) -> None:
+        """So many updates of the weights of this rank are done."""
+
+
 class _Line:
     """One value in one direction between this rank and another.
 
@@ -93,6 +136,7 @@ class _Line:
         microbatches: Microbatches of an update.
         what: Contents for error messages, such as "activations '3' of stage 1".
         whence: Stages at both ends for error messages.
+        journal: Keeps what is sent, and has messages of an earlier run.
     """
 
     def __init__(
@@ -104,15 +148,17 @@ class _Line:
         microbatches: int,
         what: str,
         whence: str,
+        journal: Journal | None = None,
     ) -> None:
         self.transport, self.peer, self.what, self.whence = transport, peer, what, whence
+        self.journal = journal or Journal()
         self._number, self._lines, self._microbatches = number, lines, microbatches
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=_serve, args=(self._jobs,), name=f"wirewise-wait-{peer}-{number}", daemon=True
         )
         self._thread.start()
-        weakref.finalize(self, _end, self._jobs, self._thread)
+        self._finalizer = weakref.finalize(self, _end, self._jobs, self._thread)
 
     def name(self, key: MicrobatchKey) -> str:
         """A message for people."""
@@ -130,7 +176,12 @@ class _Line:
 
     def close(self) -> None:
         """End the thread."""
-        _end(self._jobs, self._thread)
+        self._finalizer()
+
+    def abandon(self) -> None:
+        """Leave the thread to its end, which comes when what it waits for fails."""
+        self._finalizer.detach()
+        self._jobs.put(None)
 
 
 class Outbox(_Line):
@@ -141,11 +192,11 @@ class Outbox(_Line):
         self._failed: queue.SimpleQueue = queue.SimpleQueue()
         self.description: Description | None = None
         """Shape and type of all messages; gradients know them from the activations."""
+        self._untold = False
 
     def describe(self, description: Description) -> None:
-        """Send shape and type, once, before the first message."""
-        self.description = description
-        self._start(description.pack(self.what), self.description_tag, f"the description of the {self.what}")
+        """Give shape and type of all messages; they are sent once, before the first message that the peer takes."""
+        self.description, self._untold = description, True
 
     def send(self, key: MicrobatchKey, tensor: Tensor) -> None:
         """Start to send a tensor, which must not change any more.
@@ -155,7 +206,15 @@ class Outbox(_Line):
         """
         if not self._failed.empty():
             raise self.transport.failure(self.name(key), self.peer, self._failed.get())
-        self._start(tensor.detach().to("cpu").contiguous(), self.tag(key), self.name(key))
+        buffer = tensor.detach().to("cpu").contiguous()
+        described = self.description or Description(buffer.shape, buffer.dtype, False)
+        if not self.journal.sent(self.peer, self._number, key, buffer, described):
+            return
+        if self._untold:
+            self._untold = False
+            packed = described.pack(self.what)
+            self._start(packed, self.description_tag, f"the description of the {self.what}")
+        self._start(buffer, self.tag(key), self.name(key))
 
     def _start(self, buffer: Tensor, tag: int, what: str) -> None:
         if not buffer.numel():
@@ -174,6 +233,8 @@ class Inbox(_Line):
         super().__init__(*args)
         self.description: Description | None = None
         """Shape and type of all messages; gradients know them from the activations."""
+        self.wants_gradient = True
+        """Whether a gradient of what was taken goes back."""
         self._arrived: queue.SimpleQueue = queue.SimpleQueue()
         self._posted: deque[MicrobatchKey] = deque()
         self._waiting: deque[MicrobatchKey] = deque()
@@ -194,8 +255,17 @@ class Inbox(_Line):
         """Nothing comes along this line."""
         self._waiting.clear()
 
-    def post(self, key: MicrobatchKey) -> None:
-        """Post the receive of a message, now or as soon as its shape is known."""
+    def post(self, key: MicrobatchKey, *, described: bool = False) -> None:
+        """Post the receive of a message, now or as soon as its shape is known.
+
+        Args:
+            key: Update and microbatch.
+            described: Whether the peer sends the shape first.
+        """
+        if self.journal.holds(self.peer, key):
+            return
+        if described:
+            self.ask()
         self._waiting.append(key)
         self._post_waiting()
 
@@ -205,9 +275,14 @@ class Inbox(_Line):
         Raises:
             PeerError: The peer is gone, or sent nothing within the timeout.
         """
+        if self.journal.holds(self.peer, key):
+            tensor, description = self.journal.take(self.peer, self._number, key)
+            self.wants_gradient = description.wants_gradient
+            return tensor
         if self.description is None:
             self.ask()
             self.description = Description.unpack(self._next(self.name(key)))
+        self.wants_gradient = self.description.wants_gradient
         self._post_waiting()
         expected = self._posted.popleft()
         assert expected == key, f"{self.name(key)} is taken, posted was {expected}"
@@ -231,6 +306,7 @@ class Inbox(_Line):
         self._jobs.put((works[0], self.transport.timeout, buffer, self._arrived, self._arrived))
 
     def _next(self, what: str) -> Tensor:
+        self.journal.waits(lambda: not self._arrived.empty())
         deadline = time.monotonic() + self.transport.timeout_s + _GRACE_S
         while time.monotonic() < deadline:
             try:

@@ -20,8 +20,16 @@ from wirewise.rng import stream_key
 from wirewise.runtime.pipeline.feed import Batch, BatchFeed
 from wirewise.runtime.pipeline.groups import check_same_plan, make_exchange
 from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
+from wirewise.runtime.pipeline.messages import Journal
 from wirewise.runtime.pipeline.stage import LOSS, Loss, MicrobatchKey, StageCompute
-from wirewise.runtime.pipeline.updates import DelayCorrection, LossScale, Optimizers, Schedules, Updates
+from wirewise.runtime.pipeline.updates import (
+    DelayCorrection,
+    GradientExchange,
+    LossScale,
+    Optimizers,
+    Schedules,
+    Updates,
+)
 from wirewise.runtime.pipeline.values import ValueExchange
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport, transport_of
@@ -75,6 +83,7 @@ class Pipeline:
         around: Context in which each pass is computed, without its messages, such as a range of a profiler.
         timeout_s: Seconds to wait for any one message before the peer counts as silent.
         store: A torch store that all ranks share, for a group that is not the default one.
+        journal: Keeps messages, so that a rank that is lost can be recomputed; None: nothing is kept.
 
     Raises:
         PlanError: The plan does not fit the model or the group, or ranks have different ones.
@@ -99,22 +108,18 @@ class Pipeline:
         around: Callable[[StagePass], AbstractContextManager[Any]] | None = None,
         timeout_s: float = 120.0,
         store: Any = None,
+        journal: Journal | None = None,
     ) -> None:
         layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
         plan.check_itself()
         _check(plan, clip, delay_correction)
-        self.plan = plan
-        values = layers.values(plan)
-        transport = transport_of(process_group, timeout_s=timeout_s, store=store)
-        if transport.on_device:
-            raise InputError(
-                "messages between stages have tags, which NCCL has not; give a gloo group: "
-                "torch.distributed.new_group(backend='gloo'), or init_process_group('gloo')"
-            )
-        self.transport = transport
+        self.plan, self._layers = plan, layers
+        self._with_norm = clip is not None or loss_scale is not None
         words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction]
-        digest = hashlib.sha256("\n".join(words).encode()).digest()
-        check_same_plan(transport, plan, int.from_bytes(digest[:8], "little") >> 1)
+        self._digest = hashlib.sha256("\n".join(words).encode()).digest()
+        self._journal = journal or Journal()
+        values = layers.values(plan)
+        self.transport = transport = self._meet(transport_of(process_group, timeout_s=timeout_s, store=store))
         self.position, self.replica, _ = plan.place_of(transport.rank)
         own = [number for number, stage in enumerate(plan.stages) if stage.position == self.position]
         key = stream_key(seed, self.replica)
@@ -123,9 +128,7 @@ class Pipeline:
         self.weights = Weights(modules, plan.weight_versions)
         factor = 1.0 if loss_scale is None else loss_scale
         self.scale = factor if isinstance(factor, LossScale) else LossScale(factor)
-        exchange = make_exchange(
-            transport, plan, layers, self.weights, with_norm=clip is not None or loss_scale is not None
-        )
+        exchange = self._make_exchange()
         made = optimizer(list(self.weights.named.values())) if self.weights.named else []
         optimizers = [made] if isinstance(made, Optimizer) else list(made)
         self.weights.copy_versions()
@@ -144,7 +147,7 @@ class Pipeline:
         """Actions as they were carried out, where asked for."""
         self._recorded = recorded
         self._around = around or (lambda _: nullcontext())
-        self._values = ValueExchange(values, plan, transport, self.stages)
+        self._values = ValueExchange(values, plan, transport, self.stages, self._journal)
         self._unfinished: dict[int, int] = {}
         self._losses: dict[int, Tensor] = {}
         self._broken = ""
@@ -173,9 +176,12 @@ class Pipeline:
         feed = BatchFeed(iter(batches), self.update, self.plan)
         self._broken = "this pipeline was left in the middle of an update"
         try:
+            self._journal.begin(self.transport, self.update, self._values.senders)
             while feed.has(self.update):
-                yield from self._walk(feed, self.update if self.plan.weight_versions == 1 else None)
-            self._updates.finish()
+                until = self._journal.meet(self.update)
+                last = None if until is None else until - 1
+                yield from self._walk(feed, self.update if self.plan.weight_versions == 1 else last)
+            self._finish()
         finally:
             self.weights.originals()
             for stage in self.stages.values():
@@ -184,7 +190,7 @@ class Pipeline:
 
     def state_dict(self) -> dict[str, Any]:
         """State of this rank after the last result of `train`: all versions of the weights, optimizers, schedules."""
-        self._updates.finish()
+        self._finish()
         return {
             "plan": self.plan.to_json(),
             "update": self.update,
@@ -209,10 +215,63 @@ class Pipeline:
         self._updates.load(state)
         self.update = state["update"]
 
+    def reconnect(
+        self, process_group: dist.ProcessGroup | Transport | None = None, *, store: Any = None
+    ) -> None:
+        """Go on with new connections after a peer was lost: the same ranks, of which this one keeps what it has done.
+
+        Every rank calls it, but those that were replaced, which make a `Pipeline` and load a state. `train` is then
+        called with the batches from `update` on.
+
+        Args:
+            process_group: Ranks of the plan, gloo; none: the default group.
+            store: A torch store that all ranks share, for a group that is not the default one.
+
+        Raises:
+            PlanError: Ranks have different plans.
+            PeerError: A peer is gone again.
+        """
+        self._values.close(lost=True)
+        self.transport = self._meet(
+            transport_of(process_group, timeout_s=self.transport.timeout_s, store=store)
+        )
+        self._updates.exchange_over(self._make_exchange)
+        self._journal.commit(self.weights.newest)
+        self.update = self.weights.newest
+        self._losses.clear()
+        self._values = ValueExchange(
+            self._layers.values(self.plan), self.plan, self.transport, self.stages, self._journal
+        )
+        self._broken = ""
+
     def close(self) -> None:
         """End all threads; a message that is still waited for is left to its timeout."""
         self._updates.close()
         self._values.close()
+
+    def _meet(self, transport: Transport) -> Transport:
+        if transport.on_device:
+            raise InputError(
+                "messages between stages have tags, which NCCL has not; give a gloo group: "
+                "torch.distributed.new_group(backend='gloo'), or init_process_group('gloo')"
+            )
+        check_same_plan(transport, self.plan, int.from_bytes(self._digest[:8], "little") >> 1)
+        return transport
+
+    def _make_exchange(self) -> GradientExchange:
+        return make_exchange(
+            self.transport,
+            self.plan,
+            self._layers,
+            self.weights,
+            with_norm=self._with_norm,
+            journal=self._journal,
+        )
+
+    def _finish(self) -> None:
+        """Wait for the update that has begun."""
+        self._updates.finish()
+        self._journal.commit(self.weights.newest)
 
     def _walk(self, feed: BatchFeed, last: int | None) -> Iterator[UpdateResult]:
         """Work the timetable off, from the next update to `last` or to the last batch."""
@@ -253,7 +312,7 @@ class Pipeline:
         """Do one step; whether it was the last of its update."""
         version = max(step.update - self.weights.versions + 1, 0)
         if self._updates.ready or version > self.weights.newest:
-            self._updates.finish()
+            self._finish()
         stage, key = self.stages[step.stage], (step.update, step.microbatch)
         given = self._arrived(stage, step.kind, key, feed)
         self.weights.use(version)
@@ -310,10 +369,10 @@ class Pipeline:
         """All backward passes of an update are done."""
         version = max(update - self.weights.versions + 1, 0)
         # The last position begins no forward pass between the ends of two updates.
-        self._updates.finish()
+        self._finish()
         self._updates.start(version, self.scale.after(version))
         if self.plan.exchange == "end":
-            self._updates.finish()
+            self._finish()
         feed.forget(update)
         self.update = update + 1
         self.weights.originals()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PeerError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel import Reducer
+from wirewise.runtime.pipeline.messages import Journal
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport
 
@@ -101,6 +103,7 @@ class GradientExchange:
         counted: Names of parameters whose norm this rank counts: of shared ones one stage does.
         everyone: Transport between all ranks, for the norm; None: nobody needs it.
         replica_count: Pipelines beside each other.
+        journal: Keeps what ranks came to, and has that of an earlier run.
     """
 
     def __init__(
@@ -111,13 +114,20 @@ class GradientExchange:
         counted: frozenset[str],
         everyone: Transport | None,
         replica_count: int,
+        journal: Journal | None = None,
     ) -> None:
         self._weights, self._shared, self._counted = weights, dict(shared), counted
         self._everyone, self._replica_count = everyone, replica_count
+        self._journal = journal or Journal()
         self._reducer = _reducer(weights, replicas) if replicas is not None and weights.named else None
 
-    def settle(self, gradients: dict[str, Tensor], scale: float) -> Settled:
+    def settle(self, gradients: dict[str, Tensor], scale: float, update: int) -> Settled:
         """Mean over replicas, sum over stages that share, norm over all; blocks until all ranks have come.
+
+        Args:
+            gradients: Gradients of this rank by name, which are changed.
+            scale: Factor that the loss had.
+            update: Number of the update.
 
         Raises:
             PeerError: A peer is gone.
@@ -125,15 +135,18 @@ class GradientExchange:
         if self._reducer is not None:
             gradients = self._mean(gradients)
         for name, transport in self._shared.items():
-            transport.all_reduce(
-                gradients[name], f"the sum of the gradients of {name!r} over the stages that share it"
+            what = f"the sum of the gradients of {name!r} over the stages that share it"
+            gradients[name] = self._journal.agree(
+                update, what, partial(_summed, transport, gradients[name], what)
             )
         if scale != 1.0:
             torch._foreach_div_(list(gradients.values()), scale)
         if self._everyone is None:
             return Settled(gradients, 0.0, True)
         own = sum(float(gradients[name].double().square().sum()) for name in sorted(self._counted))
-        total = float(self._everyone.total(own / self._replica_count, "the norm of the gradients"))
+        norm = torch.tensor(own / self._replica_count, dtype=torch.float64)
+        what = "the norm of the gradients"
+        total = float(self._journal.agree(update, what, partial(_summed, self._everyone, norm, what)))
         return Settled(gradients, total**0.5 if total == total else total, total < float("inf"))
 
     def _mean(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -151,6 +164,11 @@ class GradientExchange:
         """End the reducer."""
         if self._reducer is not None:
             self._reducer.close()
+
+
+def _summed(transport: Transport, tensor: Tensor, what: str) -> Tensor:
+    transport.all_reduce(tensor, what)
+    return tensor
 
 
 class Updates:
@@ -199,7 +217,7 @@ class Updates:
         """
         assert self._started is None, "the update before is not finished"
         gradients = self._weights.take_gradients(version)
-        self._started = self._thread.submit(self._exchange.settle, gradients, scale)
+        self._started = self._thread.submit(self._exchange.settle, gradients, scale, self._weights.newest)
 
     def finish(self) -> None:
         """Wait for the gradients and step; nothing to do if no update has begun.
@@ -232,6 +250,16 @@ class Updates:
         for parameter in self._weights.named.values():
             parameter.grad = None
         self._correction.end(before)
+
+    def exchange_over(self, make: Callable[[], GradientExchange]) -> None:
+        """Go on over what `make` gives after a peer was lost; an update that cannot be finished is dropped."""
+        try:
+            self.finish()
+        except PeerError:
+            self._started = None
+        self._weights.drop_gradients()
+        self._exchange.close()
+        self._exchange = make()
 
     def state(self) -> dict[str, Any]:
         """What `load` takes; `finish` before."""

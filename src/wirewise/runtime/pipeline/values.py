@@ -12,7 +12,7 @@ from wirewise.errors import InputError
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline.layers import Value
-from wirewise.runtime.pipeline.messages import Description, Inbox, Outbox
+from wirewise.runtime.pipeline.messages import Description, Inbox, Journal, Outbox
 from wirewise.runtime.pipeline.stage import MicrobatchKey, StageCompute
 from wirewise.runtime.transport import Transport
 
@@ -29,6 +29,7 @@ class ValueExchange:
         plan: Plan that says where stages are.
         transport: Messages between all ranks.
         stages: Stages of this rank by number.
+        journal: Keeps messages, and has those of an earlier run.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class ValueExchange:
         plan: StagePlan,
         transport: Transport,
         stages: Mapping[int, StageCompute],
+        journal: Journal,
     ) -> None:
-        self._plan, self._transport, self._stages = plan, transport, stages
+        self._plan, self._transport, self._stages, self._journal = plan, transport, stages, journal
         self._position, self._replica, _ = plan.place_of(transport.rank)
         self._made: dict[int, list[Value]] = {number: [] for number in stages}
         self._taken: dict[int, list[Value]] = {number: [] for number in stages}
@@ -60,9 +62,7 @@ class ValueExchange:
         if step.kind == "F":
             for value in self._taken[step.stage]:
                 if value in self._lines:
-                    inbox, _ = self._lines[value]
-                    inbox.ask()
-                    inbox.post(key)
+                    self._lines[value][0].post(key, described=True)
         elif step.kind != "W":
             for value in self._made[step.stage]:
                 if value in self._lines and self._wants.get(value, True):
@@ -74,9 +74,7 @@ class ValueExchange:
         for value in self._taken[stage.number]:
             tensor = self._take(value, "activation", key)
             if value not in self._wants:
-                description = self._lines[value][0].description
-                assert description is not None
-                self._wants[value] = description.wants_gradient
+                self._wants[value] = self._lines[value][0].wants_gradient
             found[value.name] = tensor.to(stage.device).requires_grad_(self._wants[value])
         return found
 
@@ -118,11 +116,20 @@ class ValueExchange:
                 else:
                     self._local[value, "gradient", key] = gradients[value.name]
 
-    def close(self) -> None:
-        """End all threads; a message that is still waited for is left to its timeout."""
+    @property
+    def senders(self) -> set[int]:
+        """Ranks that send messages to this one."""
+        return {inbox.peer for inbox, _ in self._lines.values()}
+
+    def close(self, *, lost: bool = False) -> None:
+        """End all threads; a message that is still waited for is left to its timeout.
+
+        Args:
+            lost: Whether a peer is gone, so that there is nothing to wait for.
+        """
         ends: Iterable[Inbox | Outbox] = chain.from_iterable(self._lines.values())
         for end in ends:
-            end.close()
+            end.abandon() if lost else end.close()
 
     def _line(self, value: Value, number: int, count: int) -> tuple[Inbox, Outbox]:
         """What this rank receives of a value or for it, and what it sends."""
@@ -139,8 +146,9 @@ class ValueExchange:
         sends = value.source in self._stages
         common = (self._transport, ranks[1] if sends else ranks[0])
         size = (2 * count, self._plan.microbatches)
-        inbox = Inbox(*common, 2 * number + sends, *size, *(backward if sends else forward))
-        outbox = Outbox(*common, 2 * number + (not sends), *size, *(forward if sends else backward))
+        into, out = (backward, forward) if sends else (forward, backward)
+        inbox = Inbox(*common, 2 * number + sends, *size, *into, self._journal)
+        outbox = Outbox(*common, 2 * number + (not sends), *size, *out, self._journal)
         return inbox, outbox
 
     def _take(self, value: Value, kind: Kind, key: MicrobatchKey) -> Tensor:

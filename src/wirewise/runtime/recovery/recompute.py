@@ -1,0 +1,205 @@
+"""Recomputing stages of a pipeline that are lost, from what the others have sent them: nobody who lives goes back.
+
+Every rank goes on from the last update that it has done; a replacement from its checkpoint. A message of an update that
+its sender has done comes from the sender's log, a message of an update that its receiver has done is not sent, all
+others travel. So stages that are lost together, neighbours too, need the logs of the living ones alone. Random numbers
+of a module depend on seed, update and microbatch, and batches are read by position, so the weights are bit by bit those
+of a training without faults.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.pipeline.messages import Description, Journal
+from wirewise.runtime.pipeline.stage import MicrobatchKey
+from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, MessageLog
+from wirewise.runtime.transport import Transport
+
+__all__ = ["RecoveryJournal"]
+
+_LOOK_S = 0.002
+"""How often a rank that waits for those that catch up looks at the store."""
+
+
+class RecoveryJournal(Journal):
+    """The journal of a pipeline whose ranks can be recomputed: `Pipeline(..., journal=RecoveryJournal(...))`.
+
+    A session raises `generation` before survivors call `Pipeline.reconnect`, and gives it to the replacement's journal.
+
+    Args:
+        log: Log of this rank.
+        folders: Folders with the logs of all ranks.
+        store: A torch store that outlives process groups, shared by all ranks.
+        generation: How often ranks were replaced before.
+        interrupted: Whether the session wants this rank to stop waiting; it is then a fault.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        folders: Iterable[str | os.PathLike[str]],
+        store: Any,
+        *,
+        generation: int = 0,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.log, self.generation = log, generation
+        self._folders, self._store, self._interrupted = [Path(one) for one in folders], store, interrupted
+        self._begun = (generation, 0)
+        self._done: list[int] = []
+        self._timeout_s = 0.0
+        self._past: LoggedMessages | None = None
+        self._uncollected: int | None = None
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether this rank is behind another one."""
+        return self.log.committed < max(self._done, default=0)
+
+    def begin(self, transport: Transport, update: int, senders: Iterable[int]) -> None:
+        """Learn from which update each rank goes on, and check that the logs have what those behind need.
+
+        Raises:
+            InputError: They do not; raised on every rank.
+            PeerError: A peer is gone.
+        """
+        rank, number = transport.rank, self._begun[1] if self._begun[0] == self.generation else 0
+        self._begun = (self.generation, number + 1)
+        self._timeout_s = transport.timeout_s
+        told = transport.all_gather(torch.tensor([update]), "the comparison of updates")
+        self._done = [int(one) for one in told]
+        self.log.begin(update, self.generation)
+        self._past = None
+        if len(set(self._done)) == 1:
+            return
+        fault = ""
+        if update < max(self._done):
+            self._past = LoggedMessages(self._folders, rank)
+            fault = next(self._gaps(update, senders), "")
+        faults = transport.all_gather(torch.tensor([bool(fault)]), "the comparison of logs")
+        if behind := [one for one, found in enumerate(faults) if found]:
+            self._past = None
+            raise InputError(
+                fault
+                or f"ranks {behind} cannot be recomputed from the logs: go back to a checkpoint that all ranks have"
+            )
+
+    def meet(self, update: int) -> int | None:
+        """Wait until all ranks that were behind this update have come to it; the next one to meet at, None: never.
+
+        Raises:
+            PeerError: Nobody who catches up got further within the timeout, or the session interrupts.
+        """
+        levels = sorted(set(self._done))
+        if update in levels[1:]:
+            self._wait_for(update)
+        if update >= levels[-1]:
+            self._past = None
+        return next((one for one in levels if one > update), None)
+
+    def sent(
+        self, peer: int, line: int, key: MicrobatchKey, tensor: Tensor, description: Description
+    ) -> bool:
+        """Log a message; whether the peer has not done its update yet."""
+        self.log.append(MessageKey(self.log.rank, peer, line, *key), tensor, description)
+        return key[0] >= self._done[peer]
+
+    def holds(self, peer: int, key: MicrobatchKey) -> bool:
+        """Whether the message of a peer is in its log."""
+        return key[0] < self._done[peer]
+
+    def take(self, peer: int, line: int, key: MicrobatchKey) -> tuple[Tensor, Description]:
+        """A message from the log of a peer."""
+        assert self._past is not None
+        return self._past.take(MessageKey(peer, self.log.rank, line, *key))
+
+    def waits(self, arrived: Callable[[], bool]) -> None:
+        """Write to the log while nothing is there to compute with."""
+        self.log.flush(arrived)
+
+    def agree(self, update: int, what: str, settle: Callable[[], Tensor]) -> Tensor:
+        """What all ranks came to, which is logged; that of an update that another rank has done, from a log."""
+        channel = zlib.crc32(what.encode()) >> 1
+        if update < max(self._done):
+            assert self._past is not None
+            found = self._past.take_agreed(channel, update)
+        else:
+            found = settle()
+        self.log.append(MessageKey(self.log.rank, ALL_RANKS, channel, update), found.detach().cpu().clone())
+        return found
+
+    def commit(self, updates: int) -> None:
+        """Write the rest of the messages and the watermark; ranks that wait see that this one gets on."""
+        if updates > self.log.committed:
+            catching_up = self.catching_up
+            self.log.commit(updates)
+            if catching_up:
+                self._store.add(self._key("progress"), 1)
+        self._collect()
+
+    def checkpointed(self, update: int) -> None:
+        """Say that this rank's state after `update` updates is durable.
+
+        Messages of updates before it are deleted as soon as all ranks have said so.
+        """
+        self._store.set(f"wirewise/durable/{self.log.rank}", str(update))
+        self._uncollected = update
+        self._collect()
+
+    def _collect(self) -> None:
+        if self._uncollected is None:
+            return
+        keys = [f"wirewise/durable/{rank}" for rank in range(len(self._done))]
+        if self._store.check(keys):
+            durable = min(int(self._store.get(key)) for key in keys)
+            self.log.collect(durable)
+            if durable >= self._uncollected:
+                self._uncollected = None
+
+    def _gaps(self, update: int, senders: Iterable[int]) -> Iterator[str]:
+        """What the logs of ranks that are ahead do not have of what this one needs."""
+        assert self._past is not None
+        for peer in sorted(senders):
+            if self._done[peer] > update:
+                first, end = self._past.span(peer)
+                if first > update or end < self._done[peer]:
+                    yield (
+                        f"rank {self.log.rank} cannot be recomputed from update {update}: the log of rank {peer} has "
+                        f"whole updates {first} to {end - 1}, expected {update} to {self._done[peer] - 1}; go back to "
+                        "a checkpoint that all ranks have"
+                    )
+
+    def _wait_for(self, update: int) -> None:
+        awaited = sum(done <= update for done in self._done)
+        here = self._key(f"reached-{update}")
+        came, progress = self._store.add(here, 1), -1
+        deadline = time.monotonic() + self._timeout_s
+        while came < awaited:
+            if self._interrupted():
+                raise PeerError(
+                    f"rank {self.log.rank} stopped waiting for ranks that catch up: a rank is lost"
+                )
+            if (now := self._store.add(self._key("progress"), 0)) != progress:
+                progress, deadline = now, time.monotonic() + self._timeout_s
+            if time.monotonic() > deadline:
+                behind = [rank for rank, done in enumerate(self._done) if done < update]
+                raise PeerError(
+                    f"rank {self.log.rank} waited for ranks {behind} to catch up with update {update}, and none got "
+                    f"further for {self._timeout_s:g} s; look at the logs of these ranks"
+                )
+            time.sleep(_LOOK_S)
+            came = self._store.add(here, 0)
+
+    def _key(self, what: str) -> str:
+        generation, number = self._begun
+        return f"wirewise/recompute/{generation}/{number}/{what}"
