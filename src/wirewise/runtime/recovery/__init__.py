@@ -1,14 +1,23 @@
-"""Trainings that survive failures: consistent updates, the state of a rank and its copy, undone updates."""
+"""Survive failures: what ranks do when one of them dies, from its detection to the next committed step."""
 
 from __future__ import annotations
 
-from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, MessageLog
-from wirewise.runtime.recovery.optimizers import Lamb, Lion
-from wirewise.runtime.recovery.recompute import RecoveryJournal
-from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
-from wirewise.runtime.recovery.undo import Undoable, check_undo
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "consistency": ("Updates",),
+    "journals": ("Consistency",),
+    "logs": ("LoggedMessages", "MessageKey", "MessageLog"),
+    "optimizers": ("Lamb", "Lion"),
+    "recompute": ("RecoveryJournal",),
+    "state": ("Stateful", "TrainingState", "copy_state"),
+    "undo": ("Undoable", "check_undo"),
+}
+"""Names by module, imported when asked for."""
 
 __all__ = [
+    "Consistency",
     "Lamb",
     "Lion",
     "LoggedMessages",
@@ -18,6 +27,14 @@ __all__ = [
     "Stateful",
     "TrainingState",
     "Undoable",
+    "Updates",
     "check_undo",
     "copy_state",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -179,8 +179,8 @@ class TrainingState:
                 "model, optimizers, schedules and named objects"
             ) from error
 
-    def digest(self) -> int:
-        """63 bits that replicas have alike if their shared parts are equal bit by bit."""
+    def digest(self) -> str:
+        """Sixteen hex digits that replicas have alike if their shared parts are equal bit by bit."""
         return digest_of(self.shared())
 
     def _buffers(self) -> dict[str, Tensor]:
@@ -346,8 +346,8 @@ def unpack(frame: bytes, fill: Callable[[list[Tensor]], None]) -> Tree:
     return found
 
 
-def digest_of(tree: Tree) -> int:
-    """63 bits of a tree: names, types, shapes and all bytes."""
+def digest_of(tree: Tree) -> str:
+    """Sixteen hex digits of a tree: names, types, shapes and all bytes."""
     found = hashlib.blake2b(digest_size=8)
     for path, leaf in _leaves(tree, ""):
         if isinstance(leaf, Tensor):
@@ -355,7 +355,7 @@ def digest_of(tree: Tree) -> int:
             found.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
             found.update(f"{path} {leaf!r}".encode())
-    return int.from_bytes(found.digest(), "little") >> 1
+    return found.hexdigest()
 
 
 def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:

@@ -86,13 +86,21 @@ def check_undo(optimizer: Optimizer) -> None:
                 reason = reason or f"a parameter is {parameter.dtype}, whose rounding loses the value before"
         if reason:
             raise InputError(
-                f"updates of {type(optimizer).__name__} cannot be undone: {reason}; expected consistency='pingpong', "
+                f"updates of {type(optimizer).__name__} cannot be undone: {reason}; expected consistency='ping-pong', "
                 "which keeps the values before each update and restores them bit by bit"
             )
 
 
-def applied(optimizer: Optimizer, parameter: Tensor, group: Mapping[str, Any]) -> AppliedUpdate | None:
+def applied(
+    optimizer: Optimizer, parameter: Tensor, group: Mapping[str, Any], memory: Tensor | None = None
+) -> AppliedUpdate | None:
     """What the next update of a parameter takes in, called before it; None: there is no gradient, so no update.
+
+    Args:
+        optimizer: Optimizer that is about to step.
+        parameter: One of its parameters, with its gradient.
+        group: Group of the parameter.
+        memory: Tensor to copy the gradient to, where it fits.
 
     Raises:
         InputError: A sparse gradient, or settings under which the update cannot be undone.
@@ -108,11 +116,15 @@ def applied(optimizer: Optimizer, parameter: Tensor, group: Mapping[str, Any]) -
     known = frozenset(name for name, value in state.items() if value is not None)
     decay = 0 if settings.get("decoupled_weight_decay") else settings.get("weight_decay", 0)
     with torch.no_grad():
-        taken = gradient.detach().neg() if settings.get("maximize") else gradient.detach()
+        fits = memory is not None and (memory.shape, memory.dtype) == (gradient.shape, gradient.dtype)
+        taken = memory if memory is not None and fits else torch.empty_like(gradient)
+        if settings.get("maximize"):
+            torch.neg(gradient, out=taken)
+            gradient = taken
         if decay != 0 and type(optimizer) in _RULES:
-            taken = taken.add(parameter, alpha=float(decay))
-        elif not settings.get("maximize"):
-            taken = taken.clone()
+            torch.add(gradient, parameter, alpha=float(decay), out=taken)
+        elif gradient is not taken:
+            taken.copy_(gradient)
     return AppliedUpdate(taken, settings, known)
 
 

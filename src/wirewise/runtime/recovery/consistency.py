@@ -1,0 +1,412 @@
+"""Updates of the weights that a failure never leaves half done: finished, or taken back, bucket by bucket.
+
+A step is counted by the state that it leaves. While step c + 1 is under way, each bucket of parameters has version c or
+c + 1, written after its data, and the committed step is written last, after all buckets, schedules and the snapshot of
+what else a step changes. So a rank can always tell which of its parameters are from which step, and come to one step
+for all: forward to c + 1 where it has the reduced gradients of the buckets that lack the update, which loses nothing;
+or back, by one of three journals:
+
+- "ping-pong": values before the update in a second buffer; any optimizer, bit by bit, parameters and state once more;
+- "undo": the inverse of the update; gradients once more, close but never bit-equal, not for all optimizers (`undo`);
+- "journal": the inverse, and the compressed difference of its bits to those before: bit by bit in about a fifth of the
+  memory, for the time of another update and its compression in each step;
+- "roll-forward": nothing is kept, so an update that has begun cannot be taken back;
+- "auto": "ping-pong" where a quarter of the free memory holds the buffers, else "undo", else "roll-forward".
+
+The last committed update can be taken back too, until the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wirewise.errors import InputError
+from wirewise.runtime.recovery.journals import JOURNALS, Consistency, Member
+from wirewise.runtime.recovery.state import TrainingState
+from wirewise.runtime.recovery.undo import check_undo
+
+__all__ = ["Consistency", "Updates"]
+
+_LOST = -1
+"""Committed step of a rank that holds no whole state."""
+_SHARE = 4
+"""Buffers of "auto" take at most this part of the free memory."""
+
+
+class Updates:
+    """The updates of a training on this rank, and the way from any point within one to a whole step.
+
+    Args:
+        state: State of the training; its optimizers step, its schedules move on once an update.
+        buckets: Parameters that are updated together, one list for each bucket; None: all in one, after all gradients
+            are reduced.
+        consistency: Way back to the step before, see above.
+        clip: Largest norm of all gradients together; None: any.
+        step: Step that the state is at.
+        prepare: Called by `step` with the step to come, before anything is updated, to write down what no replica has,
+            and to wait until all ranks have; until it returns the step cannot be finished. With one bucket only.
+
+    Attributes:
+        committed_step: Last step that this rank has whole; -1: an update failed midway, the state is to be copied.
+        consistency: Way that is followed, "auto" resolved.
+
+    Raises:
+        InputError: Updates of an optimizer cannot be taken back in this way, buckets do not hold each trained parameter
+            once, or what needs all gradients at once is asked for with several buckets.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        *,
+        buckets: Sequence[Sequence[nn.Parameter]] | None = None,
+        consistency: Consistency = "auto",
+        clip: float | None = None,
+        step: int = 0,
+        prepare: Callable[[int], None] | None = None,
+    ) -> None:
+        self.state, self._clip, self._prepare = state, clip, prepare
+        members = [
+            Member(optimizer, group, parameter)
+            for optimizer in state.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        ]
+        self._buckets = _split(members, buckets)
+        if len(self._buckets) > 1:
+            _check_apart(clip, state.scaler, prepare)
+        self.consistency = _chosen(state, members) if consistency == "auto" else consistency
+        if self.consistency in ("undo", "journal"):
+            for optimizer in state.optimizers:
+                check_undo(optimizer)
+        elif self.consistency not in JOURNALS:
+            raise InputError(f"consistency is {consistency!r}; expected one of auto, {', '.join(JOURNALS)}")
+        self._journals = [JOURNALS[self.consistency]() for _ in self._buckets]
+        self.committed_step = _LOST
+        self._versions: list[int] = []
+        self._reduced: list[bool] = []
+        self._snapshots: dict[int, Any] = {}
+        self._old_snapshot: Any = None
+        self.adopt(step)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Step of each bucket's parameters."""
+        return tuple(self._versions)
+
+    @property
+    def reduced(self) -> tuple[bool, ...]:
+        """Whether each bucket has its gradients of the next step, reduced over all ranks."""
+        return tuple(self._reduced)
+
+    @property
+    def begun(self) -> bool:
+        """Whether an update is under way."""
+        return any(version > self.committed_step for version in self._versions)
+
+    @property
+    def can_restore(self) -> bool:
+        """Whether the last update, begun or whole, can be taken back."""
+        if self.consistency == "roll-forward" or self.committed_step == _LOST:
+            return False
+        return self.begun or self.committed_step - 1 in self._snapshots
+
+    @property
+    def exact(self) -> bool:
+        """Whether taking an update back gives the same bits."""
+        return self.consistency != "undo"
+
+    @property
+    def journal_bytes(self) -> int:
+        """Memory that values of the last update take now."""
+        return sum(journal.size_bytes for journal in self._journals)
+
+    def mark_reduced(self, bucket: int) -> None:
+        """Say that the gradients of a bucket are those of the step, reduced over all ranks."""
+        self._reduced[bucket] = True
+
+    def update_bucket(self, bucket: int) -> None:
+        """Update the parameters of a bucket whose gradients are reduced.
+
+        Raises:
+            InputError: They are not, it is updated already, or the update cannot be undone.
+        """
+        if (
+            self.committed_step == _LOST
+            or not self._reduced[bucket]
+            or self._versions[bucket] > self.committed_step
+        ):
+            raise InputError(
+                f"bucket {bucket} has version {self._versions[bucket]} at step {self.committed_step}, reduced: "
+                f"{self._reduced[bucket]}; expected reduced gradients of the step to come, once a bucket"
+            )
+        if not self.begun:
+            self._begin()
+        members, journal = self._buckets[bucket], self._journals[bucket]
+        journal.keep(members)
+        try:
+            with torch.no_grad():
+                stepped = [self._step(optimizer, members) for optimizer in self.state.optimizers]
+        except BaseException:
+            # No rank but this one failed, and its parameters may be of two steps.
+            if self.consistency == "ping-pong":
+                journal.restore()
+            else:
+                self.committed_step = _LOST
+            raise
+        journal.seal(stepped=any(stepped))
+        self._versions[bucket] = self.committed_step + 1
+
+    def step(self) -> None:
+        """Update what is not updated yet, and commit; the gradients of all buckets are reduced.
+
+        Raises:
+            InputError: An update cannot be undone, or this rank holds no whole state.
+        """
+        if self._prepare is not None:
+            self._prepare(self.committed_step + 1)
+        # From here on no other rank is needed.
+        self._reduced = [True] * len(self._buckets)
+        self._finish()
+
+    def bring_to(self, step: int) -> None:
+        """Come to a whole step out of what this rank has.
+
+        Args:
+            step: The committed step, the one after it if all gradients are there, or the one before it.
+
+        Raises:
+            InputError: This rank cannot come there by itself; its state is to be copied, and then `adopt` called.
+        """
+        now = self.committed_step
+        if step == now + 1 and now != _LOST and all(self._reduced):
+            self._finish()
+        elif step == now and (not self.begun or self.can_restore):
+            self._restore([b for b, version in enumerate(self._versions) if version > now])
+            self._set(step)
+        elif step == now - 1 and not self.begun and self.can_restore:
+            self._restore(range(len(self._buckets)))
+            del self._snapshots[now]
+            self._set(step)
+        else:
+            raise InputError(
+                f"this rank is at step {now}, buckets at {sorted(set(self._versions))}, with reduced gradients of "
+                f"{sum(self._reduced)} of {len(self._reduced)} buckets and {self.consistency!r}; it cannot come to "
+                f"step {step} by itself: copy the state of a rank that can"
+            )
+
+    def adopt(self, step: int) -> None:
+        """Take the parameters and the state of the optimizers as those of a step, such as after `copy_state`.
+
+        What this rank alone has stays what it is now, unless this rank had been at that step before.
+        """
+        if step in self._snapshots:
+            self.state.load_own(self._snapshots[step]["own"])
+        self._snapshots = {step: self._snapshot()}
+        self._clear(step)
+
+    @contextmanager
+    def in_backward(self, reduce: Callable[[int, list[Tensor]], None]) -> Iterator[None]:
+        """Update each bucket within back-propagation, as soon as its gradients are there and reduced.
+
+        Buckets follow each other in their order, the same on all ranks; those with a parameter that got no gradient,
+        and all after them, at the end of the context. Call `step` after it, which commits.
+
+        Args:
+            reduce: Reduces the gradients of a bucket, by its number, over all ranks, in place.
+
+        Raises:
+            InputError: There is a clip, a scaler or `prepare`, which need all gradients before the first update.
+        """
+        _check_apart(self._clip, self.state.scaler, self._prepare)
+        members = [[m.parameter for m in bucket if m.parameter.requires_grad] for bucket in self._buckets]
+        number_of = {parameter: number for number, bucket in enumerate(members) for parameter in bucket}
+        waiting = [set(bucket) for bucket in members]
+
+        def arrived(parameter: Tensor) -> None:
+            waiting[number_of[parameter]].discard(parameter)  # type: ignore[index, arg-type]
+            for number, missing in enumerate(waiting):
+                if missing:
+                    return
+                apply(number)
+
+        def apply(number: int) -> None:
+            if not self._reduced[number]:
+                gradients = [parameter.grad for parameter in members[number]]
+                reduce(number, [gradient for gradient in gradients if gradient is not None])
+                self.mark_reduced(number)
+                self.update_bucket(number)
+
+        hooks = [parameter.register_post_accumulate_grad_hook(arrived) for parameter in number_of]
+        try:
+            yield
+            for number in range(len(self._buckets)):
+                apply(number)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _begin(self) -> None:
+        """The first bucket is about to change: the journal of the step before ends."""
+        self._old_snapshot = self._snapshots.pop(self.committed_step - 1, self._old_snapshot)
+
+    def _finish(self) -> None:
+        optimizers = self.state.optimizers
+        if not self.begun:
+            if self.state.scaler is not None:
+                for optimizer in optimizers:
+                    self.state.scaler.unscale_(optimizer)  # type: ignore[attr-defined]
+            if self._clip is not None:
+                nn.utils.clip_grad_norm_(
+                    [m.parameter for bucket in self._buckets for m in bucket], self._clip
+                )
+        for number, version in enumerate(self._versions):
+            if version == self.committed_step:
+                self.update_bucket(number)
+        if self.state.scaler is not None:
+            self.state.scaler.update()  # type: ignore[attr-defined]
+        for schedule in self.state.schedulers:
+            schedule.step()
+        self._commit()
+
+    def _step(self, optimizer: Optimizer, members: Sequence[Member]) -> bool:
+        """Let an optimizer update the parameters of a bucket; whether it did."""
+        done: list[bool] = []
+        hook = optimizer.register_step_post_hook(lambda *_: done.append(True))
+        try:
+            with _only(optimizer, members, whole=len(self._buckets) == 1) as some:
+                if some and self.state.scaler is not None:
+                    self.state.scaler.step(optimizer)  # type: ignore[attr-defined]
+                elif some:
+                    optimizer.step()
+        finally:
+            hook.remove()
+        return bool(done)
+
+    def _commit(self) -> None:
+        step = self.committed_step + 1
+        self._snapshots[step] = self._snapshot()
+        self._reduced = [False] * len(self._buckets)
+        # Last, after all that it stands for.
+        self.committed_step = step
+
+    def _restore(self, buckets: Sequence[int]) -> None:
+        try:
+            for bucket in buckets:
+                self._journals[bucket].restore()
+        except BaseException:
+            self.committed_step = _LOST
+            raise
+
+    def _set(self, step: int) -> None:
+        """Go on from a step whose parameters are there again."""
+        kept = self._snapshots[step]
+        self.state.load_light(_copy(kept["light"], None))
+        self.state.load_own(_copy(kept["own"], None))
+        self._clear(step)
+
+    def _clear(self, step: int) -> None:
+        self._versions = [step] * len(self._buckets)
+        self._reduced = [False] * len(self._buckets)
+        self.committed_step = step
+        self._snapshots = {one: kept for one, kept in self._snapshots.items() if one == step}
+
+    def _snapshot(self) -> Any:
+        """Copy of all but parameters and their state in optimizers, in the memory of an old one."""
+        into, self._old_snapshot = self._old_snapshot, None
+        return _copy({"light": self.state.light(), "own": self.state.own()}, into)
+
+
+@contextmanager
+def _only(optimizer: Optimizer, members: Sequence[Member], *, whole: bool) -> Iterator[bool]:
+    """The optimizer with the parameters of a bucket alone; whether there are any."""
+    if whole:
+        yield True
+        return
+    own = {member.parameter for member in members if member.optimizer is optimizer}
+    before = [group["params"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter in own]
+    try:
+        yield bool(own)
+    finally:
+        for group, parameters in zip(optimizer.param_groups, before, strict=True):
+            group["params"] = parameters
+
+
+def _split(members: Sequence[Member], buckets: Sequence[Sequence[nn.Parameter]] | None) -> list[list[Member]]:
+    """Members of each bucket."""
+    if buckets is None:
+        return [list(members)]
+    of = {member.parameter: member for member in members}
+    given = [parameter for bucket in buckets for parameter in bucket]
+    if len(given) != len(set(given)) or set(given) != of.keys():
+        raise InputError(
+            f"the buckets hold {len(given)} parameters, {len(set(given) & of.keys())} of the {len(of)} that the "
+            "optimizers have; expected each of them once"
+        )
+    return [[of[parameter] for parameter in bucket] for bucket in buckets]
+
+
+def _check_apart(clip: float | None, scaler: object, prepare: object) -> None:
+    """Raise for what needs all gradients before the first bucket is updated."""
+    wanted = {
+        "clip": clip is not None and "the norm of all gradients",
+        "scaler": scaler is not None and "the scaler's look at all gradients",
+        "prepare": prepare is not None and "what no replica has",
+    }
+    for name, what in wanted.items():
+        if what:
+            raise InputError(
+                f"{what} is known only when the last bucket is reduced, and buckets before it are updated by then; "
+                f"give buckets=None, so that updates follow the reduction of all, or leave {name} away"
+            )
+
+
+def _chosen(state: TrainingState, members: Sequence[Member]) -> Consistency:
+    """What "auto" comes to: averages of an optimizer that has none yet are taken as two for each parameter."""
+    needed = 3 * sum(member.parameter.nbytes for member in members)
+    device = members[0].parameter.device if members else torch.device("cpu")
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_bytes()
+    if needed * _SHARE <= free:
+        return "ping-pong"
+    try:
+        for optimizer in state.optimizers:
+            check_undo(optimizer)
+    except InputError:
+        return "roll-forward"
+    return "undo"
+
+
+def _available_bytes() -> int:
+    # Its package loads datasets and kernels of graphs.
+    from wirewise.runtime.full_graph.memory import available_bytes
+
+    return available_bytes()
+
+
+def _copy(tree: Any, into: Any) -> Any:
+    """Copy of a tree, in the memory of tensors of `into` that stand at the same place and fit."""
+    if isinstance(tree, Tensor):
+        if isinstance(into, Tensor) and (into.shape, into.dtype, into.device) == (
+            tree.shape,
+            tree.dtype,
+            tree.device,
+        ):
+            return into.copy_(tree.detach())
+        return tree.detach().clone()
+    if isinstance(tree, Mapping):
+        old = into if isinstance(into, Mapping) else {}
+        made = {key: _copy(one, old.get(key)) for key, one in tree.items()}
+        return made if type(tree) is dict else type(tree)(made)  # type: ignore[call-arg]
+    if isinstance(tree, list | tuple):
+        rest = into if isinstance(into, list | tuple) and len(into) == len(tree) else [None] * len(tree)
+        copied = [_copy(one, old) for one, old in zip(tree, rest, strict=True)]
+        return copied if isinstance(tree, list) else tuple(copied)
+    return tree

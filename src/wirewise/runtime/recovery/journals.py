@@ -1,0 +1,212 @@
+"""Values of parameters before their last update, kept so that it can be undone (`consistency` tells the ways)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, put_back
+
+__all__ = ["JOURNALS", "Consistency", "Journal", "Member"]
+
+Consistency = Literal["auto", "roll-forward", "ping-pong", "undo", "journal"]
+
+
+class Member(NamedTuple):
+    """A parameter of a bucket."""
+
+    optimizer: Optimizer
+    group: dict[str, Any]
+    parameter: nn.Parameter
+
+
+class Journal(Protocol):
+    """Values of a bucket before its last update."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def keep(self, members: Sequence[Member]) -> None:
+        """Called before an update."""
+
+    def seal(self, *, stepped: bool) -> None:
+        """Called after an update; `stepped`: whether anything was changed."""
+
+    def restore(self) -> None:
+        """Put the values back."""
+
+
+class _Nothing:
+    size_bytes = 0
+
+    def keep(self, members: Sequence[Member]) -> None:
+        pass
+
+    def seal(self, *, stepped: bool) -> None:
+        pass
+
+    def restore(self) -> None:
+        pass
+
+
+class _PingPong:
+    """All values in a second buffer, whose memory is used again by every update."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[nn.Parameter, str], Tensor] = {}
+        self._kept: list[tuple[Member, list[str], dict[str, Any]]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
+    @torch.no_grad()
+    def keep(self, members: Sequence[Member]) -> None:
+        self._kept, values, copies = [], [], []
+        for member in members:
+            if member.parameter.grad is None:
+                continue
+            tensors = _tensors(member)
+            for name, tensor in tensors.items():
+                key = member.parameter, name
+                if (held := self._buffers.get(key)) is None or held.shape != tensor.shape:
+                    held = self._buffers[key] = torch.empty_like(tensor)
+                values.append(tensor)
+                copies.append(held)
+            state = member.optimizer.state.get(member.parameter, {})
+            rest = {name: value for name, value in state.items() if name not in tensors}
+            self._kept.append((member, list(tensors), rest))
+        if values:
+            torch._foreach_copy_(copies, values)
+
+    def seal(self, *, stepped: bool) -> None:
+        pass
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for member, names, rest in self._kept:
+            now = _tensors(member)
+            for name in names:
+                now[name].copy_(self._buffers[member.parameter, name])
+            _forget(member, {*names, *rest})
+            if rest:
+                member.optimizer.state[member.parameter].update(rest)
+
+
+class _Undo:
+    """Gradients, for the inverse of the update."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Member, AppliedUpdate]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(update.gradient.nbytes for _, update in self._kept)
+
+    def keep(self, members: Sequence[Member]) -> None:
+        old = {member.parameter: update.gradient for member, update in self._kept}
+        found = ((m, applied(m.optimizer, m.parameter, m.group, old.get(m.parameter))) for m in members)
+        self._kept = [(member, update) for member, update in found if update is not None]
+
+    def seal(self, *, stepped: bool) -> None:
+        if not stepped:
+            self._kept = []
+
+    def restore(self) -> None:
+        found = [before(member.optimizer, member.parameter, update) for member, update in self._kept]
+        for (member, update), values in zip(self._kept, found, strict=True):
+            put_back(member.optimizer, member.parameter, update, values)
+
+
+class _Exact(_Undo):
+    """Gradients, and what the bits of the inverse differ by from those of the values before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: list[dict[str, Tensor]] = []
+        self._differences: list[dict[str, bytes]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return super().size_bytes + sum(len(one) for of in self._differences for one in of.values())
+
+    @torch.no_grad()
+    def keep(self, members: Sequence[Member]) -> None:
+        super().keep(members)
+        self._values = [
+            {name: tensor.clone() for name, tensor in _tensors(member).items()} for member, _ in self._kept
+        ]
+
+    @torch.no_grad()
+    def seal(self, *, stepped: bool) -> None:
+        super().seal(stepped=stepped)
+        self._differences = []
+        for (member, update), values in zip(self._kept, self._values, strict=False):
+            guess = _guess(member, update)
+            self._differences.append(
+                {
+                    name: zlib.compress((_bits(value) - _bits(guess[name])).cpu().numpy().data, 1)
+                    for name, value in values.items()
+                    if name != "step"
+                }
+            )
+        self._values = []
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for (member, update), differences in zip(self._kept, self._differences, strict=True):
+            guess = _guess(member, update)
+            exact = {}
+            for name, packed in differences.items():
+                bits = _bits(guess[name])
+                difference = torch.frombuffer(bytearray(zlib.decompress(packed)), dtype=bits.dtype)
+                exact[name] = (
+                    (bits + difference.to(bits.device)).view(guess[name].dtype).view(guess[name].shape)
+                )
+            put_back(member.optimizer, member.parameter, update, Before(exact.pop(""), exact))
+
+
+JOURNALS: dict[Consistency, type[Journal]] = {
+    "roll-forward": _Nothing,
+    "ping-pong": _PingPong,
+    "undo": _Undo,
+    "journal": _Exact,
+}
+
+
+def _guess(member: Member, update: AppliedUpdate) -> dict[str, Tensor]:
+    """Values before an update as the inverse has them, in the types of the values; those it does not give as now."""
+    values = before(member.optimizer, member.parameter, update)
+    now = {name: tensor for name, tensor in _tensors(member).items() if not name or name in update.known}
+    return {
+        name: (values.parameter if not name else values.state.get(name, tensor)).to(tensor.dtype)
+        for name, tensor in now.items()
+    }
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Values as integers, 1-D: their difference and its sum wrap around, so nothing is lost."""
+    return tensor.detach().contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _tensors(member: Member) -> dict[str, Tensor]:
+    """The parameter, under the name "", and the tensors of its state."""
+    state = member.optimizer.state.get(member.parameter, {})
+    return {"": member.parameter.detach()} | {n: v for n, v in state.items() if isinstance(v, Tensor)}
+
+
+def _forget(member: Member, known: set[str]) -> None:
+    """Remove state that an update made."""
+    state = member.optimizer.state.get(member.parameter, {})
+    for name in state.keys() - known:
+        del state[name]
+    if not state:
+        member.optimizer.state.pop(member.parameter, None)
