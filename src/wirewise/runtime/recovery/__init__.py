@@ -1,28 +1,63 @@
-"""Survive failures: what ranks do when one of them dies, from its detection to the next committed step."""
+"""Trainings that survive failures: detection, one decision, consistent updates, the state of a rank and its copy."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wirewise.runtime.recovery.consistency import Updates
+    from wirewise.runtime.recovery.decision import Action, Decision, RankRecord, decide
+    from wirewise.runtime.recovery.journals import Consistency
+    from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, MessageLog
+    from wirewise.runtime.recovery.optimizers import Lamb, Lion
+    from wirewise.runtime.recovery.points import reach
+    from wirewise.runtime.recovery.recompute import RecoveryJournal
+    from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
+    from wirewise.runtime.recovery.undo import Undoable, check_undo
 
 _WHERE = {
     "consistency": ("Updates",),
+    "decision": (
+        "Action",
+        "Decision",
+        "RankRecord",
+        "decide",
+    ),
     "journals": ("Consistency",),
-    "logs": ("LoggedMessages", "MessageKey", "MessageLog"),
-    "optimizers": ("Lamb", "Lion"),
+    "logs": (
+        "LoggedMessages",
+        "MessageKey",
+        "MessageLog",
+    ),
+    "optimizers": (
+        "Lamb",
+        "Lion",
+    ),
+    "points": ("reach",),
     "recompute": ("RecoveryJournal",),
-    "state": ("Stateful", "TrainingState", "copy_state"),
-    "undo": ("Undoable", "check_undo"),
+    "state": (
+        "Stateful",
+        "TrainingState",
+        "copy_state",
+    ),
+    "undo": (
+        "Undoable",
+        "check_undo",
+    ),
 }
-"""Names by module, imported when asked for."""
+"""Names by module, imported when asked for: a decision needs no torch."""
 
 __all__ = [
+    "Action",
     "Consistency",
+    "Decision",
     "Lamb",
     "Lion",
     "LoggedMessages",
     "MessageKey",
     "MessageLog",
+    "RankRecord",
     "RecoveryJournal",
     "Stateful",
     "TrainingState",
@@ -30,6 +65,8 @@ __all__ = [
     "Updates",
     "check_undo",
     "copy_state",
+    "decide",
+    "reach",
 ]
 
 

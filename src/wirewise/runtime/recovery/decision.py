@@ -1,0 +1,261 @@
+"""What every rank does after a failure, as a pure function of what the survivors know.
+
+Each rank tells all others its record and evaluates `decide` on all of them, so all come to one decision without another
+message. A step is counted by the state that it leaves: the state of step 0 is the first, and recomputing steps k to T
+takes the messages of the steps [k, T).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from wirewise.errors import PeerError
+
+__all__ = ["NOTHING", "Action", "Decision", "RankRecord", "decide", "filled"]
+
+NOTHING = -1
+"""Committed step of a process that holds no state: a spare that has just taken a role, or whose copy was cut short."""
+
+Kind = Literal["keep", "finish", "restore", "copy", "recompute", "load"]
+Edge = tuple[int, int]
+
+
+class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank holds when a failure interrupts it."""
+
+    rank: int
+    stage: int = 0
+    replica: int = 0
+    committed_step: int = NOTHING
+    """Last step that it has whole."""
+    versions: tuple[int, ...] = ()
+    """Step of each bucket's parameters: the committed one, or the next where the update has begun."""
+    reduced: tuple[bool, ...] = ()
+    """Whether the gradient of each bucket for the next step is there, reduced over all ranks."""
+    can_restore: bool = False
+    """Whether the last update, begun or whole, can be taken back."""
+    exact: bool = True
+    """Whether taking it back gives the same bits (buffers or a journal; arithmetic undo does not)."""
+    digest: str = ""
+    """Digest of the committed state; empty where there is none, as during an update."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether an update is under way."""
+        return any(version > self.committed_step for version in self.versions)
+
+    def reachable(self) -> dict[int, Kind]:
+        """How it comes, out of itself, to each step that it can come to."""
+        step = self.committed_step
+        if step == NOTHING:
+            return {}
+        found: dict[int, Kind] = {}
+        if not self.begun:
+            found[step] = "keep"
+            if self.can_restore and step > 0:
+                found[step - 1] = "restore"
+        elif self.can_restore:
+            found[step] = "restore"
+        there = zip(self.versions, self.reduced, strict=True)
+        if self.versions and all(version > step or reduced for version, reduced in there):
+            found[step + 1] = "finish"
+        return found
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank does."""
+
+    rank: int
+    kind: Kind
+    """"keep": nothing. "finish": complete the update from reduced gradients. "restore": take the last update back.
+    "copy": take the state from `sources`. "recompute": load the checkpoint of `from_step`, then compute the steps up to
+    the decision's with messages from logs. "load": load the checkpoint of `from_step`."""
+    sources: tuple[int, ...] = ()
+    """Ranks whose state is copied, all of them with the state at the decision's step once they have acted."""
+    from_step: int = NOTHING
+    """Step of the checkpoint that is loaded."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What all ranks do after a failure."""
+
+    step: int
+    """Step whose state all ranks have afterwards."""
+    actions: tuple[Action, ...]
+    """One for each rank that has a process, in rank order."""
+    vacant: tuple[int, ...] = ()
+    """Ranks that no process takes: the others share their work."""
+    units: tuple[tuple[int, ...], ...] = ()
+    """Stages that recompute together; messages between them travel, those from other stages come from logs."""
+
+    def of(self, rank: int) -> Action:
+        """What a rank does."""
+        return next(action for action in self.actions if action.rank == rank)
+
+    @property
+    def strategy(self) -> Literal["none", "replica", "log", "checkpoint"]:
+        """The dearest means that any rank needs."""
+        kinds = {action.kind for action in self.actions}
+        if "load" in kinds:
+            return "checkpoint"
+        if "recompute" in kinds:
+            return "log"
+        return "replica" if "copy" in kinds else "none"
+
+
+def filled(dead: Mapping[int, int], living: Iterable[int], spares: int) -> tuple[int, ...]:
+    """Dead ranks that spares take: those of stages with the fewest living replicas first.
+
+    Args:
+        dead: Stage of each rank without a process.
+        living: Stage of each rank with one.
+        spares: Number of spares.
+    """
+    replicas: dict[int, int] = defaultdict(int)
+    for stage in living:
+        replicas[stage] += 1
+    left, taken = dict(dead), list[int]()
+    while left and len(taken) < spares:
+        rank = min(left, key=lambda one: (replicas[left[one]], one))
+        replicas[left.pop(rank)] += 1
+        taken.append(rank)
+    return tuple(sorted(taken))
+
+
+def decide(
+    records: Iterable[RankRecord],
+    dead: Mapping[int, int] | None = None,
+    checkpoints: Mapping[int, Sequence[int]] | None = None,
+    logs: Mapping[Edge, tuple[int, int]] | None = None,
+    spares: int = 0,
+) -> Decision:
+    """The step that all ranks go on from, and what each does to get there.
+
+    The step is the highest that needs the fewest stages to recompute. Without a checkpoint for all it is never below
+    the last step that all ranks committed. Replicas come before logs, and logs before a checkpoint of all stages.
+
+    Args:
+        records: Records of all ranks that have a process, also of spares that have taken a role.
+        dead: Stage of each rank that has no process.
+        checkpoints: Steps of the durable checkpoints of each stage.
+        logs: Steps [low, high) that are logged of each edge, from the sending stage to the receiving one. One that is
+            not logged stands with (0, 0).
+        spares: Number of processes that can take the roles of dead ranks.
+
+    Raises:
+        PeerError: A stage has no process and no spare, replicas of a stage differ, or nothing is left to start from.
+    """
+    known = sorted(records, key=lambda record: record.rank)
+    checkpoints, logs, dead = checkpoints or {}, logs or {}, dead or {}
+    _check_replicas(known)
+    taken = filled(dead, [record.stage for record in known], spares)
+    known += [RankRecord(rank=rank, stage=dead[rank]) for rank in taken]
+    vacant = tuple(sorted(set(dead) - set(taken)))
+    known.sort(key=lambda record: record.rank)
+    stages = sorted({record.stage for record in known})
+    if missing := sorted(set(dead.values()) - set(stages)):
+        raise PeerError(
+            f"stage {missing[0]} has no process left and there are {spares} spares for ranks {sorted(dead)}; "
+            "expected one at least: start another host or more spares"
+        )
+    ways = {record.rank: record.reachable() for record in known}
+    steps = {stage: {s for r in known if r.stage == stage for s in ways[r.rank]} for stage in stages}
+    lost = {step: {s for s in stages if step not in steps[s]} for step in set().union(*steps.values())}
+    for step in sorted(lost, key=lambda one: (len(lost[one]), -one)):
+        units = _units(lost[step], step, checkpoints, logs)
+        if units is not None and sum(map(len, units)) < len(stages):
+            starts = {stage: _start(unit, step, checkpoints) for unit in units for stage in unit}
+            actions = tuple(_action(record, step, known, starts) for record in known)
+            return Decision(step=step, actions=actions, vacant=vacant, units=units)
+    start = _start(tuple(stages), max(lost, default=None), checkpoints)
+    if start == NOTHING:
+        gone = [stage for stage in stages if not steps[stage]] or stages
+        raise PeerError(
+            f"the state of stages {gone} is lost and no checkpoint "
+            f"is whole for stages {stages} (found {dict(checkpoints)}); start the training again, with checkpoints"
+        )
+    loads = tuple(Action(rank=record.rank, kind="load", from_step=start) for record in known)
+    return Decision(step=start, actions=loads, vacant=vacant)
+
+
+def _check_replicas(records: Iterable[RankRecord]) -> None:
+    seen: dict[tuple[int, int], RankRecord] = {}
+    for record in records:
+        if record.digest and not record.begun:
+            first = seen.setdefault((record.stage, record.committed_step), record)
+            if first.digest != record.digest:
+                raise PeerError(
+                    f"ranks {first.rank} and {record.rank} hold different states of step {record.committed_step} "
+                    f"(digests {first.digest} and {record.digest}); replicas must be equal: look for an operation that "
+                    "is not deterministic, and start again from a checkpoint"
+                )
+
+
+def _start(unit: Sequence[int], step: int | None, checkpoints: Mapping[int, Sequence[int]]) -> int:
+    """Newest checkpoint up to a step that all stages of a unit have."""
+    common = set.intersection(*(set(checkpoints.get(stage, ())) for stage in unit))
+    return max((k for k in common if step is None or k <= step), default=NOTHING)
+
+
+def _units(
+    lost: set[int], step: int, checkpoints: Mapping[int, Sequence[int]], logs: Mapping[Edge, tuple[int, int]]
+) -> tuple[tuple[int, ...], ...] | None:
+    """Stages that recompute together up to a step; None where a checkpoint is missing.
+
+    Lost stages that are neighbours are one unit. One whose incoming messages are not logged takes the sender in.
+    """
+    again = set(lost)
+    while True:
+        units = _components(again, logs)
+        for unit in units:
+            start = _start(unit, step, checkpoints)
+            if start == NOTHING:
+                return None
+            needed = {
+                source
+                for (source, target), (low, high) in logs.items()
+                if target in unit and source not in unit and start < step and not low <= start < step <= high
+            }
+            if needed:
+                again |= needed
+                break
+        else:
+            return units
+
+
+def _components(stages: set[int], edges: Iterable[Edge]) -> tuple[tuple[int, ...], ...]:
+    group = {stage: {stage} for stage in stages}
+    for one, other in edges:
+        if one in group and other in group and group[one] is not group[other]:
+            joined = group[one] | group[other]
+            for stage in joined:
+                group[stage] = joined
+    return tuple(sorted({tuple(sorted(unit)) for unit in group.values()}))
+
+
+def _action(
+    record: RankRecord, step: int, records: Sequence[RankRecord], starts: Mapping[int, int]
+) -> Action:
+    if record.stage in starts:
+        return Action(rank=record.rank, kind="recompute", from_step=starts[record.stage])
+    sources = _sources([other for other in records if other.stage == record.stage], step)
+    if record.rank in sources:
+        return Action(rank=record.rank, kind=record.reachable()[step])
+    return Action(rank=record.rank, kind="copy", sources=sources)
+
+
+def _sources(replicas: Sequence[RankRecord], step: int) -> tuple[int, ...]:
+    """Replicas that come to a step out of themselves, with the same bits on all.
+
+    Where all would have to undo inexactly, the one with the least to undo does it and the others copy from it.
+    """
+    able = [record for record in replicas if step in record.reachable()]
+    exact = [r.rank for r in able if r.exact or r.reachable()[step] != "restore"]
+    if exact:
+        return tuple(exact)
+    least = min(able, key=lambda r: (sum(v > step for v in r.versions), r.rank))
+    return (least.rank,)

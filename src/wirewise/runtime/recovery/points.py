@@ -1,0 +1,101 @@
+"""Named points of a step and of a recovery, at which tests and `wirewise lab run --fault` let a rank fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from wirewise.decoding import decode_json
+
+__all__ = ["FAULTS", "POINTS", "Fault", "at", "listen", "reach"]
+
+FAULTS = "WIREWISE_FAULTS"
+"""Environment variable with the faults to carry out, a JSON list of `Fault`."""
+
+POINTS = {
+    "batch": "a batch was drawn, before the forward pass",
+    "forward": "the first module of the model begins its forward pass",
+    "backward": "back-propagation begins, before any bucket is reduced",
+    "bucket": "the gradient of this bucket is about to be reduced",
+    "reduced": "all buckets are reduced",
+    "update": "this parameter of the optimizer's update is about to change",
+    "commit": "the update is whole, before the step is committed",
+    "committed": "the step is committed",
+    "checkpoint": "a checkpoint is being written",
+    "log": "a log is being written",
+    "fault": "a recovery begins: a failure was noticed",
+    "regroup": "the new process group is about to be joined",
+    "decide": "all records are known, before any state changes",
+    "restore": "the state is about to be restored or copied",
+    "resume": "the state is restored, before training goes on",
+}
+"""Meaning of each point; those with an index say so by "this"."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault at a point."""
+
+    act: Literal["kill", "stop"]
+    """SIGKILL or SIGSTOP, which a rank sends to itself."""
+    rank: int
+    point: str
+    index: int | None = None
+    """None: whatever the index is."""
+    step: int | None = None
+    """Step that is under way, counted from 0; None: any."""
+    claim: str
+    """File that is made when it is carried out, with the seconds since 1970, the rank and the process id; a fault whose
+    file is there is over, also for the process that takes the rank's place."""
+
+
+_listener: Callable[[str, int], None] | None = None
+_place = (0, 0)
+
+
+def reach(point: str, index: int = 0) -> None:
+    """Say that this process has come to a point; costs nothing where nobody listens."""
+    if _listener is not None:
+        _listener(point, index)
+
+
+def listen(listener: Callable[[str, int], None] | None) -> None:
+    """Call a function at every point with its name and index; None ends that."""
+    global _listener
+    _listener = listener
+
+
+def at(rank: int, step: int) -> None:
+    """Say which rank this process is and which step is under way; faults of the environment are armed by that."""
+    global _place
+    _place = rank, step
+    if _listener is None and os.environ.get(FAULTS):
+        listen(_Faults(os.environ[FAULTS]))
+
+
+class _Faults:
+    """Carries out the faults of the environment."""
+
+    def __init__(self, text: str) -> None:
+        self._faults = decode_json(text.encode(), list[Fault])
+
+    def __call__(self, point: str, index: int) -> None:
+        rank, step = _place
+        for fault in self._faults:
+            wanted = (fault.rank, fault.point, fault.index, fault.step)
+            here = (rank, point, index, step)
+            if all(one is None or one == other for one, other in zip(wanted, here, strict=True)):
+                self._carry_out(fault)
+
+    def _carry_out(self, fault: Fault) -> None:
+        try:
+            with Path(fault.claim).open("x") as file:
+                file.write(f"{time.time()!r} {fault.rank} {os.getpid()}\n")
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL if fault.act == "kill" else signal.SIGSTOP)
