@@ -14,7 +14,7 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Optimizer, RMSprop, S
 
 from wirewise.errors import InputError
 from wirewise.runtime.recovery import Lamb, Lion, check_undo
-from wirewise.runtime.recovery.undo import applied, undo
+from wirewise.runtime.recovery.undo import applied, settings_of, undo
 
 Made = tuple[Callable[..., Optimizer], dict[str, Any]]
 RATE, SHARE = st.floats(1e-4, 0.3), st.floats(0.1, 0.999)
@@ -22,23 +22,23 @@ DECAY, CHOICE = st.sampled_from([0.0, 0.01, 0.3]), st.booleans()
 KERNEL = st.sampled_from([{"foreach": False}, {"foreach": True}])
 
 
-def settings_of(kind: type[Optimizer], **others: st.SearchStrategy) -> st.SearchStrategy[Made]:
+def made_of(kind: type[Optimizer], **others: st.SearchStrategy) -> st.SearchStrategy[Made]:
     named = st.fixed_dictionaries({"lr": RATE, "weight_decay": DECAY, "maximize": CHOICE, **others})
     return st.tuples(st.just(kind), named)
 
 
 BETAS = st.tuples(SHARE, SHARE)
-PLAIN_SGD = settings_of(SGD, momentum=st.sampled_from([0.0, 0.5, 0.9]), dampening=st.sampled_from([0.0, 0.3]))
-NESTEROV = settings_of(SGD, momentum=SHARE, nesterov=st.just(True))
+PLAIN_SGD = made_of(SGD, momentum=st.sampled_from([0.0, 0.5, 0.9]), dampening=st.sampled_from([0.0, 0.3]))
+NESTEROV = made_of(SGD, momentum=SHARE, nesterov=st.just(True))
 ALL = st.one_of(
     PLAIN_SGD,
     NESTEROV,
-    settings_of(Adam, betas=BETAS),
-    settings_of(AdamW, betas=BETAS),
-    settings_of(Lamb, betas=BETAS),
-    settings_of(Lion, betas=BETAS),
-    settings_of(Adagrad, lr_decay=st.sampled_from([0.0, 0.1]), initial_accumulator_value=st.floats(0, 1)),
-    settings_of(RMSprop, alpha=SHARE, momentum=st.sampled_from([0.0, 0.6])),
+    made_of(Adam, betas=BETAS),
+    made_of(AdamW, betas=BETAS),
+    made_of(Lamb, betas=BETAS),
+    made_of(Lion, betas=BETAS),
+    made_of(Adagrad, lr_decay=st.sampled_from([0.0, 0.1]), initial_accumulator_value=st.floats(0, 1)),
+    made_of(RMSprop, alpha=SHARE, momentum=st.sampled_from([0.0, 0.6])),
 )
 
 
@@ -70,9 +70,9 @@ def step_and_undo(
     p.grad = draw(seed, warm, shape, dtype)
     nn.utils.clip_grad_norm_([p], 1.0)
     was = copied(optimizer, p)
-    group = optimizer.param_groups[0]
-    update = applied(optimizer, p, group)
-    assert update is not None and applied(optimizer, idle, group) is None
+    used = settings_of(optimizer, optimizer.param_groups[0])
+    update = applied(optimizer, p, used)
+    assert update is not None and applied(optimizer, idle, used) is None
     optimizer.step()
     p.grad.fill_(7.0)  # the next back-propagation writes there
     after = copied(optimizer, p)
@@ -135,7 +135,7 @@ def test_momentum_set_to_0_leaves_the_buffer_as_it_is() -> None:
     optimizer.step()
     optimizer.param_groups[0]["momentum"] = 0.0
     was = copied(optimizer, p)
-    update = applied(optimizer, p, optimizer.param_groups[0])
+    update = applied(optimizer, p, settings_of(optimizer, optimizer.param_groups[0]))
     assert update is not None
     optimizer.step()
     undo(optimizer, p, update)
@@ -147,7 +147,7 @@ def test_settings_are_those_of_the_step() -> None:
     p = nn.Parameter(torch.ones(3))
     optimizer = SGD([p], lr=0.5)
     p.grad = torch.ones(3)
-    update = applied(optimizer, p, optimizer.param_groups[0])
+    update = applied(optimizer, p, settings_of(optimizer, optimizer.param_groups[0]))
     assert update is not None
     optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.01
@@ -167,7 +167,7 @@ REFUSED = {
     "alpha is 0": lambda: RMSprop([P], alpha=0.0),
     "rounding errors": lambda: RMSprop([P], centered=True),
     "float16": lambda: SGD([nn.Parameter(torch.ones(2, dtype=torch.float16))], lr=0.1),
-    "complex": lambda: Adam([nn.Parameter(torch.ones(2, dtype=torch.complex64))]),
+    "complex64": lambda: Adam([nn.Parameter(torch.ones(2, dtype=torch.complex64))]),
 }
 
 
@@ -182,7 +182,7 @@ def test_sparse_gradients_are_refused() -> None:
     optimizer = SGD(table.parameters(), lr=0.1)
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(InputError, match="its gradient is sparse"):
-        applied(optimizer, table.weight, optimizer.param_groups[0])
+        applied(optimizer, table.weight, settings_of(optimizer, optimizer.param_groups[0]))
 
 
 def test_settings_of_own_optimizers_are_checked() -> None:
@@ -228,7 +228,7 @@ def train(optimizer: Optimizer, model: nn.Module, steps: range, undos: int = 0) 
 
 def step_taken_back(optimizer: Optimizer) -> None:
     (group,) = optimizer.param_groups
-    updates = {p: applied(optimizer, p, group) for p in group["params"]}
+    updates = {p: applied(optimizer, p, settings_of(optimizer, group)) for p in group["params"]}
     optimizer.step()
     for p, update in updates.items():
         undo(optimizer, p, update)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, put_back
+from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, put_back, settings_of
 
 __all__ = ["JOURNALS", "Consistency", "Journal", "Member"]
 
@@ -110,7 +110,10 @@ class _Undo:
 
     def keep(self, members: Sequence[Member]) -> None:
         old = {member.parameter: update.gradient for member, update in self._kept}
-        found = ((m, applied(m.optimizer, m.parameter, m.group, old.get(m.parameter))) for m in members)
+        groups = {id(m.group): settings_of(m.optimizer, m.group) for m in _first_of_groups(members)}
+        found = (
+            (m, applied(m.optimizer, m.parameter, groups[id(m.group)], old.get(m.parameter))) for m in members
+        )
         self._kept = [(member, update) for member, update in found if update is not None]
 
     def seal(self, *, stepped: bool) -> None:
@@ -177,6 +180,10 @@ JOURNALS: dict[Consistency, type[Journal]] = {
     "undo": _Undo,
     "journal": _Exact,
 }
+
+
+def _first_of_groups(members: Sequence[Member]) -> list[Member]:
+    return list({id(member.group): member for member in members}.values())
 
 
 def _guess(member: Member, update: AppliedUpdate) -> dict[str, Tensor]:

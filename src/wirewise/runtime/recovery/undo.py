@@ -28,7 +28,17 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Optimizer, RMSprop, S
 
 from wirewise.errors import InputError
 
-__all__ = ["AppliedUpdate", "Before", "Undoable", "applied", "before", "check_undo", "put_back", "undo"]
+__all__ = [
+    "AppliedUpdate",
+    "Before",
+    "Undoable",
+    "applied",
+    "before",
+    "check_undo",
+    "put_back",
+    "settings_of",
+    "undo",
+]
 
 _EXACT_TYPES = (torch.float32, torch.float64)
 
@@ -83,7 +93,7 @@ def check_undo(optimizer: Optimizer) -> None:
         reason = _refusal(optimizer, group)
         for parameter in group["params"]:
             if parameter.dtype not in _EXACT_TYPES:
-                reason = reason or f"a parameter is {parameter.dtype}, whose rounding loses the value before"
+                reason = reason or f"a parameter is {parameter.dtype}, not float32 or float64"
         if reason:
             raise InputError(
                 f"updates of {type(optimizer).__name__} cannot be undone: {reason}; expected consistency='ping-pong', "
@@ -91,27 +101,39 @@ def check_undo(optimizer: Optimizer) -> None:
             )
 
 
+def settings_of(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a group in the update to come, a copy.
+
+    Raises:
+        InputError: Under these settings the update cannot be undone.
+    """
+    if reason := _refusal(optimizer, group):
+        raise InputError(f"the next update of {type(optimizer).__name__} cannot be undone: {reason}")
+    return {name: value for name, value in group.items() if name != "params"}
+
+
 def applied(
-    optimizer: Optimizer, parameter: Tensor, group: Mapping[str, Any], memory: Tensor | None = None
+    optimizer: Optimizer, parameter: Tensor, settings: dict[str, Any], memory: Tensor | None = None
 ) -> AppliedUpdate | None:
     """What the next update of a parameter takes in, called before it; None: there is no gradient, so no update.
 
     Args:
         optimizer: Optimizer that is about to step.
         parameter: One of its parameters, with its gradient.
-        group: Group of the parameter.
+        settings: Settings of its group (`settings_of`).
         memory: Tensor to copy the gradient to, where it fits.
 
     Raises:
-        InputError: A sparse gradient, or settings under which the update cannot be undone.
+        InputError: The gradient is sparse.
     """
     gradient = parameter.grad
     if gradient is None:
         return None
-    reason = "its gradient is sparse" if gradient.is_sparse else _refusal(optimizer, group)
-    if reason:
-        raise InputError(f"the update of a parameter {list(parameter.shape)} cannot be undone: {reason}")
-    settings = {name: value for name, value in group.items() if name != "params"}
+    if gradient.is_sparse:
+        raise InputError(
+            f"the update of a parameter {list(parameter.shape)} cannot be undone: its gradient is sparse; make the "
+            "module with sparse=False"
+        )
     state = optimizer.state.get(parameter, {})
     known = frozenset(name for name, value in state.items() if value is not None)
     decay = 0 if settings.get("decoupled_weight_decay") else settings.get("weight_decay", 0)
@@ -187,8 +209,6 @@ def _refusal(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
         return "differentiable=True keeps a graph of the update"
     if group.get("centered"):
         return "centered=True divides by a difference in which rounding errors are all that may be left"
-    if any(torch.is_complex(parameter) for parameter in group["params"]):
-        return "a parameter is complex"
     betas = {f"betas[{i}]": float(beta) for i, beta in enumerate(group.get("betas", ()))}
     for name, value in betas.items() | {(name, group[name]) for name in ("alpha",) if name in group}:
         if value == 0:

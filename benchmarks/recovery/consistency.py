@@ -1,0 +1,91 @@
+"""R8, the part of updates: what ways back from an update cost steps that nothing disturbs."""
+
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from wirewise.errors import InputError
+from wirewise.runtime.recovery import TrainingState, Updates
+
+WAYS = ("roll-forward", "undo", "ping-pong", "journal")
+_WIDTH, _LENGTH, _BATCH, _LAYERS = 96, 64, 16, 4
+"""A transformer of half a million parameters and 1,024 tokens a step: a small share of what users give a rank."""
+_TURN = 5
+"""Steps of one way in a row."""
+
+
+class _Training:
+    """One model under one way; "plain": the optimizer alone."""
+
+    def __init__(self, way: str) -> None:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(_WIDTH, 4, 4 * _WIDTH, 0.1, batch_first=True)
+        self.model = nn.TransformerEncoder(layer, _LAYERS)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        state = TrainingState(self.model, self.optimizer)
+        self.updates = None if way == "plain" else Updates(state, consistency=way)
+        self.x = torch.randn(_BATCH, _LENGTH, _WIDTH)
+
+    def step(self) -> tuple[float, float]:
+        """Seconds of a step, and of its update within it."""
+        start_s = time.perf_counter()
+        self.optimizer.zero_grad()
+        self.model(self.x).square().mean().backward()
+        update_s = time.perf_counter()
+        if self.updates is None:
+            self.optimizer.step()
+        else:
+            self.updates.step()
+        end_s = time.perf_counter()
+        return end_s - start_s, end_s - update_s
+
+
+def overheads(
+    steps: int = 200, repeats: int = 5, ways: tuple[str, ...] = WAYS
+) -> dict[str, dict[str, float]]:
+    """For each way: `overhead`, its median step over that of the plain optimizer less 1, median over repeats.
+
+    Ways take turns of a few steps; the first 20 steps of each are dropped. `lowest` and `highest` are those of the
+    repeats, `update_overhead_s` is what its updates take more, `journal_bytes` what it keeps, `step_s` its step.
+
+    Args:
+        steps: Steps of each way in a repeat.
+        repeats: Number of repeats.
+        ways: Ways of `Updates` to measure.
+    """
+    if steps < _TURN or repeats < 1:
+        raise InputError(f"got {steps} steps and {repeats} repeats; expected at least {_TURN} and 1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        trainings = {way: _Training(way) for way in ("plain", *ways)}
+        for training in trainings.values():
+            for _ in range(20):
+                training.step()
+        seen = [_repeat(trainings, steps) for _ in range(repeats)]
+    finally:
+        torch.set_num_threads(threads)
+    found = {}
+    for way in ways:
+        shares = [one[way][0] / one["plain"][0] - 1 for one in seen]
+        found[way] = {
+            "overhead": statistics.median(shares),
+            "lowest": min(shares),
+            "highest": max(shares),
+            "update_overhead_s": statistics.median(one[way][1] - one["plain"][1] for one in seen),
+            "journal_bytes": trainings[way].updates.journal_bytes,
+            "step_s": statistics.median(one[way][0] for one in seen),
+        }
+    return found
+
+
+def _repeat(trainings: dict[str, _Training], steps: int) -> dict[str, tuple[float, float]]:
+    """Median seconds of a step and of an update of each way."""
+    times: dict[str, list[tuple[float, float]]] = {way: [] for way in trainings}
+    for turn in range(steps // _TURN):
+        order = list(trainings)
+        for way in order[turn % len(order) :] + order[: turn % len(order)]:
+            times[way] += [trainings[way].step() for _ in range(_TURN)]
+    return {way: tuple(map(statistics.median, zip(*of, strict=True))) for way, of in times.items()}
