@@ -26,11 +26,12 @@ from tests.planners.collective import networks
 from tests.planners.fusion.disco_states import model_of
 from tests.planners.fusion.problems import random_compression, random_problem
 from tests.planners.pipeline.problems import random_trace
+from tests.planners.recovery.problems import job as failing_job
 from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
 from wirewise.cost import CodecCost, Links
 from wirewise.cost.gradients import V100, GradientCosts, Knots
-from wirewise.planners import bitwidth, collective, fusion, pipeline, placement, reshard
+from wirewise.planners import bitwidth, collective, fusion, pipeline, placement, recovery, reshard
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
@@ -312,6 +313,18 @@ def piped(trace: Any, links: Links, **more: Any) -> Instance:
     return Instance(problem=problem, links=links, job=trace)
 
 
+# Recovery after failures
+
+
+def recovered(trace: Any, links: Links, **more: Any) -> Instance:
+    problem = recovery.problem_of(trace, links, **more)
+    return Instance(problem=problem, links=links, job=trace)
+
+
+FAILING = ([0.09, 0.05, 0.07, 0.02, 0.03], [8e6, 3e6, 5e6, 2e6])
+"""Seconds of stages, and bytes over cuts."""
+
+
 INSTANCES: Mapping[str, Mapping[str, Make]] = {
     "bitwidth": {
         "two": bits_of_two,
@@ -385,6 +398,25 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
             *(laid_out((8, 3 + n), "4:S0,R", "2x2:R,S1", name=f"w{n}", bucket=n // 2) for n in range(5)),
         ),
     },
+    "recovery": {
+        "chain": lambda: recovered(
+            failing_job(*FAILING, weights=[1.0, 3.0, 1.0, 1.0, 2.0]),
+            Links.uniform(5, 1e9, 1e-4),
+            mtbf_s=300.0,
+            log_bytes=6e8,
+            spare_bytes=1.2e8,
+        ),
+        "some-replicas": lambda: recovered(
+            failing_job(*FAILING, ranks=[(0,), (1, 2), (3,), (4, 5), (6,)], skips=((0, 3),)),
+            Links.uniform(7, 2e8, 1e-4),
+            mtbf_s=60.0,
+        ),
+        "replicas": lambda: recovered(
+            failing_job([0.05], [], ranks=[(0, 1, 2, 3)], state_bytes=2e7, consistency_s={"ping-pong": 2e-3}),
+            Links.uniform(2, 1e8, 1e-4, ranks_per_host=2, intra_bytes_per_s=1e9),
+            mtbf_s=5.0,
+        ),
+    },
     "stages": {
         "chain": lambda: piped(random_trace(1, 9), Links.uniform(4, 800.0, 0.02), batch=32),
         "skips": lambda: piped(
@@ -409,6 +441,7 @@ REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "collective": tuple(collective.PLANNERS),
     "cache": tuple(cache_planners.POLICIES),
     "placement": placement.METHODS,
+    "recovery": tuple(recovery.PLANNERS),
     "reshard": tuple(reshard.PLANNERS),
     "stages": tuple(pipeline.METHODS),
 }
@@ -540,6 +573,19 @@ def _reshard_variants(name: str) -> Iterator[Variant]:
             yield "cross-mesh", f"order {order}", planned(strategy="ring", order=order, chunk_bytes=100)
 
 
+def _recovery_variants(name: str) -> Iterator[Variant]:
+    def planned(**knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: recovery.PLANNERS["swift"](one.problem, **knobs)
+
+    yield "swift", "", planned()
+    yield "swift", "checkpoint", planned(strategy="checkpoint", rule="daly", spares=0)
+    if name == "replicas":
+        yield "swift", "ping-pong", planned(consistency="ping-pong", silence_limit_s=2.0, spares=2, seed=3)
+    else:
+        yield "swift", "helpers", planned(helpers=2, least_interval=5)
+        yield "swift", "log", planned(strategy="log", rule="young", parallel_mode="exact", helpers=3)
+
+
 def _stage_variants(name: str) -> Iterator[Variant]:
     def planned(method: str, **knobs: Any) -> Callable[[Instance], Plan]:
         return lambda one: pipeline.plan(one.problem, method=method, **knobs)
@@ -559,6 +605,7 @@ VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "collective": _collective_variants,
     "cache": _cache_variants,
     "placement": _placement_variants,
+    "recovery": _recovery_variants,
     "reshard": _reshard_variants,
     "stages": _stage_variants,
 }

@@ -120,6 +120,7 @@ OUTCOMES = {
     "placement": {"hosts", "predicted_s", "colocated_s", "lower_bound_s", "competitive_ratio"},
     # What the timetable is called, and what it may keep; a check of the plan holds it to that.
     "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
+    "recovery": {"predicted_s", "goodput", "overhead", "recoveries", "front", "others", "notes"},
     # A strategy is told by its trees, an order by its rounds.
     "reshard": {"strategy", "order", "predicted_s", "bound_s", "busiest", "candidates", "name"},
 }
@@ -328,12 +329,41 @@ OTHERS["reshard"] = {
     "edges": tree(edges=((0, 1), (0, 1))),
     "chunk_bytes": field(chunk_bytes=8),
 }
+
+
+def log(number: int, **change: Any):
+    return lambda plan: set_(
+        plan, logs=tuple(set_(one, **change) if i == number else one for i, one in enumerate(plan.logs))
+    )
+
+
+OTHERS["recovery"] = {
+    "world_size": field(world_size=5),
+    "stages": lambda p: set_(p, stages=p.stages[:2]),
+    "ranks": stage(2, ranks=(3, 2)),
+    "strategy": stage(2, strategy="log"),
+    "group": stage(2, group=2),
+    "logs": lambda p: set_(p, logs=p.logs[:1]),
+    "source": log(0, source=2),
+    "target": log(0, target=2),
+    "tier": log(1, tier="memory"),
+    "bytes_per_step": log(0, bytes_per_step=1e6),
+    "interval_steps": field(interval_steps=31),
+    "consistency": field(consistency="ping-pong"),
+    "helpers": field(helpers=3),
+    "parallel_mode": field(parallel_mode="fast"),
+    "spares": field(spares=0),
+    "heartbeat_s": field(heartbeat_s=0.2),
+    "silence_limit_s": field(silence_limit_s=1.0),
+    "mtbf_s": field(mtbf_s=50.0),
+}
 RECORDS = {
     "bitwidth": (plans.BitWidthPlan, plans.ChannelBits),
     "cache": (plans.CachePlan, plans.MachineCache),
     "collective": (plans.CollectivePlan,),
     "placement": (plans.PlacementPlan, plans.PlacedTask),
     "stages": (plans.StagePlan, plans.Stage, plans.StageAction),
+    "recovery": (plans.RecoveryPlan, plans.StageRecovery, plans.MessageLog),
     "reshard": (
         plans.ReshardPlan,
         plans.LaidOutTensor,
@@ -405,6 +435,16 @@ REFUSALS = {
         "kind": r"\$\.timetable\[0\]",
         "stage": r"\$\.timetable\[0\].*another position",
         "microbatch": r"\$\.timetable\[0\].*once more",
+    },
+    "recovery": {
+        "world_size": r"\$\.stages",
+        "stages": r"\$\.stages",
+        "ranks": r"other ranks at stage 2 - at `\$\.stages`",
+        "group": r"\$\.logs.*messages 2 -> 1",
+        "logs": r"\$\.logs.*messages 1 -> 0",
+        "source": r"\$\.logs\[0\].*two groups",
+        "target": r"\$\.logs.*messages 0 -> 1",
+        "bytes_per_step": r"\$\.logs.*messages 0 -> 1",
     },
     "reshard": {
         "world_size": r"expected one for each of 4 ranks",

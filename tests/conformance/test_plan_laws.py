@@ -15,7 +15,18 @@ from wirewise.errors import PlanError
 from wirewise.plans.cache import owner_digest, packed
 from wirewise.sim import BatchTimes, predict
 from wirewise.topology import lab_hosts
-from wirewise.trace import Flow, Module, ModuleTrace, StageModule, StageTrace, TaskSet, TrainingTask
+from wirewise.trace import (
+    Flow,
+    Module,
+    ModuleTrace,
+    ProtectedStage,
+    RecoveryTrace,
+    StageMessages,
+    StageModule,
+    StageTrace,
+    TaskSet,
+    TrainingTask,
+)
 
 
 def bitwidth() -> plans.BitWidthPlan:
@@ -212,6 +223,47 @@ def broken_stages():
     return msgspec.structs.replace(plan, timetable=rows), "$.timetable[1]"
 
 
+def recovery() -> plans.RecoveryPlan:
+    """Two stages by logs, and one that has two replicas."""
+
+    def log(source, target, tier):
+        return plans.MessageLog(source=source, target=target, tier=tier, bytes_per_step=2e6)
+
+    return plans.RecoveryPlan(
+        world_size=4,
+        planner="example",
+        stages=(
+            plans.StageRecovery(ranks=(0,), strategy="log", group=0),
+            plans.StageRecovery(ranks=(1,), strategy="log", group=1),
+            plans.StageRecovery(ranks=(2, 3), strategy="replica", group=1),
+        ),
+        logs=(log(0, 1, "memory"), log(1, 0, "disk")),
+        interval_steps=30,
+        helpers=1,
+        mtbf_s=60.0,
+    )
+
+
+def predict_recovery(plan):
+    stage = {"compute_s": 0.02, "optimizer_s": 0.001, "state_bytes": 2e7, "gradient_bytes": 5e6}
+    pairs = ((0, 1), (1, 0), (1, 2), (2, 1))
+    job = RecoveryTrace(
+        stages=tuple(ProtectedStage(ranks=ranks, **stage) for ranks in ((0,), (1,), (2, 3))),
+        messages=tuple(StageMessages(source=a, target=b, size_bytes=2e6) for a, b in pairs),
+        step_s=0.05,
+        microbatches=4,
+        silent_share=0.1,
+        consistency_s={"ping-pong": 1e-3},
+    )
+    return predict(plan, job, Links.uniform(4, 1e10, 1e-4))
+
+
+def broken_recovery():
+    plan = recovery()
+    wrong = msgspec.structs.replace(plan.logs[1], source=2)
+    return msgspec.structs.replace(plan, logs=(plan.logs[0], wrong, wrong)), "$.logs[2]"
+
+
 def reshard() -> plans.ReshardPlan:
     """One tensor to two ranks along a chain, another to the first of them alone."""
     whole = plans.parse_sharding("1:R,R")
@@ -266,6 +318,7 @@ EXAMPLES = {
     "collective": collective,
     "fusion": fusion,
     "placement": placement,
+    "recovery": recovery,
     "stages": stages,
     "reshard": reshard,
 }
@@ -275,6 +328,7 @@ BROKEN = {
     "collective": broken_collective,
     "fusion": broken_fusion,
     "placement": broken_placement,
+    "recovery": broken_recovery,
     "stages": broken_stages,
     "reshard": broken_reshard,
 }
@@ -284,6 +338,7 @@ PREDICTIONS = {
     "collective": predict_collective,
     "fusion": predict_fusion,
     "placement": predict_placement,
+    "recovery": predict_recovery,
     "stages": predict_stages,
     "reshard": predict_reshard,
 }

@@ -63,6 +63,7 @@ PREDICT = {
     "collective": lambda one, plan, links: predict(plan, None, links),
     "cache": lambda one, plan, links: predict(plan, BatchTimes(row_bytes=ROW_BYTES), links),
     "placement": lambda one, plan, links: predict(plan, one.job, links),
+    "recovery": lambda one, plan, links: predict(plan, one.job, links),
     "reshard": lambda one, plan, links: predict(plan, None, links),
     "stages": lambda one, plan, links: predict(plan, one.job, links),
 }

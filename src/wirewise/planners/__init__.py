@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement, reshard
+    from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement, recovery, reshard
     from wirewise.planners.faces import Planner
     from wirewise.planners.registry import PLANNERS, planner
 
@@ -20,6 +20,7 @@ __all__ = [
     "pipeline",
     "placement",
     "planner",
+    "recovery",
     "reshard",
 ]
 _MODULES = {"PLANNERS": "registry", "Planner": "faces", "planner": "registry"}

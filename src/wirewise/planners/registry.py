@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wirewise.errors import PlanError
-from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement, reshard
+from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement, recovery, reshard
 from wirewise.planners.faces import Planner
 
 __all__ = ["PLANNERS", "planner"]
@@ -14,6 +14,7 @@ PLANNERS: dict[str, dict[str, Planner]] = {
     "collective": collective.PLANNERS,
     "fusion": fusion.PLANNERS,
     "placement": placement.PLANNERS,
+    "recovery": recovery.PLANNERS,
     "reshard": reshard.PLANNERS,
     "stages": pipeline.PLANNERS,
 }

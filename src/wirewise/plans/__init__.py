@@ -7,6 +7,14 @@ from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
 from wirewise.plans.placement import PlacedTask, PlacementPlan
+from wirewise.plans.recovery import (
+    FrontPoint,
+    MessageLog,
+    PricedPolicy,
+    RecoveryPhases,
+    RecoveryPlan,
+    StageRecovery,
+)
 from wirewise.plans.reshard import BusiestHosts, MulticastTree, ReshardPlan, UnitTask
 from wirewise.plans.sharding import LaidOutTensor, Sharding, TensorSlice, parse_sharding
 from wirewise.plans.stages import Stage, StagePlan
@@ -26,18 +34,24 @@ __all__ = [
     "Certificate",
     "ChannelBits",
     "CollectivePlan",
+    "FrontPoint",
     "FusionPlan",
     "LaidOutTensor",
     "MachineCache",
+    "MessageLog",
     "MulticastTree",
     "PlacedTask",
     "PlacementPlan",
     "Plan",
+    "PricedPolicy",
+    "RecoveryPhases",
+    "RecoveryPlan",
     "ReshardPlan",
     "Sharding",
     "Stage",
     "StageAction",
     "StagePlan",
+    "StageRecovery",
     "TensorSlice",
     "TopologyLike",
     "UnitTask",

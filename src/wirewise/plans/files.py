@@ -16,6 +16,7 @@ from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
 from wirewise.plans.fusion import FusionPlan
 from wirewise.plans.placement import PlacementPlan
+from wirewise.plans.recovery import RecoveryPlan
 from wirewise.plans.reshard import ReshardPlan
 from wirewise.plans.stages import StagePlan
 
@@ -27,6 +28,7 @@ PLANS: dict[str, type[Plan]] = {
     "collective": CollectivePlan,
     "fusion": FusionPlan,
     "placement": PlacementPlan,
+    "recovery": RecoveryPlan,
     "stages": StagePlan,
     "reshard": ReshardPlan,
 }

@@ -11,8 +11,10 @@ from wirewise.sim.timeline import Timeline
 
 __all__ = ["Prediction", "prediction_of"]
 
-COMMUNICATING = frozenset({"communication", "wire", "ids", "rows", "flow", "message"})
-"""Phases in which bytes travel; all others keep their rank busy."""
+COMMUNICATING = frozenset({"communication", "wire", "ids", "rows", "flow", "message", "restore"})
+"""Phases in which bytes travel."""
+IDLE = frozenset({"detect", "fence", "regroup"})
+"""Phases of a recovery in which a rank waits; all others keep it busy."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,9 +76,13 @@ def _broken_down(timeline: Timeline, step_s: float) -> Breakdown:
         own = timeline.of(rank)
         busy, moved = (
             union(
-                np.array([(s.start_s, s.end_s) for s in own if (s.phase in COMMUNICATING) == moving]).reshape(
-                    -1, 2
-                )
+                np.array(
+                    [
+                        (s.start_s, s.end_s)
+                        for s in own
+                        if s.phase not in IDLE and (s.phase in COMMUNICATING) == moving
+                    ]
+                ).reshape(-1, 2)
             )
             for moving in (False, True)
         )

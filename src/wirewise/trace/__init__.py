@@ -1,4 +1,4 @@
-"""The grains of a job: traces of all ranks and their dataflow, gradients, operators, stages, tasks of mini-batches."""
+"""The grains of a job: traces of all ranks and their dataflow, gradients, operators, stages, recovery, tasks."""
 
 from wirewise.trace.align import align, violations
 from wirewise.trace.clocks import ClockQuality, clock_quality
@@ -10,6 +10,13 @@ from wirewise.trace.match import Match, match
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
 from wirewise.trace.operators import CATEGORIES, MemoryLayout, Operator, OperatorGraph, read_operator_graph
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
+from wirewise.trace.recovery import (
+    ProtectedStage,
+    RecoveryTrace,
+    StageMessages,
+    read_recovery_trace,
+    write_recovery_trace,
+)
 from wirewise.trace.sources import load, open_trace
 from wirewise.trace.stages import StageModule, StageTrace, read_stage_trace, write_stage_trace
 from wirewise.trace.tasks import ROUTES, Flow, TaskSet, TrainingTask, read_tasks, write_tasks
@@ -40,8 +47,11 @@ __all__ = [
     "OperatorGraph",
     "Overhead",
     "Probe",
+    "ProtectedStage",
     "RankTrace",
     "RankWriter",
+    "RecoveryTrace",
+    "StageMessages",
     "StageModule",
     "StageTrace",
     "TaskSet",
@@ -61,10 +71,12 @@ __all__ = [
     "read_job",
     "read_operator_graph",
     "read_rank",
+    "read_recovery_trace",
     "read_stage_trace",
     "read_tasks",
     "violations",
     "whole",
+    "write_recovery_trace",
     "write_stage_trace",
     "write_tasks",
     "write_trace",

@@ -14,13 +14,14 @@ from wirewise.errors import InputError
 from wirewise.trace.gradients import GradientTrace, read_gradient_trace
 from wirewise.trace.operators import OperatorGraph, read_operator_graph
 from wirewise.trace.records import Trace
+from wirewise.trace.recovery import RecoveryTrace, read_recovery_trace
 from wirewise.trace.sources import load
 from wirewise.trace.stages import StageTrace, read_stage_trace
 from wirewise.trace.tasks import TaskSet, read_tasks
 
 __all__ = ["JOB_READERS", "Job", "JobReader", "job_file", "read_job"]
 
-Job = Trace | GradientTrace | OperatorGraph | TaskSet | StageTrace
+Job = Trace | GradientTrace | OperatorGraph | TaskSet | StageTrace | RecoveryTrace
 
 
 class JobReader(NamedTuple):
@@ -35,6 +36,7 @@ JOB_READERS: dict[str, JobReader] = {
     "operators": JobReader(OperatorGraph, read_operator_graph),
     "tasks": JobReader(TaskSet, read_tasks),
     "modules": JobReader(StageTrace, read_stage_trace),
+    "stages": JobReader(RecoveryTrace, read_recovery_trace),
 }
 """Kinds of jobs by the key at the top of the JSON that tells them apart; traces are what has none of the keys."""
 

@@ -12,6 +12,7 @@ from wirewise.sim.lowering.cache import lower_cache
 from wirewise.sim.lowering.collective import lower_collective
 from wirewise.sim.lowering.fusion import lower_fusion
 from wirewise.sim.lowering.placement import lower_placement
+from wirewise.sim.lowering.recovery import lower_recovery
 from wirewise.sim.lowering.reshard import lower_reshard
 from wirewise.sim.lowering.stages import lower_stages
 from wirewise.sim.prediction import Prediction
@@ -24,6 +25,7 @@ LOWERINGS: dict[str, Callable[..., Prediction]] = {
     "collective": lower_collective,
     "fusion": lower_fusion,
     "placement": lower_placement,
+    "recovery": lower_recovery,
     "stages": lower_stages,
     "reshard": lower_reshard,
 }

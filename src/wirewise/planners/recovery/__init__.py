@@ -1,0 +1,30 @@
+"""Sources of lost state, logs of messages and intervals of checkpoints, for jobs that survive failures."""
+
+from wirewise.planners.faces import Planner, Problems, face
+from wirewise.planners.recovery.problem import RecoveryProblem, figures_of, problem_of, problem_of_modules
+from wirewise.planners.recovery.swift import STRATEGIES, plan
+from wirewise.trace.recovery import RecoveryTrace
+from wirewise.trace.stages import StageTrace
+
+__all__ = [
+    "PLANNERS",
+    "STRATEGIES",
+    "RecoveryProblem",
+    "figures_of",
+    "plan",
+    "problem_of",
+    "problem_of_modules",
+    "swift",
+]
+
+_PROBLEMS = Problems(
+    "the recovery of a job",
+    RecoveryProblem,
+    {RecoveryTrace: problem_of, StageTrace: problem_of_modules},
+)
+
+PLANNERS: dict[str, Planner] = {"swift": face(plan, "swift", _PROBLEMS)}
+"""Planners by name."""
+
+# Stands before the module of the same name.
+swift = PLANNERS["swift"]

@@ -1,0 +1,58 @@
+"""How many steps lie between checkpoints: rules of Young and Daly, and the best number by the goodput itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+__all__ = ["RULES", "best_interval", "daly_s", "young_s"]
+
+RULES = ("best", "young", "daly")
+"""Ways to choose the interval."""
+
+
+def young_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float:
+    """Seconds of training between checkpoints, to first order.
+
+    J. W. Young: A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
+
+    Args:
+        mtbf_s: Seconds between failures, the mean.
+        checkpoint_s: Seconds for which a checkpoint stops training.
+        lost_share: Seconds that a lost step takes again, over those of a step; logs make it small.
+    """
+    return math.sqrt(2.0 * checkpoint_s * mtbf_s / lost_share) if lost_share > 0 else math.inf
+
+
+def daly_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float:
+    """Seconds of training between checkpoints, to a higher order (J. T. Daly, FGCS 22(3), 2006, equation 37).
+
+    Args:
+        mtbf_s: Seconds between failures, the mean.
+        checkpoint_s: Seconds for which a checkpoint stops training.
+        lost_share: Seconds that a lost step takes again, over those of a step.
+    """
+    if lost_share <= 0:
+        return math.inf
+    rare_s = mtbf_s / lost_share
+    if checkpoint_s >= 2.0 * rare_s:
+        return rare_s
+    ratio = math.sqrt(checkpoint_s / (2.0 * rare_s))
+    return math.sqrt(2.0 * checkpoint_s * rare_s) * (1.0 + ratio / 3.0 + ratio**2 / 9.0) - checkpoint_s
+
+
+def best_interval(goodput: Callable[[int], float], least: int, most: int) -> int:
+    """Number of steps with the most goodput, which rises up to it and falls from there on: O(log most) calls.
+
+    Args:
+        goodput: Goodput with a checkpoint every so many steps.
+        least: Smallest number of steps.
+        most: Largest number of steps, at least `least`.
+    """
+    while least < most:
+        middle = (least + most) // 2
+        if goodput(middle + 1) > goodput(middle):
+            least = middle + 1
+        else:
+            most = middle
+    return least

@@ -1,0 +1,177 @@
+"""Recovery traces: what stages compute, hold and send in a step, and how long the parts of a recovery take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from wirewise.decoding import decode_json
+from wirewise.errors import InputError
+from wirewise.files import atomic_file
+
+__all__ = [
+    "ProtectedStage",
+    "RecoveryTrace",
+    "StageMessages",
+    "read_recovery_trace",
+    "write_recovery_trace",
+]
+
+
+class ProtectedStage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of the model that one rank holds, or several that hold the same (replicas)."""
+
+    ranks: tuple[int, ...]
+    """Ranks that hold the stage, one a replica."""
+    compute_s: float
+    """Seconds of all passes over a step's microbatches of one replica."""
+    optimizer_s: float = 0.0
+    """Seconds of the update of the parameters."""
+    state_bytes: float = 0.0
+    """Bytes of parameters, optimizer state and all else that a recovered rank needs."""
+    gradient_bytes: float = 0.0
+    """Bytes of the gradients, which helpers of a recomputation hand over."""
+    failure_weight: float = 1.0
+    """Failures of each of its ranks, in proportion to those of the others."""
+
+
+class StageMessages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that one stage sends to another in a step: activations, gradients or rows of a halo."""
+
+    source: int
+    """Number of the stage that sends."""
+    target: int
+    """Number of the stage that receives."""
+    size_bytes: float
+    """Bytes of a step as they travel, of one replica."""
+
+
+class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job whose recovery is planned. Defaults were measured on two shared cores with gloo over loopback.
+
+    Raises:
+        InputError: A value that cannot be used; the message names the place.
+    """
+
+    stages: tuple[ProtectedStage, ...]
+    """Stages in the order of the forward pass; a data-parallel job has one, a partitioned graph one for each part."""
+    messages: tuple[StageMessages, ...] = ()
+    """What stages send to each other."""
+    step_s: float
+    """Seconds of a step without any protection."""
+    microbatches: int = 1
+    """Microbatches of a step, of one replica."""
+    detect_s: float = 0.05
+    """Seconds until a process that was killed is known to be dead."""
+    silent_share: float = 0.0
+    """Share of failures that leave a process silent and alive, known only after the silence limit."""
+    fence_s: float = 0.005
+    """Seconds to make sure that what is taken to be dead is dead."""
+    regroup_s: float = 0.04
+    """Seconds to leave the old process group and join the new one."""
+    resume_s: float = 0.02
+    """Seconds from restored state to the first new step."""
+    spawn_s: float = 5.4
+    """Seconds until a new process is a warmed spare."""
+    restart_s: float = 6.0
+    """Seconds in which a launcher stops all processes and starts them again."""
+    checkpoint_s: float = 0.0
+    """Seconds for which training stands still when a checkpoint is written."""
+    checkpoint_bytes_per_s: float = 0.7e9
+    """Rate at which a process writes its state to durable storage."""
+    load_bytes_per_s: float = 1.5e9
+    """Rate at which a process reads its state from durable storage."""
+    memory_log_bytes_per_s: float = 2.3e9
+    """Rate at which logs in shared memory are written and read."""
+    disk_log_bytes_per_s: float = 1.5e9
+    """Rate at which logs on disk are written and read."""
+    consistency_s: dict[str, float] = {}
+    """Seconds that a way to keep updates consistent adds to a step, by its name; rolling forward adds none."""
+    model: str = ""
+    """Name of the model."""
+
+    def __post_init__(self) -> None:
+        for fault in (*self._stage_faults(), *self._message_faults(), *self._value_faults()):
+            raise InputError(fault)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return sum(len(stage.ranks) for stage in self.stages)
+
+    @property
+    def failure_shares(self) -> tuple[float, ...]:
+        """Probability that a failure is one of a rank of each stage, [stages]."""
+        weights = [stage.failure_weight * len(stage.ranks) for stage in self.stages]
+        return tuple(weight / sum(weights) for weight in weights)
+
+    def _stage_faults(self) -> Iterator[str]:
+        if not self.stages:
+            yield "there are no stages - at `$.stages`; expected at least one"
+        ranks = sorted(rank for stage in self.stages for rank in stage.ranks)
+        if ranks != list(range(len(ranks))):
+            yield f"stages have the ranks {ranks[:16]} - at `$.stages`; expected each from 0 on once"
+        for number, stage in enumerate(self.stages):
+            where = f"stage {number} - at `$.stages[{number}]`"
+            if not stage.ranks:
+                yield f"{where}: has no ranks; expected one for each replica"
+            for name in ("compute_s", "optimizer_s", "state_bytes", "gradient_bytes", "failure_weight"):
+                yield from _amount(f"{where}: {name}", getattr(stage, name))
+        if self.stages and not any(stage.failure_weight for stage in self.stages):
+            yield "every failure_weight is 0 - at `$.stages`; expected one above 0"
+
+    def _message_faults(self) -> Iterator[str]:
+        pairs = [(one.source, one.target) for one in self.messages]
+        for number, (one, pair) in enumerate(zip(self.messages, pairs, strict=True)):
+            where = f"messages {one.source} -> {one.target} - at `$.messages[{number}]`"
+            if one.source == one.target or not {*pair} <= {*range(len(self.stages))}:
+                yield f"{where}: expected two of stages 0 to {len(self.stages) - 1}"
+            if pair in pairs[:number]:
+                yield f"{where}: stand twice; expected each pair of stages once"
+            yield from _amount(f"{where}: size_bytes", one.size_bytes)
+
+    def _value_faults(self) -> Iterator[str]:
+        for field in msgspec.structs.fields(RecoveryTrace):
+            value, place = getattr(self, field.name), f"{field.name} - at `$.{field.name}`"
+            if field.name.endswith("_per_s") or field.name in ("step_s", "microbatches"):
+                if not isfinite(value) or value <= 0:
+                    yield f"{place} is {value}; expected a finite figure above 0"
+            elif isinstance(value, float):
+                yield from _amount(place, value)
+        if self.silent_share > 1:
+            yield f"silent_share - at `$.silent_share` is {self.silent_share}; expected at most 1"
+        for name, seconds in self.consistency_s.items():
+            yield from _amount(f"seconds of {name!r} - at `$.consistency_s`", seconds)
+
+
+def _amount(what: str, value: float) -> Iterator[str]:
+    if not isfinite(value) or value < 0:
+        yield f"{what} is {value}; expected a finite figure of at least 0"
+
+
+def read_recovery_trace(path: str | os.PathLike[str]) -> RecoveryTrace:
+    """Read a JSON file whose keys are the fields of `RecoveryTrace`.
+
+    Raises:
+        InputError: The file cannot be read, or holds something else; the message names the file and the place.
+    """
+    try:
+        return decode_json(Path(path).read_bytes(), RecoveryTrace)
+    except (OSError, msgspec.MsgspecError, InputError) as cause:
+        raise InputError(
+            f"cannot read figures of recovery from {os.fspath(path)}: {cause}; check the file"
+        ) from cause
+
+
+def write_recovery_trace(trace: RecoveryTrace, path: str | os.PathLike[str]) -> None:
+    """Write what `read_recovery_trace` reads, at once or not at all.
+
+    Raises:
+        InputError: The folder is missing, not writable or full.
+    """
+    with atomic_file(path) as file:
+        file.write(msgspec.json.encode(trace))
