@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from wirewise.errors import PlanError
-from wirewise.plans import StagePlan
+from wirewise.plans import StagePlan, ValueSplit
+from wirewise.plans.sharding import parse_sharding
 from wirewise.plans.timetables import StageAction
 
 change = msgspec.structs.replace
@@ -29,6 +30,32 @@ def test_a_chain_cut_by_hand():
     assert (made.positions, made.replicas, made.world_size) == (3, 2, 12)
     with pytest.raises(PlanError, match="rank 12 has no stage"):
         made.place_of(12)
+
+
+def test_positions_of_other_width():
+    made = plan(width=[2, 1, 3], replicas=2, splits=[ValueSplit(module="block5", stage=2, dim=1)])
+    assert made.ranks == (((0, 1), (2, 3)), ((4,), (5,)), ((6, 7, 8), (9, 10, 11)))
+    assert [made.width_of(stage) for stage in range(3)] == [2, 1, 3]
+    assert made.layout_of("block5", 2, 1, 2) == parse_sharding("3:R,S0", first_rank=9)
+    assert made.layout_of("block5", 1, 0, 2) == parse_sharding("1:R,R", first_rank=4)
+    with pytest.raises(PlanError, match=r"splits dimension 1 of the output of module 'block5', which has 1"):
+        made.layout_of("block5", 2, 0, 1)
+    addends = plan(width=2, splits=[ValueSplit(module="block2", stage=0)])
+    assert addends.layout_of("block2", 0, 0, 1) == parse_sharding("2:R,P0")
+    for wrong in ([2, 1], [1, 0, 1]):
+        with pytest.raises(PlanError, match="or one for each of 3 positions"):
+            plan(width=wrong)
+    with pytest.raises(PlanError, match=r"stands there twice"):
+        plan(width=2, splits=2 * [ValueSplit(module="block2", stage=0, dim=0)])
+
+
+def test_stages_of_a_position_have_a_value_alike():
+    cut = {"cuts": [2, 4, 6], "style": "interleaved", "microbatches": 6, "width": 2}
+    edges = [(0, 1), (1, 2), (2, 3), (0, 2)]
+    splits = [ValueSplit(module="block1", stage=stage, dim=0) for stage in (0, 2)]
+    assert plan(**cut, edges=edges, splits=splits).splits == tuple(splits)
+    with pytest.raises(PlanError, match="stages 0 and 2 of one position have 'block1' in parts that differ"):
+        plan(**cut, edges=edges, splits=splits[:1])
 
 
 def test_stages_of_a_position_are_interleaved():
@@ -65,6 +92,12 @@ def stage(made, number, **changes):
     return change(made, stages=tuple(stages))
 
 
+def split(**more):
+    """Positions of 1, 2 and 1 ranks; the second one takes a value in parts."""
+    given = {"module": "block2", "stage": 1, "dim": 0, **more}
+    return lambda _: change(plan(width=[1, 2, 1]), splits=(ValueSplit(**given),))
+
+
 FAULTS = {
     "style": (lambda p: change(p, style="mine"), r"\$\.style"),
     "microbatches": (lambda p: change(p, microbatches=0), r"\$\.microbatches"),
@@ -76,6 +109,11 @@ FAULTS = {
     "bytes": (lambda p: change(p, predicted_bytes=(1,)), r"\$\.predicted_bytes"),
     "passes": (lambda p: change(p, pass_s=((1.0, -2.0, 1.0),) * 3), r"\$\.pass_s"),
     "messages": (lambda p: change(p, message_s=(1.0,)), r"\$\.message_s"),
+    "split of no module": (split(module="mine"), r"\$\.splits\[0\].*no stage has this module"),
+    "split elsewhere": (split(stage=2), r"\$\.splits\[0\].*no activations travel there from stage 0"),
+    "split on one rank": (split(stage=0), r"\$\.splits\[0\].*one rank has the stage"),
+    "split of no dimension": (split(dim=-1), r"\$\.splits\[0\].*dim is -1"),
+    "addends taken": (split(dim=None), r"\$\.splits\[0\].*a stage cannot take addends"),
     "no ranks": (lambda p: change(p, ranks=()), r"\$\.ranks"),
     "absent rank": (lambda p: change(p, ranks=(((0,),), ((1,),), ((3,),))), r"\$\.ranks"),
     "rank twice": (lambda p: change(p, ranks=(((0,),), ((1,),), ((1,),))), r"\$\.ranks"),

@@ -17,7 +17,7 @@ from wirewise.plans.recovery import (
 )
 from wirewise.plans.reshard import BusiestHosts, MulticastTree, ReshardPlan, UnitTask
 from wirewise.plans.sharding import LaidOutTensor, Sharding, TensorSlice, parse_sharding
-from wirewise.plans.stages import Stage, StagePlan
+from wirewise.plans.stages import Stage, StagePlan, ValueSplit
 from wirewise.plans.timetables import StageAction
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "TensorSlice",
     "TopologyLike",
     "UnitTask",
+    "ValueSplit",
     "load",
     "loads",
     "parse_sharding",

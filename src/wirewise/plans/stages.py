@@ -11,6 +11,7 @@ import msgspec
 
 from wirewise.errors import PlanError
 from wirewise.plans.base import Plan
+from wirewise.plans.sharding import Sharding
 from wirewise.plans.timetables import (
     STYLES,
     StageAction,
@@ -22,7 +23,7 @@ from wirewise.plans.timetables import (
     unrolled,
 )
 
-__all__ = ["ExchangePlace", "Stage", "StagePlan"]
+__all__ = ["ExchangePlace", "Stage", "StagePlan", "ValueSplit"]
 
 ExchangePlace = Literal["end", "hidden"]
 """Replicas exchange gradients at the end of an update before anything else; or beside the next update's passes."""
@@ -44,6 +45,18 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether only inputs are kept, and the forward pass is repeated before the backward pass."""
 
 
+class ValueSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value between stages that is not whole on each of the ranks that share a stage."""
+
+    module: str
+    """Module that makes the value."""
+    stage: int
+    """Stage that makes or takes it in parts."""
+    dim: int | None = None
+    """Dimension that the stage's ranks split as `torch.chunk` does; None: ranks of the stage that makes it hold
+    addends."""
+
+
 class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     """Stages of a model, their ranks, and the timetable of an update."""
 
@@ -54,13 +67,16 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     stages: tuple[Stage, ...]
     """Stages in the order of the forward pass."""
     ranks: tuple[tuple[tuple[int, ...], ...], ...]
-    """Ranks of each position, [positions, replicas, width]; width ranks share a stage's tensors."""
+    """Ranks of each position, [positions, replicas, width]; width ranks share a stage's tensors, and positions may
+    differ in it."""
     microbatches: int
     """Microbatches m that one replica works on for an update of the weights."""
     microbatch_size: int = 1
     """Samples of a microbatch."""
     timetable: Timetable
     """Actions of each position in their order, [positions]; microbatch m + j is microbatch j of the next update."""
+    splits: tuple[ValueSplit, ...] = ()
+    """Values that are in parts on the ranks of a stage; all others are whole on each of them."""
     edges: tuple[tuple[int, int], ...] = ()
     """Pairs of stages between which activations travel, and gradients back; none: each stage feeds the next alone."""
     weight_versions: Literal[1, 2] = 1
@@ -91,7 +107,8 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
         microbatches: int,
         microbatch_size: int = 1,
         replicas: int = 1,
-        width: int = 1,
+        width: int | Sequence[int] = 1,
+        splits: Sequence[ValueSplit] = (),
         chunks: int | None = None,
         depths: Sequence[int] | None = None,
         edges: Sequence[tuple[int, int]] = (),
@@ -109,7 +126,8 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
             microbatches: Microbatches of an update.
             microbatch_size: Samples of a microbatch.
             replicas: Pipelines beside each other.
-            width: Ranks that share a stage's tensors.
+            width: Ranks that share a stage's tensors, one number for all positions or one for each.
+            splits: Values that are in parts on the ranks of a stage.
             chunks: Stages a position of an interleaved timetable; None: 2.
             depths: Microbatches in flight at each position; None: the style's own.
             edges: Pairs of stages between which activations travel; none: each stage feeds the next.
@@ -130,10 +148,16 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
         count = len(bounds) - 1
         if each < 1 or count % each:
             raise PlanError(f"got {count} stages, {each} a position; expected a multiple of {each} stages")
-        positions, size = count // each, replicas * width
+        positions = count // each
+        widths = [width] * positions if isinstance(width, int) else list(width)
+        if len(widths) != positions or min(widths) < 1:
+            raise PlanError(
+                f"width is {width}; expected a number of ranks, or one for each of {positions} positions"
+            )
+        first = [replicas * sum(widths[:p]) for p in range(positions + 1)]
         found = timetable(style, positions, microbatches, depths=depths, chunks=chunks)
         plan = cls(
-            world_size=positions * size,
+            world_size=first[-1],
             planner="by hand",
             style=style,
             stages=tuple(
@@ -146,14 +170,15 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
             ),
             ranks=tuple(
                 tuple(
-                    tuple(p * size + replica * width + lane for lane in range(width))
+                    tuple(range(first[p] + replica * own, first[p] + (replica + 1) * own))
                     for replica in range(replicas)
                 )
-                for p in range(positions)
+                for p, own in enumerate(widths)
             ),
             microbatches=microbatches,
             microbatch_size=microbatch_size,
             timetable=found,
+            splits=tuple(splits),
             edges=tuple(edges),
             weight_versions=2 if style == "2bw" else 1,
             exchange=exchange,
@@ -176,6 +201,36 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     def all_edges(self) -> tuple[tuple[int, int], ...]:
         """Pairs of stages between which activations travel, those of a chain spelt out."""
         return self.edges or tuple((s, s + 1) for s in range(len(self.stages) - 1))
+
+    def width_of(self, stage: int) -> int:
+        """Number of ranks that share a stage."""
+        return len(self.ranks[self.stages[stage].position][0])
+
+    def layout_of(self, module: str, stage: int, replica: int, dims: int) -> Sharding:
+        """The layout of a value on the ranks of a stage that makes or takes it.
+
+        Args:
+            module: Module that makes the value.
+            stage: Stage whose ranks hold it.
+            replica: Number of the pipeline.
+            dims: Dimensions of the value.
+
+        Raises:
+            PlanError: The value has no such dimension as is split.
+        """
+        ranks = self.ranks[self.stages[stage].position][replica]
+        split = next((one for one in self.splits if (one.module, one.stage) == (module, stage)), None)
+        if split is not None and split.dim is not None and split.dim >= dims:
+            raise PlanError(
+                f"stage {stage} splits dimension {split.dim} of the output of module {module!r}, which has {dims} - at "
+                f"`$.splits[{self.splits.index(split)}]`; expected one of its dimensions"
+            )
+        return Sharding(
+            mesh=(len(ranks),),
+            ranks=ranks,
+            dims=tuple((0,) if split is not None and split.dim == dim else () for dim in range(dims)),
+            partial=(0,) if split is not None and split.dim is None else (),
+        )
 
     def place_of(self, rank: int) -> tuple[int, int, int]:
         """Position, replica and number within the width of a rank.
@@ -213,7 +268,13 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
         `depths` says, and positions never wait for each other.
         """
         Plan.check_itself(self)
-        for faults in (self._value_faults, self._rank_faults, self._stage_faults, self._timetable_faults):
+        for faults in (
+            self._value_faults,
+            self._rank_faults,
+            self._stage_faults,
+            self._split_faults,
+            self._timetable_faults,
+        ):
             for fault in faults():
                 raise PlanError(fault)
         updates = _UPDATES if self.weight_versions > 1 else 1
@@ -280,6 +341,36 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
                 )
         if len(set(self.edges)) != len(self.edges):
             yield "an edge stands twice - at `$.edges`; expected each pair of stages once"
+
+    def _split_faults(self) -> Iterator[str]:
+        makers = {module: number for number, stage in enumerate(self.stages) for module in stage.modules}
+        dims: dict[tuple[str, int], int | None] = {}
+        for number, one in enumerate(self.splits):
+            where = f"split of {one.module!r} at stage {one.stage} - at `$.splits[{number}]`"
+            maker = makers.get(one.module)
+            if maker is None:
+                yield f"{where}: no stage has this module; expected one of the plan's"
+            elif one.stage != maker and (maker, one.stage) not in self.all_edges:
+                yield f"{where}: no activations travel there from stage {maker}; expected one that makes or takes it"
+            elif self.width_of(one.stage) == 1:
+                yield f"{where}: one rank has the stage; expected several, or no split"
+            elif one.dim is not None and one.dim < 0:
+                yield f"{where}: dim is {one.dim}; expected at least 0"
+            elif one.dim is None and one.stage != maker:
+                yield f"{where}: a stage cannot take addends; expected a dim"
+            elif (one.module, one.stage) in dims:
+                yield f"{where}: stands there twice; expected one split of a value at a stage"
+            dims[one.module, one.stage] = -1 if one.dim is None else one.dim
+        for (module, stage), dim in dims.items():
+            maker = makers[module]
+            for source, target in self.all_edges:
+                if source != maker or self.stages[source].position != self.stages[target].position:
+                    continue
+                if stage in (source, target) and dims.get((module, source)) != dims.get((module, target)):
+                    yield (
+                        f"stages {source} and {target} of one position have {module!r} in parts that differ, dimension "
+                        f"{dim} at stage {stage} - at `$.splits`; expected the same at both, without addends"
+                    )
 
     def _timetable_faults(self) -> Iterator[str]:
         if len(self.timetable) != self.positions or len(self.depths) != self.positions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.distributed as dist
@@ -10,6 +10,7 @@ from torch import nn
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import StagePlan
+from wirewise.runtime.pipeline.dtensors import local_part, plain_names, ranks_alike
 from wirewise.runtime.pipeline.layers import LayerGraph
 from wirewise.runtime.pipeline.messages import Journal
 from wirewise.runtime.pipeline.updates import GradientExchange
@@ -62,6 +63,7 @@ def make_exchange(
     *,
     with_norm: bool,
     journal: Journal | None = None,
+    shards: Collection[str] | None = None,
 ) -> GradientExchange:
     """What the ranks of a plan tell each other in an update; ranks with the same weights start from equal ones.
 
@@ -72,36 +74,68 @@ def make_exchange(
         weights: Weights of this rank.
         with_norm: Whether the norm over all stages is needed.
         journal: Keeps what ranks come to.
+        shards: Names of plain parameters of which each rank that shares a stage has a part of its own.
 
     Raises:
-        InputError: Further groups are needed and there is no default group.
+        InputError: Further groups are needed and there is no default group, or the norm is and nobody says which plain
+            parameters are parts.
+        PlanError: Stages of different width share a parameter.
     """
-    position, replica, _ = plan.place_of(transport.rank)
+    position, replica, lane = plan.place_of(transport.rank)
     ties = shared_parameters(layers, plan)
     holders = sorted(set(ties.values()))
+    for own in holders:
+        if len({len(plan.ranks[p][0]) for p in own}) > 1:
+            raise PlanError(
+                f"positions {list(own)} share a parameter and have {[len(plan.ranks[p][0]) for p in own]} ranks a "
+                "replica - at `$.ranks`; expected as many at each"
+            )
+
+    def same_stage(place: int, part: int) -> tuple[int, ...]:
+        return tuple(own[part] for own in plan.ranks[place])
+
+    def same_share(places: Sequence[int], pipeline: int, part: int) -> tuple[int, ...]:
+        return tuple(plan.ranks[place][pipeline][part] for place in places)
+
+    widths = [len(ranks[0]) for ranks in plan.ranks]
+    width = widths[position]
+    if with_norm and width > 1 and shards is None and (plain := plain_names(weights.named)):
+        raise InputError(
+            f"a norm of all gradients is asked for, and {plain[0]!r} is a plain tensor on {width} ranks that share its "
+            "stage; say with `shards` which of these are parts of their own on each rank, or make them DTensors"
+        )
     wanted: list[tuple[int, ...]] = []
     if plan.replicas > 1:
-        wanted += [tuple(own[0] for own in ranks) for ranks in plan.ranks]
-    wanted += [tuple(plan.ranks[p][r][0] for p in own) for own in holders for r in range(plan.replicas)]
+        wanted += [same_stage(p, part) for p, width in enumerate(widths) for part in range(width)]
+    wanted += [
+        same_share(own, r, part)
+        for own in holders
+        for r in range(plan.replicas)
+        for part in range(widths[own[0]])
+    ]
     if with_norm and plan.world_size > 1:
         wanted.append(tuple(range(plan.world_size)))
     groups = _groups(transport, wanted)
-    replicas = groups.get(tuple(own[0] for own in plan.ranks[position])) if plan.replicas > 1 else None
+    replicas = groups.get(same_stage(position, lane)) if plan.replicas > 1 else None
     names = {parameter: name for name, parameter in weights.named.items()}
     shared = {
-        names[parameter]: groups[tuple(plan.ranks[p][replica][0] for p in own)]
+        names[parameter]: groups[same_share(own, replica, lane)]
         for parameter, own in ties.items()
         if position in own
     }
-    counted = frozenset(
-        name for name, parameter in weights.named.items() if position == ties.get(parameter, (position,))[0]
-    )
+    counted = {
+        name: ranks_alike(parameter, width, name in (shards or ()))
+        for name, parameter in weights.named.items()
+        if position == ties.get(parameter, (position,))[0]
+    }
     # Ranks that go on after a fault have states, from different updates at times.
     starting = journal is None or journal.generation == 0
     if starting and replicas is not None and weights.named:
-        replicas.broadcast({n: p.data for n, p in weights.named.items()}, "the broadcast to the replicas")
+        replicas.broadcast(
+            {n: local_part(p) for n, p in weights.named.items()}, "the broadcast to the replicas"
+        )
     for name, group in shared.items() if starting else ():
-        group.broadcast({"": weights.named[name].data}, f"the broadcast of the shared {name!r}")
+        group.broadcast({"": local_part(weights.named[name])}, f"the broadcast of the shared {name!r}")
     everyone = groups.get(tuple(range(plan.world_size))) if with_norm else None
     if with_norm and plan.world_size == 1:
         everyone = transport

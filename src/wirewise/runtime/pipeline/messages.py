@@ -23,11 +23,14 @@ from wirewise.errors import InputError
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Description", "Inbox", "Journal", "Outbox"]
+__all__ = ["DESCRIPTIONS", "TAGS", "Description", "Inbox", "Journal", "Outbox"]
 
 _LOOK_S = 0.25
 _GRACE_S = 3.0
-_TAGS = 2**30
+TAGS = 2**29
+"""Messages of microbatches have smaller tags; they begin anew after so many."""
+DESCRIPTIONS = 2**29
+"""Tag of the description of the first value; those of reshard plans by themselves begin at twice as much."""
 _MOST_DIMENSIONS = 12
 _TYPES = (
     torch.float32,
@@ -167,12 +170,12 @@ class _Line:
     def tag(self, key: MicrobatchKey) -> int:
         """Tag of a message, which no other in flight has."""
         update, microbatch = key
-        return ((update * self._microbatches + microbatch) * self._lines + self._number) % _TAGS
+        return ((update * self._microbatches + microbatch) * self._lines + self._number) % TAGS
 
     @property
     def description_tag(self) -> int:
         """Tag of the description that goes before the first message."""
-        return _TAGS + self._number
+        return DESCRIPTIONS + self._number
 
     def close(self) -> None:
         """End the thread."""

@@ -6,7 +6,6 @@ Here the layouts of both meshes become a reshard plan, which is made once, kept,
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,10 +23,10 @@ from wirewise.errors import InputError
 from wirewise.planners.reshard import alike_links, cross_mesh
 from wirewise.plans.reshard import ReshardPlan
 from wirewise.plans.sharding import LaidOutTensor, Sharding
-from wirewise.runtime.pipeline.reshard import Resharder
+from wirewise.runtime.pipeline.reshard import Resharder, hosts_of_ranks
 from wirewise.runtime.transport import Transport, transport_of
 
-__all__ = ["convert_state_dict", "hosts_of_ranks", "layout_of", "redistribute_across"]
+__all__ = ["convert_state_dict", "layout_of", "redistribute_across"]
 
 _BUCKET_BYTES = 1 << 26
 
@@ -45,7 +44,6 @@ class _Kept(NamedTuple):
 
 _KEPT: WeakKeyDictionary[Any, dict[Any, _Kept]] = WeakKeyDictionary()
 """Movers by group, then by tensor and layouts."""
-_HOSTS: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 
 
 def redistribute_across(
@@ -205,17 +203,6 @@ def convert_state_dict(
     rest = {name: one for name, one in state.items() if name not in moved}
     state.clear()
     return {name: moved[name] if name in moved else rest[name] for name in order}
-
-
-def hosts_of_ranks(transport: Transport) -> tuple[int, ...]:
-    """Host number of each rank, by the names of the machines; asked once a group."""
-    if transport.group not in _HOSTS:
-        name = socket.gethostname().encode()[:64].ljust(64, b"\0")
-        own = torch.frombuffer(bytearray(name), dtype=torch.uint8)
-        names = [bytes(one.tolist()) for one in transport.all_gather(own, "the names of the hosts")]
-        numbers = {one: number for number, one in enumerate(dict.fromkeys(names))}
-        _HOSTS[transport.group] = tuple(numbers[one] for one in names)
-    return _HOSTS[transport.group]
 
 
 class _Across(torch.autograd.Function):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -18,10 +20,11 @@ from wirewise.runtime.pipeline.multicast import WINDOW, Leg, carry, carry_in_ste
 from wirewise.runtime.pipeline.shards import Parts, packed, unpack
 from wirewise.runtime.transport import Transport, transport_of
 
-__all__ = ["Resharder", "Resharding"]
+__all__ = ["Resharder", "Resharding", "hosts_of_ranks"]
 
 _NOT_SUMMED = ("bool", "float8_e4m3fn", "float8_e5m2")
 """Types whose addends are not summed."""
+_HOSTS: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 _NO_DATA = torch.empty(0, dtype=torch.uint8)
 
 
@@ -53,6 +56,8 @@ class Resharder:
         reverse: Makes the plan of the way back, for gradients; None: gradients take the plain way.
         window: Chunks of an edge that are under way at a time.
         in_steps: Whether chunks move in steps that all ranks share; None: on devices they do.
+        compared: Whether the ranks with a part in the plan are known to have the same; others then need not make it.
+        what: Words for the move in error messages.
         timeout_s: Seconds for a silent peer.
 
     Raises:
@@ -70,15 +75,18 @@ class Resharder:
         reverse: Callable[[ReshardPlan], ReshardPlan] | None = None,
         window: int = WINDOW,
         in_steps: bool | None = None,
+        compared: bool = False,
+        what: str = "resharding",
         timeout_s: float = 120.0,
     ) -> None:
         if window < 1:
             raise InputError(f"window is {window}; expected at least one chunk under way")
         self.plan, self.transport = plan, transport_of(group, timeout_s=timeout_s)
-        self._make_reverse, self._window = reverse, window
+        self._make_reverse, self._window, self._what = reverse, window, what
         self._reverse: Resharder | None = None
         self._in_steps = self.transport.on_device if in_steps is None else in_steps
-        self._same_everywhere()
+        if not compared:
+            self._same_everywhere()
         rank = self.transport.rank
         self._source, self._target = Parts(plan.tensors, "source", rank), Parts(plan.tensors, "target", rank)
         self._numbers: dict[int, list[int]] = {}
@@ -89,10 +97,11 @@ class Resharder:
         self._roles: dict[int, list[_Role]] = {bucket: [] for bucket in self._numbers}
         tag = 0
         for number, task in enumerate(plan.tasks):
-            if (role := _role(number, task, rank, tag)) is not None:
+            if (role := _role(number, task, rank, tag, what)) is not None:
                 self._roles[plan.tensors[task.slices[0].tensor].bucket].append(role)
             tag += len(task.trees) + len(task.adders)
-        self._tags = tag
+        self.tags = tag
+        """Tags of a move."""
 
     def _same_everywhere(self) -> None:
         """Raise on every rank unless all have the same plan, which fits the group."""
@@ -122,13 +131,17 @@ class Resharder:
                 "same plan, made from the same links with the same seed"
             )
 
-    def __call__(self, tensors: Sequence[Tensor | None], *, differentiable: bool = False) -> list[Tensor]:
+    def __call__(
+        self, tensors: Sequence[Tensor | None], *, differentiable: bool = False, tag: int | None = None
+    ) -> list[Tensor]:
         """Move the tensors.
 
         Args:
             tensors: This rank's part of each tensor of the plan, None where it holds none.
             differentiable: Whether gradients come back, the reverse way; said alike on all ranks. Then each rank
                 calls `backward` on what it got, also one that only sends, whose results are empty.
+            tag: First of `tags` tags that no other message on the group has meanwhile; None: one is taken, the same on
+                all ranks as long as they make their moves in one order.
 
         Returns:
             This rank's part of each tensor after the move; empty, [0], where it has none.
@@ -140,7 +153,7 @@ class Resharder:
         """
         held = self._held(tensors)
         if not differentiable:
-            return self._moved(held)
+            return self._moved(held, tag)
         parts = [held[n] if n in held else self._nothing(n) for n in range(len(self.plan.tensors))]
         # A rank that only receives has nothing that could ask for gradients.
         asked = torch.empty(0, requires_grad=True)
@@ -153,7 +166,7 @@ class Resharder:
             tensors: This rank's part of each tensor of the plan, None where it holds none.
         """
         held = self._held(tensors)
-        tag = first_tag(self.transport.group, self._tags)
+        tag = first_tag(self.transport.group, self.tags)
         return Resharding(lambda: self._moved(held, tag))
 
     def consume(self, tensors: list[Tensor | None]) -> Iterator[dict[int, Tensor]]:
@@ -166,7 +179,7 @@ class Resharder:
             This rank's parts of the tensors of one bucket, by number.
         """
         self._held(tensors)
-        tag = first_tag(self.transport.group, self._tags)
+        tag = first_tag(self.transport.group, self.tags)
         for bucket, numbers in self._numbers.items():
             after = {n: self._new(n) for n in numbers if n in self._target.shapes}
             own = {n: part for n in numbers if n in self._source.shapes and (part := tensors[n]) is not None}
@@ -201,7 +214,7 @@ class Resharder:
         return held
 
     def _moved(self, held: Mapping[int, Tensor], tag: int | None = None) -> list[Tensor]:
-        first = first_tag(self.transport.group, self._tags) if tag is None else tag
+        first = first_tag(self.transport.group, self.tags) if tag is None else tag
         device = next((one.device for one in held.values()), None)
         found: list[Tensor] = [self._nothing(n) for n in range(len(self.plan.tensors))]
         for number in self._target.shapes:
@@ -268,7 +281,7 @@ class Resharder:
             edge = MulticastTree(start=0, stop=task.size_bytes, sender=giver, edges=((giver, root),))
             given[giver] = data if rank == giver else torch.empty_like(data)
             parent, children = (giver, ()) if rank == root else (None, (root,))
-            what = f"resharding, round {task.round}, task {role.number}, addends"
+            what = f"{self._what}, round {task.round}, task {role.number}, addends"
             place = tag + role.tag + number
             legs.append(Leg(edge, task.round, place, given[giver], parent, children, what, adds=True))
         if rank != root:
@@ -328,6 +341,11 @@ class Resharding:
         except BaseException as error:
             self._error = error
 
+    def ended(self, timeout_s: float) -> bool:
+        """Wait a while; whether the move has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
     def wait(self) -> list[Tensor]:
         """Parts after the move.
 
@@ -339,6 +357,17 @@ class Resharding:
             raise self._error
         assert self._found is not None
         return self._found
+
+
+def hosts_of_ranks(transport: Transport) -> tuple[int, ...]:
+    """Host number of each rank, by the names of the machines; asked once a group."""
+    if transport.group not in _HOSTS:
+        name = socket.gethostname().encode()[:64].ljust(64, b"\0")
+        own = torch.frombuffer(bytearray(name), dtype=torch.uint8)
+        names = [bytes(one.tolist()) for one in transport.all_gather(own, "the names of the hosts")]
+        numbers = {one: number for number, one in enumerate(dict.fromkeys(names))}
+        _HOSTS[transport.group] = tuple(numbers[one] for one in names)
+    return _HOSTS[transport.group]
 
 
 class _Move(torch.autograd.Function):
@@ -364,9 +393,9 @@ def _plain_reverse(plan: ReshardPlan) -> ReshardPlan:
     return found
 
 
-def _role(number: int, task: UnitTask, rank: int, tag: int) -> _Role | None:
+def _role(number: int, task: UnitTask, rank: int, tag: int, move: str) -> _Role | None:
     """What a rank does in a task; None: nothing."""
-    legs, what = [], f"resharding, round {task.round}, task {number}"
+    legs, what = [], f"{move}, round {task.round}, task {number}"
     for place, tree in enumerate(task.trees):
         parent = next((here for here, there in tree.edges if there == rank), None)
         if parent is None and tree.sender != rank:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.plans import StagePlan
 from wirewise.rng import stream_key
+from wirewise.runtime.pipeline.dtensors import plain_value
 from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
 from wirewise.runtime.pipeline.split_backward import SplitBackward
 
@@ -36,9 +37,12 @@ class StageCompute:
         number: Number of the stage in the plan.
         loss: Mean loss over a microbatch, from the model's output and the targets.
         seed: Seed of the random numbers that modules draw, such as those of dropout.
+        replica: Number of the pipeline.
     """
 
-    def __init__(self, layers: LayerGraph, plan: StagePlan, number: int, loss: Loss, seed: int) -> None:
+    def __init__(
+        self, layers: LayerGraph, plan: StagePlan, number: int, loss: Loss, seed: int, replica: int = 0
+    ) -> None:
         self.number, self.recompute = number, plan.stages[number].recompute
         names = plan.stages[number].modules
         self.modules = {name: layers.modules[name] for name in names}
@@ -53,6 +57,7 @@ class StageCompute:
         )
         """Values that other stages take."""
         self.has_loss = layers.output in self.modules
+        self._plan, self._replica = plan, replica
         self._sources, self._output, self._loss, self._seed = layers.sources, layers.output, loss, seed
         self._places = {name: place for place, name in enumerate(layers.names)}
         self._held: dict[MicrobatchKey, _Held] = {}
@@ -179,10 +184,14 @@ class StageCompute:
                         "wrap it in a module that returns one, or cut it into several"
                     )
                 values[name] = found
-            held.outputs = {name: values[name] for name in self.gives}
+            held.outputs = {name: self._plain(name, values[name]) for name in self.gives}
             if self.has_loss:
                 assert held.target is not None
-                held.outputs[LOSS] = self._loss(values[self._output], held.target)
+                held.outputs[LOSS] = self._plain(LOSS, self._loss(values[self._output], held.target))
+
+    def _plain(self, name: str, value: Tensor) -> Tensor:
+        """This rank's part of an output, which may be a DTensor."""
+        return plain_value(value, self._plan.layout_of(name, self.number, self._replica, value.dim()), name)
 
 
 class _Held:

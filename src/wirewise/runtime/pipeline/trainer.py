@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wirewise.errors import InputError, PlanError
+from wirewise.cost.links import Links
+from wirewise.errors import InputError
+from wirewise.planners.reshard import alike_links
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import ActionKind, StagePass
 from wirewise.rng import stream_key
@@ -21,6 +23,7 @@ from wirewise.runtime.pipeline.feed import Batch, BatchFeed
 from wirewise.runtime.pipeline.groups import check_same_plan, make_exchange
 from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
 from wirewise.runtime.pipeline.messages import Journal
+from wirewise.runtime.pipeline.reshard import hosts_of_ranks
 from wirewise.runtime.pipeline.stage import LOSS, Loss, MicrobatchKey, StageCompute
 from wirewise.runtime.pipeline.updates import (
     DelayCorrection,
@@ -67,7 +70,8 @@ class Pipeline:
     Args:
         layers: The model, or a list of modules in which each feeds the next. All ranks give the same; ranks use the
             modules of their own stages alone, so others may be on the device "meta".
-        plan: Stages, ranks and timetable, the same on all ranks; one rank a replica of each stage.
+        plan: Stages, ranks and timetable, the same on all ranks. Where ranks share a stage, its modules are
+            tensor-parallel, and all of its ranks get the same microbatches.
         loss: Mean loss of a microbatch from the model's output and the targets.
         optimizer: Makes one or several optimizers of the parameters of this rank, which it is given as a list.
         schedule: Makes the learning-rate schedule of an optimizer; it moves on once an update, whether the update was
@@ -79,6 +83,10 @@ class Pipeline:
         delay_correction: What is done about gradients that are one update old where two versions of the weights are
             kept: "none", "nesterov" or "error_feedback", which keep one or two further copies of the weights.
         seed: Seed of the random numbers that modules draw.
+        links: Links between the ranks, the same on all, by which values are moved between stages of several ranks;
+            None: hosts by their names, all alike.
+        shards: Names, such as "3.weight", of plain parameters that are a part of their own on each of the ranks which
+            share a stage; all other plain ones are the same on each. Needed for a norm of gradients alone.
         recorded: Whether `records` is filled.
         around: Context in which each pass is computed, without its messages, such as a range of a profiler.
         timeout_s: Seconds to wait for any one message before the peer counts as silent.
@@ -104,6 +112,8 @@ class Pipeline:
         loss_scale: float | LossScale | None = None,
         delay_correction: DelayCorrection = "none",
         seed: int = 0,
+        links: Links | None = None,
+        shards: Collection[str] | None = None,
         recorded: bool = False,
         around: Callable[[StagePass], AbstractContextManager[Any]] | None = None,
         timeout_s: float = 120.0,
@@ -112,18 +122,21 @@ class Pipeline:
     ) -> None:
         layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
         plan.check_itself()
-        _check(plan, clip, delay_correction)
-        self.plan, self._layers = plan, layers
+        _check(plan, clip, delay_correction, journal)
+        self.plan, self._layers, self._shards = plan, layers, shards
         self._with_norm = clip is not None or loss_scale is not None
-        words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction]
+        words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction, repr(links)]
         self._digest = hashlib.sha256("\n".join(words).encode()).digest()
         self._journal = journal or Journal()
         values = layers.values(plan)
         self.transport = transport = self._meet(transport_of(process_group, timeout_s=timeout_s, store=store))
+        if links is None and any(len(ranks[0]) > 1 for ranks in plan.ranks):
+            links = alike_links(hosts_of_ranks(transport))
+        self._links = links
         self.position, self.replica, _ = plan.place_of(transport.rank)
         own = [number for number, stage in enumerate(plan.stages) if stage.position == self.position]
         key = stream_key(seed, self.replica)
-        self.stages = {number: StageCompute(layers, plan, number, loss, key) for number in own}
+        self.stages = {number: StageCompute(layers, plan, number, loss, key, self.replica) for number in own}
         modules = {name: m for stage in self.stages.values() for name, m in stage.modules.items()}
         self.weights = Weights(modules, plan.weight_versions)
         factor = 1.0 if loss_scale is None else loss_scale
@@ -145,9 +158,10 @@ class Pipeline:
         """Number of the next update."""
         self.records: list[PassRecord] = []
         """Actions as they were carried out, where asked for."""
+        self._wide = len(plan.ranks[self.position][0]) > 1
         self._recorded = recorded
         self._around = around or (lambda _: nullcontext())
-        self._values = ValueExchange(values, plan, transport, self.stages, self._journal)
+        self._values = ValueExchange(values, plan, transport, self.stages, self._journal, links)
         self._unfinished: dict[int, int] = {}
         self._losses: dict[int, Tensor] = {}
         self._broken = ""
@@ -240,7 +254,7 @@ class Pipeline:
         self.update = self.weights.newest
         self._losses.clear()
         self._values = ValueExchange(
-            self._layers.values(self.plan), self.plan, self.transport, self.stages, self._journal
+            self._layers.values(self.plan), self.plan, self.transport, self.stages, self._journal, self._links
         )
         self._broken = ""
 
@@ -265,6 +279,7 @@ class Pipeline:
             self._layers,
             self.weights,
             with_norm=self._with_norm,
+            shards=self._shards,
             journal=self._journal,
         )
 
@@ -311,7 +326,8 @@ class Pipeline:
     def _carry_out(self, step: StagePass, feed: BatchFeed) -> bool:
         """Do one step; whether it was the last of its update."""
         version = max(step.update - self.weights.versions + 1, 0)
-        if self._updates.ready or version > self.weights.newest:
+        # Ranks that share a stage step at the same place: an optimizer may need all of them.
+        if (self._updates.ready and not self._wide) or version > self.weights.newest:
             self._finish()
         stage, key = self.stages[step.stage], (step.update, step.microbatch)
         given = self._arrived(stage, step.kind, key, feed)
@@ -380,11 +396,11 @@ class Pipeline:
         return UpdateResult(update, None if loss is None else float(loss) / self.plan.microbatches)
 
 
-def _check(plan: StagePlan, clip: float | None, correction: DelayCorrection) -> None:
-    if len(plan.ranks[0][0]) > 1:
-        raise PlanError(
-            f"the plan gives a stage to {len(plan.ranks[0][0])} ranks that share its tensors; expected width 1: "
-            "stages of several ranks are not carried out yet"
+def _check(plan: StagePlan, clip: float | None, correction: DelayCorrection, journal: Journal | None) -> None:
+    if journal is not None and any(len(ranks[0]) > 1 for ranks in plan.ranks):
+        raise InputError(
+            "a journal is given, and ranks share stages, whose messages several ranks move; these are not kept: "
+            "give a plan of width 1, or leave the journal out"
         )
     if clip is not None and not clip > 0:
         raise InputError(f"clip is {clip}; expected a norm above 0, or None")

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from wirewise.errors import InputError, PeerError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel import Reducer
+from wirewise.runtime.pipeline.dtensors import plain_parameter, with_part
 from wirewise.runtime.pipeline.messages import Journal
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport
@@ -100,7 +101,8 @@ class GradientExchange:
         weights: Weights of this rank.
         replicas: Transport between the ranks with the same stages; None: there is one.
         shared: For each parameter that other stages have too: its name here, and a transport between these stages.
-        counted: Names of parameters whose norm this rank counts: of shared ones one stage does.
+        counted: Parameters whose norm this rank counts, by name, with the number of ranks of its stage that count the
+            same part: of parameters that several stages share one does.
         everyone: Transport between all ranks, for the norm; None: nobody needs it.
         replica_count: Pipelines beside each other.
         journal: Keeps what ranks came to, and has that of an earlier run.
@@ -111,15 +113,16 @@ class GradientExchange:
         weights: Weights,
         replicas: Transport | None,
         shared: Mapping[str, Transport],
-        counted: frozenset[str],
+        counted: Mapping[str, int],
         everyone: Transport | None,
         replica_count: int,
         journal: Journal | None = None,
     ) -> None:
-        self._weights, self._shared, self._counted = weights, dict(shared), counted
+        self._shared, self._counted = dict(shared), dict(counted)
         self._everyone, self._replica_count = everyone, replica_count
         self._journal = journal or Journal()
-        self._reducer = _reducer(weights, replicas) if replicas is not None and weights.named else None
+        self._parts = {name: plain_parameter(p) for name, p in weights.named.items()}
+        self._reducer = _reducer(self._parts, replicas) if replicas is not None and self._parts else None
 
     def settle(self, gradients: dict[str, Tensor], scale: float, update: int) -> Settled:
         """Mean over replicas, sum over stages that share, norm over all; blocks until all ranks have come.
@@ -143,7 +146,10 @@ class GradientExchange:
             torch._foreach_div_(list(gradients.values()), scale)
         if self._everyone is None:
             return Settled(gradients, 0.0, True)
-        own = sum(float(gradients[name].double().square().sum()) for name in sorted(self._counted))
+        own = sum(
+            float(gradients[name].double().square().sum()) / alike
+            for name, alike in sorted(self._counted.items())
+        )
         norm = torch.tensor(own / self._replica_count, dtype=torch.float64)
         what = "the norm of the gradients"
         total = float(self._journal.agree(update, what, partial(_summed, self._everyone, norm, what)))
@@ -152,11 +158,11 @@ class GradientExchange:
     def _mean(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         assert self._reducer is not None
         self._reducer.begin()
-        for name, parameter in self._weights.named.items():
+        for name, parameter in self._parts.items():
             parameter.grad = gradients[name]
         self._reducer.finish()
-        found = {name: p.grad for name, p in self._weights.named.items()}
-        for parameter in self._weights.named.values():
+        found = {name: p.grad for name, p in self._parts.items()}
+        for parameter in self._parts.values():
             parameter.grad = None
         return found  # type: ignore[return-value]
 
@@ -244,7 +250,7 @@ class Updates:
     def _step(self, before: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
         self._correction.begin(before)
         for name, parameter in self._weights.named.items():
-            parameter.grad = gradients[name]
+            parameter.grad = with_part(gradients[name], parameter)
         for optimizer in self._optimizers:
             optimizer.step()
         for parameter in self._weights.named.values():
@@ -385,11 +391,11 @@ _CORRECTIONS: dict[DelayCorrection, type[_NoCorrection]] = {
 }
 
 
-def _reducer(weights: Weights, replicas: Transport) -> Reducer:
-    """The reducer of all trained parameters of a rank, in buckets in the order of back-propagation."""
+def _reducer(parts: Mapping[str, nn.Parameter], replicas: Transport) -> Reducer:
+    """The reducer of a rank's parts of all trained parameters, in buckets in the order of back-propagation."""
     holder = nn.Module()
     names: dict[str, nn.Parameter] = {}
-    for name, parameter in weights.named.items():
+    for name, parameter in parts.items():
         # A dot would name a module.
         holder.register_parameter(name.replace(".", "/"), parameter)
         names[name.replace(".", "/")] = parameter

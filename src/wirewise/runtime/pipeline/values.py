@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Literal
 
 from torch import Tensor
 
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
+from wirewise.runtime.pipeline.boundaries import Boundary, WideInbox, WideOutbox, tags_of
 from wirewise.runtime.pipeline.layers import Value
 from wirewise.runtime.pipeline.messages import Description, Inbox, Journal, Outbox
 from wirewise.runtime.pipeline.stage import MicrobatchKey, StageCompute
@@ -30,6 +32,7 @@ class ValueExchange:
         transport: Messages between all ranks.
         stages: Stages of this rank by number.
         journal: Keeps messages, and has those of an earlier run.
+        links: Links by which moves between stages of several ranks are planned; the same on all ranks.
     """
 
     def __init__(
@@ -39,19 +42,22 @@ class ValueExchange:
         transport: Transport,
         stages: Mapping[int, StageCompute],
         journal: Journal,
+        links: Links | None = None,
     ) -> None:
         self._plan, self._transport, self._stages, self._journal = plan, transport, stages, journal
         self._position, self._replica, _ = plan.place_of(transport.rank)
         self._made: dict[int, list[Value]] = {number: [] for number in stages}
         self._taken: dict[int, list[Value]] = {number: [] for number in stages}
-        self._lines: dict[Value, tuple[Inbox, Outbox]] = {}
-        for number, value in enumerate(values):
+        self._links = links
+        self._lines: dict[Value, tuple[Inbox | WideInbox, Outbox | WideOutbox]] = {}
+        room = [2 * tags_of(plan, value) for value in values]
+        for number, value in zip(accumulate(room, initial=0), values, strict=False):
             if value.source in stages:
                 self._made[value.source].append(value)
             if value.target in stages:
                 self._taken[value.target].append(value)
             if (value.source in stages) != (value.target in stages):
-                self._lines[value] = self._line(value, number, len(values))
+                self._lines[value] = self._line(value, number, sum(room))
         self._local: dict[tuple[Value, Kind, MicrobatchKey], Tensor] = {}
         self._wants: dict[Value, bool] = {}
         """Whether a gradient comes back; known from the first activation on."""
@@ -118,8 +124,8 @@ class ValueExchange:
 
     @property
     def senders(self) -> set[int]:
-        """Ranks that send messages to this one."""
-        return {inbox.peer for inbox, _ in self._lines.values()}
+        """Ranks that send messages to this one, each for itself."""
+        return {inbox.peer for inbox, _ in self._lines.values() if isinstance(inbox, Inbox)}
 
     def close(self, *, lost: bool = False) -> None:
         """End all threads; a message that is still waited for is left to its timeout.
@@ -127,12 +133,17 @@ class ValueExchange:
         Args:
             lost: Whether a peer is gone, so that there is nothing to wait for.
         """
-        ends: Iterable[Inbox | Outbox] = chain.from_iterable(self._lines.values())
+        ends: Iterable[Inbox | Outbox | WideInbox | WideOutbox] = chain.from_iterable(self._lines.values())
         for end in ends:
             end.abandon() if lost else end.close()
 
-    def _line(self, value: Value, number: int, count: int) -> tuple[Inbox, Outbox]:
+    def _line(self, value: Value, number: int, tags: int) -> tuple[Inbox | WideInbox, Outbox | WideOutbox]:
         """What this rank receives of a value or for it, and what it sends."""
+        sends = value.source in self._stages
+        if max(self._plan.width_of(stage) for stage in (value.source, value.target)) > 1:
+            assert self._links is not None
+            boundary = Boundary(self._transport, self._plan, value, self._replica, self._links, number, tags)
+            return WideInbox(boundary, forward=not sends), WideOutbox(boundary, forward=sends)
         ranks = [
             self._plan.ranks[self._plan.stages[stage].position][self._replica][0]
             for stage in (value.source, value.target)
@@ -143,12 +154,11 @@ class ValueExchange:
         )
         forward = (f"activations {value.name!r}", f"{target} waits for {source}")
         backward = (f"gradients of {value.name!r}", f"{source} waits for {target}")
-        sends = value.source in self._stages
         common = (self._transport, ranks[1] if sends else ranks[0])
-        size = (2 * count, self._plan.microbatches)
+        size = (tags, self._plan.microbatches)
         into, out = (backward, forward) if sends else (forward, backward)
-        inbox = Inbox(*common, 2 * number + sends, *size, *into, self._journal)
-        outbox = Outbox(*common, 2 * number + (not sends), *size, *out, self._journal)
+        inbox = Inbox(*common, number + sends, *size, *into, self._journal)
+        outbox = Outbox(*common, number + (not sends), *size, *out, self._journal)
         return inbox, outbox
 
     def _take(self, value: Value, kind: Kind, key: MicrobatchKey) -> Tensor:
@@ -167,7 +177,7 @@ class ValueExchange:
                 inbox.forget()
 
 
-def _check_shape(outbox: Outbox, value: Value, tensor: Tensor) -> None:
+def _check_shape(outbox: Outbox | WideOutbox, value: Value, tensor: Tensor) -> None:
     assert outbox.description is not None
     if (tensor.shape, tensor.dtype) != (outbox.description.shape, outbox.description.dtype):
         raise InputError(

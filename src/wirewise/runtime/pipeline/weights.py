@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wirewise.errors import InputError
+from wirewise.runtime.pipeline.dtensors import local_part, own_gradient, set_memory
 
 __all__ = ["Weights"]
 
@@ -64,11 +65,12 @@ class Weights:
         self._install(self._versions[version % self.versions])
 
     def take_gradients(self, version: int) -> dict[str, Tensor]:
-        """Gradients that have added up in a version, zeros where there is none; they start anew."""
+        """This rank's gradients that have added up in a version, zeros where there is none; they start anew."""
         found = {}
         for name, original in self.named.items():
             own = self._versions[version % self.versions][original]
-            found[name] = torch.zeros_like(own) if own.grad is None else own.grad
+            gradient = own_gradient(own)
+            found[name] = torch.zeros_like(local_part(own)) if gradient is None else gradient
             own.grad = None
         return found
 
@@ -92,9 +94,12 @@ class Weights:
         if self.versions == 2:
             following = self._versions[self.newest % 2]
             if self.named:
-                torch._foreach_copy_([following[p].data for p in self.named.values()], list(before.values()))
+                torch._foreach_copy_(
+                    [local_part(following[p]) for p in self.named.values()],
+                    [local_part(one) for one in before.values()],
+                )
             for parameter in self.named.values():
-                parameter.data = following[parameter].data
+                set_memory(parameter, following[parameter])
         return before
 
     def originals(self) -> None:
@@ -129,9 +134,9 @@ class Weights:
         self.newest = newest
         for number, version in enumerate(given, newest - self.versions + 1):
             for name, original in self.named.items():
-                self._versions[number % self.versions][original].data.copy_(version[name])
+                local_part(self._versions[number % self.versions][original]).copy_(local_part(version[name]))
         for original in self.named.values():
-            original.data = self._versions[newest % self.versions][original].data
+            set_memory(original, self._versions[newest % self.versions][original])
 
     def _install(self, chosen: Mapping[nn.Parameter, nn.Parameter]) -> None:
         if all(self._installed[p] is own for p, own in list(chosen.items())[:1]):
