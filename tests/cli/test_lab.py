@@ -1,5 +1,6 @@
 import json
 import os
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -43,6 +44,15 @@ def test_run_carries_faults_out(tmp_path):
     assert [h["exit_codes"] for h in json.loads(file.read_text())["hosts"]] == [[0], [-9]]
 
 
+@pytest.mark.lab
+def test_a_stopped_host_runs_again_when_it_is_healed():
+    done = invoke(
+        "run", "--hosts", "2", "--fault", "stop:1@0.1s", "--fault", "heal:1@0.5s", "--no-torchrun", "--",
+        "sh", "-c", "[ $WIREWISE_HOST = 0 ] || { sleep 0.25; exit 3; }",
+    )  # fmt: skip
+    assert done.exit_code == 3
+
+
 def test_run_without_a_lab_is_labelled_loopback(monkeypatch, tmp_path):
     monkeypatch.setattr("wirewise.lab.available", lambda: (False, "ip not found; install iproute2"))
     file = tmp_path / "run.json"
@@ -51,7 +61,31 @@ def test_run_without_a_lab_is_labelled_loopback(monkeypatch, tmp_path):
     record = json.loads(file.read_text())
     assert (record["network"], record["link_bytes_per_s"]) == ("loopback", None)
     assert record["reason"] == "ip not found; install iproute2"
-    assert "Links and faults are ignored" in done.output
+    assert "Links and faults of hosts are ignored" in done.output
+
+
+POINTS = (
+    "from wirewise.runtime.recovery import points; points.at(0, 4); points.reach('bucket', 3); print('alive')"
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "told"),
+    [
+        ("kill:0@bucket:3", 137, ""),
+        ("kill:0@bucket:3#4", 137, ""),
+        ("kill:0@bucket:3#5", 1, "kill:0@bucket:3#5 did not happen: rank 0 never came there"),
+        ("stop:0@bukcet:3", 1, "stop:0@bukcet:3: there is no point 'bukcet'; expected one of batch, forward"),
+        ("kill:1@bucket:3", 1, "kill:1@bucket:3: there is no rank 1; expected 0 to 0"),
+    ],
+)
+def test_ranks_fail_at_named_points(monkeypatch, fault, code, told):
+    monkeypatch.setattr("wirewise.lab.available", lambda: (False, "ip not found"))
+    done = invoke(
+        "run", "--hosts", "1", "--no-torchrun", "--fault", fault, "--", sys.executable, "-c", POINTS
+    )
+    assert done.exit_code == code and told in str(done.exception)
+    assert ("alive" in done.output) == ("never" in told)
 
 
 def test_a_job_that_takes_too_long_is_said_to(monkeypatch):

@@ -36,8 +36,9 @@ def run(
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            help="kill:2@10s, cut:2@10s, heal:2@20s, slow:1:5@3s (link five times slower), slow-cpu:1:5@3s, "
-            "link:2:50mbit@5s; may be repeated."
+            help="kill:2@10s, stop:2@10s, cut:2@10s, heal:2@20s, slow:1:5@3s (link five times slower), "
+            "slow-cpu:1:5@3s, link:2:50mbit@5s, all of host 2 or 1; kill:2@5..40s:7 (a random instant, seed 7); "
+            "kill:2@bucket:3, stop:2@commit (rank 2 at a named point of a protected training); may be repeated."
         ),
     ] = None,
     change: Annotated[
@@ -62,7 +63,9 @@ def run(
         hosts = shape.num_hosts
     else:
         shape = lab.Lab(hosts, link, rates)
-    faults = [lab.parse_fault(text) for text in fault or []] + [parse_change(text) for text in change or []]
+    parsed = [lab.parse_fault(text) for text in fault or []] + [parse_change(text) for text in change or []]
+    faults = [one for one in parsed if isinstance(one, lab.HostFault)]
+    at_points = [check_point(one, hosts * nproc) for one in parsed if isinstance(one, lab.RankFault)]
     arguments: dict[str, Any] = {
         "launcher": "torchrun" if torchrun else "none",
         "timeout_s": timeout,
@@ -72,30 +75,38 @@ def run(
     ok, reason = lab.available()
     if not ok and require:
         raise LabError(f"no lab can be built here: {reason}")
-    if not ok:
-        record, result = _run_on_loopback(
-            command, hosts, nproc, reason, bool(rates or faults or topology), arguments
-        )
-    else:
-        with shape as network:
-            shown = ", ".join(units.format_rate(rate) for rate in network.rates)
-            kind = "links of" if network.pairs is None else "links in pairs, together"
-            note(f"lab ({reason}): {hosts} hosts with {kind} {shown}")
-            result = network.run(command, processes_per_host=nproc, faults=faults, **arguments)
-            counters = network.counters()
-        record = {
-            "network": "lab",
-            "link_bytes_per_s": network.rates,
-            "pair_bytes_per_s": network.pairs
-            and {f"{a}-{b}": rate for (a, b), rate in network.pairs.rates.items()},
-            "hosts": [_host(h, result, counters[h]) for h in range(hosts)],
-        }
+    with lab.armed(at_points) as points:
+        arguments["environment"] = points.variables
+        if not ok:
+            record, result = _run_on_loopback(
+                command, hosts, nproc, reason, bool(rates or faults or topology), arguments
+            )
+        else:
+            with shape as network:
+                shown = ", ".join(units.format_rate(rate) for rate in network.rates)
+                kind = "links of" if network.pairs is None else "links in pairs, together"
+                note(f"lab ({reason}): {hosts} hosts with {kind} {shown}")
+                result = network.run(command, processes_per_host=nproc, faults=faults, **arguments)
+                counters = network.counters()
+            record = {
+                "network": "lab",
+                "link_bytes_per_s": network.rates,
+                "pair_bytes_per_s": network.pairs
+                and {f"{a}-{b}": rate for (a, b), rate in network.pairs.rates.items()},
+                "hosts": [_host(h, result, counters[h]) for h in range(hosts)],
+            }
+        missed = points.missed
     record |= {"exit_code": result.exit_code, "seconds": result.seconds, "timed_out": result.timed_out}
     write_json(json, record)
     if json != "-":
         _print_hosts(record)
     if result.timed_out:
         note(f"the job had not ended after {timeout:g} s (--timeout), so it was ended; give it more time")
+    if missed:
+        raise LabError(
+            f"{missed[0]} did not happen: rank {missed[0].rank} never came there. Points are reached by trainings that "
+            "wirewise.runtime.recovery protects"
+        )
     raise typer.Exit(result.exit_code)
 
 
@@ -121,6 +132,21 @@ def clean(json: JsonOption = None) -> None:
     write_out(json, {"removed": [*names, *caches]}, *(said or ["There was nothing to remove."]))
 
 
+def check_point(fault: lab.RankFault, ranks: int) -> lab.RankFault:
+    """The fault, if there are such a point and rank.
+
+    Raises:
+        LabError: There are none.
+    """
+    from wirewise.runtime.recovery.points import POINTS
+
+    if fault.point not in POINTS:
+        raise LabError(f"{fault}: there is no point {fault.point!r}; expected one of {', '.join(POINTS)}")
+    if fault.rank >= ranks:
+        raise LabError(f"{fault}: there is no rank {fault.rank}; expected 0 to {ranks - 1}")
+    return fault
+
+
 def parse_change(text: str) -> lab.HostFault:
     """Read "1=20mbit@5s".
 
@@ -129,15 +155,17 @@ def parse_change(text: str) -> lab.HostFault:
     """
     host, _, rest = text.partition("=")
     try:
-        return lab.parse_fault(f"link:{host}:{rest}")
+        found = lab.parse_fault(f"link:{host}:{rest}")
     except LabError as error:
         raise LabError(f"change {text!r} is not understood; expected HOST=RATE@SECONDS") from error
+    assert isinstance(found, lab.HostFault)
+    return found
 
 
 def _run_on_loopback(
     command: Sequence[str], hosts: int, nproc: int, reason: str, shaped: bool, arguments: dict[str, Any]
 ) -> tuple[dict[str, Any], lab.JobResult]:
-    ignored = " Links and faults are ignored." if shaped else ""
+    ignored = " Links and faults of hosts are ignored." if shaped else ""
     note(f"loopback: no lab can be built here ({reason}). {hosts * nproc} ranks share one host.{ignored}")
     with lab.Loopback() as loopback:
         result = loopback.run(command, processes=hosts * nproc, **arguments)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from wirewise.lab.counters import HostBytes, interface_bytes
-from wirewise.lab.faults import HostFault, parse_fault
+from wirewise.lab.faults import HostFault, RankFault, armed, parse_fault
 from wirewise.lab.job import JobResult, RunningJob
 from wirewise.lab.launch import Loopback
 from wirewise.lab.namespaces import available, clean
@@ -19,10 +19,12 @@ __all__ = [
     "Lab",
     "Loopback",
     "Pairs",
+    "RankFault",
     "RunningJob",
     "Servers",
     "VirtualAccelerator",
     "VirtualLayer",
+    "armed",
     "available",
     "clean",
     "interface_bytes",

@@ -1,9 +1,15 @@
-"""Faults that strike a host at a given time: kill, cut, heal, slow, slow-cpu, link."""
+"""Faults that strike a host at a given time, or a rank when it reaches a named point of a protected training."""
 
 from __future__ import annotations
 
+import json
+import random
 import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wirewise import units
@@ -12,22 +18,31 @@ from wirewise.errors import InputError, LabError
 if TYPE_CHECKING:
     from wirewise.lab.network import Lab
 
-__all__ = ["HostFault", "parse_fault"]
+__all__ = ["FAULTS_VARIABLE", "ArmedFaults", "HostFault", "RankFault", "armed", "parse_fault", "random_kills"]
 
-_PLAIN = ("kill", "cut", "heal")
+FAULTS_VARIABLE = "WIREWISE_FAULTS"
+"""Variable in which ranks find their faults, as JSON; `runtime.recovery.points` reads it."""
+
+_PLAIN = ("kill", "stop", "cut", "heal")
+_AT_POINTS = ("kill", "stop")
 _WITH_FACTOR = ("slow", "slow-cpu")
-_FORM = re.compile(r"([a-z-]+):(\d+)(?::([^@]+))?@(\d+(?:\.\d+)?)s?")
+_FORM = re.compile(r"([a-z-]+):(\d+)(?::([^@]+))?@(.+)")
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_INSTANT = re.compile(rf"{_NUMBER}s?")
+_RANDOM = re.compile(rf"{_NUMBER}\.\.{_NUMBER}s?:(\d+)")
+_POINT = re.compile(r"([a-z][a-z_-]*)(?::(\d+))?(?:#(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostFault:
-    """What happens to a host."""
+    """What happens to a host at a time."""
 
     kind: str
-    """"kill": its processes die. "cut": it is off the network, silently. "heal": it is back, at full speed.
-    "slow": its link is slower by `factor`. "slow-cpu": its processes are. "link": its link has `rate`."""
+    """"kill": its processes die. "stop": they are stopped (SIGSTOP) and keep their connections. "cut": it is off the
+    network, silently. "heal": it is back, at full speed, and runs. "slow": its link is slower by `factor`. "slow-cpu":
+    its processes are. "link": its link has `rate`."""
     host: int
-    at_s: float
+    at_s: float = 0.0
     """Seconds after the job's start."""
     factor: float = 1.0
     rate: str = ""
@@ -39,11 +54,35 @@ class HostFault:
         elif self.kind == "link":
             lab.set_link(self.host, self.rate)
         else:
-            {"kill": lab.kill, "cut": lab.cut, "heal": lab.heal}[self.kind](self.host)
+            actions = {"kill": lab.kill, "stop": lab.stop, "cut": lab.cut, "heal": lab.heal}
+            actions[self.kind](self.host)
 
 
-def parse_fault(text: str) -> HostFault:
-    """Read "kill:2@10s", "cut:1@5", "heal:1@9", "slow:3:10@4s" (ten times slower), "link:2:50mbit@5s".
+@dataclass(frozen=True, kw_only=True)
+class RankFault:
+    """What a rank does to itself, once, when it gets to a point."""
+
+    kind: str
+    """"kill": it dies (SIGKILL). "stop": it is stopped (SIGSTOP) and keeps its connections."""
+    rank: int
+    point: str
+    """Name of the point, such as "bucket"."""
+    index: int | None = None
+    """Number of the bucket, parameter or the like; None: whichever comes first."""
+    step: int | None = None
+    """Step that is under way, from 0 on; None: whichever comes first."""
+
+    def __str__(self) -> str:
+        index = "" if self.index is None else f":{self.index}"
+        step = "" if self.step is None else f"#{self.step}"
+        return f"{self.kind}:{self.rank}@{self.point}{index}{step}"
+
+
+def parse_fault(text: str) -> HostFault | RankFault:
+    """Read "kill:2@10s", "slow:3:10@4s" (ten times slower), "link:2:50mbit@5s", "kill:2@bucket:3", "stop:1@5..40s:7".
+
+    "bucket:3" is a point, of the first step that reaches it, "bucket:3#40" of step 40; the number before it is a rank.
+    "5..40s:7" is an instant between 5 and 40 s that the seed 7 draws.
 
     Raises:
         LabError: The text has another form.
@@ -51,16 +90,79 @@ def parse_fault(text: str) -> HostFault:
     match = _FORM.fullmatch(text.strip())
     try:
         if match is not None:
-            kind, host, value, at_s = match[1], int(match[2]), match[3], float(match[4])
-            if kind in _PLAIN and value is None:
-                return HostFault(kind=kind, host=host, at_s=at_s)
-            if kind in _WITH_FACTOR and value is not None and float(value) >= 1:
-                return HostFault(kind=kind, host=host, at_s=at_s, factor=float(value))
-            if kind == "link" and value is not None and units.parse_rate(value):
-                return HostFault(kind=kind, host=host, at_s=at_s, rate=value)
+            kind, number, value, moment = match[1], int(match[2]), match[3], match[4]
+            if (point := _POINT.fullmatch(moment)) is not None and kind in _AT_POINTS and value is None:
+                index, step = (None if word is None else int(word) for word in point.groups()[1:])
+                return RankFault(kind=kind, rank=number, point=point[1], index=index, step=step)
+            at_s = _instant(moment)
+            if at_s is not None and kind in _PLAIN and value is None:
+                return HostFault(kind=kind, host=number, at_s=at_s)
+            if at_s is not None and kind in _WITH_FACTOR and value is not None and float(value) >= 1:
+                return HostFault(kind=kind, host=number, at_s=at_s, factor=float(value))
+            if at_s is not None and kind == "link" and value is not None and units.parse_rate(value):
+                return HostFault(kind=kind, host=number, at_s=at_s, rate=value)
     except (ValueError, InputError):
         pass
     raise LabError(
-        f"fault {text!r} is not understood; expected kill:HOST@SECONDS, cut:..., heal:..., "
-        "slow:HOST:FACTOR@SECONDS or slow-cpu:... with a factor of at least 1, or link:HOST:RATE@SECONDS"
+        f"fault {text!r} is not understood; expected kill:HOST@SECONDS, stop:..., cut:..., heal:..., "
+        "slow:HOST:FACTOR@SECONDS or slow-cpu:... with a factor of at least 1, or link:HOST:RATE@SECONDS, with "
+        "FIRST..LAST:SEED for a random instant; or kill:RANK@POINT[:INDEX][#STEP], stop:..."
     )
+
+
+def _instant(text: str) -> float | None:
+    """Seconds of what follows the @; None: it is no instant."""
+    if (match := _INSTANT.fullmatch(text)) is not None:
+        return float(match[1])
+    match = _RANDOM.fullmatch(text)
+    if match is None or float(match[1]) > float(match[2]):
+        return None
+    return random.Random(int(match[3])).uniform(float(match[1]), float(match[2]))
+
+
+def random_kills(ranks: int, count: int, within_s: tuple[float, float], seed: int) -> list[tuple[float, int]]:
+    """Instants at which random ranks are killed, in order of time; the same for the same seed.
+
+    Args:
+        ranks: Number of ranks.
+        count: Number of kills; each falls into an equal part of the time of its own.
+        within_s: First and last second.
+        seed: Seed of ranks and instants.
+    """
+    draw = random.Random(seed)
+    part_s = (within_s[1] - within_s[0]) / max(count, 1)
+    return [(within_s[0] + part_s * (n + draw.random()), draw.randrange(ranks)) for n in range(count)]
+
+
+class ArmedFaults:
+    """Faults that ranks carry out themselves, and files in which they say that they did.
+
+    Args:
+        faults: Faults at points.
+        folder: Folder of the files.
+    """
+
+    def __init__(self, faults: Sequence[RankFault], folder: Path) -> None:
+        self._claims = {folder / str(number): fault for number, fault in enumerate(faults)}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables that the ranks of a job need; none where there are no faults."""
+        faults = [
+            {"act": one.kind, "rank": one.rank, "point": one.point, "index": one.index, "step": one.step}
+            | {"claim": str(claim)}
+            for claim, one in self._claims.items()
+        ]
+        return {FAULTS_VARIABLE: json.dumps(faults)} if faults else {}
+
+    @property
+    def missed(self) -> list[RankFault]:
+        """Faults whose point no rank has reached."""
+        return [fault for claim, fault in self._claims.items() if not claim.exists()]
+
+
+@contextmanager
+def armed(faults: Sequence[RankFault]) -> Iterator[ArmedFaults]:
+    """Faults at points for one job, with a folder of their own."""
+    with tempfile.TemporaryDirectory(prefix="wirewise-faults-") as folder:
+        yield ArmedFaults(faults, Path(folder))

@@ -265,16 +265,26 @@ class Lab:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def stop(self, host: int) -> None:
+        """Stop every process of a host (SIGSTOP) until `heal`; its connections stay open and silent."""
+        self._signal(host, signal.SIGSTOP)
+
     def cut(self, host: int) -> None:
         """Take a host off the network without telling it; connections fall silent."""
         self._check(host)
         self._open().ip("-n", self._bridge, "link", "set", f"port{host}", "nomaster")
 
     def heal(self, host: int) -> None:
-        """Put a cut host back on the network, and a slow one back to its speed."""
+        """Put a cut host back on the network, a slow one back to its speed, and let a stopped one run."""
         self._check(host)
         self._open().ip("-n", self._bridge, "link", "set", f"port{host}", "master", self._switch(host))
         self.slow(host, 1.0, what="both")
+        self._signal(host, signal.SIGCONT)
+
+    def _signal(self, host: int, number: int) -> None:
+        for pid in self.processes(host):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def slow(self, host: int, factor: float, what: str = "link") -> None:
         """Make a host slower by `factor`, counted from its full speed; 1 undoes it.

@@ -1,0 +1,146 @@
+"""Killing ranks at given instants while they train, and what their steps tell of it. Needs no torch.
+
+A rank appends a line a step to a file of its own, which survives it; all times are of the machine's monotonic clock,
+which its processes share.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Kill", "Killer", "StepLine", "Survived", "note_step", "read_steps", "step_seconds", "survived"]
+
+_TICK_S = 0.002
+_ALIVE_S = 0.5
+"""A rank whose last step is not older, or not older than a few steps, trains: it may be killed."""
+
+
+class StepLine(NamedTuple):
+    """A step that a rank has committed."""
+
+    step: int
+    """Number of steps that are committed with it."""
+    at_s: float
+    pid: int
+    rank: int
+
+
+class Kill(NamedTuple):
+    """A rank that was killed."""
+
+    rank: int
+    at_s: float
+    pid: int
+
+
+class Survived(NamedTuple):
+    """What a kill cost."""
+
+    resumed_s: float
+    """Seconds until a step was committed again, whichever."""
+    recovered_s: float
+    """Seconds until a step was committed that had not been before."""
+    repeated: int
+    """Steps committed before the kill that were computed again."""
+
+
+def note_step(folder: Path, rank: int, step: int) -> None:
+    """Append a committed step to the file of a rank."""
+    with (folder / f"steps-{rank}").open("a") as file:
+        file.write(f"{step} {time.monotonic():.6f} {os.getpid()}\n")
+
+
+def read_steps(folder: Path, rank: int) -> list[StepLine]:
+    """All steps that a rank has noted, in the order of time."""
+    try:
+        lines = (folder / f"steps-{rank}").read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [
+        StepLine(int(step), float(at_s), int(pid), rank)
+        for step, at_s, pid in (line.split() for line in lines)
+    ]
+
+
+class Killer:
+    """Kills the process that is a rank at each instant, with SIGKILL; for use in a `with` block.
+
+    Time counts from the first step that all ranks have committed. A kill that falls into a time in which the rank does
+    not train, such as a restart, is left out: a slow way to survive is spared what would strike it meanwhile.
+
+    Args:
+        folder: Folder in which ranks note their steps.
+        ranks: Number of ranks.
+        kills: Seconds and rank of each kill.
+    """
+
+    def __init__(self, folder: Path, ranks: int, kills: Sequence[tuple[float, int]]) -> None:
+        self._folder, self._ranks, self._due = folder, ranks, sorted(kills)
+        self.kills: list[Kill] = []
+        self.spared = 0
+        """Kills that were left out."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._strike_all, name="wirewise-killer", daemon=True)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _strike_all(self) -> None:
+        while not all((self._folder / f"steps-{rank}").exists() for rank in range(self._ranks)):
+            if self._ended.wait(_TICK_S):
+                return
+        started_s = time.monotonic()
+        for after_s, rank in self._due:
+            while time.monotonic() < started_s + after_s:
+                if self._ended.wait(_TICK_S):
+                    return
+            self._strike(rank)
+
+    def _strike(self, rank: int) -> None:
+        steps = read_steps(self._folder, rank)
+        own = [line.at_s for line in steps if line.pid == steps[-1].pid]
+        usual_s = statistics.median(b - a for a, b in pairwise(own)) if len(own) > 1 else 0.0
+        newest = steps[-1]
+        if time.monotonic() - newest.at_s > max(_ALIVE_S, 3 * usual_s):
+            self.spared += 1
+            return
+        with suppress(ProcessLookupError):
+            os.kill(newest.pid, signal.SIGKILL)
+            self.kills.append(Kill(rank, time.monotonic(), newest.pid))
+
+
+def survived(kills: Sequence[Kill], folder: Path) -> list[Survived]:
+    """What each kill cost, by the steps of the process that took the place of the killed one.
+
+    A kill after which the rank committed no new step is left out.
+    """
+    found = []
+    for kill in kills:
+        steps = read_steps(folder, kill.rank)
+        before = max((line.step for line in steps if line.at_s <= kill.at_s), default=0)
+        after = [line for line in steps if line.at_s > kill.at_s and line.pid != kill.pid]
+        new = next((line for line in after if line.step > before), None)
+        if new is not None:
+            repeated = max(0, before + 1 - after[0].step)
+            found.append(Survived(after[0].at_s - kill.at_s, new.at_s - kill.at_s, repeated))
+    return found
+
+
+def step_seconds(steps: Sequence[StepLine], kills: Sequence[Kill] = (), first: int = 5) -> float:
+    """Median seconds of a step of one process, the first ones left out."""
+    own = [line for line in steps if not kills or line.at_s < kills[0].at_s][first:]
+    return statistics.median(b.at_s - a.at_s for a, b in pairwise(own))

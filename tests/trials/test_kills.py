@@ -1,0 +1,76 @@
+"""Ranks that are killed at instants, and what a kill cost by the steps that were noted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from wirewise.trials.kills import Kill, Killer, StepLine, note_step, read_steps, step_seconds, survived
+
+RANK = """
+import os, sys, time
+step = int(sys.argv[2])
+while True:
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{step} {time.monotonic():.6f} {os.getpid()}\\n")
+    step += 1
+    time.sleep(0.01)
+"""
+
+
+def write(folder, rank, *lines):
+    (folder / f"steps-{rank}").write_text("".join(f"{step} {at_s} {pid}\n" for step, at_s, pid in lines))
+
+
+def test_steps_are_noted_and_read(tmp_path):
+    assert read_steps(tmp_path, 0) == []
+    for step in (1, 2):
+        note_step(tmp_path, 0, step)
+    steps = read_steps(tmp_path, 0)
+    assert [line.step for line in steps] == [1, 2] and steps[0].at_s <= steps[1].at_s <= time.monotonic()
+    # A rank may die within its last line.
+    with (tmp_path / "steps-0").open("a") as file:
+        file.write("3 1.0")
+    assert read_steps(tmp_path, 0) == steps
+
+
+def test_what_a_kill_cost_is_read_from_the_process_that_takes_over(tmp_path):
+    # A checkpoint of step 2: steps 3 and 4 are computed again.
+    write(tmp_path, 0, (3, 9.8, 7), (4, 10.0, 7), (3, 16.0, 8), (4, 16.1, 8), (5, 16.2, 8))
+    [found] = survived([Kill(0, 10.05, 7)], tmp_path)
+    assert found == pytest.approx((5.95, 6.15, 2))
+    # A replica: the step that the others committed meanwhile is no step of the new process.
+    write(tmp_path, 1, (4, 10.0, 7), (6, 10.3, 8))
+    assert survived([Kill(1, 10.05, 7)], tmp_path)[0] == pytest.approx((0.25, 0.25, 0))
+    assert survived([Kill(1, 10.31, 8)], tmp_path) == []
+
+
+def test_a_step_is_the_median_before_the_first_kill():
+    steps = [StepLine(n, t, 7, 0) for n, t in enumerate([0.0, 1.0, 1.5, 2.0, 2.5, 9.0])]
+    assert step_seconds(steps, first=1) == 0.5
+    assert step_seconds(steps, [Kill(0, 2.2, 7)], first=1) == 0.5
+
+
+def test_a_rank_is_killed_at_its_time_and_spared_while_it_does_not_train(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path / "steps-0"), "1"])
+    try:
+        with Killer(tmp_path, 1, [(0.1, 0), (0.75, 0)]) as killer:
+            assert process.wait(10) == -9
+            deadline_s = time.monotonic() + 10
+            while not killer.spared and time.monotonic() < deadline_s:
+                time.sleep(0.02)
+        [kill] = killer.kills
+        assert (kill.rank, kill.pid, killer.spared) == (0, process.pid, 1)
+        assert read_steps(tmp_path, 0)[-1].at_s <= kill.at_s
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_killer_ends_with_its_block_though_nobody_trains(tmp_path):
+    with Killer(tmp_path, 2, [(0.0, 1)]) as killer:
+        pass
+    assert killer.kills == []
