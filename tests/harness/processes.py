@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["numba", "torch.distributed"])
+_SERVER.set_forkserver_preload(["numba", "torch.distributed", "torch._dynamo"])
 
 
 class RankError(RuntimeError):

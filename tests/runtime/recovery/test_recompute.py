@@ -195,7 +195,9 @@ def test_a_log_that_lacks_a_message_is_refused_by_all_ranks(tmp_path: Path) -> N
             segment.write_bytes(content)
 
     ranks = recovered(chain, plan, tmp_path, {1}, {}, spoil)
-    assert "ranks [1] cannot be recomputed from the logs: go back to a checkpoint" in ranks[0].refused
+    assert (
+        "ranks [1] cannot be recomputed; their messages say why: go back to a checkpoint" in ranks[0].refused
+    )
     assert (
         "rank 1 cannot be recomputed from update 2: the log of rank 0 has whole updates 5 to 4"
         in ranks[1].refused

@@ -12,7 +12,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.plans import StagePlan
 from wirewise.runtime.pipeline.dtensors import local_part, plain_names, ranks_alike
 from wirewise.runtime.pipeline.layers import LayerGraph
-from wirewise.runtime.pipeline.messages import Journal
+from wirewise.runtime.pipeline.messages import MessageJournal
 from wirewise.runtime.pipeline.updates import GradientExchange
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport
@@ -62,7 +62,7 @@ def make_exchange(
     weights: Weights,
     *,
     with_norm: bool,
-    journal: Journal | None = None,
+    journal: MessageJournal | None = None,
     shards: Collection[str] | None = None,
 ) -> GradientExchange:
     """What the ranks of a plan tell each other in an update; ranks with the same weights start from equal ones.
@@ -119,8 +119,8 @@ def make_exchange(
     replicas = groups.get(same_stage(position, lane)) if plan.replicas > 1 else None
     names = {parameter: name for name, parameter in weights.named.items()}
     shared = {
-        names[parameter]: groups[same_share(own, replica, lane)]
-        for parameter, own in ties.items()
+        names[parameter]: (number, groups[same_share(own, replica, lane)])
+        for number, (parameter, own) in enumerate(ties.items())
         if position in own
     }
     counted = {
@@ -134,7 +134,7 @@ def make_exchange(
         replicas.broadcast(
             {n: local_part(p) for n, p in weights.named.items()}, "the broadcast to the replicas"
         )
-    for name, group in shared.items() if starting else ():
+    for name, (_, group) in shared.items() if starting else ():
         group.broadcast({"": local_part(weights.named[name])}, f"the broadcast of the shared {name!r}")
     everyone = groups.get(tuple(range(plan.world_size))) if with_norm else None
     if with_norm and plan.world_size == 1:

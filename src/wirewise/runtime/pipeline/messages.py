@@ -23,7 +23,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.transport import Transport
 
-__all__ = ["DESCRIPTIONS", "TAGS", "Description", "Inbox", "Journal", "Outbox"]
+__all__ = ["DESCRIPTIONS", "TAGS", "Description", "Inbox", "MessageJournal", "Outbox"]
 
 _LOOK_S = 0.25
 _GRACE_S = 3.0
@@ -86,7 +86,7 @@ class Description:
         return torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64)
 
 
-class Journal:
+class MessageJournal:
     """What a pipeline tells of its messages and updates, and asks about those of other ranks; this one keeps nothing.
 
     Ranks may go on from different updates: a rank that is ahead of another sent it what that one needs to catch up in
@@ -96,8 +96,17 @@ class Journal:
     generation: int = 0
     """How often ranks were replaced before; from 1 on ranks bring their states."""
 
-    def begin(self, transport: Transport, update: int, senders: Iterable[int]) -> None:
-        """Ranks start to train, this one with an update; `senders` are ranks that send it messages."""
+    def begin(
+        self, transport: Transport, update: int, senders: Iterable[int], replicas: Iterable[int]
+    ) -> None:
+        """Ranks start to train.
+
+        Args:
+            transport: Messages between all ranks.
+            update: Number of the update that this rank starts with.
+            senders: Ranks that send it messages.
+            replicas: Ranks with the same stages, this one too.
+        """
 
     def meet(self, update: int) -> int | None:
         """Wait for ranks that catch up to this update; the update at which it has to be done again, None: never."""
@@ -120,8 +129,14 @@ class Journal:
     def waits(self, arrived: Callable[[], bool]) -> None:
         """This rank is about to wait for a message."""
 
-    def agree(self, update: int, what: str, settle: Callable[[], Tensor]) -> Tensor:
-        """What all ranks came to in an update: by `settle`, or in an earlier run."""
+    def agree(self, update: int, number: int, settle: Callable[[], Tensor]) -> Tensor:
+        """What all ranks came to in an update: by `settle`, or in an earlier run.
+
+        Args:
+            update: Number of the update.
+            number: Number of what is agreed on, the same on all ranks.
+            settle: Collective call that finds it.
+        """
         return settle()
 
     def commit(self, updates: int) -> None:
@@ -151,10 +166,10 @@ class _Line:
         microbatches: int,
         what: str,
         whence: str,
-        journal: Journal | None = None,
+        journal: MessageJournal | None = None,
     ) -> None:
         self.transport, self.peer, self.what, self.whence = transport, peer, what, whence
-        self.journal = journal or Journal()
+        self.journal = journal or MessageJournal()
         self._number, self._lines, self._microbatches = number, lines, microbatches
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
         self._thread = threading.Thread(

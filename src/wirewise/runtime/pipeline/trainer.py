@@ -22,7 +22,7 @@ from wirewise.rng import stream_key
 from wirewise.runtime.pipeline.feed import Batch, BatchFeed
 from wirewise.runtime.pipeline.groups import check_same_plan, make_exchange
 from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
-from wirewise.runtime.pipeline.messages import Journal
+from wirewise.runtime.pipeline.messages import MessageJournal
 from wirewise.runtime.pipeline.reshard import hosts_of_ranks
 from wirewise.runtime.pipeline.stage import LOSS, Loss, MicrobatchKey, StageCompute
 from wirewise.runtime.pipeline.updates import (
@@ -118,7 +118,7 @@ class Pipeline:
         around: Callable[[StagePass], AbstractContextManager[Any]] | None = None,
         timeout_s: float = 120.0,
         store: Any = None,
-        journal: Journal | None = None,
+        journal: MessageJournal | None = None,
     ) -> None:
         layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
         plan.check_itself()
@@ -127,7 +127,7 @@ class Pipeline:
         self._with_norm = clip is not None or loss_scale is not None
         words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction, repr(links)]
         self._digest = hashlib.sha256("\n".join(words).encode()).digest()
-        self._journal = journal or Journal()
+        self._journal = journal or MessageJournal()
         values = layers.values(plan)
         self.transport = transport = self._meet(transport_of(process_group, timeout_s=timeout_s, store=store))
         if links is None and any(len(ranks[0]) > 1 for ranks in plan.ranks):
@@ -190,12 +190,14 @@ class Pipeline:
         feed = BatchFeed(iter(batches), self.update, self.plan)
         self._broken = "this pipeline was left in the middle of an update"
         try:
-            self._journal.begin(self.transport, self.update, self._values.senders)
+            replicas = [rank for own in self.plan.ranks[self.position] for rank in own]
+            self._journal.begin(self.transport, self.update, self._values.senders, replicas)
             while feed.has(self.update):
                 until = self._journal.meet(self.update)
                 last = None if until is None else until - 1
                 yield from self._walk(feed, self.update if self.plan.weight_versions == 1 else last)
             self._finish()
+            self._journal.meet(self.update)
         finally:
             self.weights.originals()
             for stage in self.stages.values():
@@ -396,7 +398,9 @@ class Pipeline:
         return UpdateResult(update, None if loss is None else float(loss) / self.plan.microbatches)
 
 
-def _check(plan: StagePlan, clip: float | None, correction: DelayCorrection, journal: Journal | None) -> None:
+def _check(
+    plan: StagePlan, clip: float | None, correction: DelayCorrection, journal: MessageJournal | None
+) -> None:
     if journal is not None and any(len(ranks[0]) > 1 for ranks in plan.ranks):
         raise InputError(
             "a journal is given, and ranks share stages, whose messages several ranks move; these are not kept: "

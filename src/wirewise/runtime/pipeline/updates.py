@@ -22,7 +22,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel import Reducer
 from wirewise.runtime.pipeline.dtensors import plain_parameter, with_part
-from wirewise.runtime.pipeline.messages import Journal
+from wirewise.runtime.pipeline.messages import MessageJournal
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport
 
@@ -100,7 +100,8 @@ class GradientExchange:
     Args:
         weights: Weights of this rank.
         replicas: Transport between the ranks with the same stages; None: there is one.
-        shared: For each parameter that other stages have too: its name here, and a transport between these stages.
+        shared: For each parameter that other stages have too: its name here, its number among all such ones, and a
+            transport between these stages.
         counted: Parameters whose norm this rank counts, by name, with the number of ranks of its stage that count the
             same part: of parameters that several stages share one does.
         everyone: Transport between all ranks, for the norm; None: nobody needs it.
@@ -112,15 +113,15 @@ class GradientExchange:
         self,
         weights: Weights,
         replicas: Transport | None,
-        shared: Mapping[str, Transport],
+        shared: Mapping[str, tuple[int, Transport]],
         counted: Mapping[str, int],
         everyone: Transport | None,
         replica_count: int,
-        journal: Journal | None = None,
+        journal: MessageJournal | None = None,
     ) -> None:
         self._shared, self._counted = dict(shared), dict(counted)
         self._everyone, self._replica_count = everyone, replica_count
-        self._journal = journal or Journal()
+        self._journal = journal or MessageJournal()
         self._parts = {name: plain_parameter(p) for name, p in weights.named.items()}
         self._reducer = _reducer(self._parts, replicas) if replicas is not None and self._parts else None
 
@@ -137,10 +138,10 @@ class GradientExchange:
         """
         if self._reducer is not None:
             gradients = self._mean(gradients)
-        for name, transport in self._shared.items():
+        for name, (number, transport) in self._shared.items():
             what = f"the sum of the gradients of {name!r} over the stages that share it"
             gradients[name] = self._journal.agree(
-                update, what, partial(_summed, transport, gradients[name], what)
+                update, number + 1, partial(_summed, transport, gradients[name], what)
             )
         if scale != 1.0:
             torch._foreach_div_(list(gradients.values()), scale)
@@ -152,7 +153,7 @@ class GradientExchange:
         )
         norm = torch.tensor(own / self._replica_count, dtype=torch.float64)
         what = "the norm of the gradients"
-        total = float(self._journal.agree(update, what, partial(_summed, self._everyone, norm, what)))
+        total = float(self._journal.agree(update, 0, partial(_summed, self._everyone, norm, what)))
         return Settled(gradients, total**0.5 if total == total else total, total < float("inf"))
 
     def _mean(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:

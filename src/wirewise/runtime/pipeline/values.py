@@ -14,7 +14,7 @@ from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline.boundaries import Boundary, WideInbox, WideOutbox, tags_of
 from wirewise.runtime.pipeline.layers import Value
-from wirewise.runtime.pipeline.messages import Description, Inbox, Journal, Outbox
+from wirewise.runtime.pipeline.messages import Description, Inbox, MessageJournal, Outbox
 from wirewise.runtime.pipeline.stage import MicrobatchKey, StageCompute
 from wirewise.runtime.transport import Transport
 
@@ -41,7 +41,7 @@ class ValueExchange:
         plan: StagePlan,
         transport: Transport,
         stages: Mapping[int, StageCompute],
-        journal: Journal,
+        journal: MessageJournal,
         links: Links | None = None,
     ) -> None:
         self._plan, self._transport, self._stages, self._journal = plan, transport, stages, journal

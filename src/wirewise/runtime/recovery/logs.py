@@ -328,16 +328,15 @@ class LoggedMessages:
         Raises:
             InputError: It is not in the logs, or not whole.
         """
-        end = self._ends.get((key.source, key.target, key.step))
-        found = self._found.get((key, end[0])) if end is not None else None
-        if found is None or key.step >= self._marks.get(key.source, 0):
+        if not self._has(key):
             first, last = self.span(key.source, key.target)
             raise InputError(
                 f"the log of rank {key.source} for {_name(key.target)} has no whole message {key.channel} of "
                 f"microbatch {key.microbatch} in step {key.step}; it has steps {first} to {last - 1}: go back to a "
                 "checkpoint that all ranks have"
             )
-        payload, description = found
+        generation, _ = self._ends[key.source, key.target, key.step]
+        payload, description = self._found[key, generation]
         raw = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0)
         return raw.view(description.dtype).reshape(description.shape), description
 
@@ -347,9 +346,14 @@ class LoggedMessages:
         Raises:
             InputError: No log has it.
         """
-        sources = [one for one, mark in sorted(self._marks.items()) if mark > step] or [0]
-        whole = [one for one in sources if self._whole(one, ALL_RANKS, step)] or sources
-        return self.take(MessageKey(whole[0], ALL_RANKS, channel, step))[0]
+        keys = [MessageKey(source, ALL_RANKS, channel, step) for source in sorted(self._marks)] or [
+            MessageKey(0, ALL_RANKS, channel, step)
+        ]
+        return self.take(next(filter(self._has, keys), keys[0]))[0]
+
+    def _has(self, key: MessageKey) -> bool:
+        generation, _ = self._ends.get((key.source, key.target, key.step), (-1, 0))
+        return (key, generation) in self._found and key.step < self._marks.get(key.source, 0)
 
     def _whole(self, source: int, target: int, step: int) -> bool:
         end = self._ends.get((source, target, step))

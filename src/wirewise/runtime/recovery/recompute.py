@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.pipeline.messages import Description, Journal
+from wirewise.runtime.pipeline.messages import Description, MessageJournal
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, MessageLog
 from wirewise.runtime.transport import Transport
@@ -31,7 +30,7 @@ _LOOK_S = 0.002
 """How often a rank that waits for those that catch up looks at the store."""
 
 
-class RecoveryJournal(Journal):
+class RecoveryJournal(MessageJournal):
     """The journal of a pipeline whose ranks can be recomputed: `Pipeline(..., journal=RecoveryJournal(...))`.
 
     A session raises `generation` before survivors call `Pipeline.reconnect`, and gives it to the replacement's journal.
@@ -66,11 +65,13 @@ class RecoveryJournal(Journal):
         """Whether this rank is behind another one."""
         return self.log.committed < max(self._done, default=0)
 
-    def begin(self, transport: Transport, update: int, senders: Iterable[int]) -> None:
+    def begin(
+        self, transport: Transport, update: int, senders: Iterable[int], replicas: Iterable[int]
+    ) -> None:
         """Learn from which update each rank goes on, and check that the logs have what those behind need.
 
         Raises:
-            InputError: They do not; raised on every rank.
+            InputError: They do not, or replicas of a stage have done different updates; raised on every rank.
             PeerError: A peer is gone.
         """
         rank, number = transport.rank, self._begun[1] if self._begun[0] == self.generation else 0
@@ -83,7 +84,13 @@ class RecoveryJournal(Journal):
         if len(set(self._done)) == 1:
             return
         fault = ""
-        if update < max(self._done):
+        for replica in replicas:
+            if self._done[replica] != update:
+                fault = (
+                    f"rank {rank} has done {update} updates and rank {replica} of the same stage "
+                    f"{self._done[replica]}; copy the state of one to the other before both go on"
+                )
+        if not fault and update < max(self._done):
             self._past = LoggedMessages(self._folders, rank)
             fault = next(self._gaps(update, senders), "")
         faults = transport.all_gather(torch.tensor([bool(fault)]), "the comparison of logs")
@@ -91,7 +98,7 @@ class RecoveryJournal(Journal):
             self._past = None
             raise InputError(
                 fault
-                or f"ranks {behind} cannot be recomputed from the logs: go back to a checkpoint that all ranks have"
+                or f"ranks {behind} cannot be recomputed; their messages say why: go back to a checkpoint that all have"
             )
 
     def meet(self, update: int) -> int | None:
@@ -127,15 +134,14 @@ class RecoveryJournal(Journal):
         """Write to the log while nothing is there to compute with."""
         self.log.flush(arrived)
 
-    def agree(self, update: int, what: str, settle: Callable[[], Tensor]) -> Tensor:
+    def agree(self, update: int, number: int, settle: Callable[[], Tensor]) -> Tensor:
         """What all ranks came to, which is logged; that of an update that another rank has done, from a log."""
-        channel = zlib.crc32(what.encode()) >> 1
         if update < max(self._done):
             assert self._past is not None
-            found = self._past.take_agreed(channel, update)
+            found = self._past.take_agreed(number, update)
         else:
             found = settle()
-        self.log.append(MessageKey(self.log.rank, ALL_RANKS, channel, update), found.detach().cpu().clone())
+        self.log.append(MessageKey(self.log.rank, ALL_RANKS, number, update), found.detach().cpu().clone())
         return found
 
     def commit(self, updates: int) -> None:

@@ -1,0 +1,66 @@
+"""Stages are killed in the middle of their passes; what remains is the training that nobody disturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.pipeline.examples import chain, plan_for, tied, unet
+from tests.runtime.recovery.pipeline_job import Job, run
+from wirewise.plans.timetables import StagePass
+from wirewise.runtime.pipeline import LayerGraph
+
+pytestmark = pytest.mark.dist
+
+
+def dropped() -> LayerGraph:
+    return chain(8, dropout=0.4)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two states are the same bit by bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
+CASES = {
+    "every stage of 1f1b, one after the other": (
+        dropped, "1f1b", {},
+        {(0, 1): StagePass(5, "B", 1, 1), (1, 0): StagePass(7, "F", 0, 2), (2, 2): StagePass(9, "B", 2, 0)},
+    ),
+    "every stage of 2bw, one after the other": (
+        dropped, "2bw", {},
+        {(0, 2): StagePass(5, "B", 2, 1), (1, 1): StagePass(7, "F", 1, 2), (2, 0): StagePass(9, "B", 0, 0)},
+    ),
+    "neighbours at once, skips over a stage": (
+        unet, "2bw", {}, {(0, 0): StagePass(6, "B", 0, 1), (0, 1): StagePass(6, "F", 1, 2)},
+    ),
+    "a shared parameter and a clipped norm": (
+        tied, "1f1b", {"clip": 0.05}, {(0, 0): StagePass(6, "B", 0, 1), (1, 1): StagePass(7, "B", 1, 2)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_killed_stages_leave_no_trace(case: str, tmp_path: Path) -> None:
+    build, style, more, kills = CASES[case]
+    plan = plan_for(build(), 3, style=style, microbatches=3)
+    expected = run(Job(build, plan, 11, tmp_path / "undisturbed", **more))
+    found = run(Job(build, plan, 11, tmp_path / "disturbed", kills=kills, **more))
+    for rank, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert alike(one["state"], other["state"]), rank
+        updates = [update for _, update, _ in one["seen"]]
+        assert updates == sorted(set(updates)), "a survivor went back"
+        losses = {update: value for _, update, value in other["seen"]}
+        assert all(losses[update] == value for _, update, value in one["seen"])
+        # Four updates between checkpoints, and a segment.
+        assert one["most_bytes"] <= (4 + 3) / 4 * max(other["most_bytes"], 1)
