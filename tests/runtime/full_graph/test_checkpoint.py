@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.full_graph.training import build_trainer, small_graph, split
 from wirewise.errors import InputError
 from wirewise.runtime import full_graph as fg
+from wirewise.runtime import state_files
 from wirewise.runtime.full_graph import checkpoint
+from wirewise.runtime.state_files import read_state, write_state
 
 EPOCHS = 5
 
@@ -79,22 +82,31 @@ class Harmful:
         return Path.touch, (self.path,)
 
 
-def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
+def framed(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
+    """What `pack` refuses, as a frame that holds everything."""
+    file = io.BytesIO()
+    torch.save(tree, file)
+    return file.getvalue(), []
+
+
+def test_code_in_a_checkpoint_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts, proof = split(small_graph(), 1), tmp_path / "it ran"
 
     def body(rank: int, group: Any, store: Any) -> None:
         transport = fg.Transport(group, timeout_s=30, store=store)
         trainer = build_trainer(parts[0], transport, "fp32")
         path = checkpoint.save(trainer, tmp_path)
-        state = torch.load(path, weights_only=True)
-        torch.save(state | {"bits": Harmful(proof)}, path)
+        state = read_state(path)
+        with monkeypatch.context() as patched:
+            patched.setattr(state_files, "pack", framed)
+            write_state(path, state | {"bits": Harmful(proof)})
         with pytest.raises(
             InputError, match=r"rank-0\.pt.* would run code .*expected tensors, numbers and texts"
         ):
             checkpoint.load(trainer, tmp_path, 0)
         assert not proof.exists()
-        # The same file as it was read before: the check above is not blind.
-        torch.load(path, weights_only=False)
+        # The same frame as it would have been read: the check above is not blind.
+        torch.load(io.BytesIO(framed({"bits": Harmful(proof)})[0]), weights_only=False)
         assert proof.exists()
         for damaged, message in (
             ([1, 2], "it holds a list"),
@@ -105,7 +117,7 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
                 "record LinkCost does not fit",
             ),
         ):
-            torch.save(damaged, path)
+            write_state(path, damaged)
             with pytest.raises(InputError, match=message):
                 checkpoint.load(trainer, tmp_path, 0)
         trainer.close()

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import StepLR
 from tests.runtime.data_parallel.examples import made as made_model
 from wirewise.errors import InputError
 from wirewise.runtime.recovery import Lamb, Lion, TrainingState, Updates
-from wirewise.runtime.recovery.state import digest_of
+from wirewise.runtime.trees import digest_of
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +21,14 @@ from typing import Any
 import torch
 
 from wirewise.errors import InputError
-from wirewise.files import atomic_file, make_folder
+from wirewise.files import make_folder
 from wirewise.runtime.full_graph.plain import plain, restored
 from wirewise.runtime.full_graph.trainer import Trainer
+from wirewise.runtime.state_files import read_state, write_state
 
-__all__ = ["discard", "latest", "load", "prune", "ranks_by_epoch", "save"]
+__all__ = ["discard", "latest", "load", "prune", "ranks_by_epoch", "restore", "save", "state_of"]
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any] | None = None) -> Path:
@@ -45,7 +45,21 @@ def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any
         InputError: The folder cannot be written.
     """
     path = _file(folder, trainer.epoch, trainer.transport.rank)
-    state = {
+    make_folder(path.parent)
+    write_state(path, state_of(trainer) | {"extra": plain(extra or {})})
+    return path
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """All that the next epochs of this rank depend on, as plain data; tensors of weights are references.
+
+    Messages that are still in flight (stale modes) are waited for: rows that have landed but were not used yet are in
+    it, so they outlive both the rank that sent them and the one that uses them.
+
+    Raises:
+        PeerError: A peer is gone.
+    """
+    return {
         **_identity(trainer),
         "epoch": trainer.epoch,
         "model": trainer.model.state_dict(),
@@ -57,12 +71,28 @@ def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any
             }
         ),
         "bits": plain(trainer.bits.state_dict()),
-        "extra": plain(extra or {}),
     }
-    make_folder(path.parent)
-    with atomic_file(path) as file:
-        torch.save(state, file)
-    return path
+
+
+def restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """Put a fresh trainer where the one of `state_of` was.
+
+    Raises:
+        InputError: The state is of another world size, mode, seed or partition, or damaged.
+    """
+    expected = _identity(trainer)
+    found = {key: state.get(key) for key in expected}
+    if found != expected:
+        raise InputError(
+            f"the state holds {found}; this job expects {expected}. Start it with the same settings"
+        )
+    try:
+        _take(trainer, state)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
+        raise InputError(
+            f"the state does not fit this job: {type(error).__name__}: {error}; expected one that `state_of` gave in "
+            "the same job"
+        ) from error
 
 
 def prune(trainer: Trainer, folder: str | os.PathLike, *, keep: int = 2) -> None:
@@ -115,44 +145,19 @@ def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> dict[str, A
         InputError: The file is missing, damaged, holds code, or is of another world size, mode, seed or partition.
     """
     path = _file(folder, epoch, trainer.transport.rank)
-    state = _read(path)
-    expected = _identity(trainer)
-    found = {key: state.get(key) for key in expected}
-    if found != expected:
-        raise InputError(
-            f"{path} holds {found}; this job expects {expected}. Start it with the same settings"
-        )
-    try:
-        _take(trainer, state)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
-        raise InputError(
-            f"the checkpoint {path} does not fit this job: {type(error).__name__}: {error}; expected a file written by "
-            "`checkpoint.save` of the same job. Remove its folder to go on from the checkpoint before it"
-        ) from error
-    return dict(restored(state["extra"]))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What a file holds; nothing in it is executed."""
-    try:
-        state = torch.load(path, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"cannot read the checkpoint {path}: it is damaged, or holds objects that would run code when loaded; "
-            "expected tensors, numbers and texts only. Remove its folder to go on from the checkpoint before it; a run "
-            "that an older version of wirewise started is to be started anew"
-        ) from error
-    except Exception as error:
-        raise InputError(
-            f"cannot read the checkpoint {path}: {error}; expected a file written by `checkpoint.save`. "
-            "Remove its folder to go on from the checkpoint before it"
-        ) from error
+    state = read_state(path)
     if not isinstance(state, dict):
         raise InputError(
             f"cannot read the checkpoint {path}: it holds a {type(state).__name__}; expected a file written by "
             "`checkpoint.save`. Remove its folder to go on from the checkpoint before it"
         )
-    return state
+    try:
+        restore(trainer, state)
+        return dict(restored(state["extra"]))
+    except (InputError, KeyError) as error:
+        raise InputError(
+            f"the checkpoint {path}: {error}. Remove its folder to go on from the checkpoint before it"
+        ) from error
 
 
 def _take(trainer: Trainer, state: Mapping[str, Any]) -> None:

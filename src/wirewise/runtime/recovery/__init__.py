@@ -36,7 +36,9 @@ _WHERE = {
     ),
     "points": ("reach",),
     "recompute": ("RecoveryJournal",),
+    "snapshots": ("Snapshots",),
     "state": (
+        "Snapshots",
         "Stateful",
         "TrainingState",
         "copy_state",
@@ -59,6 +61,7 @@ __all__ = [
     "MessageLog",
     "RankRecord",
     "RecoveryJournal",
+    "Snapshots",
     "Stateful",
     "TrainingState",
     "Undoable",

@@ -18,7 +18,7 @@ The last committed update can be taken back too, until the next one begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.recovery.journals import JOURNALS, Consistency, Member
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.undo import check_undo
+from wirewise.runtime.trees import copied
 
 __all__ = ["Consistency", "Updates"]
 
@@ -307,8 +308,8 @@ class Updates:
     def _set(self, step: int) -> None:
         """Go on from a step whose parameters are there again."""
         kept = self._snapshots[step]
-        self.state.load_light(_copy(kept["light"], None))
-        self.state.load_own(_copy(kept["own"], None))
+        self.state.load_light(copied(kept["light"]))
+        self.state.load_own(copied(kept["own"]))
         self._clear(step)
 
     def _clear(self, step: int) -> None:
@@ -320,7 +321,7 @@ class Updates:
     def _snapshot(self) -> Any:
         """Copy of all but parameters and their state in optimizers, in the memory of an old one."""
         into, self._old_snapshot = self._old_snapshot, None
-        return _copy({"light": self.state.light(), "own": self.state.own()}, into)
+        return copied({"light": self.state.light(), "own": self.state.own()}, into)
 
 
 @contextmanager
@@ -389,24 +390,3 @@ def _available_bytes() -> int:
     from wirewise.runtime.full_graph.memory import available_bytes
 
     return available_bytes()
-
-
-def _copy(tree: Any, into: Any) -> Any:
-    """Copy of a tree, in the memory of tensors of `into` that stand at the same place and fit."""
-    if isinstance(tree, Tensor):
-        if isinstance(into, Tensor) and (into.shape, into.dtype, into.device) == (
-            tree.shape,
-            tree.dtype,
-            tree.device,
-        ):
-            return into.copy_(tree.detach())
-        return tree.detach().clone()
-    if isinstance(tree, Mapping):
-        old = into if isinstance(into, Mapping) else {}
-        made = {key: _copy(one, old.get(key)) for key, one in tree.items()}
-        return made if type(tree) is dict else type(tree)(made)  # type: ignore[call-arg]
-    if isinstance(tree, list | tuple):
-        rest = into if isinstance(into, list | tuple) and len(into) == len(tree) else [None] * len(tree)
-        copied = [_copy(one, old) for one, old in zip(tree, rest, strict=True)]
-        return copied if isinstance(tree, list) else tuple(copied)
-    return tree

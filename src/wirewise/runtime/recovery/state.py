@@ -8,10 +8,6 @@ replica has it.
 
 from __future__ import annotations
 
-import hashlib
-import io
-import pickle
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -23,11 +19,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from wirewise.errors import InputError
 from wirewise.runtime.transport import Transport, transport_of
+from wirewise.runtime.trees import Tree, digest_of, pack, raw_bytes, unpack
 
-__all__ = ["Stateful", "TrainingState", "copy_state", "digest_of", "pack", "unpack"]
-
-Tree = Any
-"""Nest of dictionaries, lists and tuples of tensors, numbers and texts."""
+__all__ = ["Stateful", "TrainingState", "copy_state"]
 
 _PIECE_BYTES = 2**24
 _TAG = 0x5EC0
@@ -282,7 +276,7 @@ def _receive(transport: Transport, source: int, what: str, data: Tensor) -> None
 
 def _pieces(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
     """Bytes of all tensors, one behind the other, in pieces of at most 16 MiB."""
-    for spans in _spans([tensor.detach().cpu().contiguous() for tensor in tensors]):
+    for spans in _spans(tensors):
         yield spans[0] if len(spans) == 1 else torch.cat(spans)
 
 
@@ -290,7 +284,7 @@ def _spans(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Views of the bytes of tensors, grouped into pieces."""
     held, room = list[Tensor](), _PIECE_BYTES
     for tensor in tensors:
-        left = tensor.reshape(-1).view(torch.uint8)
+        left = raw_bytes(tensor)
         while left.numel():
             held.append(left[:room])
             left, room = left[room:], room - len(held[-1])
@@ -299,93 +293,6 @@ def _spans(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
                 held, room = [], _PIECE_BYTES
     if held:
         yield held
-
-
-def pack(tree: Tree) -> tuple[bytes, list[Tensor]]:
-    """A tree as its frame, with all but the contents of tensors, and its tensors in the frame's order.
-
-    Raises:
-        InputError: A value that a frame cannot hold without code.
-    """
-    tensors: list[Tensor] = []
-
-    def emptied(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-    file = io.BytesIO()
-    torch.save(_mapped(tree, emptied), file)
-    return file.getvalue(), tensors
-
-
-def unpack(frame: bytes, fill: Callable[[list[Tensor]], None]) -> Tree:
-    """The tree of a frame.
-
-    Args:
-        frame: Frame that `pack` gave; nothing in it is executed.
-        fill: Writes the contents of the tensors, which lie on the CPU, in the frame's order.
-
-    Raises:
-        InputError: The frame is damaged, or holds code.
-    """
-    try:
-        tree = torch.load(io.BytesIO(frame), weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise InputError(
-            f"a state of {len(frame)} bytes cannot be read: {str(error).splitlines()[0]}; expected tensors, numbers "
-            "and texts as `pack` wrote them"
-        ) from error
-    buffers: list[Tensor] = []
-
-    def allocated(tensor: Tensor) -> Tensor:
-        buffers.append(torch.empty(tensor.shape, dtype=tensor.dtype))
-        return buffers[-1]
-
-    found = _mapped(tree, allocated)
-    fill(buffers)
-    return found
-
-
-def digest_of(tree: Tree) -> str:
-    """Sixteen hex digits of a tree: names, types, shapes and all bytes."""
-    found = hashlib.blake2b(digest_size=8)
-    for path, leaf in _leaves(tree, ""):
-        if isinstance(leaf, Tensor):
-            found.update(f"{path} {leaf.dtype} {list(leaf.shape)}".encode())
-            found.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        else:
-            found.update(f"{path} {leaf!r}".encode())
-    return found.hexdigest()
-
-
-def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping):
-        for key in sorted(tree, key=str):
-            yield from _leaves(tree[key], f"{path}.{key}")
-    elif isinstance(tree, list | tuple):
-        for number, one in enumerate(tree):
-            yield from _leaves(one, f"{path}.{number}")
-    else:
-        yield path, tree
-
-
-def _mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
-    """The tree with each tensor changed."""
-    if isinstance(tree, Tensor):
-        return change(tree)
-    if isinstance(tree, Mapping):
-        # Schedules count milestones in one.
-        made = {key: _mapped(one, change) for key, one in tree.items()}
-        return Counter(made) if isinstance(tree, Counter) else made
-    if isinstance(tree, list | tuple):
-        changed = [_mapped(one, change) for one in tree]
-        return changed if isinstance(tree, list) else tuple(changed)
-    if tree is None or isinstance(tree, bool | int | float | str | bytes):
-        return tree
-    raise InputError(
-        f"a state holds a {type(tree).__name__}; expected tensors, numbers and texts in dictionaries, lists and "
-        "tuples: let state_dict() give these"
-    )
 
 
 def _fill(what: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,227 @@
+"""What a rank alone has, kept where the death of its process does not reach: in shared memory of its host.
+
+Two slots are written in turn, so that the state of the step before is whole while the next is written; the step of a
+slot is written last. A process that takes the rank's place on this host goes on from there. `mirror` gives the next
+rank a copy too, against the loss of the host.
+
+No rank may begin the update of a step before all have written their snapshot of it (`Updates(prepare=...)`, with
+`keep`): then no rank is ever at a step that the snapshot of a dead one lacks.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wirewise.errors import InputError
+from wirewise.files import make_folder
+from wirewise.runtime.transport import Transport
+from wirewise.runtime.trees import Tree, pack, raw_bytes, unpack
+
+__all__ = ["Snapshots", "keep", "mirror"]
+
+_HEAD = struct.Struct("<qQQI")
+"""Step, bytes of the frame, bytes of tensors, checksum of the frame."""
+_NONE = -1
+_TAG = 0x5EC1
+
+
+class Snapshots:
+    """The last two states of a rank's own part.
+
+    Args:
+        folder: Folder of the job in memory of this host, such as in /dev/shm; it is made where it is missing.
+        rank: Rank whose states they are.
+
+    Raises:
+        InputError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
+        self._slots = [_Slot(make_folder(folder) / f"rank-{rank}.{number}") for number in range(2)]
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Steps whose states are there, in order."""
+        return tuple(sorted(slot.step for slot in self._slots if slot.step != _NONE))
+
+    def write(self, step: int, tree: Tree) -> None:
+        """Keep the state of a step; the older of the two is given up.
+
+        Raises:
+            InputError: The memory is full, and the newer of the two is still there; or a value that no frame can hold.
+        """
+        frame, tensors = pack(tree)
+        self._oldest(step).write(step, frame, tensors)
+
+    def packed(self, step: int) -> Tensor:
+        """State of a step as bytes, for `take`, uint8 [bytes]."""
+        return self._of(step).content().clone()
+
+    def take(self, packed: Tensor) -> None:
+        """Keep a state that another rank's `packed` gave."""
+        step, frame_size, size, _ = _HEAD.unpack(packed[: _HEAD.size].numpy().tobytes())
+        frame, data = packed[_HEAD.size :].split([frame_size, size])
+        self._oldest(step).write(step, frame.numpy().tobytes(), [data])
+
+    def read(self, step: int) -> Tree:
+        """State of a step.
+
+        Raises:
+            InputError: There is none, or it is damaged.
+        """
+        return self._of(step).read()
+
+    def remove(self) -> None:
+        """Give the memory back."""
+        for slot in self._slots:
+            slot.remove()
+
+    def _oldest(self, step: int) -> _Slot:
+        """The slot to write; steps that are computed anew, after going back, count no more."""
+        for slot in self._slots:
+            if slot.step >= step:
+                slot.empty()
+        return min(self._slots, key=lambda slot: slot.step)
+
+    def _of(self, step: int) -> _Slot:
+        for slot in self._slots:
+            if slot.step == step:
+                return slot
+        raise InputError(
+            f"{self._slots[0].path.with_suffix('')} holds the steps {list(self.steps)}; expected step {step}: what "
+            "this rank alone had at it is lost, go on from a checkpoint"
+        )
+
+
+def keep(snapshots: Snapshots, step: int, tree: Tree, transport: Transport) -> None:
+    """Write a snapshot and wait until all ranks have written theirs.
+
+    Args:
+        snapshots: Snapshots of this rank.
+        step: Step that the state belongs to.
+        tree: What this rank alone has (`TrainingState.own`).
+        transport: Transport between all ranks.
+
+    Raises:
+        PeerError: A peer is gone; the update must not begin.
+    """
+    snapshots.write(step, tree)
+    transport.barrier(f"the snapshots of step {step}")
+
+
+def mirror(snapshots: Snapshots, others: Snapshots, step: int, transport: Transport) -> None:
+    """Give the next rank a copy of a snapshot, and take that of the rank before: it outlives the host.
+
+    Args:
+        snapshots: Snapshots of this rank, with that of `step`.
+        others: Snapshots of the rank before, kept by this rank.
+        step: Step of the state.
+        transport: Transport between all ranks.
+
+    Raises:
+        PeerError: A peer is gone.
+    """
+    rank, size = transport.rank, transport.world_size
+    if size == 1:
+        return
+    after, previous = (rank + 1) % size, (rank - 1) % size
+    packed, count = snapshots.packed(step), torch.zeros(1, dtype=torch.int64)
+    transport.exchange(
+        "sizes of mirrored states", _TAG, {after: torch.tensor([packed.numel()])}, {previous: count}
+    )
+    taken = torch.empty(int(count), dtype=torch.uint8)
+    transport.exchange("mirrored states", _TAG, {after: packed}, {previous: taken})
+    others.take(taken)
+
+
+class _Slot:
+    """One state in a file of shared memory; a file of another process is found as it left it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._memory: mmap.mmap | None = None
+
+    @property
+    def step(self) -> int:
+        return int(_HEAD.unpack_from(self._map())[0]) if self._size() >= _HEAD.size else _NONE
+
+    def write(self, step: int, frame: bytes, tensors: Sequence[Tensor]) -> None:
+        parts = [raw_bytes(tensor) for tensor in tensors]
+        size = sum(part.numel() for part in parts)
+        self.empty()
+        self._grow(_HEAD.size + len(frame) + size)
+        memory = self._map()
+        memory[_HEAD.size : _HEAD.size + len(frame)] = frame
+        into = torch.frombuffer(memory, dtype=torch.uint8)[_HEAD.size + len(frame) :]
+        for part in parts:
+            into[: part.numel()].copy_(part)
+            into = into[part.numel() :]
+        _HEAD.pack_into(memory, 0, _NONE, len(frame), size, zlib.crc32(frame))
+        # Last: from here on the slot counts.
+        struct.pack_into("<q", memory, 0, step)
+
+    def empty(self) -> None:
+        if self._size() >= _HEAD.size:
+            _HEAD.pack_into(self._map(), 0, _NONE, 0, 0, 0)
+
+    def content(self) -> Tensor:
+        """All bytes that count, uint8 [bytes]; a view."""
+        _, frame_size, size, _ = _HEAD.unpack_from(self._map())
+        return torch.frombuffer(self._map(), dtype=torch.uint8)[: _HEAD.size + frame_size + size]
+
+    def read(self) -> Tree:
+        _, frame_size, size, checksum = _HEAD.unpack_from(self._map())
+        if _HEAD.size + frame_size + size > self._size():
+            raise InputError(
+                f"{self.path} is cut off; what this rank alone had is lost, go on from a checkpoint"
+            )
+        frame, data = self.content()[_HEAD.size :].split([frame_size, size])
+        text = frame.numpy().tobytes()
+        if zlib.crc32(text) != checksum:
+            raise InputError(
+                f"{self.path} is damaged; what this rank alone had is lost, go on from a checkpoint"
+            )
+
+        def fill(buffers: list[Tensor]) -> None:
+            for buffer, part in zip(buffers, data.split([buffer.nbytes for buffer in buffers]), strict=True):
+                raw_bytes(buffer).copy_(part)
+
+        return unpack(text, fill)
+
+    def remove(self) -> None:
+        self._memory = None
+        self.path.unlink(missing_ok=True)
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _grow(self, size: int) -> None:
+        if self._size() >= size:
+            return
+        self._memory = None
+        try:
+            # Reserved at once: a write to memory that is not there would end the process.
+            with self.path.open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            raise InputError(
+                f"cannot keep {size} bytes in {self.path}: {error.strerror}; free memory of the host, or choose "
+                "another folder"
+            ) from error
+
+    def _map(self) -> mmap.mmap:
+        if self._memory is None or len(self._memory) < self._size():
+            with self.path.open("r+b") as file:
+                self._memory = mmap.mmap(file.fileno(), 0)
+        return self._memory

@@ -1,0 +1,136 @@
+"""Nested states as bytes and back, without code: dictionaries, lists and tuples of tensors, numbers and texts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirewise.errors import InputError
+
+__all__ = ["Tree", "copied", "digest_of", "pack", "raw_bytes", "unpack"]
+
+Tree = Any
+"""Nest of dictionaries, lists and tuples of tensors, numbers and texts."""
+
+
+def pack(tree: Tree) -> tuple[bytes, list[Tensor]]:
+    """A tree as its frame, with all but the contents of tensors, and its tensors in the frame's order.
+
+    Raises:
+        InputError: A value that a frame cannot hold without code.
+    """
+    tensors: list[Tensor] = []
+
+    def emptied(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    file = io.BytesIO()
+    torch.save(_mapped(tree, emptied), file)
+    return file.getvalue(), tensors
+
+
+def unpack(frame: bytes, fill: Callable[[list[Tensor]], None]) -> Tree:
+    """The tree of a frame.
+
+    Args:
+        frame: Frame that `pack` gave; nothing in it is executed.
+        fill: Writes the contents of the tensors, which lie on the CPU, in the frame's order.
+
+    Raises:
+        InputError: The frame is damaged, or holds code.
+    """
+    try:
+        tree = torch.load(io.BytesIO(frame), weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            "it is damaged, or holds objects that would run code when loaded; expected tensors, numbers and texts only"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise InputError(
+            f"its frame of {len(frame)} bytes is damaged: {str(error).splitlines()[0]}"
+        ) from error
+    buffers: list[Tensor] = []
+
+    def allocated(tensor: Tensor) -> Tensor:
+        buffers.append(torch.empty(tensor.shape, dtype=tensor.dtype))
+        return buffers[-1]
+
+    found = _mapped(tree, allocated)
+    fill(buffers)
+    return found
+
+
+def digest_of(tree: Tree) -> str:
+    """Sixteen hex digits of a tree: names, types, shapes and all bytes."""
+    found = hashlib.blake2b(digest_size=8)
+    for path, leaf in _leaves(tree, ""):
+        if isinstance(leaf, Tensor):
+            found.update(f"{path} {leaf.dtype} {list(leaf.shape)}".encode())
+            found.update(raw_bytes(leaf).numpy().data)
+        else:
+            found.update(f"{path} {leaf!r}".encode())
+    return found.hexdigest()
+
+
+def raw_bytes(tensor: Tensor) -> Tensor:
+    """Contents of a tensor as bytes on the CPU, uint8 [bytes]; a view where it lies there in one piece."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        for key in sorted(tree, key=str):
+            yield from _leaves(tree[key], f"{path}.{key}")
+    elif isinstance(tree, list | tuple):
+        for number, one in enumerate(tree):
+            yield from _leaves(one, f"{path}.{number}")
+    else:
+        yield path, tree
+
+
+def _mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
+    """The tree with each tensor changed."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        # Schedules count milestones in one.
+        made = {key: _mapped(one, change) for key, one in tree.items()}
+        return Counter(made) if isinstance(tree, Counter) else made
+    if isinstance(tree, list | tuple):
+        changed = [_mapped(one, change) for one in tree]
+        return changed if isinstance(tree, list) else tuple(changed)
+    if tree is None or isinstance(tree, bool | int | float | str | bytes):
+        return tree
+    raise InputError(
+        f"a state holds a {type(tree).__name__}; expected tensors, numbers and texts in dictionaries, lists and "
+        "tuples: let state_dict() give these"
+    )
+
+
+def copied(tree: Tree, into: Tree = None) -> Tree:
+    """Copy of a tree, in the memory of tensors of `into` that stand at the same place and fit."""
+    if isinstance(tree, Tensor):
+        if isinstance(into, Tensor) and _kind(into) == _kind(tree):
+            return into.copy_(tree.detach())
+        return tree.detach().clone()
+    if isinstance(tree, Mapping):
+        old = into if isinstance(into, Mapping) else {}
+        made = {key: copied(one, old.get(key)) for key, one in tree.items()}
+        return Counter(made) if isinstance(tree, Counter) else made
+    if isinstance(tree, list | tuple):
+        rest = into if isinstance(into, list | tuple) and len(into) == len(tree) else [None] * len(tree)
+        parts = [copied(one, old) for one, old in zip(tree, rest, strict=True)]
+        return parts if isinstance(tree, list) else tuple(parts)
+    return tree
+
+
+def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
