@@ -120,7 +120,7 @@ OUTCOMES = {
     "placement": {"hosts", "predicted_s", "colocated_s", "lower_bound_s", "competitive_ratio"},
     # What the timetable is called, and what it may keep; a check of the plan holds it to that.
     "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
-    "recovery": {"predicted_s", "goodput", "overhead", "recoveries", "front", "others", "notes"},
+    "recovery": {"predicted_s", "goodput", "overhead", "recoveries", "front", "chosen", "others", "notes"},
     # A strategy is told by its trees, an order by its rounds.
     "reshard": {"strategy", "order", "predicted_s", "bound_s", "busiest", "candidates", "name"},
 }

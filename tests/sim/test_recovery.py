@@ -153,10 +153,12 @@ def test_phases_by_hand():
         assert (one.detect_s, one.fence_s, one.resume_s) == (0.05, 0.005, 0.02)
         assert one.regroup_s == pytest.approx(regroup_s)
     assert first.restore_s == pytest.approx(1e7 / 1.5e9)
-    assert first.recompute_s == pytest.approx(10 * (0.04 + 4e6 / 1e9) + 0.03)
-    # Stages 1 and 2 go back together: their messages to each other take the link.
-    assert second.restore_s == pytest.approx((2e7 + 3e7) / 1.5e9)
-    assert second.recompute_s == pytest.approx(10 * (0.02 + 0.03 + 8e6 / 1e9) + 0.03)
+    late = 3e7 / 0.7e9 / 0.06
+    assert first.recompute_s == pytest.approx((10 + late) * (0.04 + 4e6 / 1e9) + 0.03)
+    # Stages 1 and 2 go back together: of 8 microbatches the first passes through both, and through the link each way.
+    assert second.restore_s == pytest.approx(3e7 / 1.5e9)
+    again = (0.02 + 4e6 / 1e9 + 0.03 + 4e6 / 1e9 + 7 * 0.03) / 8
+    assert second.recompute_s == pytest.approx((10 + late) * again + 0.03)
     assert third.restore_s == pytest.approx(3e7 / 1e9, rel=1e-3)
     assert third.recompute_s == pytest.approx(0.03, rel=1e-3)
     assert found.mean.detect_s == pytest.approx(0.05)
@@ -175,8 +177,16 @@ def test_helpers_share_microbatches():
     exact, fast = (
         group_recompute_s(TRACE, LINKS, [0], "memory", helpers=3, exact=exact) for exact in (True, False)
     )
-    assert exact == pytest.approx(alone - 0.75 * 0.04 + 6 * 2.5e6 / 1e9)
-    assert fast == pytest.approx(alone - 0.75 * 0.04 + 2 * 0.75 * 2.5e6 / 1e9)
+    assert exact == pytest.approx(0.25 * alone + 6 * 2.5e6 / 1e9)
+    assert fast == pytest.approx(0.25 * alone + 2 * 0.75 * 2.5e6 / 1e9)
+
+
+def test_a_group_recomputes_as_a_pipeline_or_at_once():
+    both = group_recompute_s(TRACE, LINKS, [1, 2], "memory")
+    one = group_recompute_s(replace(TRACE, microbatches=1), LINKS, [1, 2], "memory")
+    assert one == pytest.approx(0.024 + 0.03 + 0.004) and both < one
+    at_once = replace(TRACE, microbatches=1, concurrent=True)
+    assert group_recompute_s(at_once, LINKS, [1, 2], "memory") == pytest.approx(0.03)
 
 
 def test_logs_are_written_while_stages_wait():

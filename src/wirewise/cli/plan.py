@@ -17,6 +17,7 @@ from wirewise.cli import (
     plan_operators,
     plan_pipeline,
     plan_placement,
+    plan_recovery,
     plan_reshard,
 )
 from wirewise.cli.options import refuse, with_options
@@ -59,12 +60,13 @@ app = typer.Typer(
     cls=_Families,
     no_args_is_help=True,
     help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks, tensors between meshes, "
-    "stages of pipelines.",
+    "stages of pipelines, recovery after failures.",
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
 app.command()(plan_placement.placement)
 app.command()(plan_pipeline.pipeline)
+app.command()(plan_recovery.recovery)
 app.command()(plan_reshard.reshard)
 
 

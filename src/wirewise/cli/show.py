@@ -18,7 +18,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, TopologyError
-from wirewise.plans import CollectivePlan, Plan, StagePlan
+from wirewise.plans import CollectivePlan, Plan, RecoveryPlan, StagePlan
 from wirewise.units import parse_size
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ def _pictures(plan: Plan) -> Iterator[str]:
 
         yield timetable_section(plan)
         yield notes("Why these stages", plan.notes)
+    if isinstance(plan, RecoveryPlan):
+        from wirewise.report.recovery_picture import recovery_sections
+
+        yield from recovery_sections(plan)
 
 
 def _show_trace(source: str, asked: Request) -> None:

@@ -138,6 +138,8 @@ class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
     """Simulated recovery of each stage, [stages]; none: not simulated."""
     front: tuple[FrontPoint, ...] = ()
     """Best choices of logs, from none to all; none: not compared."""
+    chosen: int = -1
+    """Number of the plan's own point of the front; -1: nothing is logged."""
     others: tuple[PricedPolicy, ...] = ()
     """Other policies at the same failures."""
     notes: tuple[str, ...] = ()
@@ -155,6 +157,20 @@ class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
             if log.target in group:
                 return log.tier
         return "memory"
+
+    @property
+    def policies(self) -> tuple[PricedPolicy, ...]:
+        """The plan itself and other policies, the one with the most goodput first; none where nothing was simulated."""
+        if not self.goodput > 0:
+            return ()
+        own = PricedPolicy(
+            name="this plan",
+            interval_steps=self.interval_steps,
+            overhead=self.overhead,
+            lost_s=self.mtbf_s * (1.0 / (self.goodput * (1.0 + self.overhead)) - 1.0),
+            goodput=self.goodput,
+        )
+        return tuple(sorted((own, *self.others), key=lambda one: -one.goodput))
 
     @property
     def headline(self) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "group_recompute_s",
     "log_overhead_s",
     "losses_of",
+    "persist_s",
     "recovery_figures",
     "regroup_s",
     "sources_of",
@@ -145,13 +146,14 @@ def recovery_figures(
     mtbf_s = plan.mtbf_s if mtbf_s is None else mtbf_s
     overhead_s, begin_s = _overhead_s(plan, trace), _begin_s(plan, trace, mtbf_s)
     by_stage, shares = _losses(plan, trace, links, mtbf_s), trace.failure_shares
+    late = _undurable(trace)
     phases = tuple(
         RecoveryPhases(
             detect_s=_detect_s(plan, trace),
             fence_s=trace.fence_s,
             regroup_s=regroup_s(trace, plan.spares, mtbf_s),
-            restore_s=sum(one.share * one.fixed_s for one in own) - begin_s,
-            recompute_s=(plan.interval_steps - 1) / 2 * sum(one.share * one.step_s for one in own)
+            restore_s=sum(one.share * (one.fixed_s - late * one.step_s) for one in own) - begin_s,
+            recompute_s=((plan.interval_steps - 1) / 2 + late) * sum(one.share * one.step_s for one in own)
             + (trace.step_s + overhead_s) / 2,
             resume_s=trace.resume_s,
         )
@@ -195,7 +197,7 @@ def _losses(plan: RecoveryPlan, trace: RecoveryTrace, links: Links, mtbf_s: floa
     """Kinds of failures of each stage, their shares adding up to 1."""
     begin_s, step_s = _begin_s(plan, trace, mtbf_s), trace.step_s + _overhead_s(plan, trace)
     # All ranks read their states beside each other.
-    back_s = begin_s + max(one.state_bytes for one in trace.stages) / trace.load_bytes_per_s
+    back_s = begin_s + _largest_state(trace) / trace.load_bytes_per_s + _undurable(trace) * step_s
     by_group = [_group_loss(plan, trace, links, group, begin_s) for group in plan.groups]
     found = []
     for number, stage in enumerate(plan.stages):
@@ -215,10 +217,15 @@ def _losses(plan: RecoveryPlan, trace: RecoveryTrace, links: Links, mtbf_s: floa
 def _group_loss(
     plan: RecoveryPlan, trace: RecoveryTrace, links: Links, group: Collection[int], begin_s: float
 ) -> Loss:
-    load_s = sum(trace.stages[number].state_bytes for number in group) / trace.load_bytes_per_s
+    load_s = max(trace.stages[number].state_bytes for number in group) / trace.load_bytes_per_s
     exact = plan.parallel_mode == "exact"
     replay_s = group_recompute_s(trace, links, group, plan.tier_of(group), helpers=plan.helpers, exact=exact)
-    return Loss(1.0, begin_s + load_s, replay_s)
+    return Loss(1.0, begin_s + load_s + _undurable(trace) * replay_s, replay_s)
+
+
+def _undurable(trace: RecoveryTrace) -> float:
+    """Steps for which a new checkpoint is not durable yet, so that recoveries begin with the one before."""
+    return persist_s(trace) / trace.step_s
 
 
 def _begin_s(plan: RecoveryPlan, trace: RecoveryTrace, mtbf_s: float) -> float:
@@ -239,7 +246,9 @@ def group_recompute_s(
     helpers: int = 0,
     exact: bool = True,
 ) -> float:
-    """Seconds in which a group of stages computes a lost step again: one after the other, with what it reads.
+    """Seconds in which a group of stages computes a lost step again, in microbatches that follow each other.
+
+    With one microbatch this is the published sum of what stages compute and of what passes between them.
 
     Args:
         trace: Figures of the job.
@@ -250,21 +259,29 @@ def group_recompute_s(
         exact: Whether gradients of helpers are folded in the order of microbatches.
     """
     rate = trace.memory_log_bytes_per_s if tier == "memory" else trace.disk_log_bytes_per_s
-    found = 0.0
+    # Seconds that each stage of the group is busy, and each link between two of them.
+    busy = {number: trace.stages[number].compute_s for number in group}
+    wires: dict[tuple[int, int], float] = {}
     for one in trace.messages:
         if one.target in group:
-            wire = _s_per_byte(trace, links, one.source, one.target)
-            found += one.size_bytes * (wire if one.source in group else max(wire, 1.0 / rate))
-    passes = sum(trace.stages[number].compute_s for number in group)
-    found += sum(trace.stages[number].optimizer_s for number in group)
-    if not helpers:
-        return found + passes
-    workers = min(helpers + 1, trace.microbatches)
-    most = math.ceil(trace.microbatches / workers)
+            seconds = one.size_bytes * _s_per_byte(trace, links, one.source, one.target)
+            if one.source in group:
+                wires[one.source, one.target] = seconds
+            else:
+                busy[one.target] += max(seconds, one.size_bytes / rate)
+    longest, whole = (of([*busy.values(), *wires.values()]) for of in (max, sum))
+    updates = max(trace.stages[number].optimizer_s for number in group)
+    count = trace.microbatches
+    workers = min(helpers + 1, count)
+    most = math.ceil(count / workers)
+    # The first microbatch goes through all of them, the others follow at the pace of the slowest.
+    found = (longest if trace.concurrent else whole) / count + (most - 1) * longest / count + updates
+    if workers == 1:
+        return found
     gradients = sum(trace.stages[number].gradient_bytes for number in group)
-    # In order, each helper's gradients of every microbatch go to the one that folds; else they are summed in a ring.
-    moved = (trace.microbatches - most) * gradients if exact else 2.0 * (workers - 1) / workers * gradients
-    return found + passes * most / trace.microbatches + moved / _least_rate(links)
+    # In order, helpers' gradients of every microbatch go to the one that folds; else they are summed in a ring.
+    moved = (count - most) * gradients if exact else 2.0 * (workers - 1) / workers * gradients
+    return found + moved / _least_rate(links)
 
 
 def copy_s(trace: RecoveryTrace, links: Links, number: int) -> float:
@@ -295,8 +312,17 @@ def sources_of(ranks: Sequence[int], lost: int, links: Links) -> list[int]:
 
 
 def checkpoint_s(trace: RecoveryTrace) -> float:
-    """Seconds for which a checkpoint stops training: as measured, else the largest state at the rate of the storage."""
-    return trace.checkpoint_s or max(one.state_bytes for one in trace.stages) / trace.checkpoint_bytes_per_s
+    """Seconds for which a checkpoint stops training: as measured, else to copy the largest state in memory."""
+    return trace.checkpoint_s or _largest_state(trace) / trace.memory_log_bytes_per_s
+
+
+def persist_s(trace: RecoveryTrace) -> float:
+    """Seconds beside training until a checkpoint is durable."""
+    return _largest_state(trace) / trace.checkpoint_bytes_per_s
+
+
+def _largest_state(trace: RecoveryTrace) -> float:
+    return max(stage.state_bytes for stage in trace.stages)
 
 
 def log_overhead_s(trace: RecoveryTrace, logs: Iterable[MessageLog]) -> float:

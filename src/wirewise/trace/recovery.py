@@ -65,6 +65,8 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Seconds of a step without any protection."""
     microbatches: int = 1
     """Microbatches of a step, of one replica."""
+    concurrent: bool = False
+    """Whether stages compute at the same time, as parts of a graph do; those of a pipeline wait for each other."""
     detect_s: float = 0.05
     """Seconds until a process that was killed is known to be dead."""
     silent_share: float = 0.0
@@ -80,7 +82,7 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     restart_s: float = 6.0
     """Seconds in which a launcher stops all processes and starts them again."""
     checkpoint_s: float = 0.0
-    """Seconds for which training stands still when a checkpoint is written."""
+    """Seconds for which training stands still at a checkpoint, which is written beside it; 0: to copy the state."""
     checkpoint_bytes_per_s: float = 0.7e9
     """Rate at which a process writes its state to durable storage."""
     load_bytes_per_s: float = 1.5e9

@@ -43,21 +43,25 @@ def _point(problem: RecoveryProblem, group: list[int], tier: str, helpers: int) 
     weights = [stage.failure_weight * len(stage.ranks) for stage in trace.stages]
     wire = 1.0 / problem.links.bandwidth_out_bytes_per_s[0]
     rate = trace.memory_log_bytes_per_s if tier == "memory" else trace.disk_log_bytes_per_s
-    seconds = price = 0.0
-    for n in group:
-        passes = trace.stages[n].compute_s
-        seconds += trace.stages[n].optimizer_s
-        workers = min(helpers + 1, trace.microbatches)
-        most = -(-trace.microbatches // workers)
-        seconds += passes * most / trace.microbatches
-        if helpers:
-            seconds += (trace.microbatches - most) * trace.stages[n].gradient_bytes * wire
+    price, count = 0.0, trace.microbatches
+    # Seconds of one microbatch at each stage and on each link between two of the group.
+    places = {n: trace.stages[n].compute_s / count for n in group}
     for one in trace.messages:
         if one.target in group and one.source in group:
-            seconds += one.size_bytes * wire
+            places[one.source, one.target] = one.size_bytes * wire / count
         elif one.target in group:
-            seconds += one.size_bytes * max(wire, 1.0 / rate)
+            places[one.target] += one.size_bytes * max(wire, 1.0 / rate) / count
             price += one.size_bytes * problem.prices[tier]
+    most = -(-count // min(helpers + 1, count))
+    # Each microbatch starts at a place once it is free and the place before is done.
+    free = dict.fromkeys(places, 0.0)
+    for _ in range(most):
+        at = 0.0
+        for place, seconds in places.items():
+            at = free[place] = max(at, free[place]) + seconds
+    seconds = max(free.values()) + max(trace.stages[n].optimizer_s for n in group)
+    if helpers:
+        seconds += (count - most) * sum(trace.stages[n].gradient_bytes for n in group) * wire
     return price, seconds * sum(weights[n] for n in lost) / sum(weights)
 
 

@@ -78,7 +78,8 @@ def large_profile(seed: int | None = None) -> RecoveryProblem:
         step_s=6.0,
         memory_log_bytes_per_s=1e18,
         disk_log_bytes_per_s=1e18,
-        microbatches=128,
+        # Stages one after the other.
+        microbatches=1,
     )
     links = Links.uniform(16, 5e10, 1e-5)
     return problem_of(trace, links, mtbf_s=4 * 3600.0, disk_price=1.0)

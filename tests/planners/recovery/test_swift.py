@@ -95,13 +95,15 @@ def test_other_policies_are_priced_by_the_same_formula():
     goodput = {one.name: one.goodput for one in plan.others}
     assert list(goodput) == ["checkpoint", "checkfreq", "elastic-commit", "gemini"]
     assert plan.goodput > 1.5 * goodput["checkpoint"] and plan.goodput > max(goodput.values())
-    # A launcher that takes no time to start again is our own way back to a checkpoint.
+    # Snapshots under a launcher that takes no time to start again are our own way back to a checkpoint.
     figures = replace(
         replicas, restart_s=0.0, detect_s=0.3, fence_s=0.0, regroup_s=0.0, resume_s=0.0, spawn_s=0.0
     )
-    own = SWIFT(figures, links, mtbf_s=30.0, strategy="checkpoint", least_interval=1)
-    assert own.others[0].goodput == pytest.approx(own.goodput)
-    assert own.others[0].interval_steps == own.interval_steps
+    steps = SWIFT(figures, links, mtbf_s=30.0).others[1].interval_steps
+    same = SWIFT(
+        figures, links, mtbf_s=30.0, strategy="checkpoint", least_interval=steps, most_interval=steps
+    )
+    assert same.interval_steps == steps and same.goodput == pytest.approx(same.others[1].goodput)
     alone = SWIFT(CHAIN, FAST)
     assert "elastic-commit" not in {one.name for one in alone.others}
 

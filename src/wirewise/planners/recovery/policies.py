@@ -7,7 +7,7 @@ import math
 from wirewise.planners.recovery.interval import best_interval
 from wirewise.planners.recovery.problem import RecoveryProblem
 from wirewise.plans.recovery import PricedPolicy
-from wirewise.sim.recovery import Loss, checkpoint_s, copy_s, efficiency, regroup_s, sources_of
+from wirewise.sim.recovery import Loss, checkpoint_s, copy_s, efficiency, persist_s, regroup_s, sources_of
 
 __all__ = ["priced_policies"]
 
@@ -31,17 +31,17 @@ def priced_policies(problem: RecoveryProblem, spares: int, most_interval: int) -
     """
     trace, links = problem.trace, problem.links
     state = max(stage.state_bytes for stage in trace.stages)
-    snapshot_s, persist_s = state / trace.memory_log_bytes_per_s, state / trace.checkpoint_bytes_per_s
+    snapshot_s, durable_s = checkpoint_s(trace), persist_s(trace)
     load_s = state / trace.load_bytes_per_s
     restart_s = trace.detect_s + trace.restart_s + load_s
-    often = max(persist_s, snapshot_s / _CHECKFREQ_OVERHEAD) / trace.step_s
+    often = max(durable_s, snapshot_s / _CHECKFREQ_OVERHEAD) / trace.step_s
     found = [
-        _priced(problem, "checkpoint", restart_s, checkpoint_s(trace), most_interval),
+        _priced(problem, "checkpoint", restart_s, durable_s, most_interval),
         # What happens until a snapshot is durable is lost with the one before.
         _priced(
             problem,
             "checkfreq",
-            restart_s + persist_s,
+            restart_s + durable_s,
             snapshot_s,
             most_interval,
             interval=max(math.ceil(often), 1),

@@ -7,6 +7,7 @@ all ranks go back to the checkpoint.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from wirewise.sim.recovery import (
     efficiency,
     group_recompute_s,
     losses_of,
+    persist_s,
     recovery_figures,
 )
 from wirewise.units import format_size
@@ -47,6 +49,7 @@ _FOLD_SHARE = 0.2
 _SILENT_STEPS, _LEAST_SILENT_S = 5, 0.5
 """A rank is silent for at least so many steps, and so many seconds, before it counts as dead."""
 
+_MOST_NAMED = 6
 _SPARE_PAYS = 0.01
 """Goodput that one more spare adds for it to be named."""
 
@@ -135,7 +138,8 @@ def plan(
         mtbf_s=problem.mtbf_s,
     )
     blank.check_itself()
-    wanted = _Wanted(strategy, rule, least_interval, most_interval)
+    late = _late_steps(problem)
+    wanted = _Wanted(strategy, rule, max(least_interval, late), max(most_interval, late))
     found = _best(problem, blank, wanted)
     if parallel_mode == "auto" and found.helpers and (not found.logs or _folds_long(problem, found)):
         fast = _best(problem, replace(blank, parallel_mode="fast"), wanted)
@@ -163,7 +167,7 @@ def _best(problem: RecoveryProblem, blank: RecoveryPlan, wanted: _Wanted) -> Rec
         front = fronts(
             len(problem.trace.stages),
             lambda first, end: group_choices(problem, blank, first, end),
-            problem.log_bytes / wanted.least,
+            problem.log_bytes / (wanted.least + _late_steps(problem)),
         )
         tried += [
             _timed(problem, _logged(problem, blank, one), wanted, one.price_bytes)
@@ -182,7 +186,10 @@ def _best(problem: RecoveryProblem, blank: RecoveryPlan, wanted: _Wanted) -> Rec
         )
     found = with_recoveries(best.plan, problem.trace, problem.links)
     points = (FrontPoint(price_bytes=one.price_bytes, cost_s=one.cost_s) for one in front)
-    found = replace(found, front=tuple(points), others=priced_policies(problem, found.spares, wanted.most))
+    chosen = next((n for n, one in enumerate(tried) if one is best and one.plan.logs), -1)
+    found = replace(
+        found, front=tuple(points), chosen=chosen, others=priced_policies(problem, found.spares, wanted.most)
+    )
     return replace(found, notes=tuple(_notes(problem, found, alone, tried)))
 
 
@@ -259,8 +266,9 @@ def _logged(problem: RecoveryProblem, blank: RecoveryPlan, grouping: Grouping) -
 
 def _timed(problem: RecoveryProblem, plan: RecoveryPlan, wanted: _Wanted, price_bytes: float = 0.0) -> _Found:
     """The plan with its interval, and its goodput."""
-    budget = problem.log_bytes / price_bytes if price_bytes else wanted.most
-    most = max(int(min(wanted.most, budget)), wanted.least)
+    # Logs are kept until the next checkpoint is durable.
+    kept = problem.log_bytes / price_bytes - _late_steps(problem) if price_bytes else wanted.most
+    most = max(int(min(wanted.most, kept)), wanted.least)
     at = _goodput_of(problem, plan)
     steps = (
         best_interval(lambda one: at(one).goodput, wanted.least, most)
@@ -286,6 +294,11 @@ def _goodput_of(problem: RecoveryProblem, plan: RecoveryPlan) -> Callable[[int],
         )
 
     return at
+
+
+def _late_steps(problem: RecoveryProblem) -> int:
+    """Steps until a checkpoint is durable; the next one is not begun before."""
+    return math.ceil(persist_s(problem.trace) / problem.trace.step_s)
 
 
 def _steps_by_rule(problem: RecoveryProblem, plan: RecoveryPlan, rule: str) -> int:
@@ -327,10 +340,9 @@ def _notes(
     steps = {rule: _steps_by_rule(problem, found, rule) for rule in ("young", "daly")}
     if max(steps.values()) < 1e9:
         yield f"Young's rule says a checkpoint every {steps['young']} steps, Daly's every {steps['daly']}"
-    for number in alone[:3]:
-        yield f"stage {number} has no replica on another host"
-    if len(alone) > 3:
-        yield f"{len(alone) - 3} more stages have none either"
+    if alone:
+        said = ", ".join(map(str, alone[:_MOST_NAMED])) + (" and others" if len(alone) > _MOST_NAMED else "")
+        yield f"no replica on another host outlives a rank of stage{'s' * (len(alone) > 1)} {said}"
     if any(stage.strategy == "log" for stage in found.stages):
         size = sum(log.bytes_per_step for log in found.logs)
         yield (

@@ -1,0 +1,149 @@
+"""`wirewise plan recovery`: sources of lost state, logs, checkpoints and spares of a job that fails now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from wirewise import options as opt
+from wirewise.cli.options import with_options
+from wirewise.cli.output import JsonOption, Said
+from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
+from wirewise.cli.profile_stages import measured, names_code
+from wirewise.cli.topo import open_topology
+from wirewise.cost.links import Links
+from wirewise.errors import InputError
+from wirewise.planners import planner as find_planner
+from wirewise.plans import RecoveryPlan, load
+from wirewise.plans.recovery import CONSISTENCIES
+from wirewise.report.figures import percent, seconds
+from wirewise.report.recovery_picture import policy_rows
+from wirewise.trace import RecoveryTrace, StageTrace, read_job
+from wirewise.units import parse_size
+
+__all__ = ["Protected", "recovery"]
+
+
+class Protected(opt.Options, frozen=True, kw_only=True):
+    """How often a job fails, and what its protection may take."""
+
+    topology: Annotated[str, opt.about("Topology of all ranks, a preset such as lab-4@200mbit, or a file.")]
+    mtbf: Annotated[opt.Positive, opt.about("Mean seconds of training between two failures of the job.")] = (
+        3600.0
+    )
+    pipeline: Annotated[
+        Path | None, opt.about("Plan of the stages of a model, by default the quickest 1F1B pipeline.")
+    ] = None
+    strategy: Annotated[
+        Literal["auto", "replica", "log", "checkpoint"],
+        opt.about("Source of a lost state, by default what is best for each stage."),
+    ] = "auto"
+    log_budget: Annotated[
+        str | None, opt.about("Room for all logs between two checkpoints, such as 8GiB, by default any.")
+    ] = None
+    disk_price: Annotated[float, opt.about("Part of that room that a byte on disk takes.", ge=0)] = 0.1
+    spare_memory: Annotated[str | None, opt.about("Memory of a spare, such as 16GiB, by default any.")] = None
+    interval: Annotated[
+        opt.Count | None, opt.about("Steps between checkpoints, by default what is best.")
+    ] = None
+    rule: Annotated[
+        Literal["best", "young", "daly"], opt.about("How the steps between checkpoints are chosen.")
+    ] = "best"
+    consistency: Annotated[
+        str, opt.about("Way to a whole step after a failure amid an update.", words=CONSISTENCIES)
+    ] = "auto"
+    helpers: Annotated[opt.Natural, opt.about("Survivors that share the recomputation of a stage.")] = 0
+    parallel_mode: Annotated[
+        Literal["auto", "exact", "fast"], opt.about("How gradients of helpers are added up.")
+    ] = "auto"
+    spares: Annotated[opt.Natural, opt.about("Warmed processes without a role.")] = 1
+    heartbeat: Annotated[opt.Positive, opt.about("Seconds between two signs of life of a rank.")] = 0.1
+    silence_limit: Annotated[
+        opt.Positive | None,
+        opt.about(
+            "Seconds of silence after which a rank counts as dead, by default 5 steps, at least 0.5 s."
+        ),
+    ] = None
+    seed: opt.Seed = 0
+
+
+@with_options
+def recovery(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROFILE|MODEL",
+            help="Figures that `wirewise run swift` wrote, a file of `wirewise profile stages`, or FILE.py:NAME of a "
+            "model to measure now.",
+        ),
+    ],
+    asked: Protected,
+    planner: str = planned_with("recovery"),
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Choose where lost state comes from, what is logged and how often to checkpoint, for the most goodput."""
+    # A name that nobody knows is refused before files are read.
+    find_planner("recovery", planner)
+    links = Links.of(open_topology(asked.topology))
+    found = measured(job) if names_code(job) else read_job([job])
+    if not isinstance(found, RecoveryTrace | StageTrace):
+        raise InputError(
+            f"{job} is a {type(found).__name__}; expected figures of a recovery or of the modules of a model"
+        )
+    if asked.pipeline is not None and not isinstance(found, StageTrace):
+        raise InputError(f"--pipeline belongs to modules, and {job} says itself what its stages are")
+    given = (
+        {} if asked.interval is None else dict.fromkeys(("least_interval", "most_interval"), asked.interval)
+    )
+    plan = make_plan(
+        RecoveryPlan,
+        planner,
+        found,
+        links,
+        pipelined=None if asked.pipeline is None else load(asked.pipeline),
+        mtbf_s=asked.mtbf,
+        log_bytes=None if asked.log_budget is None else parse_size(asked.log_budget),
+        spare_bytes=None if asked.spare_memory is None else parse_size(asked.spare_memory),
+        disk_price=asked.disk_price,
+        strategy=asked.strategy,
+        consistency=asked.consistency,
+        rule=asked.rule,
+        helpers=asked.helpers,
+        parallel_mode=asked.parallel_mode,
+        spares=asked.spares,
+        heartbeat_s=asked.heartbeat,
+        silence_limit_s=asked.silence_limit,
+        seed=asked.seed,
+        **given,
+    )
+    tell(plan, out, json, *_said(plan), record=_record(plan))
+
+
+def _record(plan: RecoveryPlan) -> dict[str, object]:
+    told = ("mtbf_s", "interval_steps", "goodput", "overhead", "predicted_s")
+    return {
+        **{name: getattr(plan, name) for name in told},
+        "strategies": [stage.strategy for stage in plan.stages],
+        "recovery_s": [one.total_s for one in plan.recoveries],
+        "policies": [msgspec.to_builtins(one) for one in plan.others],
+        "notes": list(plan.notes),
+        "plan": msgspec.to_builtins(plan),
+    }
+
+
+def _said(plan: RecoveryPlan) -> Iterator[Said]:
+    longest = max(one.total_s for one in plan.recoveries)
+    yield (
+        f"{plan.headline.partition(', goodput')[0]}. At a failure every {seconds(plan.mtbf_s)}, "
+        f"{percent(plan.goodput)} of the time goes into new steps, simulated; protection adds {percent(plan.overhead)} "
+        f"to a step, and the longest recovery takes {seconds(longest)} on average."
+    )
+    yield plan.table()
+    yield policy_rows(plan)
+    for line in plan.notes:
+        yield f"Note: {line}."
