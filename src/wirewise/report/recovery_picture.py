@@ -72,7 +72,7 @@ def _stages_section(plan: RecoveryPlan) -> str:
     used = dict.fromkeys(stage.strategy for stage in plan.stages)
     legend = {f"from {name}": _COLOURS[name] for name in used}
     tiers = dict.fromkeys(log.tier for log in plan.logs)
-    legend |= {f"logged {_where(tier)}": "c1" if tier == "memory" else "p-plan" for tier in tiers}
+    legend |= {f"logged {_where(tier)}": "p-wire" if tier == "memory" else "p-plan" for tier in tiers}
     return shell.section("Stages", lead, shell.figure(_stages_chart(plan), shell.legend(legend)))
 
 
@@ -126,7 +126,7 @@ def _arrow(log: MessageLog, place: dict[int, tuple[float, float]]) -> str:
     end = to_x + _BOX * (0.38 if on else 0.62)
     edge, way = (0.0, -1) if on else (_HIGH, 1)
     bend = _ARCS * 0.9 * way
-    colour = "c1" if log.tier == "memory" else "p-plan"
+    colour = "p-wire" if log.tier == "memory" else "p-plan"
     tip = f"{log.source} -> {log.target}: {size(log.bytes_per_step)} a step {_where(log.tier)}"
     one, other = y + edge, to_y + edge
     path = (
