@@ -20,10 +20,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from recorded import read_gradients
 
 from common import Page, arguments, verdict
 from wirewise.cost import Links
-from wirewise.planners.fusion import BucketSpan, Decision, FusionProblem, Module, Scorer, read_gradients
+from wirewise.planners.fusion import BucketSpan, Decision, FusionProblem, Module, Scorer
 from wirewise.planners.fusion.dpro import random_search, search
 from wirewise.planners.fusion.exhaustive import try_all
 from wirewise.planners.fusion.rules import (

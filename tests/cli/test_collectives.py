@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from wirewise import plans
 from wirewise.cli import collectives
 from wirewise.cli.run import app
+from wirewise.cli.sources import plan_of
 from wirewise.collective import COLLECTIVES, network, save
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError
@@ -32,9 +33,9 @@ def test_a_plan_brings_its_own_bound(tmp_path):
     planned = PLANNERS["greedy"](CollectiveProblem(network=hosts, collective="all_gather", size_bytes=3e6))
     plans.save(planned, tmp_path / "plan.json")
     save(planned.program, tmp_path / "program.json")
-    read = collectives._planned(str(tmp_path / "plan.json"))
+    read = plan_of(str(tmp_path / "plan.json"))
     assert read == planned
-    assert collectives._planned(str(tmp_path / "program.json")) is None
+    assert plan_of(str(tmp_path / "program.json")) is None
     # Two blocks of 2 MB reach each rank through 10 MB a second.
     assert collectives._bound_s(planned.program, 6_000_000, None, planned) == pytest.approx(0.4)
     assert collectives._bound_s(planned.program, 6_000_000, "lab-3@160mbit", planned) == pytest.approx(0.2)

@@ -33,7 +33,6 @@ from wirewise.cost.instances import load_prices
 from wirewise.errors import WirewiseError
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl.sketch import load_profile, load_sketch
-from wirewise.planners.fusion import read_gradients
 from wirewise.planners.fusion.disco.estimator import Estimator
 from wirewise.profile.stalls.report import load_report
 from wirewise.recipes import resuming
@@ -50,6 +49,7 @@ from wirewise.trace import (
     read_tasks,
     write_trace,
 )
+from wirewise.trace.gradients import read_gradient_trace
 
 MUTANTS = 2000
 MOST_S = 5
@@ -178,7 +178,7 @@ READERS: dict[str, Reader] = {
     "gradients": Reader(
         text(json.dumps({"tensors": [{"name": "w", "elements": 10, "gap_us": 5.0}]})),
         "g.json",
-        read_gradients,
+        read_gradient_trace,
     ),
     "costs of gradients": Reader(costs, "costs.json", load_costs),
     "operators": Reader(text(random_step(3, 2).to_json()), "graph.json", read_operator_graph),

@@ -11,6 +11,7 @@ from wirewise import options as opt
 from wirewise.cli.options import need_ranks, with_options
 from wirewise.cli.output import JsonOption, write_out
 from wirewise.cli.plan_collective import parse_collective
+from wirewise.cli.sources import program_of
 from wirewise.collective import BUILDERS, COLLECTIVES, PLAIN, Collective, algorithms, build
 from wirewise.errors import InputError, ProgramError
 from wirewise.report.figures import seconds
@@ -74,8 +75,6 @@ def bus_factor(kind: Collective, ranks: int) -> float:
 
 def _programs(kind: Collective, words: Sequence[str], ranks: int) -> tuple[list[Program], list[str]]:
     """What to run, and why some algorithms are not."""
-    from wirewise.cli.programs import program_of
-
     if words:
         found = [build(kind, w, ranks) if (kind, w) in BUILDERS | PLAIN else program_of(w) for w in words]
         wrong = next((p for p in found if p.collective != kind or p.ranks != ranks), None)

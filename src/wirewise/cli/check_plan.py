@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from wirewise import plans
 from wirewise.cli.programs import tell
 from wirewise.cli.topo import open_topology
-from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacementPlan, Plan
 
-__all__ = ["check", "is_plan"]
-
-
-class _Head(msgspec.Struct):
-    family: str
-
-
-def is_plan(source: str) -> bool:
-    """Whether a file holds a plan without a program."""
-    try:
-        return decode_json(Path(source).read_bytes(), _Head).family != "collective"
-    except (OSError, msgspec.DecodeError, RecursionError):
-        return False
+__all__ = ["check"]
 
 
 def check(source: str, on: str | None, job: Path | None, json: str | None) -> bool:

@@ -10,11 +10,11 @@ import typer
 from wirewise import options as opt
 from wirewise.cli.options import need_ranks, with_options
 from wirewise.cli.output import JsonOption, Said, write_out
+from wirewise.cli.sources import plan_of, program_of
 from wirewise.cli.topo import open_topology
 from wirewise.collective import network
 from wirewise.collective.bounds import bound
-from wirewise.errors import WirewiseError
-from wirewise.plans import CollectivePlan, load
+from wirewise.plans import CollectivePlan
 from wirewise.units import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ def collective(
 
     Start it by torchrun, or in a lab: wirewise lab run --topology h4 -- -m wirewise run collective FILE
     """
-    from wirewise.cli.programs import program_of
-
     need_ranks("run collective FILE")
-    program, plan = program_of(source), _planned(source)
+    program, plan = program_of(source), plan_of(source)
     size_bytes = parse_size(asked.size) if asked.size else plan.size_bytes if plan else _SIZE_BYTES
     record = _measure(program, size_bytes, asked)
     if record is None:
@@ -66,15 +64,6 @@ def collective(
 
 
 _SIZE_BYTES = 16_000_000
-
-
-def _planned(source: str) -> CollectivePlan | None:
-    """The plan in a file; None where the program comes from elsewhere."""
-    try:
-        found = load(source)
-    except WirewiseError:
-        return None
-    return found if isinstance(found, CollectivePlan) else None
 
 
 def _bound_s(

@@ -169,10 +169,14 @@ def check(
     Of an MSCCL file whose call has no known result (custom), form, waiting and races are proved, and the verdict is
     "not checked".
     """
-    from wirewise.cli import check_plan, programs
+    from wirewise.cli import check_plan, programs, sources
 
     asked = given.record(source=program, json=json)
-    if asked.on is not None or asked.job is not None or check_plan.is_plan(program):
+    if (
+        asked.on is not None
+        or asked.job is not None
+        or sources.family_of(program) not in (None, "collective")
+    ):
         right = check_plan.check(program, asked.on, asked.job, json)
     else:
         right = programs.check(asked)

@@ -10,7 +10,7 @@ from wirewise.collective.exporters import msccl
 from wirewise.collective.exporters.msccl.model import KINDS
 from wirewise.errors import InputError, ProgramError
 
-__all__ = ["File", "is_msccl", "show"]
+__all__ = ["File", "show"]
 
 _MOST_PEERS = 8
 """Peers of a rank that a cell of the table names at most."""
@@ -39,15 +39,6 @@ class File:
             return found if found.collective != "custom" else msccl.loads(self.text, "azure")
         except ProgramError as error:
             raise ProgramError(f"{self.path}: {error}") from error
-
-
-def is_msccl(source: str) -> bool:
-    """Whether a file begins as XML does; programs and plans are JSON, which never does."""
-    try:
-        with Path(source).open("rb") as file:
-            return file.read(256).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
-    except OSError:
-        return False
 
 
 def show(path: str, json: str | None) -> None:

@@ -6,60 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import typer
 
 from wirewise import collective
-from wirewise.cli.msccl import File, is_msccl
+from wirewise.cli.msccl import File
 from wirewise.cli.output import write_json
 from wirewise.cli.requests import Check, Export
+from wirewise.cli.sources import is_msccl, program_of
 from wirewise.cli.topo import open_topology
 from wirewise.collective import Network, Program, network
-from wirewise.collective.builders import build
 from wirewise.collective.exporters import chakra, msccl, mscclpp, nccl_graph, nccl_tuner
 from wirewise.collective.exporters.msccl.model import limits
 from wirewise.collective.exporters.rings import Ring, pack_rings, rings_of, with_bandwidth
 from wirewise.cost import nccl
-from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError
 from wirewise.files import atomic_file
 from wirewise.topology import Topology
 from wirewise.units import parse_size
 
-__all__ = ["FORMATS", "check", "export", "program_of"]
-
-
-class _Holder(msgspec.Struct):
-    """Program of a plan file; its other figures do not matter here."""
-
-    program: msgspec.Raw
-
-
-def program_of(source: str) -> Program:
-    """The program of a program file, of the plan of a collective, or of COLLECTIVE:ALGORITHM:RANKS.
-
-    Raises:
-        InputError: No such file, or words that are neither.
-        ProgramError: The file holds no program, or there is no such algorithm.
-    """
-    words = source.replace("-", "_").split(":")
-    if len(words) == 3 and words[0] in collective.COLLECTIVES and not Path(source).exists():
-        if not words[2].isdecimal():
-            raise InputError(f"got {words[2]!r} ranks in {source!r}; expected such as all_reduce:ring:8")
-        return build(words[0], words[1], int(words[2]))
-    try:
-        holder = decode_json(Path(source).read_bytes(), _Holder)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {source!r}: {error.strerror}; expected a program file, a plan of a collective, or an "
-            "algorithm such as all_reduce:ring:8"
-        ) from error
-    except msgspec.DecodeError:
-        return collective.load(source)
-    try:
-        return collective.loads(bytes(holder.program))
-    except ProgramError as error:
-        raise ProgramError(f"{source}, `$.program`: {error}") from error
+__all__ = ["FORMATS", "check", "export"]
 
 
 def check(asked: Check) -> bool:

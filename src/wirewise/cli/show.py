@@ -11,9 +11,9 @@ import typer
 
 from wirewise import collective, plans, topology
 from wirewise.cli import msccl
-from wirewise.cli.msccl import is_msccl
 from wirewise.cli.output import note, print_table, write_json, write_out
 from wirewise.cli.requests import Request
+from wirewise.cli.sources import is_name, kind_of
 from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
@@ -38,7 +38,7 @@ def show(asked: Request) -> None:
         WirewiseError: A source that cannot be read or does not fit the others.
     """
     first, *others = asked.sources
-    kind = _kind(first)
+    kind = kind_of(first)
     if not others and kind == "trace":
         return _show_trace(first, asked)
     if not others and kind == "msccl":
@@ -52,31 +52,6 @@ def show(asked: Request) -> None:
     if plan is not None and not others and (asked.html is None or not isinstance(plan, CollectivePlan)):
         return _show_plan(plan, asked)
     _show_programs(asked)
-
-
-def _named(source: str) -> bool:
-    """Whether a source is COLLECTIVE[:ALGORITHM[:RANKS]] and no file."""
-    return source.split(":")[0].replace("-", "_") in collective.COLLECTIVES and not Path(source).exists()
-
-
-def _kind(source: str) -> str:
-    """What a source is: a plan where it is nothing else, so that the reader of plans names the fault."""
-    if _named(source):
-        return "name"
-    path = Path(source)
-    if path.is_dir() or path.suffix in (".jsonl", ".gz"):
-        return "trace"
-    if is_msccl(source):
-        return "msccl"
-    try:
-        head: Any = decode_json(path.read_bytes())
-    except (OSError, msgspec.DecodeError, RecursionError):
-        return "plan"
-    if not isinstance(head, dict):
-        return "trace" if isinstance(head, list) else "plan"
-    if head.get("kind") == "program":
-        return "program"
-    return "trace" if "traceEvents" in head else "plan"
 
 
 def _show_plan(plan: Plan, asked: Request) -> None:
@@ -142,7 +117,7 @@ def _show_programs(asked: Request) -> None:
 
 def _joined(found: list[Program], network: Network, asked: Request) -> list[Program]:
     """Without the algorithms that nobody named and that need routes which the network does not have."""
-    if len(asked.sources) > 1 or ":" in asked.sources[0] or not _named(asked.sources[0]):
+    if len(asked.sources) > 1 or ":" in asked.sources[0] or not is_name(asked.sources[0]):
         return found
     kept = [one for one in found if all(network.route(t.source, t.target) for t in one.transfers)]
     left_out = [one.name for one in found if one not in kept]
@@ -159,7 +134,7 @@ def _page(asked: Request) -> list[str]:
 
 
 def _programs(source: str, asked: Request) -> list[Program]:
-    kind = _kind(source)
+    kind = kind_of(source)
     if kind == "name":
         return _built(source, asked)
     if kind == "program":
@@ -247,5 +222,5 @@ def _size_bytes(asked: Request) -> int:
 
 
 def _first_plan(asked: Request) -> CollectivePlan | None:
-    found = (plans.load(source) for source in asked.sources if _kind(source) == "plan")
+    found = (plans.load(source) for source in asked.sources if kind_of(source) == "plan")
     return next((plan for plan in found if isinstance(plan, CollectivePlan)), None)

@@ -29,7 +29,7 @@ from wirewise.planners.fusion.exhaustive import exhaustive as _exhaustive
 from wirewise.planners.fusion.exhaustive import rules as _rules
 from wirewise.planners.fusion.memory import peak_bytes
 from wirewise.planners.fusion.moves import PASSES
-from wirewise.planners.fusion.problem import FusionProblem, from_flows, from_trace, read_gradients
+from wirewise.planners.fusion.problem import FusionProblem, from_flows, from_trace
 from wirewise.planners.fusion.score import Scorer
 from wirewise.plans import FusionPlan
 from wirewise.sim.lowering.operators import all_reduce_line
@@ -59,7 +59,6 @@ __all__ = [
     "from_trace",
     "mcmc",
     "peak_bytes",
-    "read_gradients",
     "rules",
     "step_model",
     "with_memory",

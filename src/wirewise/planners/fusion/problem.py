@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -17,11 +16,10 @@ from wirewise.sim.data_parallel import BucketTransfer, LayerCost, data_parallel_
 from wirewise.sim.recorded import modules_of_flows, modules_of_trace
 from wirewise.sim.replay import replay
 from wirewise.trace.arrays import Dataflow
-from wirewise.trace.gradients import read_gradient_trace
-from wirewise.trace.modules import Module, ModuleTrace
+from wirewise.trace.modules import ModuleTrace
 from wirewise.trace.records import Trace
 
-__all__ = ["FusionProblem", "from_flows", "from_trace", "read_gradients"]
+__all__ = ["FusionProblem", "from_flows", "from_trace"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +72,3 @@ def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
 def from_flows(flows: Sequence[Dataflow], links: Links, **rest: Any) -> FusionProblem:
     """The problem of recorded steps; arguments and errors as of `sim.recorded.modules_of_flows`."""
     return FusionProblem.of(modules_of_flows(flows, links, **rest), links)
-
-
-def read_gradients(path: str | os.PathLike[str], *, forward_share: float = 0.5) -> list[Module]:
-    """Modules, one a tensor, from a file of float32 gradients in the order in which they are ready.
-
-    Args:
-        path: JSON with "tensors": a list of objects with name, elements, and gap_us, the time since the one before.
-        forward_share: Time of the forward pass over that of the backward pass, which is assumed.
-
-    Raises:
-        InputError: The file cannot be read or is not of this form.
-    """
-    modules = [
-        Module(
-            name=one.name,
-            forward_s=forward_share * 1e-6 * one.gap_us,
-            backward_s=1e-6 * one.gap_us,
-            gradient_bytes=4.0 * one.elements,
-        )
-        for one in read_gradient_trace(path).tensors
-    ]
-    return modules[::-1]

@@ -5,7 +5,7 @@ import inspect
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from wirewise.runtime.data_parallel.matching import (
     check_ranks,
     ranks_that_differ,
 )
-from wirewise.runtime.data_parallel.pools import Pools
+from wirewise.runtime.data_parallel.pools import Pools, WithPools
 from wirewise.runtime.transport import Transport
 
 __all__ = ["HookState", "bucket_caps", "check_hooked", "hook"]
@@ -90,7 +90,7 @@ def check_hooked(plan: FusionPlan) -> None:
     )
 
 
-class HookState:
+class HookState(WithPools):
     """What the hook knows and remembers; made by `hook`.
 
     Attributes:
@@ -135,18 +135,6 @@ class HookState:
         assert self.plan is not None
         like = min(self.plan.buckets, key=lambda bucket: abs(bucket.size_bytes - size_bytes))
         return max(round(size_bytes * like.chunks / like.size_bytes), 1)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What codecs remember on this rank; each rank keeps its own (`Pools.state_dict`)."""
-        return self.pools.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of this rank, between two steps; of another world size through `pools.resize`.
-
-        Raises:
-            InputError: Of another world size or model.
-        """
-        self.pools.load_state_dict(state)
 
     def account(self) -> list[dict[str, Any]]:
         """Account of each group of the last step, as `Reducer.account` gives it."""

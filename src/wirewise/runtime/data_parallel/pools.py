@@ -14,7 +14,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.members import Member, Members
 
-__all__ = ["Pools", "resize"]
+__all__ = ["Pools", "WithPools", "resize"]
 
 KINDS = ("residual", "owner", "momentum", "factor")
 """What a rank did not send of its own gradients, or of sums of which it owns a share (scheme "divisible"); others are
@@ -226,6 +226,24 @@ class _Held:
     def of(self, name: str) -> Tensor:
         """View of a parameter."""
         return self.pool.group([name])
+
+
+class WithPools:
+    """What exchanges gradients of a model, with what its codecs remember."""
+
+    pools: Pools
+
+    def state_dict(self) -> dict[str, Any]:
+        """What codecs remember on this rank, by parameter name; each rank keeps its own (`Pools.state_dict`)."""
+        return self.pools.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of this rank, between two steps; of another world size through `pools.resize`.
+
+        Raises:
+            InputError: Of another world size or model.
+        """
+        self.pools.load_state_dict(state)
 
 
 def resize(states: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:

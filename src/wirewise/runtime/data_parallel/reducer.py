@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +26,7 @@ from wirewise.runtime.data_parallel.matching import (
     check_unchanged,
     slots_of,
 )
-from wirewise.runtime.data_parallel.pools import Pools
+from wirewise.runtime.data_parallel.pools import Pools, WithPools
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Reducer"]
@@ -39,7 +39,7 @@ _CARRIED = ("chunks", "codec", "scheme", "decode", "splits", "accumulation")
 """Decisions of a plan that a reducer carries out."""
 
 
-class Reducer:
+class Reducer(WithPools):
     """Averages or sums the gradients of a model over all ranks as its plan says.
 
     A bucket starts to travel when its last gradient is there and every bucket before it has started, so all
@@ -169,18 +169,6 @@ class Reducer:
         if self._carrier is not None:
             self._carrier.close()
             self._carrier = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """What codecs remember on this rank, by parameter name; each rank keeps its own (`Pools.state_dict`)."""
-        return self.pools.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of this rank, between two steps; of another world size through `pools.resize`.
-
-        Raises:
-            InputError: Of another world size or model.
-        """
-        self.pools.load_state_dict(state)
 
     def account(self) -> list[dict[str, Any]]:
         """Account of each group of the last step: codec, scheme, sent_bytes, encode_s, communicate_s and decode_s.
