@@ -9,10 +9,10 @@ from wirewise.planners.cache.policies import vip
 MACHINES = 4
 ALPHA = 0.1
 KEPT = 5
-"""Vertices of each class, by lot."""
+"""Nodes of each class, by lot."""
 SETTING = (
     f"Vertex-wise inclusion probabilities; parts by METIS, {ALPHA} N rows kept in all; seeds are the new task's "
-    f"training vertices and {KEPT} of each old class, in batches of 2,000 with fanouts 10 and 25."
+    f"training nodes and {KEPT} of each old class, in batches of 2,000 with fanouts 10 and 25."
 )
 
 
@@ -48,7 +48,7 @@ def show(row, name, figures):
 
 
 def problem(growing, task, owner, fanouts, batch_size):
-    """Batches of the new task's training vertices and of those that are kept of the old ones."""
+    """Batches of the new task's training nodes and of those that are kept of the old ones."""
     labels, rng = growing.data.y, np.random.default_rng(0)
     old = [
         rng.choice(past.train[labels[past.train] == label], KEPT, replace=False)

@@ -2,7 +2,7 @@
 
     python benchmarks/incremental/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
-Rows: `task-5` (E7: the classes of a vertex's task compete, 5 vertices of each class are kept), `task-limit`,
+Rows: `task-5` (E7: the classes of a node's task compete, 5 nodes of each class are kept), `task-limit`,
 `task-placed`, `others` (more methods), `task-1` (1 kept), `rate` (twice the learning rate), `decoupled` (weight decay
 beside Adam), `class-20` (all classes so far compete, 20 kept), `class-placed`, `class-limit`, `class-20-mean` (old
 tasks weigh together as much as the new one), `debian`, `cora`, `citeseer`, `block` (the library's settings on four
@@ -50,10 +50,10 @@ WITHIN = 0.01
 E7 = {"bare": (0.74, 0.82), "er-random": (0.88, None), "joint": (0.955, None)}
 
 PROTOCOL = (
-    "Protocol of CGLB: two classes a task in label order, classes of fewer than 50 vertices left out, a split of "
-    "60/20/20 % of each class by seed, later vertices bring edges to earlier ones. Two-layer GCN without biases, of "
+    "Protocol of CGLB: two classes a task in label order, classes of fewer than 50 nodes left out, a split of "
+    "60/20/20 % of each class by seed, later nodes bring edges to earlier ones. Two-layer GCN without biases, of "
     "width {hidden}, full batch, {epochs} epochs a task, Adam. Accuracies are means over the classes of a task, on the "
-    "current graph, where rehearsed vertices are looked up too. Under the library's settings and where all classes "
+    "current graph, where rehearsed nodes are looked up too. Under the library's settings and where all classes "
     "compete each old task weighs as much as the new one; elsewhere all of them together do. +kmm: weights by kernel "
     "mean matching (rbf with the median distance, at most 3, sums bounded in each class). sea-er: k-centre with such "
     "weights. Weight decay inside Adam is CGLB's: classes of old tasks get no gradient, so that Adam makes a full step "
@@ -78,20 +78,18 @@ CLASS = {"setting": "class", "budget": 20, "decay": "l2", "mixing": "sum"}
 BESIDE = TASK | {"decay": "decoupled"}
 DEFAULT = BESIDE | {"mixing": "sum"}
 ROWS = {
-    "task-5": Row("Task-incremental, 5 vertices of each class kept (E7)", ("bare", *BEST), TASK),
-    "task-limit": Row("The bound, as above: all vertices seen so far", ("joint",), TASK),
+    "task-5": Row("Task-incremental, 5 nodes of each class kept (E7)", ("bare", *BEST), TASK),
+    "task-limit": Row("The bound, as above: all nodes seen so far", ("joint",), TASK),
     "task-placed": Row("SEA-ER as published, as above", PLACED, TASK),
     "others": Row("More methods, as above", MORE + SLOW, TASK),
     "task-1": Row(
-        "Task-incremental, 1 vertex of each class kept", (*BEST, "er-cm", *PLACED), TASK | {"budget": 1}
+        "Task-incremental, 1 node of each class kept", (*BEST, "er-cm", *PLACED), TASK | {"budget": 1}
     ),
     "rate": Row("Twice the learning rate", ("bare", "er-random"), TASK | {"learning_rate": 0.01}),
     "decoupled": Row("Weight decay beside Adam", ("bare", *BEST), BESIDE),
-    "class-20": Row(
-        "Class-incremental, 20 vertices of each class kept", ("bare", *BEST, "er-cm", "lwf"), CLASS
-    ),
+    "class-20": Row("Class-incremental, 20 nodes of each class kept", ("bare", *BEST, "er-cm", "lwf"), CLASS),
     "class-placed": Row("Class-incremental, SEA-ER as published", PLACED, CLASS),
-    "class-limit": Row("Class-incremental, the bound: all vertices seen so far", ("joint",), CLASS),
+    "class-limit": Row("Class-incremental, the bound: all nodes seen so far", ("joint",), CLASS),
     "class-20-mean": Row("Class-incremental, old tasks weigh as one", BEST, CLASS | {"mixing": "mean"}),
     "debian": Row("The library's settings: debian", QUICK + SLOW, DEFAULT),
     "cora": Row("The library's settings: cora", QUICK, DEFAULT, "cora"),

@@ -61,7 +61,7 @@ def test_a_table_is_printed(tmp_path):
         (["--most-weight", "0.5"], "--most-weight is 0.5; expected a finite number of at least 1"),
         (["--epochs", "0"], "--epochs is 0; expected at least 1"),
         (["--classes-per-task", "1"], "--classes-per-task is 1; expected at least 2"),
-        (["--smallest-class", "5000"], "has 0 of 6 classes with at least 5000 vertices"),
+        (["--smallest-class", "5000"], "has 0 of 6 classes with at least 5000 nodes"),
         (["--classes-per-task", "4"], "enough for 1 tasks of 4; expected at least 2 tasks"),
         (["--workers", "0"], "--workers is 0; expected at least 1"),
         (["--timeout", "nan"], "--timeout is nan; expected a finite number above 0"),
@@ -79,7 +79,7 @@ def test_what_cannot_be_used_is_named(words, told, tmp_path):
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_workers_share_the_vertices_and_find_the_same(tmp_path):
+def test_workers_share_the_nodes_and_find_the_same(tmp_path):
     job = IncrementalJob(dataset=GRAPH, methods=("bare", "sea-er", "joint"), settings=SETTINGS)
     said: list[str] = []
     one = run(job, tmp_path, said.append)

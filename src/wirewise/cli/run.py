@@ -123,7 +123,7 @@ def salientpp(job: salientpp_job.MiniBatchJob, out: FolderOption = None, json: J
 @app.command("sea-er")
 @with_options
 def sea_er(job: sea_er_job.IncrementalJob, out: FolderOption = None, json: JsonOption = None) -> None:
-    """Learn the tasks of a growing graph with rehearsal of old vertices (SEA-ER), next to other methods."""
+    """Learn the tasks of a growing graph with rehearsal of old nodes (SEA-ER), next to other methods."""
     from wirewise.recipes import sea_er as recipe
     from wirewise.report.incremental_page import incremental_comparison, incremental_html
 

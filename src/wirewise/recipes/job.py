@@ -18,7 +18,7 @@ class FullGraphJob(opt.Options, frozen=True, kw_only=True):
     dataset: opt.Dataset = "debian"
     workers: Annotated[opt.Count, opt.about("Ranks, one part of the graph each.")] = 4
     hosts: Annotated[opt.Natural, opt.about("Hosts of the lab; 0: one for each rank.")] = 0
-    link: opt.Link = "200mbit"
+    link: opt.Link = "100mbit"
     links: opt.Links = msgspec.field(default_factory=dict)
     network: Annotated[
         Literal["auto", "lab", "loopback"],

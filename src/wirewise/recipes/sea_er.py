@@ -1,8 +1,8 @@
-"""SEA-ER: learning the tasks of a growing graph while old vertices are rehearsed, next to methods it is compared with.
+"""SEA-ER: learning the tasks of a growing graph while old nodes are rehearsed, next to methods it is compared with.
 
 J. Su, D. Zou, C. Wu: On the Limitation and Experience Replay for GNNs in Continual Learning, CoLLAs 2024. Composes
-`graph.rehearsal` (tasks, vertices that are kept, their weights) and `runtime.incremental` (learners). With several
-workers each trains on its part of the vertices and keeps some of them: `-m wirewise.recipes.sea_er FOLDER` is one of
+`graph.rehearsal` (tasks, nodes that are kept, their weights) and `runtime.incremental` (learners). With several
+workers each trains on its part of the nodes and keeps some of them: `-m wirewise.recipes.sea_er FOLDER` is one of
 them, which reads what `run` wrote, and rank 0 writes FOLDER/outcome.json.
 """
 

@@ -23,12 +23,12 @@ class IncrementalJob(opt.Options, frozen=True, kw_only=True):
     settings: Settings = Settings()
     classes_per_task: Annotated[int, opt.about("Classes that arrive together, in label order.", ge=2)] = 2
     fewest: Annotated[
-        int, opt.about("Vertices of the smallest class that takes part.", ge=5, option="--smallest-class")
+        int, opt.about("Nodes of the smallest class that takes part.", ge=5, option="--smallest-class")
     ] = 50
     growth: Annotated[
         str,
         opt.about(
-            "inductive: later vertices bring edges to earlier ones; separate: tasks share no edges; "
+            "inductive: later nodes bring edges to earlier ones; separate: tasks share no edges; "
             "transductive: the whole graph is there from the start and only labels arrive.",
             words=GROWTHS,
         ),
@@ -36,5 +36,5 @@ class IncrementalJob(opt.Options, frozen=True, kw_only=True):
     most_tasks: Annotated[
         opt.Count | None, opt.about("Number of tasks after which to stop; by default all.", option="--tasks")
     ] = None
-    workers: Annotated[opt.Count, opt.about("Ranks, a part of the vertices each.")] = 1
+    workers: Annotated[opt.Count, opt.about("Ranks, a part of the nodes each.")] = 1
     timeout_s: opt.Timeout = 120.0

@@ -1,4 +1,4 @@
-"""Which vertices are kept: near optimal in the graph, right ids, within the budget (E2, E4)."""
+"""Which nodes are kept: near optimal in the graph, right ids, within the budget (E2, E4)."""
 
 import numpy as np
 import pytest
@@ -8,36 +8,36 @@ from wirewise.errors import InputError
 from wirewise.graph.rehearsal import SELECTIONS, Candidates, select
 
 
-def candidates(edges, vertices, seed=0, width=4, others=7):
+def candidates(edges, nodes, seed=0, width=4, others=7):
     rng = np.random.default_rng(1)
-    rows = rng.normal(size=(len(vertices), width)).astype(np.float32)
-    return Candidates(edges, vertices, rows, rng.normal(size=(others, width)).astype(np.float32), seed)
+    rows = rng.normal(size=(len(nodes), width)).astype(np.float32)
+    return Candidates(edges, nodes, rows, rng.normal(size=(others, width)).astype(np.float32), seed)
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_e4_selections_stay_among_candidates_and_within_the_budget(name):
     edges = path(60)
-    vertices = np.arange(3, 60, 2)
-    pool = candidates(edges, vertices)
-    for budget in (1, 4, len(vertices) - 1, len(vertices), 1000):
+    nodes = np.arange(3, 60, 2)
+    pool = candidates(edges, nodes)
+    for budget in (1, 4, len(nodes) - 1, len(nodes), 1000):
         found = select(name, pool, budget)
-        assert len(found) == len(set(found)) == min(budget, len(vertices))
-        assert set(found) <= set(vertices) and np.array_equal(found, np.sort(found))
+        assert len(found) == len(set(found)) == min(budget, len(nodes))
+        assert set(found) <= set(nodes) and np.array_equal(found, np.sort(found))
         assert np.array_equal(found, select(name, pool, budget))
 
 
 def test_lots_differ_by_seed():
-    vertices = np.arange(60)
-    one, other = (select("random", candidates(path(60), vertices, seed), 10) for seed in (0, 1))
+    nodes = np.arange(60)
+    one, other = (select("random", candidates(path(60), nodes, seed), 10) for seed in (0, 1))
     assert not np.array_equal(one, other)
 
 
 def test_cm_ranks_all_of_a_large_class():
-    """Defect 5 of the released code: it ranked 1,000 vertices by lot and took their places for those of the class."""
-    vertices = np.arange(10, 1510)
+    """Defect 5 of the released code: it ranked 1,000 nodes by lot and took their places for those of the class."""
+    nodes = np.arange(10, 1510)
     rows = np.zeros((1500, 2), np.float32)
     rows[[1200, 1350]] = 50
-    pool = Candidates(path(1600), vertices, rows, np.zeros((20, 2), np.float32) + 0.1)
+    pool = Candidates(path(1600), nodes, rows, np.zeros((20, 2), np.float32) + 0.1)
     assert select("cm", pool, 2).tolist() == [1210, 1360]
 
 

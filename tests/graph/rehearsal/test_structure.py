@@ -1,4 +1,4 @@
-"""Centres and covers of vertices in a graph: near optimal (E2)."""
+"""Centres and covers of nodes in a graph: near optimal (E2)."""
 
 from itertools import combinations
 
@@ -11,48 +11,48 @@ from tests.graph.toys import path, undirected
 from wirewise.graph.rehearsal import coverage, k_centre, radius
 
 
-def best_radius(edges, vertices, budget, most=None):
+def best_radius(edges, nodes, budget, most=None):
     """By trying all."""
-    return min(radius(edges, vertices, np.array(c), most=most) for c in combinations(vertices, budget))
+    return min(radius(edges, nodes, np.array(c), most=most) for c in combinations(nodes, budget))
 
 
 @st.composite
 def graphs(draw, tree=False):
-    nodes = draw(st.integers(2, 14))
+    count = draw(st.integers(2, 14))
     if tree:
-        pairs = [(draw(st.integers(0, i - 1)), i) for i in range(1, nodes)]
+        pairs = [(draw(st.integers(0, i - 1)), i) for i in range(1, count)]
     else:
-        node = st.integers(0, nodes - 1)
+        node = st.integers(0, count - 1)
         pairs = draw(st.lists(st.tuples(node, node), max_size=24))
-    return undirected(pairs, nodes), nodes, draw(st.integers(1, min(4, nodes)))
+    return undirected(pairs, count), count, draw(st.integers(1, min(4, count)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.sampled_from([None, 3]))
 def test_e2_centres_are_within_twice_the_best_radius(graph, most):
-    edges, nodes, budget = graph
-    vertices = np.arange(nodes)[:: 1 + nodes % 2]
-    budget = min(budget, len(vertices))
-    found = k_centre(edges, vertices, budget, most=most)
-    assert len(found) <= budget and set(found) <= set(vertices)
-    assert radius(edges, vertices, found, most=most) <= 2 * best_radius(edges, vertices, budget, most)
-    assert np.array_equal(found, k_centre(edges, vertices, budget, most=most))
+    edges, count, budget = graph
+    nodes = np.arange(count)[:: 1 + count % 2]
+    budget = min(budget, len(nodes))
+    found = k_centre(edges, nodes, budget, most=most)
+    assert len(found) <= budget and set(found) <= set(nodes)
+    assert radius(edges, nodes, found, most=most) <= 2 * best_radius(edges, nodes, budget, most)
+    assert np.array_equal(found, k_centre(edges, nodes, budget, most=most))
 
 
 @settings(max_examples=50, deadline=None)
 @given(graphs(tree=True))
 def test_e2_centres_of_a_tree_are_optimal(graph):
-    edges, nodes, budget = graph
-    vertices = np.arange(nodes)
-    assert radius(edges, vertices, k_centre(edges, vertices, budget)) == best_radius(edges, vertices, budget)
+    edges, count, budget = graph
+    nodes = np.arange(count)
+    assert radius(edges, nodes, k_centre(edges, nodes, budget)) == best_radius(edges, nodes, budget)
 
 
-@pytest.mark.parametrize("nodes", [2, 5, 9, 14])
+@pytest.mark.parametrize("count", [2, 5, 9, 14])
 @pytest.mark.parametrize("budget", [1, 2, 3])
-def test_e2_centres_of_a_path_are_optimal(nodes, budget):
-    vertices = np.arange(nodes)
-    expected = max(0, -(-(nodes - budget) // (2 * budget)))
-    assert radius(path(nodes), vertices, k_centre(path(nodes), vertices, budget)) == expected
+def test_e2_centres_of_a_path_are_optimal(count, budget):
+    nodes = np.arange(count)
+    expected = max(0, -(-(count - budget) // (2 * budget)))
+    assert radius(path(count), nodes, k_centre(path(count), nodes, budget)) == expected
 
 
 def test_a_path_without_an_end_counts_as_the_cap():
@@ -64,16 +64,16 @@ def test_a_path_without_an_end_counts_as_the_cap():
 @settings(max_examples=40, deadline=None)
 @given(graphs(), st.integers(0, 3))
 def test_coverage_reaches_its_share_of_the_best(graph, hops):
-    edges, nodes, budget = graph
+    edges, count, budget = graph
 
     def covers(chosen):
         within = [
-            v for v in range(nodes) if radius(edges, np.array([v]), np.array(chosen), most=hops + 1) <= hops
+            v for v in range(count) if radius(edges, np.array([v]), np.array(chosen), most=hops + 1) <= hops
         ]
         return len(within)
 
-    best = max(covers(list(c)) for c in combinations(range(nodes), budget))
-    found = coverage(edges, np.arange(nodes), budget, hops=hops)
+    best = max(covers(list(c)) for c in combinations(range(count), budget))
+    found = coverage(edges, np.arange(count), budget, hops=hops)
     assert len(found) == len(set(found)) == budget
     assert covers(found.tolist()) >= (1 - 1 / np.e) * best
 

@@ -46,7 +46,7 @@ def test_the_split_takes_its_shares_of_every_class(data):
 
 
 @pytest.mark.parametrize("growth", GROWTHS)
-def test_e4_no_vertex_of_a_later_task_is_there(data, growth):
+def test_e4_no_node_of_a_later_task_is_there(data, growth):
     grown = growing_graph(data, growth=growth)
     whole = {(int(u), int(v)) for u, v in zip(data.in_edges.indices, targets(data.in_edges), strict=True)}
     sizes = []
@@ -87,10 +87,10 @@ def test_a_matrix_with_gaps_is_refused():
 
 
 def test_what_cannot_be_cut_into_tasks_is_named(data):
-    with pytest.raises(GraphError, match="0 of 7 classes with at least 5000 vertices"):
+    with pytest.raises(GraphError, match="0 of 7 classes with at least 5000 nodes"):
         growing_graph(data, fewest=5000)
-    with pytest.raises(GraphError, match="3 of 4 classes with at least 5 vertices, enough for 1 tasks"):
-        # Class 3 has no vertices at all.
+    with pytest.raises(GraphError, match="3 of 4 classes with at least 5 nodes, enough for 1 tasks"):
+        # Class 3 has no nodes at all.
         growing_graph(toy([], 15, directed=False, y=np.arange(15) % 3, num_classes=4), fewest=5)
     with pytest.raises(InputError, match="at least 2 and 5"):
         growing_graph(data, classes_per_task=1)

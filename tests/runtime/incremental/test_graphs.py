@@ -14,7 +14,7 @@ def growing():
 
 
 def dense_embeddings(learner, growing, task):
-    """By the formulas, over all vertices that have arrived."""
+    """By the formulas, over all nodes that have arrived."""
     edges, nodes = growing.edges(task), growing.data.num_nodes
     adjacency = np.eye(nodes)
     adjacency[np.repeat(np.arange(nodes), np.diff(edges.indptr)), edges.indices] = 1
@@ -27,6 +27,6 @@ def dense_embeddings(learner, growing, task):
 
 def test_rows_of_a_block_are_those_of_the_whole_graph(growing):
     learner = learner_of("bare", growing, FEW)
-    vertices = growing.tasks[1].train[::5]
-    found = learner.model.embed(CurrentGraph(growing, 1).block(vertices))
-    torch.testing.assert_close(found, dense_embeddings(learner, growing, 1)[vertices], rtol=1e-4, atol=1e-5)
+    nodes = growing.tasks[1].train[::5]
+    found = learner.model.embed(CurrentGraph(growing, 1).block(nodes))
+    torch.testing.assert_close(found, dense_embeddings(learner, growing, 1)[nodes], rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Learners of growing graphs: rehearsal on the current graph, weights by vertex, and what each rule does (E4 to E6)."""
+"""Learners of growing graphs: rehearsal on the current graph, weights by node, and what each rule does (E4 to E6)."""
 
 import numpy as np
 import pytest
@@ -14,47 +14,47 @@ def growing():
     return small()
 
 
-def test_e5_a_kept_vertex_is_rehearsed_as_it_lies_now(growing):
-    """Defect 3 of the released code: its rehearsed vertices had no edges at all."""
+def test_e5_a_kept_node_is_rehearsed_as_it_lies_now(growing):
+    """Defect 3 of the released code: its rehearsed nodes had no edges at all."""
     learner = learner_of("er-random", growing, FEW)
     graphs = [CurrentGraph(growing, task) for task in (0, 1)]
     learner.learn(graphs[0])
     kept = learner.kept[0]
     new, old = learner.rows(graphs[1])
-    assert np.array_equal(old.vertices, kept.vertices)
-    then, now = (learner.embedded(graph.block(old.vertices)) for graph in graphs)
-    degree = [np.diff(graph.edges.indptr)[old.vertices] for graph in graphs]
+    assert np.array_equal(old.nodes, kept.nodes)
+    then, now = (learner.embedded(graph.block(old.nodes)) for graph in graphs)
+    degree = [np.diff(graph.edges.indptr)[old.nodes] for graph in graphs]
     assert (degree[1] > degree[0]).any()
     moved = np.abs(now - then).max(axis=1) > 1e-6
     assert moved[degree[1] > degree[0]].all()
     assert np.array_equal(learner.embedded(kept.then), then)
-    assert not np.isin(new.vertices, kept.vertices).any()
+    assert not np.isin(new.nodes, kept.nodes).any()
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].selection])
-def test_e4_only_training_vertices_are_kept_and_no_more_than_the_budget(growing, name):
+def test_e4_only_training_nodes_are_kept_and_no_more_than_the_budget(growing, name):
     learner = learner_of(name, growing, FEW)
     for number, task in enumerate(growing.tasks):
         learner.learn(CurrentGraph(growing, number))
-        kept = learner.kept[number].vertices
+        kept = learner.kept[number].nodes
         assert set(kept) <= set(task.train)
         assert np.bincount(growing.data.y[kept], minlength=6)[list(task.classes)].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("setting", ["task", "class"])
-def test_e6_weights_act_by_vertex(growing, setting):
+def test_e6_weights_act_by_node(growing, setting):
     """Defect 2 of the released code: weights were averaged before they met the losses."""
     learner = learner_of("bare", growing, Settings(setting=setting))
-    vertices = growing.tasks[1].train[:6]
-    block = CurrentGraph(growing, 1).block(vertices)
+    nodes = growing.tasks[1].train[:6]
+    block = CurrentGraph(growing, 1).block(nodes)
 
     def gradients(weights, chosen=slice(None)):
-        losses = learner.losses(learner.model(block), vertices, 1)
+        losses = learner.losses(learner.model(block), nodes, 1)
         loss = (torch.tensor(weights) * losses).sum() if weights else losses[chosen]
         return torch.autograd.grad(loss, list(learner.model.parameters()))
 
-    for i in range(len(vertices)):
-        one_hot = [float(j == i) for j in range(len(vertices))]
+    for i in range(len(nodes)):
+        one_hot = [float(j == i) for j in range(len(nodes))]
         for one, other in zip(gradients(one_hot), gradients(None, i), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
@@ -81,7 +81,7 @@ def test_old_tasks_do_not_crowd_out_the_new_one(growing, mixing, share):
 
 @pytest.mark.slow
 def test_where_all_classes_compete_old_tasks_must_each_weigh_as_the_new_one():
-    """Together they weigh one, so that classes of the new task win vertices of old ones."""
+    """Together they weigh one, so that classes of the new task win nodes of old ones."""
     growing = small(900)
     found = {
         mixing: train(
@@ -98,12 +98,12 @@ def test_where_all_classes_compete_old_tasks_must_each_weigh_as_the_new_one():
 def test_classes_that_compete(growing):
     scores = torch.zeros(2, 6)
     scores[:, 4] = 9
-    vertices = np.array([growing.tasks[0].test[0], growing.tasks[1].test[0]])
+    nodes = np.array([growing.tasks[0].test[0], growing.tasks[1].test[0]])
     for setting, counts in (("task", [2, 2]), ("class", [4, 4])):
         learner = learner_of("bare", growing, Settings(setting=setting))
-        allowed = learner.allowed(vertices, 1)
+        allowed = learner.allowed(nodes, 1)
         assert allowed.sum(dim=1).tolist() == counts and not allowed[:, 4].any()
-        losses = sample_losses(scores, learner.labels[vertices], allowed)
+        losses = sample_losses(scores, learner.labels[nodes], allowed)
         torch.testing.assert_close(losses, torch.tensor(counts).float().log())
 
 

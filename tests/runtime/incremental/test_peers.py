@@ -1,4 +1,4 @@
-"""Ranks that learn together, each with its own part of the vertices and of what is rehearsed."""
+"""Ranks that learn together, each with its own part of the nodes and of what is rehearsed."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def lots(growing, workers):
 
 
 def test_two_ranks_learn_as_one(growing):
-    """Losses are sums over vertices, so that ranks add up to one process."""
+    """Losses are sums over nodes, so that ranks add up to one process."""
     alone = train(growing, ["bare", "joint"], SETTINGS)
     for found in train_by_threads(lots(growing, 2), growing, ["bare", "joint"], SETTINGS, 2):
         for name in alone:
@@ -31,7 +31,7 @@ def test_two_ranks_learn_as_one(growing):
             np.testing.assert_allclose(found[name], alone[name], atol=0.03, equal_nan=True)
 
 
-def test_a_rank_without_vertices_takes_part(growing):
+def test_a_rank_without_nodes_takes_part(growing):
     owner = np.zeros(growing.data.num_nodes, int)
     alone = train(growing, ["sea-er"], SETTINGS)["sea-er"]
     for found in train_by_threads(owner, growing, ["sea-er"], SETTINGS, 2):
@@ -46,39 +46,39 @@ def test_rehearsal_is_shared_out(growing):
 
 
 def test_budgets_of_ranks_add_up():
-    vertices, owner = np.arange(10), np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 3])
+    nodes, owner = np.arange(10), np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 3])
     for budget in (1, 3, 5, 10, 50):
         shares = []
         for rank in range(4):
             peers = Peers(owner)
             peers.rank, peers.world_size = rank, 4
-            shares.append(peers.share(vertices, budget))
+            shares.append(peers.share(nodes, budget))
             assert shares[-1] <= np.count_nonzero(owner == rank)
         assert sum(shares) == min(budget, 10)
 
 
 def test_weights_of_ranks_are_those_of_one_process(growing, monkeypatch):
-    """Kernel sums add up: with the same vertices kept, every rank finds its part of the same weights."""
+    """Kernel sums add up: with the same nodes kept, every rank finds its part of the same weights."""
     owner = lots(growing, 2)
     everyone = [task.train[::9] for task in growing.tasks]
     monkeypatch.setattr(
-        "wirewise.runtime.incremental.learners.Replay.keep",
+        "wirewise.runtime.incremental.learners.Rehearsal.keep",
         lambda self, graph: self.peers.mine(everyone[graph.task]),
     )
 
     def weights(peers):
         learner = learner_of("sea-er", growing, SETTINGS, peers)
         learner.learn(CurrentGraph(growing, 0))
-        return learner.kept[0].vertices, learner.matched(CurrentGraph(growing, 1))[0]
+        return learner.kept[0].nodes, learner.matched(CurrentGraph(growing, 1))[0]
 
     def work(rank, group, store):
         return weights(Peers(owner, Transport(group, timeout_s=30, store=store)))
 
-    vertices, expected = weights(None)
+    nodes, expected = weights(None)
     parts = run_ranks_as_threads(2, work)
     found = dict(zip(*(np.concatenate(side) for side in zip(*parts, strict=True)), strict=True))
     assert np.std(expected) > 0.05
-    np.testing.assert_allclose([found[v] for v in vertices], expected, atol=2e-3)
+    np.testing.assert_allclose([found[v] for v in nodes], expected, atol=2e-3)
 
 
 def test_what_cannot_be_shared_is_named(growing):
@@ -95,12 +95,12 @@ def test_a_rank_that_fails_ends_the_others(growing, monkeypatch):
     def keep(self, graph):
         if self.peers.rank == 1:
             raise ValueError("broken")
-        return Replay_keep(self, graph)
+        return kept(self, graph)
 
-    from wirewise.runtime.incremental.learners import Replay
+    from wirewise.runtime.incremental.learners import Rehearsal
 
-    Replay_keep = Replay.keep
-    monkeypatch.setattr(Replay, "keep", keep)
+    kept = Rehearsal.keep
+    monkeypatch.setattr(Rehearsal, "keep", keep)
     owner = lots(growing, 3)
 
     def work(rank, group, store):

@@ -38,12 +38,12 @@ def test_discrepancy_is_that_of_distributions():
     assert 0 < near < far
 
 
-def test_the_diagonal_of_the_fisher_information_is_that_of_single_vertices(growing, monkeypatch):
+def test_the_diagonal_of_the_fisher_information_is_that_of_single_nodes(growing, monkeypatch):
     monkeypatch.setattr("wirewise.runtime.incremental.regularised._DRAWS", 600)
     learner = learner_of("ewc", growing, Settings(hidden=4))
     graph = CurrentGraph(growing, 0)
     rows = learner._balanced(0)
-    losses = learner.losses(learner.model(graph.block(rows.vertices)), rows.vertices, 0)
+    losses = learner.losses(learner.model(graph.block(rows.nodes)), rows.nodes, 0)
     single = sum(
         w * torch.autograd.grad(loss, learner.model.second, retain_graph=True)[0] ** 2
         for w, loss in zip(rows.weights, losses, strict=True)

@@ -1,4 +1,4 @@
-"""Graphs that grow task by task, and which old vertices are rehearsed with what weight. Needs no torch."""
+"""Graphs that grow task by task, and which old nodes are rehearsed with what weight. Needs no torch."""
 
 from wirewise.graph.rehearsal.matching import (
     KERNELS,

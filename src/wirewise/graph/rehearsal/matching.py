@@ -1,6 +1,6 @@
 """Kernel mean matching: weights with which few rows have the mean of many (Huang et al., NIPS 2006).
 
-SEA-ER weights the rehearsed vertices so that their embeddings, under the structure of when they were kept, match those
+SEA-ER weights the rehearsed nodes so that their embeddings, under the structure of when they were kept, match those
 of their task under the current graph. Sums over target rows add up, so ranks that hold parts of them add theirs.
 """
 

@@ -1,4 +1,4 @@
-"""Which vertices of a task are kept to be rehearsed, class by class."""
+"""Which nodes of a task are kept to be rehearsed, class by class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wirewise.graph.structure import InEdges
 __all__ = ["SELECTIONS", "Candidates", "select"]
 
 _HOPS = 2
-"""Hops of the model: what a vertex's row depends on."""
+"""Hops of the model: what a node's row depends on."""
 _NEAR = 0.5
 """Share of the mean distance to other classes that counts as near in `_least_mixed`."""
 _ROWS = 1024
@@ -25,16 +25,16 @@ _ROWS = 1024
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Training vertices of one class, with what selections look at. n candidates, d values a row."""
+    """Training nodes of one class, with what selections look at. n candidates, d values a row."""
 
     edges: InEdges
     """Edges of the current graph."""
-    vertices: NDArray[np.int64]
+    nodes: NDArray[np.int64]
     """[n]: ids, ascending."""
     rows: NDArray[np.float32]
     """[n, d]: their embeddings."""
     others: NDArray[np.float32]
-    """[m, d]: embeddings of the task's training vertices of other classes."""
+    """[m, d]: embeddings of the task's training nodes of other classes."""
     seed: int = 0
 
 
@@ -43,8 +43,8 @@ def select(name: str, candidates: Candidates, budget: int) -> NDArray[np.int64]:
 
     Args:
         name: A key of `SELECTIONS`.
-        candidates: Vertices to choose from.
-        budget: Most vertices to choose, at least one.
+        candidates: Nodes to choose from.
+        budget: Most nodes to choose, at least one.
 
     Raises:
         InputError: An unknown name, or a budget below one.
@@ -52,35 +52,35 @@ def select(name: str, candidates: Candidates, budget: int) -> NDArray[np.int64]:
     if name not in SELECTIONS:
         raise InputError(f"selection {name!r} is unknown; expected one of: {', '.join(SELECTIONS)}")
     if budget < 1:
-        raise InputError(f"budget is {budget}; expected at least 1 vertex of each class")
-    if budget >= len(candidates.vertices):
-        return candidates.vertices
+        raise InputError(f"budget is {budget}; expected at least 1 node of each class")
+    if budget >= len(candidates.nodes):
+        return candidates.nodes
     return np.sort(SELECTIONS[name](candidates, budget))
 
 
 def _random(candidates: Candidates, budget: int) -> NDArray[np.int64]:
-    return np.random.default_rng(candidates.seed).choice(candidates.vertices, budget, replace=False)
+    return np.random.default_rng(candidates.seed).choice(candidates.nodes, budget, replace=False)
 
 
 def _nearest_mean(candidates: Candidates, budget: int) -> NDArray[np.int64]:
     """Mean of features (MF) of ER-GNN: nearest to the mean of the class."""
     distance = np.linalg.norm(candidates.rows - candidates.rows.mean(axis=0), axis=1)
-    return candidates.vertices[np.argsort(distance, kind="stable")[:budget]]
+    return candidates.nodes[np.argsort(distance, kind="stable")[:budget]]
 
 
 def _least_mixed(candidates: Candidates, budget: int) -> NDArray[np.int64]:
     """Coverage maximisation (CM) of ER-GNN: with the fewest rows of other classes near; ties by lot."""
-    order = np.random.default_rng(candidates.seed).permutation(len(candidates.vertices))
+    order = np.random.default_rng(candidates.seed).permutation(len(candidates.nodes))
     others = candidates.others
     if not len(others):
-        return candidates.vertices[order[:budget]]
+        return candidates.nodes[order[:budget]]
     blocks = [
         np.sqrt(squared_distances(candidates.rows[low : low + _ROWS], others))
         for low in range(0, len(order), _ROWS)
     ]
     near = _NEAR * float(np.mean([block.mean() for block in blocks]))
     count = np.concatenate([(block < near).sum(axis=1) for block in blocks])
-    return candidates.vertices[order[np.argsort(count[order], kind="stable")[:budget]]]
+    return candidates.nodes[order[np.argsort(count[order], kind="stable")[:budget]]]
 
 
 def _herding(candidates: Candidates, budget: int) -> NDArray[np.int64]:
@@ -93,16 +93,16 @@ def _herding(candidates: Candidates, budget: int) -> NDArray[np.int64]:
         gap[chosen] = np.inf
         chosen.append(int(np.argmin(gap)))
         total += rows[chosen[-1]]
-    return candidates.vertices[chosen]
+    return candidates.nodes[chosen]
 
 
 def _centres(candidates: Candidates, budget: int) -> NDArray[np.int64]:
     """Nearest in hops to all of the class, as SEA-ER asks; out of the model's reach all are equally far."""
-    return k_centre(candidates.edges, candidates.vertices, budget, most=_HOPS + 1)
+    return k_centre(candidates.edges, candidates.nodes, budget, most=_HOPS + 1)
 
 
 def _covering(candidates: Candidates, budget: int) -> NDArray[np.int64]:
-    return coverage(candidates.edges, candidates.vertices, budget, hops=_HOPS, seed=candidates.seed)
+    return coverage(candidates.edges, candidates.nodes, budget, hops=_HOPS, seed=candidates.seed)
 
 
 SELECTIONS: dict[str, Callable[[Candidates, int], NDArray[np.int64]]] = {

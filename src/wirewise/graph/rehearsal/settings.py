@@ -16,9 +16,9 @@ class Method(NamedTuple):
     learner: str = "bare"
     """bare, replay, gem, ewc, lwf, ssrm or joint."""
     selection: str = ""
-    """Which vertices are kept, a key of `graph.rehearsal.SELECTIONS`."""
+    """Which nodes are kept, a key of `graph.rehearsal.SELECTIONS`."""
     matched: bool = False
-    """Whether rehearsed vertices are weighted by kernel mean matching."""
+    """Whether rehearsed nodes are weighted by kernel mean matching."""
 
 
 METHODS = {
@@ -48,11 +48,11 @@ DEFAULT_METHOD = "coverage"
 class Settings(opt.Options, frozen=True, kw_only=True):
     """Everything but the graph and the method; rates and epochs are those of CGLB where nothing else is said."""
 
-    budget: Annotated[opt.Count, opt.about("Vertices of each class that are kept.")] = 5
+    budget: Annotated[opt.Count, opt.about("Nodes of each class that are kept.")] = 5
     setting: Annotated[
         Literal["task", "class"],
         opt.about(
-            "task: only the classes of a vertex's task, which is told, compete; class: all classes so far."
+            "task: only the classes of a node's task, which is told, compete; class: all classes so far."
         ),
     ] = "task"
     epochs: Annotated[opt.Count, opt.about("Training epochs of each task; 200 in CGLB.")] = 30
@@ -78,9 +78,9 @@ class Settings(opt.Options, frozen=True, kw_only=True):
     kernel: Annotated[
         str, opt.about("Kernel of mean matching; rbf has the median distance as bandwidth.", words=KERNELS)
     ] = "rbf"
-    most: Annotated[
-        float, opt.about("Largest weight of a rehearsed vertex.", ge=1, option="--most-weight")
-    ] = 3.0
+    most: Annotated[float, opt.about("Largest weight of a rehearsed node.", ge=1, option="--most-weight")] = (
+        3.0
+    )
     balanced: bool = True
     """Bound the sum of matched weights in every class by itself."""
     gem_margin: float = 0.5

@@ -1,4 +1,4 @@
-"""Selections of vertices by where they lie in the graph: k centres, and those that cover most within some hops.
+"""Selections of nodes by where they lie in the graph: k centres, and those that cover most within some hops.
 
 Distances are hops along in-edges, so the graph should be undirected.
 """
@@ -15,7 +15,7 @@ __all__ = ["coverage", "k_centre", "radius"]
 
 _FAR = np.iinfo(np.int32).max
 _MOST_COVERED = 4096
-"""Vertices that `coverage` looks at: it holds so many bits for every vertex of the graph."""
+"""Nodes that `coverage` looks at: it holds so many bits for every node of the graph."""
 
 
 @numba.njit(cache=True)
@@ -41,7 +41,7 @@ def _approach(indptr, indices, source, most, hops, queue):  # type: ignore[no-un
 
 @numba.njit(cache=True)
 def _trees(indptr, indices, roots, depth, parent, queue):  # type: ignore[no-untyped-def]
-    """Depth and parent of every vertex in a breadth-first tree of its component, from the first root inside it."""
+    """Depth and parent of every node in a breadth-first tree of its component, from the first root inside it."""
     for root in roots:
         if depth[root] >= 0:
             continue
@@ -72,7 +72,7 @@ def _spread(indptr, indices, nodes, old, new):  # type: ignore[no-untyped-def]
 
 
 class _Distances:
-    """Hops from each vertex to the nearest chosen one."""
+    """Hops from each node to the nearest chosen one."""
 
     def __init__(self, edges: InEdges, most: int | None) -> None:
         nodes = len(edges.indptr) - 1
@@ -80,48 +80,48 @@ class _Distances:
         self.hops = np.full(nodes, _FAR, np.int32)
         self._queue = np.empty(nodes, np.int64)
 
-    def add(self, vertex: int) -> None:
-        _approach(self.edges.indptr, self.edges.indices, vertex, self.cap, self.hops, self._queue)
+    def add(self, node: int) -> None:
+        _approach(self.edges.indptr, self.edges.indices, node, self.cap, self.hops, self._queue)
 
-    def of(self, vertices: NDArray[np.int64]) -> NDArray[np.int32]:
-        return np.minimum(self.hops[vertices], self.cap)
+    def of(self, nodes: NDArray[np.int64]) -> NDArray[np.int32]:
+        return np.minimum(self.hops[nodes], self.cap)
 
 
 def radius(
-    edges: InEdges, vertices: NDArray[np.int64], centres: NDArray[np.int64], *, most: int | None = None
+    edges: InEdges, nodes: NDArray[np.int64], centres: NDArray[np.int64], *, most: int | None = None
 ) -> int:
-    """The most hops from any of `vertices` to its nearest centre; unreached ones, and more, count as `most`."""
+    """The most hops from any of `nodes` to its nearest centre; unreached ones, and more, count as `most`."""
     found = _Distances(edges, most)
     for centre in centres:
         found.add(int(centre))
-    return int(found.of(vertices).max(initial=0))
+    return int(found.of(nodes).max(initial=0))
 
 
 def k_centre(
-    edges: InEdges, vertices: NDArray[np.int64], budget: int, *, most: int | None = None
+    edges: InEdges, nodes: NDArray[np.int64], budget: int, *, most: int | None = None
 ) -> NDArray[np.int64]:
-    """Vertices, as many as the budget, whose `radius` is at most twice the smallest possible; exact on trees.
+    """Nodes, as many as the budget, whose `radius` is at most twice the smallest possible; exact on trees.
 
-    Farthest first (T. Gonzalez: Clustering to Minimize the Maximum Intercluster Distance, 1985), from the vertex of
+    Farthest first (T. Gonzalez: Clustering to Minimize the Maximum Intercluster Distance, 1985), from the node of
     highest degree, ties to the higher degree, then the lower id; in place of it, where that has a smaller radius,
-    centres as far above the deepest uncovered vertices of a breadth-first tree as the radius allows. Budget searches
+    centres as far above the deepest uncovered nodes of a breadth-first tree as the radius allows. Budget searches
     that stop where they bring nothing nearer.
 
     Args:
         edges: Edges of the undirected graph.
-        vertices: Vertices to choose from and to be near to, ascending.
-        budget: Most vertices that are chosen.
+        nodes: Nodes to choose from and to be near to, ascending.
+        budget: Most nodes that are chosen.
         most: Distances above this count as this.
     """
-    if budget >= len(vertices):
-        return vertices
-    chosen = _farthest_first(edges, vertices, budget, most)
-    high = radius(edges, vertices, chosen, most=most)
+    if budget >= len(nodes):
+        return nodes
+    chosen = _farthest_first(edges, nodes, budget, most)
+    high = radius(edges, nodes, chosen, most=most)
     low = (high + 1) // 2
-    depth, parent = _forest(edges, vertices)
+    depth, parent = _forest(edges, nodes)
     while low < high:
         goal = (low + high) // 2
-        if (found := _within(edges, vertices, budget, goal, depth, parent)) is None:
+        if (found := _within(edges, nodes, budget, goal, depth, parent)) is None:
             low = goal + 1
         else:
             chosen, high = found, goal
@@ -129,10 +129,10 @@ def k_centre(
 
 
 def _farthest_first(
-    edges: InEdges, vertices: NDArray[np.int64], budget: int, most: int | None
+    edges: InEdges, nodes: NDArray[np.int64], budget: int, most: int | None
 ) -> NDArray[np.int64]:
-    degree = np.diff(edges.indptr)[vertices]
-    order = vertices[np.argsort(-degree, kind="stable")]
+    degree = np.diff(edges.indptr)[nodes]
+    order = nodes[np.argsort(-degree, kind="stable")]
     found, chosen = _Distances(edges, most), [int(order[0])]
     found.add(chosen[0])
     while len(chosen) < budget:
@@ -152,23 +152,23 @@ def _forest(edges: InEdges, roots: NDArray[np.int64]) -> tuple[NDArray[np.int64]
 
 def _within(
     edges: InEdges,
-    vertices: NDArray[np.int64],
+    nodes: NDArray[np.int64],
     budget: int,
     goal: int,
     depth: NDArray[np.int64],
     parent: NDArray[np.int64],
 ) -> NDArray[np.int64] | None:
-    """Centres with every vertex within `goal` hops, or None where this rule needs more than the budget."""
+    """Centres with every node within `goal` hops, or None where this rule needs more than the budget."""
     usable = np.zeros(len(depth), bool)
-    usable[vertices] = True
+    usable[nodes] = True
     found = _Distances(edges, goal)
     chosen: list[int] = []
-    for vertex in vertices[np.argsort(-depth[vertices], kind="stable")]:
-        if found.hops[vertex] <= goal:
+    for node in nodes[np.argsort(-depth[nodes], kind="stable")]:
+        if found.hops[node] <= goal:
             continue
         if len(chosen) == budget:
             return None
-        centre = above = int(vertex)
+        centre = above = int(node)
         for _ in range(goal):
             above = int(parent[above])
             if above < 0:
@@ -180,24 +180,24 @@ def _within(
 
 
 def coverage(
-    edges: InEdges, vertices: NDArray[np.int64], budget: int, *, hops: int = 2, seed: int = 0
+    edges: InEdges, nodes: NDArray[np.int64], budget: int, *, hops: int = 2, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Vertices that have as many others as possible within some hops, each in turn the one that adds most.
+    """Nodes that have as many others as possible within some hops, each in turn the one that adds most.
 
     Greedy, which reaches at least 1 - 1/e of the best (Nemhauser, Wolsey, Fisher 1978). Once all is covered a new round
-    begins. Of more than 4,096 vertices so many are drawn, and the others left aside. Time is edges x hops x candidates
+    begins. Of more than 4,096 nodes so many are drawn, and the others left aside. Time is edges x hops x candidates
     / 64.
 
     Args:
         edges: Edges of the undirected graph.
-        vertices: Vertices to choose from and to cover, ascending.
-        budget: Most vertices that are chosen.
-        hops: How far a vertex covers.
+        nodes: Nodes to choose from and to cover, ascending.
+        budget: Most nodes that are chosen.
+        hops: How far a node covers.
         seed: Seed of the draw, and of the order in which ties are broken.
     """
-    if budget >= len(vertices):
-        return vertices
-    order = np.random.default_rng(seed).permutation(vertices)[: max(_MOST_COVERED, budget)]
+    if budget >= len(nodes):
+        return nodes
+    order = np.random.default_rng(seed).permutation(nodes)[: max(_MOST_COVERED, budget)]
     covered = _covered(edges, order, hops)
     every = np.bitwise_or.reduce(covered, axis=0)
     left, free = every.copy(), np.ones(len(order), bool)
@@ -214,7 +214,7 @@ def coverage(
 
 
 def _covered(edges: InEdges, order: NDArray[np.int64], hops: int) -> NDArray[np.uint64]:
-    """A bit for each of the vertices `order` that is within some hops of each of them, [n, n / 64]."""
+    """A bit for each of the nodes `order` that is within some hops of each of them, [n, n / 64]."""
     nodes = len(edges.indptr) - 1
     place = np.arange(len(order))
     bits = np.zeros((nodes, -(-len(order) // 64)), np.uint64)

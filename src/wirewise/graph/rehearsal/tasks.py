@@ -1,4 +1,4 @@
-"""Tasks of a growing graph: classes arrive in order, with their vertices and edges; and how well they are solved.
+"""Tasks of a growing graph: classes arrive in order, with their nodes and edges; and how well they are solved.
 
 The protocol is that of CGLB (Zhang, Song, Tao: CGLB: Benchmark Tasks for Continual Graph Learning, NeurIPS Datasets
 and Benchmarks 2022): classes in label order, a split of every class by seed.
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 GROWTHS = ("inductive", "separate", "transductive")
-"""Later vertices add edges to earlier ones; tasks share no edges; or the whole graph is there from the start and only
+"""Later nodes add edges to earlier ones; tasks share no edges; or the whole graph is there from the start and only
 labels arrive."""
 _TRAIN, _VALIDATION = 0.6, 0.2
 _FEWEST = 5
-"""Vertices of a class, so that each part of its split has one."""
+"""Nodes of a class, so that each part of its split has one."""
 
 
 class Task(NamedTuple):
@@ -45,13 +45,13 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GrowingGraph:
-    """A graph whose vertices arrive with the tasks of their classes. N vertices, T tasks, C classes."""
+    """A graph whose nodes arrive with the tasks of their classes. N nodes, T tasks, C classes."""
 
     data: GraphData
     """Undirected; all of it."""
     tasks: tuple[Task, ...]
     arrival: NDArray[np.int64]
-    """[N]: the task that a vertex arrives with; -1: its class is in no task, so it never arrives."""
+    """[N]: the task that a node arrives with; -1: its class is in no task, so it never arrives."""
     growth: str = "inductive"
 
     @property
@@ -63,7 +63,7 @@ class GrowingGraph:
         return found
 
     def edges(self, task: int) -> InEdges:
-        """Edges of the graph as it is when a task is learnt; vertices that are not there yet have none.
+        """Edges of the graph as it is when a task is learnt; nodes that are not there yet have none.
 
         Raises:
             InputError: There is no such task.
@@ -97,25 +97,25 @@ def growing_graph(
     Args:
         data: A checked graph; a directed one is taken in both directions.
         classes_per_task: Classes of a task, at least two, or a task within its own classes has nothing to decide.
-        fewest: Classes with fewer labelled vertices are left out.
+        fewest: Classes with fewer labelled nodes are left out.
         growth: One of `GROWTHS`.
         most_tasks: Leave out the tasks after so many; None: all.
         seed: Seed of the split of each class into 60 % train, 20 % validation, 20 % test.
 
     Raises:
         InputError: A setting out of its range.
-        GraphError: Several labels a vertex, or classes for fewer than two tasks.
+        GraphError: Several labels a node, or classes for fewer than two tasks.
     """
     if classes_per_task < 2 or fewest < _FEWEST:
         raise InputError(
-            f"got {classes_per_task} classes per task and classes of at least {fewest} vertices; expected at least "
+            f"got {classes_per_task} classes per task and classes of at least {fewest} nodes; expected at least "
             f"2 and {_FEWEST}"
         )
     if growth not in GROWTHS:
         raise InputError(f"growth {growth!r} is unknown; expected one of: {', '.join(GROWTHS)}")
     if data.multilabel:
         raise GraphError(
-            f"{data.name} has several labels a vertex; tasks by class need one, y of shape [nodes]"
+            f"{data.name} has several labels a node; tasks by class need one, y of shape [nodes]"
         )
     data = data.undirected() if data.directed else data
     sizes = np.bincount(data.y[data.y >= 0], minlength=data.num_classes)
@@ -123,7 +123,7 @@ def growing_graph(
     count = min(len(kept) // classes_per_task, most_tasks or len(kept))
     if count < 2:
         raise GraphError(
-            f"{data.name} has {len(kept)} of {data.num_classes} classes with at least {fewest} vertices, enough for "
+            f"{data.name} has {len(kept)} of {data.num_classes} classes with at least {fewest} nodes, enough for "
             f"{count} tasks of {classes_per_task}; expected at least 2 tasks, lower the smallest class or the classes "
             "per task"
         )

@@ -1,4 +1,4 @@
-"""Learning the tasks of a growing graph one after another, with and without rehearsal of old vertices."""
+"""Learning the tasks of a growing graph one after another, with and without rehearsal of old nodes."""
 
 from wirewise.graph.rehearsal.settings import DEFAULT_METHOD, METHODS, Method, Settings
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph

@@ -19,7 +19,7 @@ __all__ = ["Block", "CurrentGraph"]
 
 
 class Block(NamedTuple):
-    """What the rows of some vertices depend on: their neighbours' summed features. n vertices, m neighbours."""
+    """What the rows of some nodes depend on: their neighbours' summed features. n nodes, m neighbours."""
 
     adjacency: Csr
     """[n, m], normalised."""
@@ -50,13 +50,11 @@ class CurrentGraph:
         )
         self._kept: dict[str, Any] = {}
 
-    def block(self, vertices: NDArray[np.int64]) -> Block:
-        """What the rows of `vertices` depend on, int [n]."""
-        rows = self._adjacency[vertices]
+    def block(self, nodes: NDArray[np.int64]) -> Block:
+        """What the rows of `nodes` depend on, int [n]."""
+        rows = self._adjacency[nodes]
         near, column = np.unique(rows.indices, return_inverse=True)
-        adjacency = sp.csr_matrix(
-            (rows.data, column.astype(np.int32), rows.indptr), (len(vertices), len(near))
-        )
+        adjacency = sp.csr_matrix((rows.data, column.astype(np.int32), rows.indptr), (len(nodes), len(near)))
         features = self._features[near]
         dense = isinstance(features, np.ndarray)
         return Block(

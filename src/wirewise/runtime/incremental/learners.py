@@ -17,13 +17,13 @@ from wirewise.graph.rehearsal.settings import Method, Settings
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
 from wirewise.runtime.incremental.peers import Peers
 
-__all__ = ["Gcn", "Joint", "Kept", "Learner", "Replay", "WeightedVertices", "sample_losses"]
+__all__ = ["Gcn", "Joint", "Kept", "Learner", "Rehearsal", "WeightedNodes", "sample_losses"]
 
 
 class Gcn(nn.Module):
     """The network of CGLB: a graph convolutional network of two layers (Kipf, Welling 2017), which has no biases.
 
-    What the second convolution sums is a vertex's embedding, which depends on two hops.
+    What the second convolution sums is a node's embedding, which depends on two hops.
 
     Args:
         features: Width of an input row.
@@ -39,24 +39,24 @@ class Gcn(nn.Module):
         self.second = _weight(classes, hidden, random)
 
     def embed(self, block: Block) -> Float[Tensor, "n hidden"]:
-        """Embeddings of the block's vertices, in their order."""
+        """Embeddings of the block's nodes, in their order."""
         x = block.features
         hidden = sparse_linear(x, self.first, None) if isinstance(x, Csr) else linear(x, self.first)
         return aggregate(block.adjacency, hidden.relu())
 
     def scores(self, embedding: Float[Tensor, "n hidden"]) -> Float[Tensor, "n classes"]:
-        """Scores of embedded vertices."""
+        """Scores of embedded nodes."""
         return linear(embedding, self.second)
 
     def forward(self, block: Block) -> Float[Tensor, "n classes"]:
-        """Scores of the block's vertices."""
+        """Scores of the block's nodes."""
         return self.scores(self.embed(block))
 
 
 def sample_losses(
     scores: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], allowed: Bool[Tensor, "n classes"]
 ) -> Float[Tensor, " n"]:
-    """Cross entropy of each vertex among the classes that are allowed for it."""
+    """Cross entropy of each node among the classes that are allowed for it."""
     return cross_entropy(scores.masked_fill(~allowed, -torch.inf), labels, reduction="none")
 
 
@@ -66,30 +66,30 @@ def _weight(rows: int, columns: int, random: torch.Generator) -> nn.Parameter:
     return nn.Parameter((2 * torch.rand(rows, columns, generator=random) - 1) * bound)
 
 
-class WeightedVertices(NamedTuple):
-    """What a loss is taken over. n vertices."""
+class WeightedNodes(NamedTuple):
+    """What a loss is taken over. n nodes."""
 
-    vertices: NDArray[np.int64]
+    nodes: NDArray[np.int64]
     """[n]: ids."""
     weights: NDArray[np.float64]
-    """[n]: factor of each vertex's own loss."""
+    """[n]: factor of each node's own loss."""
 
 
 class Kept(NamedTuple):
-    """Vertices of a learnt task that this rank rehearses."""
+    """Nodes of a learnt task that this rank rehearses."""
 
-    vertices: NDArray[np.int64]
+    nodes: NDArray[np.int64]
     then: Block
     """Their neighbourhood as it was when the task was learnt."""
     size: int
-    """Vertices of the task that all ranks keep."""
+    """Nodes of the task that all ranks keep."""
 
 
 class Learner:
     """Fine-tuning: learns each task on the current graph and does nothing for the earlier ones.
 
     Args:
-        method: Which vertices are kept and how they are weighted, where any are.
+        method: Which nodes are kept and how they are weighted, where any are.
         growing: The graph and its tasks.
         settings: Settings of model and training.
         peers: Ranks that learn together.
@@ -113,9 +113,9 @@ class Learner:
     def learn(self, graph: CurrentGraph) -> None:
         """Learn the task of the current graph."""
         parts = self.rows(graph)
-        vertices = np.concatenate([part.vertices for part in parts])
+        nodes = np.concatenate([part.nodes for part in parts])
         weights = torch.from_numpy(np.concatenate([part.weights for part in parts])).float()
-        block = graph.block(vertices) if len(vertices) else None
+        block = graph.block(nodes) if len(nodes) else None
         self.begin(graph)
         for _ in range(self.settings.epochs):
             self.optimizer.zero_grad()
@@ -124,16 +124,16 @@ class Learner:
             if block is not None:
                 embedding = self.model.embed(block)
                 scores = self.model.scores(embedding)
-                loss = (weights * self.losses(scores, vertices, graph.task)).sum()
-                (loss + self.penalty(embedding, scores, len(parts[0].vertices))).backward()
+                loss = (weights * self.losses(scores, nodes, graph.task)).sum()
+                (loss + self.penalty(embedding, scores, len(parts[0].nodes))).backward()
             if self.reducer is not None:
-                # A rank without vertices adds zeros.
+                # A rank without nodes adds zeros.
                 self.reducer.finish()
             self.adjust()
             self.optimizer.step()
         self.end(graph)
 
-    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
         """What the loss runs over, the new task first."""
         return [self._balanced(graph.task)]
 
@@ -150,53 +150,53 @@ class Learner:
     def end(self, graph: CurrentGraph) -> None:
         """After a task is learnt."""
 
-    def losses(self, scores: Tensor, vertices: NDArray[np.int64], task: int) -> Tensor:
-        """Loss of each vertex among the classes of its task, or among those of all tasks so far, [n]."""
-        return sample_losses(scores, self.labels[vertices], self.allowed(vertices, task))
+    def losses(self, scores: Tensor, nodes: NDArray[np.int64], task: int) -> Tensor:
+        """Loss of each node among the classes of its task, or among those of all tasks so far, [n]."""
+        return sample_losses(scores, self.labels[nodes], self.allowed(nodes, task))
 
-    def allowed(self, vertices: NDArray[np.int64], task: int) -> Tensor:
-        """Classes that compete for each vertex, bool [n, C]."""
+    def allowed(self, nodes: NDArray[np.int64], task: int) -> Tensor:
+        """Classes that compete for each node, bool [n, C]."""
         if self.settings.setting == "task":
-            return self._task_of_class == torch.from_numpy(self.growing.arrival[vertices])[:, None]
+            return self._task_of_class == torch.from_numpy(self.growing.arrival[nodes])[:, None]
         among = (self._task_of_class >= 0) & (self._task_of_class <= task)
-        return among.expand(len(vertices), -1)
+        return among.expand(len(nodes), -1)
 
     @torch.no_grad()
     def accuracies(self, graph: CurrentGraph) -> list[float]:
-        """Class-balanced accuracy on the test vertices of every task so far, on the current graph."""
+        """Class-balanced accuracy on the test nodes of every task so far, on the current graph."""
         tests = [task.test for task in self.growing.tasks[: graph.task + 1]]
-        vertices = np.concatenate(tests)
-        block = graph.kept("test", lambda: graph.block(vertices))
-        scores = self.model(block).masked_fill(~self.allowed(vertices, graph.task), -torch.inf)
+        nodes = np.concatenate(tests)
+        block = graph.kept("test", lambda: graph.block(nodes))
+        scores = self.model(block).masked_fill(~self.allowed(nodes, graph.task), -torch.inf)
         found = np.split(scores.argmax(dim=1).numpy(), np.cumsum([len(test) for test in tests])[:-1])
         return [balanced_accuracy(f, self.growing.data.y[test]) for f, test in zip(found, tests, strict=True)]
 
     @torch.no_grad()
     def embedded(self, block: Block) -> NDArray[np.float32]:
-        """Embeddings of a block's vertices, [n, hidden]."""
+        """Embeddings of a block's nodes, [n, hidden]."""
         return self.model.embed(block).numpy()
 
-    def _balanced(self, task: int) -> WeightedVertices:
-        """This rank's training vertices of a task; every class weighs the same over all ranks."""
+    def _balanced(self, task: int) -> WeightedNodes:
+        """This rank's training nodes of a task; every class weighs the same over all ranks."""
         everyone = self.growing.tasks[task].train
         count = np.bincount(self.growing.data.y[everyone], minlength=self.growing.data.num_classes)
         mine = self.peers.mine(everyone)
-        return WeightedVertices(
+        return WeightedNodes(
             mine, 1 / (count[self.growing.data.y[mine]] * len(self.growing.tasks[task].classes))
         )
 
 
 class Joint(Learner):
-    """Learns on the training vertices of all tasks so far."""
+    """Learns on the training nodes of all tasks so far."""
 
-    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
         """All tasks weigh the same."""
         parts = [self._balanced(task) for task in range(graph.task, -1, -1)]
-        return [WeightedVertices(part.vertices, part.weights / len(parts)) for part in parts]
+        return [WeightedNodes(part.nodes, part.weights / len(parts)) for part in parts]
 
 
-class Replay(Learner):
-    """Rehearses kept vertices on the current graph, each with its own weight (ER-GNN, SEA-ER)."""
+class Rehearsal(Learner):
+    """Rehearses kept nodes on the current graph, each with its own weight (ER-GNN, SEA-ER)."""
 
     def __init__(
         self, method: Method, growing: GrowingGraph, settings: Settings, peers: Peers | None = None
@@ -204,24 +204,24 @@ class Replay(Learner):
         super().__init__(method, growing, settings, peers)
         self.kept: list[Kept] = []
 
-    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
         """The new task, then every old one: `mixing` says whether they weigh one together or one each."""
         matched = self.matched(graph) if self.method.matched and self.kept else None
         together = len(self.kept) if self.settings.mixing == "mean" else 1
         parts = super().rows(graph)
         for number, kept in enumerate(self.kept):
-            b = np.ones(len(kept.vertices)) if matched is None else matched[number]
-            parts.append(WeightedVertices(kept.vertices, b / (kept.size * together)))
+            b = np.ones(len(kept.nodes)) if matched is None else matched[number]
+            parts.append(WeightedNodes(kept.nodes, b / (kept.size * together)))
         return parts
 
     def end(self, graph: CurrentGraph) -> None:
-        """Keep some of the task's vertices, and how they lie in the graph now."""
-        vertices = self.keep(graph)
-        size = int(self.peers.total(np.array([float(len(vertices))]))[0])
-        self.kept.append(Kept(vertices, graph.block(vertices), size))
+        """Keep some of the task's nodes, and how they lie in the graph now."""
+        nodes = self.keep(graph)
+        size = int(self.peers.total(np.array([float(len(nodes))]))[0])
+        self.kept.append(Kept(nodes, graph.block(nodes), size))
 
     def keep(self, graph: CurrentGraph) -> NDArray[np.int64]:
-        """This rank's part of what is kept: training vertices of the task, at most the budget of each class."""
+        """This rank's part of what is kept: training nodes of the task, at most the budget of each class."""
         task = self.growing.tasks[graph.task]
         mine = self.peers.mine(task.train)
         if not len(mine):
@@ -238,19 +238,19 @@ class Replay(Learner):
         return np.concatenate(found)
 
     def matched(self, graph: CurrentGraph) -> list[NDArray[np.float64]]:
-        """Weights of the kept vertices of each old task, [kept] each.
+        """Weights of the kept nodes of each old task, [kept] each.
 
-        Their embeddings as they lay when they were kept are matched with those of all training vertices of their task
+        Their embeddings as they lay when they were kept are matched with those of all training nodes of their task
         as they lie now, both by the network as it is now.
         """
         own = [self.peers.mine(task.train) for task in self.growing.tasks[: graph.task]]
         block = graph.kept("old", lambda: graph.block(np.concatenate(own)))
-        now = np.split(self.embedded(block), np.cumsum([len(vertices) for vertices in own])[:-1])
+        now = np.split(self.embedded(block), np.cumsum([len(nodes) for nodes in own])[:-1])
         return [self._matched(kept, x) for kept, x in zip(self.kept, now, strict=True)]
 
     def _matched(self, kept: Kept, now: NDArray[np.float32]) -> NDArray[np.float64]:
-        then = self.embedded(kept.then) if len(kept.vertices) else now[:0]
-        label = self.growing.data.y[kept.vertices]
+        then = self.embedded(kept.then) if len(kept.nodes) else now[:0]
+        label = self.growing.data.y[kept.nodes]
         # The class travels as one more column.
         both, own = self.peers.gather(np.column_stack([then, label]).astype(np.float64))
         weights = matched_weights(

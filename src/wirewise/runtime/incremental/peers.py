@@ -1,4 +1,4 @@
-"""Ranks that learn together: each has the vertices of its part, for training and for rehearsal."""
+"""Ranks that learn together: each has the nodes of its part, for training and for rehearsal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Peers"]
 
 
 class Peers:
-    """Whose vertices are whose, and sums over ranks; without arguments one rank that has them all.
+    """Whose nodes are whose, and sums over ranks; without arguments one rank that has them all.
 
     Args:
-        owner: Rank of each vertex, [N].
+        owner: Rank of each node, [N].
         transport: Messages to the other ranks.
     """
 
@@ -27,18 +27,18 @@ class Peers:
         self.rank = transport.rank if transport else 0
         self.world_size = transport.world_size if transport else 1
 
-    def mine(self, vertices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the vertices that this rank has, in their order."""
-        return vertices if self._owner is None else vertices[self._owner[vertices] == self.rank]
+    def mine(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the nodes that this rank has, in their order."""
+        return nodes if self._owner is None else nodes[self._owner[nodes] == self.rank]
 
-    def share(self, vertices: NDArray[np.int64], budget: int) -> int:
-        """This rank's part of a budget: by its share of the vertices, largest remainders rounded up."""
+    def share(self, nodes: NDArray[np.int64], budget: int) -> int:
+        """This rank's part of a budget: by its share of the nodes, largest remainders rounded up."""
         if self._owner is None:
             return budget
-        count = np.bincount(self._owner[vertices], minlength=self.world_size)
-        exact = min(budget, len(vertices)) * count / len(vertices)
+        count = np.bincount(self._owner[nodes], minlength=self.world_size)
+        exact = min(budget, len(nodes)) * count / len(nodes)
         part = np.floor(exact).astype(int)
-        left = min(budget, len(vertices)) - part.sum()
+        left = min(budget, len(nodes)) - part.sum()
         part[np.argsort(part - exact, kind="stable")[:left]] += 1
         return int(part[self.rank])
 
@@ -53,10 +53,10 @@ class Peers:
         if self._transport is None:
             return rows, slice(0, len(rows))
         sent = torch.tensor([len(rows)])
-        counts = [int(c) for c in self._transport.all_gather(sent, "numbers of rehearsed vertices")]
+        counts = [int(c) for c in self._transport.all_gather(sent, "numbers of rehearsed nodes")]
         padded = torch.zeros(max(*counts, 1), rows.shape[1], dtype=torch.float64)
         padded[: len(rows)] = torch.from_numpy(rows)
-        parts = self._transport.all_gather(padded, "embeddings of rehearsed vertices")
+        parts = self._transport.all_gather(padded, "embeddings of rehearsed nodes")
         found = np.concatenate([part[:n].numpy() for part, n in zip(parts, counts, strict=True)])
         start = sum(counts[: self.rank])
         return found, slice(start, start + len(rows))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
-from wirewise.runtime.incremental.learners import Learner, Replay, WeightedVertices
+from wirewise.runtime.incremental.learners import Learner, Rehearsal, WeightedNodes
 
 __all__ = ["Ewc", "Gem", "Lwf", "Ssrm", "mean_discrepancy", "nearest_gradient"]
 
@@ -37,14 +37,14 @@ class Ewc(Learner):
         return self.settings.ewc_strength * torch.stack(terms).sum() if terms else 0.0
 
     def end(self, graph: CurrentGraph) -> None:
-        """Keep the parameters and the diagonal of the Fisher information over the task's training vertices."""
+        """Keep the parameters and the diagonal of the Fisher information over the task's training nodes."""
         values = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._held.append((self._fisher(graph), values))
 
     def _fisher(self, graph: CurrentGraph) -> list[Tensor]:
         """Mean of squared gradients: with random signs the square of a sum is the sum of squares on average."""
         rows = self._balanced(graph.task)
-        losses = self.losses(self.model(graph.block(rows.vertices)), rows.vertices, graph.task)
+        losses = self.losses(self.model(graph.block(rows.nodes)), rows.nodes, graph.task)
         random = torch.Generator().manual_seed(self.settings.seed + graph.task)
         weights = torch.from_numpy(rows.weights).float().sqrt()
         parameters = list(self.model.parameters())
@@ -58,16 +58,16 @@ class Ewc(Learner):
 
 
 class Lwf(Learner):
-    """Learning without forgetting (Li, Hoiem, ECCV 2016): old tasks' answers on new vertices stay as they were."""
+    """Learning without forgetting (Li, Hoiem, ECCV 2016): old tasks' answers on new nodes stay as they were."""
 
     def begin(self, graph: CurrentGraph) -> None:
         """Ask the network as it is for its answers."""
         self._targets: Tensor | None = None
         self._old = [list(task.classes) for task in self.growing.tasks[: graph.task]]
         if self._old:
-            vertices = self._balanced(graph.task).vertices
+            nodes = self._balanced(graph.task).nodes
             with torch.no_grad():
-                self._targets = self._answers(self.model(graph.block(vertices))).exp()
+                self._targets = self._answers(self.model(graph.block(nodes))).exp()
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
         """Cross entropy with the old answers, summed over old tasks."""
@@ -83,17 +83,17 @@ class Lwf(Learner):
         return log_softmax(scores[:, classes] / self.settings.lwf_temperature, dim=-1)
 
 
-class Gem(Replay):
+class Gem(Rehearsal):
     """Gradient episodic memory (Lopez-Paz, Ranzato, NIPS 2017): no step may raise the loss of what is kept."""
 
-    def rows(self, graph: CurrentGraph) -> list[WeightedVertices]:
+    def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
         """The new task only."""
         return Learner.rows(self, graph)
 
     def begin(self, graph: CurrentGraph) -> None:
-        """Look up the kept vertices in the current graph."""
+        """Look up the kept nodes in the current graph."""
         self._memories: list[tuple[Block, NDArray[np.int64], int]] = [
-            (graph.block(kept.vertices), kept.vertices, graph.task) for kept in self.kept
+            (graph.block(kept.nodes), kept.nodes, graph.task) for kept in self.kept
         ]
 
     def adjust(self) -> None:
@@ -107,8 +107,8 @@ class Gem(Replay):
         for parameter, part in zip(parameters, turned.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def _gradient(self, block: Block, vertices: NDArray[np.int64], task: int) -> Tensor:
-        loss = self.losses(self.model(block), vertices, task).mean()
+    def _gradient(self, block: Block, nodes: NDArray[np.int64], task: int) -> Tensor:
+        loss = self.losses(self.model(block), nodes, task).mean()
         return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(self.model.parameters()))])
 
 
@@ -132,14 +132,14 @@ def nearest_gradient(new: Tensor, old: Tensor, margin: float) -> Tensor:
     return new + old.T @ torch.from_numpy(v).float()
 
 
-class Ssrm(Replay):
+class Ssrm(Rehearsal):
     """Structural shift risk mitigation (Su, Zou, Zhang, Wu, ICML 2023) beside replay.
 
-    A penalty on how far the embeddings of new and rehearsed vertices lie apart.
+    A penalty on how far the embeddings of new and rehearsed nodes lie apart.
     """
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
-        """Squared mean discrepancy of at most 256 new vertices, evenly taken, and all that are rehearsed."""
+        """Squared mean discrepancy of at most 256 new nodes, evenly taken, and all that are rehearsed."""
         if len(embedding) == new:
             return 0.0
         some = torch.linspace(0, new - 1, min(_COMPARED, new)).long()

@@ -12,7 +12,7 @@ from wirewise.errors import InputError
 from wirewise.graph.rehearsal import GrowingGraph
 from wirewise.graph.rehearsal.settings import METHODS, Settings
 from wirewise.runtime.incremental.graphs import CurrentGraph
-from wirewise.runtime.incremental.learners import Joint, Learner, Replay
+from wirewise.runtime.incremental.learners import Joint, Learner, Rehearsal
 from wirewise.runtime.incremental.peers import Peers
 from wirewise.runtime.incremental.regularised import Ewc, Gem, Lwf, Ssrm
 
@@ -20,7 +20,7 @@ __all__ = ["learner_of", "train"]
 
 _LEARNERS = {
     "bare": Learner,
-    "replay": Replay,
+    "replay": Rehearsal,
     "joint": Joint,
     "gem": Gem,
     "ewc": Ewc,
@@ -28,7 +28,7 @@ _LEARNERS = {
     "ssrm": Ssrm,
 }
 _SUMS = ("bare", "replay", "joint")
-"""Learners whose loss is a sum over vertices, which several ranks can share out."""
+"""Learners whose loss is a sum over nodes, which several ranks can share out."""
 
 
 def learner_of(name: str, growing: GrowingGraph, settings: Settings, peers: Peers | None = None) -> Learner:
