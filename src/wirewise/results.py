@@ -157,7 +157,7 @@ class CompressionRun(msgspec.Struct, frozen=True, kw_only=True):
     forward_s: float
     """Forward pass and optimizer, measured without other ranks."""
     backward_s: float
-    """Back-propagation, likewise."""
+    """Seconds of back-propagation, measured without other ranks."""
     steps: int
     """Number of measured steps of each plan."""
     plans: dict[str, PlanRecord]

@@ -30,7 +30,7 @@ class Counts(NamedTuple):
     """What a program moves, whatever the network."""
 
     rounds: int
-    """Steps."""
+    """Number of steps."""
     messages: int
     """Messages in all, of one segment."""
     rank_bytes: Fraction

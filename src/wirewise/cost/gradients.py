@@ -251,7 +251,7 @@ V100 = GradientCosts(
         "onebit": _constant(450, 170, sparse=False),
     },
 )
-"""Espresso's constants."""
+"""Constants of Espresso for its GPU."""
 
 
 def load_costs(source: str | os.PathLike[str]) -> GradientCosts:

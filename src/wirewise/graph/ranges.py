@@ -27,7 +27,7 @@ class Ranges(NamedTuple):
 
     @property
     def machines(self) -> int:
-        """K."""
+        """Number of machines, K."""
         return len(self.offsets) - 1
 
     @property

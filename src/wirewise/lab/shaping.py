@@ -19,7 +19,7 @@ _MAX_RATE = 4e12
 
 
 def checked(bytes_per_s: float, what: str) -> float:
-    """The rate.
+    """Return a rate that the kernel can hold.
 
     Args:
         bytes_per_s: A rate that was asked for.

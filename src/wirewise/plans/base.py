@@ -23,7 +23,7 @@ class TopologyLike(Protocol):
 
     @property
     def hosts(self) -> Sized:
-        """Machines."""
+        """Machines that hold the devices."""
         ...
 
     @property

@@ -30,7 +30,7 @@ class MulticastTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     sender: int
     """Rank that holds the part."""
     edges: tuple[tuple[int, int], ...]
-    """From rank, to rank; each leaves the sender or a rank that an earlier edge reaches."""
+    """Pairs of sender and receiver; each leaves the sender or a rank that an earlier edge reaches."""
 
     @property
     def size_bytes(self) -> int:

@@ -321,7 +321,7 @@ def in_flight(row: Sequence[StageAction], microbatches: int) -> int:
 
 
 def _alternatives(step: StagePass, edges: tuple[tuple[int, int], ...]) -> list[tuple[StagePass, ...]]:
-    """For each need, the steps of which one is enough: a whole backward pass, or that of the inputs."""
+    """Steps of which one is enough, for each need: a whole backward pass, or that of the inputs."""
     return [
         (one,) if one.kind == "F" else (one._replace(kind="B"), one._replace(kind="I"))
         for one in needs(step, edges)

@@ -17,7 +17,7 @@ class Clock(Protocol):
     """Where marks come from."""
 
     def mark(self) -> Mark:
-        """Now."""
+        """Mark of the present moment."""
         ...
 
     def seconds(self, mark: Mark) -> float | None:
@@ -30,7 +30,7 @@ class HostClock:
 
     @staticmethod
     def mark() -> float:
-        """Now."""
+        """Mark of the present moment."""
         return time.perf_counter()
 
     @staticmethod

@@ -32,7 +32,7 @@ MODES = {
     "int8": Mode(4, True, 8),
     "gradients": Mode(4, True, 8, compressed=True),
 }
-"""From fetching what each batch lacks to quantized rows beside a cache in a pipeline, and compressed gradients."""
+"""Modes, from fetching what batches lack to quantized rows and compressed gradients beside a cache in a pipeline."""
 
 
 def _check_codec(codec: str) -> None:

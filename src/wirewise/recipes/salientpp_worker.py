@@ -45,7 +45,7 @@ _EVALUATED = 20
 
 
 class _Net(NamedTuple):
-    """What trains."""
+    """A model with what trains it."""
 
     bare: nn.Module
     wrapped: DistributedDataParallel

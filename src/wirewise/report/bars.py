@@ -17,7 +17,7 @@ _WIDTH, _HIGH = 1000.0, 19.0
 
 
 class Bar(NamedTuple):
-    """One bar."""
+    """One bar of a chart."""
 
     label: str
     length: float
@@ -25,7 +25,7 @@ class Bar(NamedTuple):
     words: str
     """Text at the bar's end."""
     colour: str = "c1"
-    """CSS class."""
+    """CSS class of the bar."""
 
 
 class Stack(NamedTuple):

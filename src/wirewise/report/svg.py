@@ -164,7 +164,7 @@ def apart(heights: Sequence[float], bottom: float, least: float = 14.0) -> list[
 
 
 def thin(length: int, most: int) -> list[int]:
-    """At most `most` of the numbers 0 to length - 1, evenly spaced, first and last kept."""
+    """Some of the numbers 0 to length - 1, `most` of them, evenly spaced, first and last kept."""
     if length <= most:
         return list(range(length))
     return sorted({round(i * (length - 1) / (most - 1)) for i in range(most)})

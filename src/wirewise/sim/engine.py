@@ -53,7 +53,7 @@ class Ops(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What happened."""
+    """What a run simulated."""
 
     start: Vector
     """Seconds, [n]; NaN: the op never ran."""
@@ -97,7 +97,7 @@ class _State(NamedTuple):
 
 @outer
 def run(ops: Ops, uses: Uses) -> Run:
-    """Simulate.
+    """Simulate a graph.
 
     Args:
         ops: The graph; arrays are not checked (`links.network` and `replay` make them).

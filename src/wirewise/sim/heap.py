@@ -34,7 +34,7 @@ class Heap(NamedTuple):
 
 @outer
 def new_heap(rank: NDArray[np.int64], ready: NDArray[np.float64]) -> Heap:
-    """No events."""
+    """Heap without events."""
     n = len(rank)
     return Heap(
         np.empty(n), np.empty(n, np.int64), np.full(n, -1, np.int64), rank, ready, np.zeros(1, np.int64)

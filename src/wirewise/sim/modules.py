@@ -35,7 +35,7 @@ class Decision:
     """First and last module of each fused op, in the order of the modules."""
     precision: str = "float32"
     recompute: frozenset[int] = frozenset()
-    """Modules."""
+    """Modules that are computed again."""
     accumulation: int = 1
 
 

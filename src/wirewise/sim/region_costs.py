@@ -133,7 +133,7 @@ class _Work(NamedTuple):
     outside_bytes: Vector
     output_bytes: Vector
     time_s: Vector
-    """Measured."""
+    """Measured seconds."""
     alone_s: Vector
     """Seconds of each operator alone, by the formula."""
 

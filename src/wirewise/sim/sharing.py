@@ -64,7 +64,7 @@ class Shares(NamedTuple):
 
 @outer
 def new_shares(ops: int, uses: int, interfaces: int) -> Shares:
-    """Nobody runs."""
+    """Shares where nobody runs."""
     return Shares(
         np.full(interfaces, NONE, np.int64),
         np.full(uses, NONE, np.int64),

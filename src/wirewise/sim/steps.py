@@ -71,7 +71,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Periods of simulated steps."""
 
     predicted_step_s: float
-    """Mean."""
+    """Mean of the periods."""
     p50_s: float
     p95_s: float
     ci95_s: tuple[float, float]

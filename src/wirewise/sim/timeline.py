@@ -19,7 +19,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """Length."""
+        """Length of the span."""
         return self.end_s - self.start_s
 
 

@@ -46,7 +46,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Change:
-    """One change."""
+    """One change of a trace."""
 
     text: str
     """Text of the change as it was written."""

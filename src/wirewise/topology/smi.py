@@ -120,7 +120,7 @@ def from_smi(
     switches += [Switch(name="network", kind="network")] * ("network" in ends)
     return Topology(
         name=name,
-        description="From nvidia-smi topo -m. Rates are of the parts, latencies are orders of magnitude.",
+        description="Read from nvidia-smi topo -m. Rates are of the parts, latencies are orders of magnitude.",
         hosts=(Host(name="host0"),),
         devices=tuple(Device(name=gpu.lower(), host="host0") for gpu in table.gpus),
         switches=tuple(switches),

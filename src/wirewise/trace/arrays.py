@@ -57,7 +57,7 @@ class Dataflow:
     indptr: NDArray[np.int64]
     """First successor of each op, [n + 1]."""
     indices: NDArray[np.int64]
-    """Successors."""
+    """Successors of all ops, one op behind the other."""
     ranks: int
     hosts: NDArray[np.int32]
     """Host number of each rank, [ranks]."""

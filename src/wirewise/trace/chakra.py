@@ -20,7 +20,7 @@ _SCHEMA = "1.1."
 
 
 class ExecutionNode(msgspec.Struct):
-    """One operator."""
+    """One operator of the file."""
 
     id: int
     name: str

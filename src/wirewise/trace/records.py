@@ -94,7 +94,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Who recorded."""
+    """Who recorded a trace."""
 
     rank: int
     world_size: int

@@ -19,7 +19,7 @@ from wirewise.errors import InputError
 __all__ = ["ROUNDINGS", "Int4", "Int8"]
 
 ROUNDINGS = ("nearest", "stochastic")
-"""To nearest loses least where a residual keeps the rest; stochastic rounding is unbiased without one."""
+"""Rounding to nearest loses least where a residual keeps the rest; stochastic rounding is unbiased without one."""
 
 
 class _Blocks(GradientCodec):

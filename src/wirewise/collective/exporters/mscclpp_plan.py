@@ -108,7 +108,7 @@ class Semaphore(_Record):
 
 
 class PlanGpu(_Record):
-    """One rank."""
+    """What one rank does."""
 
     id: int
     input_chunks: int

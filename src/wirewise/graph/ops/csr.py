@@ -66,7 +66,7 @@ class Csr:
 
     @classmethod
     def from_scipy(cls, matrix: Any, *, device: torch.device | str = "cpu") -> Csr:
-        """From any SciPy sparse matrix of float32 or float64."""
+        """The matrix of any SciPy sparse matrix of float32 or float64."""
         matrix = matrix.tocsr()
         return cls(matrix.indptr, matrix.indices, matrix.data, num_columns=matrix.shape[1]).to(device)
 

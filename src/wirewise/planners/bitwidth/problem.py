@@ -114,7 +114,7 @@ class BitWidthProblem:
 
     @property
     def priced(self) -> ExchangeCosts:
-        """The costs.
+        """Costs of the problem, which must have some.
 
         Raises:
             PlanError: The problem has none.

@@ -32,7 +32,7 @@ class BalancedCaches:
 
     @property
     def gap(self) -> float:
-        """At most this share above the least: busiest / lower bound - 1."""
+        """Share above the least, at most: busiest / lower bound - 1."""
         if self.busiest <= self.lower_bound:
             return 0.0
         return self.busiest / self.lower_bound - 1.0 if self.lower_bound else inf

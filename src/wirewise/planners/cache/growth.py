@@ -103,7 +103,7 @@ def _hops(problem: CacheProblem, machine: int) -> list[Vector]:
 
 
 class _Step:
-    """From one graph to the next: nodes whose neighbours differ, and probabilities near them."""
+    """A step from one graph to the next: nodes whose neighbours differ, and probabilities near them."""
 
     def __init__(self, before: CacheProblem, after: CacheProblem) -> None:
         self._before, self._after = before, after

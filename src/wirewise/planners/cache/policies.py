@@ -66,7 +66,7 @@ class CacheProblem:
 
     @property
     def machines(self) -> int:
-        """K."""
+        """Number of machines, K."""
         return len(self.train)
 
     @cached_property

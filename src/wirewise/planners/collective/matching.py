@@ -29,7 +29,7 @@ class Links(NamedTuple):
     """[P]"""
     target: Ints
     takes_s: Vector
-    """From the start of a transfer to its arrival, [P]."""
+    """Seconds from the start of a transfer to its arrival, [P]."""
     route_start: Ints
     """First edge of each pair in `route`, [P + 1]."""
     route: Ints

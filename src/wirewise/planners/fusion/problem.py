@@ -49,7 +49,7 @@ class FusionProblem(ModuleTrace):
 
     @cached_property
     def factor(self) -> float:
-        """Its slowdown."""
+        """Slowdown of the slowest rank."""
         return float(self.slowdown[self.slowest]) if len(self.slowdown) else 1.0
 
     @cached_property

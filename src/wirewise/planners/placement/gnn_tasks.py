@@ -100,7 +100,7 @@ class PlacementSearch(NamedTuple):
     places: Ints
     """Places of the best placement seen, [T]."""
     seconds: float
-    """Its time."""
+    """Seconds of the best placement."""
     start_s: float
     simulated: int
     """Different placements that were simulated."""

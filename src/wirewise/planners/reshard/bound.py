@@ -28,7 +28,7 @@ class _Leaving(NamedTuple):
     """Bytes that have to leave the hosts that hold them."""
 
     hosts: tuple[frozenset[int], ...]
-    """For each addend that some receiving host lacks, the hosts that hold it."""
+    """Hosts that hold each addend that some receiving host lacks."""
     size_bytes: int
 
 

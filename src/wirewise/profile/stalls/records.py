@@ -33,7 +33,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Run:
-    """One run."""
+    """What one run measured."""
 
     step_s: NDArray[np.float64]
     """Seconds of each measured step, mean over ranks."""

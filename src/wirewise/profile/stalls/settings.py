@@ -14,7 +14,7 @@ ENTRY = "wirewise.profile.stalls.shim:install"
 
 @dataclass(frozen=True)
 class StallSettings:
-    """One run.
+    """Settings of one run.
 
     Rank processes read this without msgspec, which the environment of a script may lack.
     """

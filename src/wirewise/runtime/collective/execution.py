@@ -20,7 +20,7 @@ __all__ = ["Execution"]
 
 
 class Execution:
-    """An operation.
+    """An operation under way.
 
     Args:
         name: Name in error messages.

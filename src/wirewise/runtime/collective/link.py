@@ -40,7 +40,7 @@ class EdgeStatistics(msgspec.Struct, kw_only=True):
     target: int
     messages: int = 0
     size_bytes: int = 0
-    """Payload."""
+    """Bytes of payload."""
     busy_s: float = 0.0
     """Seconds, at the source, in which the kernel had bytes under way that were not acknowledged."""
     round_trip_s: float = 0.0

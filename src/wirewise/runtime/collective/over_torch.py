@@ -30,7 +30,7 @@ class Observer(Protocol):
     def __call__(
         self, kind: str, source: int, target: int, size_bytes: int, start_s: float, end_s: float, /
     ) -> None:
-        """One act.
+        """Take note of one act.
 
         Args:
             kind: "send" or "recv" of a hop; "encode", "all_gather" or "decode" of a compressed exchange.

@@ -17,7 +17,7 @@ class Member(NamedTuple):
     place: int
     """Number of the parameter."""
     size: int
-    """Elements."""
+    """Number of elements."""
     begin: int = 0
     """Its first element in the parameter."""
     number: int = 0

@@ -76,7 +76,7 @@ class Pools:
         return self._members.of(name)
 
     def split(self, splits: Mapping[str, int]) -> None:
-        """From now on groups hold these parameters in pieces of so many elements (`plans.splits`), all others whole.
+        """Let groups hold these parameters in pieces of so many elements (`plans.splits`), all others whole.
 
         What waits to be sent stays with its elements. Factors of matrices, which pieces do not have, are forgotten.
         """

@@ -37,7 +37,7 @@ class TensorGroup:
 
     @property
     def total(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return sum(self.pools.member(name).size for name in self.names)
 
     def part(self, begin: int, end: int, share: int = 0, shares: int = 1) -> PayloadCodec:

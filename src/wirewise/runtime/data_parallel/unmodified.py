@@ -38,7 +38,7 @@ def load_plan(path: str) -> FusionPlan:
 
 
 def replace_wrapper(base: type, **attributes: Any) -> None:
-    """From now on DistributedDataParallel is a subclass of `base`, wherever a script imports it from.
+    """Make DistributedDataParallel a subclass of `base`, wherever a script imports it from.
 
     Args:
         base: Wrapper that takes the arguments of DistributedDataParallel.
@@ -54,7 +54,7 @@ def carry_out(
     compression: Compression | None = None,
     begun: Callable[[DataParallel], None] = lambda _: None,
 ) -> None:
-    """From now on DistributedDataParallel is a wrapper that carries out this plan.
+    """Make DistributedDataParallel a wrapper that carries out this plan.
 
     Args:
         plan: Plan of every model that is wrapped.

@@ -251,7 +251,7 @@ class Outbox(_End):
         self._sort_in(flow)
 
     def hosts(self, now_s: float) -> set[int]:
-        """To which something may go."""
+        """Hosts to which something may go."""
         return {flow.host for flow in self._due(now_s)}
 
     def when_s(self, now_s: float) -> float:

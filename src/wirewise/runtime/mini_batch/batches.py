@@ -125,7 +125,7 @@ class Batches:
         self.rank = self.fetcher.transport.rank
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of batches."""
         return max(len(self.epochs) * len(self.loader) - self.start, 0)
 
     def one_by_one(self) -> Generator[MiniBatch]:

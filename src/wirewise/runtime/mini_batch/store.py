@@ -80,7 +80,7 @@ class RowStore:
 
     @property
     def num_features(self) -> int:
-        """F."""
+        """Number of features, F."""
         return int(self.rows.shape[1])
 
     @property

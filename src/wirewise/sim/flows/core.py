@@ -25,7 +25,7 @@ _SAME = 1e-12
 
 
 class FlowRun(NamedTuple):
-    """What happened."""
+    """What a run simulated."""
 
     start_s: Vector
     """When each op could start, [n]."""
@@ -55,7 +55,7 @@ class _State(NamedTuple):
 
 @outer
 def run(graph: Graph, place: Ints, capacity: Vector, policy: int, record: bool) -> FlowRun:
-    """Simulate.
+    """Simulate the flows of placed tasks.
 
     Args:
         graph: Graph of all iterations.

@@ -31,7 +31,7 @@ Vector = NDArray[np.float64]
 
 POLICIES: tuple[FlowPolicy, ...] = get_args(FlowPolicy)
 ITER, _, OES, FIFO, SHORTEST, COFLOW = range(6)
-"""Their numbers."""
+"""Numbers of the policies."""
 
 _FULL = 1e-9
 """Share of an interface below which nothing is left of it."""
@@ -64,7 +64,7 @@ class Ready(NamedTuple):
     group: Ints
     """Op that waits for it, [n]."""
     remaining: Vector
-    """Bytes, [n]."""
+    """Bytes that are left, [n]."""
     rate: Vector
     """Bytes a second, [n]; what `set_rates` sets."""
     length: Ints

@@ -61,7 +61,7 @@ class FlowSimulator:
         return [*((task.kind, task.name) for task in self.tasks.tasks), *flows]
 
     def run(self, places: Ints, policy: FlowPolicy = "iter", *, record: bool = False) -> FlowRun:
-        """Simulate.
+        """Simulate a placement.
 
         Args:
             places: Host of each task, [T].

@@ -73,7 +73,7 @@ class Accuracy(NamedTuple):
     within_20: float
     """Share of the samples that are missed by 20 % of the measured time at most."""
     median: float
-    """Relative error."""
+    """Median of the relative errors."""
     worst_tenth: float
     """Relative error that a tenth of the samples exceed."""
     order: float

@@ -50,7 +50,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the operators of the region."""
     outputs: tuple[int, ...]
     seconds: float
-    """Measured."""
+    """Measured seconds."""
     size: int
     draw: int = 0
     """Number of the captured step."""

@@ -79,7 +79,7 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One instruction."""
+    """One instruction of a thread block."""
 
     kind: str
     source: Place | None

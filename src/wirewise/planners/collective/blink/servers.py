@@ -23,7 +23,7 @@ Packing = Callable[[Sequence[int]], list[Tree]]
 
 
 def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Packing) -> Program:
-    """The program.
+    """Program of the three phases.
 
     Args:
         network: Network that it runs on.
@@ -74,7 +74,7 @@ def _phases(chunk: int, trees: Sequence[Tree], owner: int, height: int) -> list[
 
 
 def _heads(network: Network, servers: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For each partition a root in each server: ranks at the same place that have routes to each other."""
+    """A root in each server for each partition: ranks at the same place that have routes to each other."""
     places = [
         list(roots)
         for roots in zip(*servers, strict=True)

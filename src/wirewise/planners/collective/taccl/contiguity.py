@@ -24,7 +24,7 @@ MOST_TOGETHER = 6
 _EXHAUSTIVE_BITS = 10
 _Key = TypeVar("_Key")
 _Cuts = tuple[bool, ...]
-"""For each orbit of neighbours on a link between hosts, whether they are apart."""
+"""Whether neighbours on a link between hosts are apart, by orbit."""
 
 
 class Grouped(NamedTuple):
@@ -48,7 +48,7 @@ def group(
     own_apart: bool = False,
     upwards: bool = False,
 ) -> Grouped:
-    """Choose groups.
+    """Choose what travels together.
 
     Args:
         instance: Chunks and topology.

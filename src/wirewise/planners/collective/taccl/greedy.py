@@ -26,7 +26,7 @@ class Matching(NamedTuple):
     """What the matching found."""
 
     trees: tuple[Tree, ...]
-    """For each chunk from whom each rank gets it."""
+    """Sender from which each rank gets a chunk, by chunk."""
     starts: dict[Send, int]
     finish: int
 

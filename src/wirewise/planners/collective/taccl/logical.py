@@ -69,7 +69,7 @@ class Logical:
     hops: dict[Pair, LogicalLink]
     ports: tuple[Port, ...] = ()
     senders: tuple[tuple[int, ...], ...] = ()
-    """For each rank the ranks of its host that may send its chunks to other hosts."""
+    """Ranks of the same host that may send a rank's chunks to other hosts, by rank."""
     own_first: bool = False
     """Whether a sender sends its own chunks to other hosts before those of others."""
     rotations: tuple[tuple[int, int], ...] = ()

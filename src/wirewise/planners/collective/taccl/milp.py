@@ -65,7 +65,7 @@ class Model:
     def solve(
         self, time_limit_s: float, *, seed: int = 0, start: Sequence[float] | None = None, gap: float = 0.0
     ) -> Solution | None:
-        """Solve.
+        """Solve the program.
 
         Args:
             time_limit_s: After it the best solution found counts.

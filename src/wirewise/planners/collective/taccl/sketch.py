@@ -111,7 +111,7 @@ class Intranode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether GPUs share switches; minmax and maxmin: the links' use is levelled down or up; none: nothing more."""
     switches: tuple[tuple[int, ...], ...] = ()
     switch_hyperedge_strategy: tuple[Literal["uc-min", "uc-max", "free"], ...] = ()
-    """For each switch: few connections through it (large sizes), many (small sizes), or as it comes."""
+    """Connections through each switch: few connections through it (large sizes), many (small sizes), or as it comes."""
 
 
 class Internode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,7 +121,7 @@ class Internode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     internode_conn: dict[int, tuple[int, ...]] | Literal["fully-connected", "direct-map"]
     """GPUs that send to other hosts, each with the GPUs there that receive from it."""
     gpus_to_sender_rev_map: dict[int, tuple[int, ...]] = {}
-    """For each sender the GPUs whose chunks it sends; none: any sender sends any chunk."""
+    """GPUs whose chunks each sender sends; none: any sender sends any chunk."""
     enforce_ordering: bool = False
     """Whether a sender sends its own chunks before those of others."""
 
@@ -219,7 +219,7 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return found
 
     def senders(self, gpus: int) -> tuple[tuple[int, ...], ...]:
-        """For each GPU of a host the GPUs that may send its chunks to other hosts.
+        """GPUs that may send the chunks of a GPU to other hosts, by GPU of the host.
 
         Raises:
             InputError: A GPU whose chunks nobody sends.

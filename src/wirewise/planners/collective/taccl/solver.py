@@ -32,7 +32,7 @@ class Result:
 
     program: Program
     predicted_s: float
-    """Replayed."""
+    """Seconds by a replay."""
     routing: Routing
     name: str
     """Which routing and order it is."""

@@ -51,7 +51,7 @@ class Clocks:
         self._ports = [[0] * port.links for port in topology.ports]
 
     def free(self, pair: Pair) -> int:
-        """From when on a message could pass."""
+        """Time from which on a message could pass."""
         ports = self._top.ports_of[pair]
         return (
             max(self._links[pair][0], *(self._ports[p][0] for p in ports)) if ports else self._links[pair][0]

@@ -43,7 +43,7 @@ class Cuts(NamedTuple):
 
 @dataclass(frozen=True)
 class _Bound:
-    """One thread's."""
+    """Cuts of one thread."""
 
     places: tuple[int, ...]
     fixed_s: Vector
@@ -126,7 +126,7 @@ class _Sums:
         )
 
     def least(self, each: Vector, first: Vector, last: Vector) -> Vector:
-        """From tensor j on, [tensors + 1], if each group adds its weights, and the first and the last one more."""
+        """Least weight from tensor j on, [tensors + 1], if each group adds its weights, the first and last one more."""
         two = np.full(len(self.rest), -np.inf)
         for slope in _slopes(self.grid, self._by_option(each, self.at_grid).min(axis=0)):
             ends = self._ahead(each + first, slope), self._ahead(each + last, slope)[-1]

@@ -47,12 +47,12 @@ another."""
 _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 """Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
 _S_PER_VALUE = 3e-10
-"""In a loop that uses vectors."""
+"""Seconds a value in a loop that uses vectors."""
 _MOST_S_PER_VALUE = 2e-9
 """Most seconds a value that count of an operator's own time: eager kernels of some layouts take many times what a fused
 loop takes."""
 _S_PER_LONE_VALUE = 1e-9
-"""In a loop that uses no vectors."""
+"""Seconds a value in a loop that uses no vectors."""
 _S_PER_BYTE, _S_PER_NARROW_ELEMENT = 5e-11, 2e-9
 """Seconds of a byte, and of a narrow element, that crosses the region's border; narrow are those of less than four
 bytes, which keep loops from vectors."""

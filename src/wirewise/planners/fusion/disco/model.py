@@ -151,7 +151,7 @@ class StepModel:
         return Times(*_step(state.ready_s, size, state.bucket, *wire, compute, self.overlap_rate))
 
     def regions(self, state: State) -> list[Region]:
-        """In the order of launch; seconds without what travelling buckets take."""
+        """Regions in the order of launch; their seconds are without what travelling buckets take."""
         found, now = [], 0.0
         for region in launch_order(self.arrays, state.fusion).tolist():
             operators, leaving = (tuple(one.tolist()) for one in describe(self.arrays, state.fusion, region))

@@ -1,4 +1,4 @@
-"""In which order one device works off regions, and when gradients are ready."""
+"""Order in which one device works off regions, and when gradients are ready."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _needs(one: Operator, first: int, own: set[int]) -> set[int]:
 
 
 class Walk(NamedTuple):
-    """A loop."""
+    """One loop of a fused operator."""
 
     operators: tuple[int, ...]
     values: int
