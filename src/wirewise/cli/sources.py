@@ -70,7 +70,7 @@ def program_of(source: str) -> Program:
         ProgramError: The file holds no program, or there is no such algorithm.
     """
     words = source.replace("-", "_").split(":")
-    if len(words) == 3 and is_name(source):
+    if len(words) == 3 and is_name(source) and words[0] in collective.COLLECTIVES:
         if not words[2].isdecimal():
             raise InputError(f"got {words[2]!r} ranks in {source!r}; expected such as all_reduce:ring:8")
         return build(words[0], words[1], int(words[2]))
