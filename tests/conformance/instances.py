@@ -31,7 +31,7 @@ from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
 from wirewise.cost import CodecCost, Links
 from wirewise.cost.gradients import V100, GradientCosts, Knots
-from wirewise.planners import bitwidth, collective, fusion, pipeline, placement, recovery, reshard
+from wirewise.planners import bitwidth, collective, fusion, jobs, pipeline, placement, recovery, reshard
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
@@ -41,6 +41,7 @@ from wirewise.planners.placement import PlacementProblem
 from wirewise.planners.reshard import ReshardProblem
 from wirewise.plans import LaidOutTensor, Plan, parse_sharding
 from wirewise.plans.reshard import STRATEGIES
+from wirewise.sim.jobs import draw_queue
 from wirewise.trace import GradientTensor, GradientTrace
 
 __all__ = ["CASES", "GRAINS", "INSTANCES", "REFUSED", "REGISTRIES", "Case", "Instance"]
@@ -323,6 +324,12 @@ def recovered(trace: Any, links: Links, **more: Any) -> Instance:
 
 FAILING = ([0.09, 0.05, 0.07, 0.02, 0.03], [8e6, 3e6, 5e6, 2e6])
 """Seconds of stages, and bytes over cuts."""
+# Queues of jobs
+
+
+def queued(*args: Any, **more: Any) -> Instance:
+    queue = draw_queue(*args, **more)
+    return Instance(problem=jobs.problem_of(queue), job=queue)
 
 
 INSTANCES: Mapping[str, Mapping[str, Make]] = {
@@ -428,6 +435,10 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
             random_trace(3, 8), links_of_rates([1e3, 4e2, 2e3, 1e3]), batch=16, memory_bytes=3.5e4
         ),
     },
+    "jobs": {
+        "even": lambda: queued(((16, 16), (16, 16)), 3.0, jobs=16, seed=1),
+        "noise": lambda: queued(((4, 4), (12, 8), (8, 16)), 4.0, jobs=16, noise=0.4, swing=0.5, seed=2),
+    },
 }
 """By what is decided on, then by name."""
 
@@ -444,6 +455,7 @@ REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "recovery": tuple(recovery.PLANNERS),
     "reshard": tuple(reshard.PLANNERS),
     "stages": tuple(pipeline.METHODS),
+    "jobs": tuple(jobs.PLANNERS),
 }
 """Names of all planners."""
 
@@ -597,6 +609,11 @@ def _stage_variants(name: str) -> Iterator[Variant]:
         yield "eager", "four stages", planned("eager", stages=4, microbatch_size=2, recompute=True)
 
 
+def _job_variants(name: str) -> Iterator[Variant]:
+    for rule in jobs.PLANNERS:
+        yield rule, "", lambda one, rule=rule: jobs.PLANNERS[rule](one.problem, seed=3)
+
+
 VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "bitwidth": _bitwidth_variants,
     "modules": _module_variants,
@@ -608,6 +625,7 @@ VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "recovery": _recovery_variants,
     "reshard": _reshard_variants,
     "stages": _stage_variants,
+    "jobs": _job_variants,
 }
 
 

@@ -121,6 +121,7 @@ OUTCOMES = {
     # What the timetable is called, and what it may keep; a check of the plan holds it to that.
     "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
     "recovery": {"predicted_s", "goodput", "overhead", "recoveries", "front", "chosen", "others", "notes"},
+    "jobs": {"predicted_s"},
     # A strategy is told by its trees, an order by its rounds.
     "reshard": {"strategy", "order", "predicted_s", "bound_s", "busiest", "candidates", "name"},
 }
@@ -302,6 +303,31 @@ OTHERS = {
         "microbatch": action(0, 1, microbatch=2),
     },
 }
+
+
+def allotment(number: int, **change: Any):
+    return lambda plan: set_(
+        plan,
+        allotments=tuple(
+            set_(one, **change) if i == number else one for i, one in enumerate(plan.allotments)
+        ),
+    )
+
+
+OTHERS["jobs"] = {
+    "world_size": field(world_size=3, clusters=("x", "y", "z")),
+    "allotments": lambda p: set_(p, allotments=p.allotments[:2]),
+    "job": allotment(2, job="c"),
+    "cluster": allotment(2, cluster=0),
+    "cpus": allotment(2, cpus=1),
+    "gpus": allotment(2, gpus=6),
+    "start": allotment(2, start=2),
+    "end": allotment(2, end=5),
+    "clusters": field(clusters=("x", "z")),
+    "slot_s": field(slot_s=1.0),
+    "kept": field(kept=0.4),
+    "mean_completion_s": field(mean_completion_s=7.0),
+}
 OTHERS["reshard"] = {
     "world_size": field(world_size=4),
     "tensors": field(tensors=()),
@@ -363,6 +389,7 @@ RECORDS = {
     "cache": (plans.CachePlan, plans.MachineCache),
     "collective": (plans.CollectivePlan,),
     "placement": (plans.PlacementPlan, plans.PlacedTask),
+    "jobs": (plans.JobPlan, plans.JobAllotment),
     "stages": (plans.StagePlan, plans.Stage, plans.StageAction),
     "recovery": (plans.RecoveryPlan, plans.StageRecovery, plans.MessageLog),
     "reshard": (
@@ -425,6 +452,20 @@ REFUSALS = {
         "demand": r"\$\.tasks\[2\]\.demand",
         "iterations": r"\$\.iterations",
         "prefetch": r"\$\.prefetch",
+    },
+    "jobs": {
+        "world_size": "world size 3",
+        "allotments": r"job 'a' has 37.5% of its progress",
+        "job": r"job 'c' - at `\$\.allotments\[2\]\.job`",
+        "cluster": r"cluster 0 \('x'\) gives 8 gpus in slot 2 - at `\$\.allotments`; it has 2",
+        "cpus": r"job 'b' - at `\$\.allotments\[2\]` has 1 cpus and 7 gpus; it starts with 2 and 1",
+        "gpus": r"job 'b' has 96",
+        "start": r"job 'b' has 80",
+        "end": r"lasts to slot 5; the job is done in slot 4",
+        "clusters": r"\$\.clusters",
+        "slot_s": "slots of 1.0 s",
+        "kept": r"job 'a' has 95.0%",
+        "mean_completion_s": r"\$\.mean_completion_s",
     },
     "stages": {
         "world_size": r"\$\.ranks",

@@ -14,12 +14,16 @@ from wirewise.cost import LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.plans.cache import owner_digest, packed
 from wirewise.sim import BatchTimes, predict
+from wirewise.sim.jobs import edge_kinds
 from wirewise.topology import lab_hosts
 from wirewise.trace import (
+    EdgeCluster,
     Flow,
+    JobQueue,
     Module,
     ModuleTrace,
     ProtectedStage,
+    QueuedJob,
     RecoveryTrace,
     StageMessages,
     StageModule,
@@ -312,7 +316,52 @@ def broken_reshard():
     return msgspec.structs.replace(plan, tasks=(plan.tasks[0], wrong)), "$.tasks[1]"
 
 
+QUEUE = JobQueue(
+    queue=(
+        QueuedJob(name="a", kind="image", arrival=0),
+        QueuedJob(name="b", kind="text", arrival=1, clusters=(1,)),
+    ),
+    kinds=edge_kinds(),
+    clusters=(EdgeCluster(name="x", cpus=4, gpus=2), EdgeCluster(name="y", cpus=4, gpus=16)),
+    slot_s=2.0,
+)
+
+
+def jobs() -> plans.JobPlan:
+    """One job is moved there and back; slots after a move count half."""
+
+    def had(job, cluster, gpus, start, end):
+        return plans.JobAllotment(job=job, cluster=cluster, cpus=2, gpus=gpus, start=start, end=end)
+
+    return plans.JobPlan(
+        world_size=2,
+        planner="example",
+        allotments=(
+            had("a", 0, 1, 0, 1),
+            had("a", 1, 1, 1, 2),
+            had("b", 1, 7, 1, 4),
+            had("a", 0, 1, 2, 5),
+        ),
+        clusters=("x", "y"),
+        slot_s=2.0,
+        kept=0.5,
+        mean_completion_s=8.0,
+        predicted_s=10.0,
+    )
+
+
+def predict_jobs(plan):
+    return predict(plan, QUEUE)
+
+
+def broken_jobs():
+    plan = jobs()
+    wrong = msgspec.structs.replace(plan.allotments[3], start=1)
+    return msgspec.structs.replace(plan, allotments=(*plan.allotments[:3], wrong)), "$.allotments[3]"
+
+
 EXAMPLES = {
+    "jobs": jobs,
     "bitwidth": bitwidth,
     "cache": cache,
     "collective": collective,
@@ -323,6 +372,7 @@ EXAMPLES = {
     "reshard": reshard,
 }
 BROKEN = {
+    "jobs": broken_jobs,
     "bitwidth": broken_bitwidth,
     "cache": broken_cache,
     "collective": broken_collective,
@@ -333,6 +383,7 @@ BROKEN = {
     "reshard": broken_reshard,
 }
 PREDICTIONS = {
+    "jobs": predict_jobs,
     "bitwidth": predict_bitwidth,
     "cache": predict_cache,
     "collective": predict_collective,

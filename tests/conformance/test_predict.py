@@ -64,6 +64,7 @@ PREDICT = {
     "cache": lambda one, plan, links: predict(plan, BatchTimes(row_bytes=ROW_BYTES), links),
     "placement": lambda one, plan, links: predict(plan, one.job, links),
     "recovery": lambda one, plan, links: predict(plan, one.job, links),
+    "jobs": lambda one, plan, links: predict(plan, one.job),
     "reshard": lambda one, plan, links: predict(plan, None, links),
     "stages": lambda one, plan, links: predict(plan, one.job, links),
 }
@@ -121,8 +122,12 @@ def _twice_as_fast(links):
     return changed(links, s_per_byte=links.s_per_byte / 2)
 
 
-# Groups that are no trace have curves of seconds and no links.
-ON_LINKS = [case for case in CASES if case.grain != "gradients" or case.name.startswith("trace")]
+# Groups that are no trace have curves of seconds and no links; jobs of a queue run each within a cluster.
+ON_LINKS = [
+    case
+    for case in CASES
+    if case.grain != "jobs" and (case.grain != "gradients" or case.name.startswith("trace"))
+]
 
 
 @pytest.mark.parametrize("case", ON_LINKS, ids=lambda case: f"{case.grain}/{case.id}")

@@ -9,7 +9,7 @@ from wirewise import plans
 from wirewise.cli.programs import tell
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
-from wirewise.plans import PlacementPlan, Plan
+from wirewise.plans import JobPlan, PlacementPlan, Plan
 
 __all__ = ["check"]
 
@@ -20,7 +20,7 @@ def check(source: str, on: str | None, job: Path | None, json: str | None) -> bo
     Args:
         source: File of the plan.
         on: Topology that it is for, a preset or a file; None: it is not looked at.
-        job: File of tasks that a placement is for.
+        job: File of the tasks or the queue that a plan is for.
         json: Target of `JsonOption`.
 
     Raises:
@@ -34,19 +34,24 @@ def check(source: str, on: str | None, job: Path | None, json: str | None) -> bo
 
 
 def _faults(plan: Plan, on: str | None, job: Path | None) -> Iterator[str]:
-    if job is not None and not isinstance(plan, PlacementPlan):
-        raise InputError(f"got --job for a plan of {plan.family}; only plans of placement are made for a job")
+    if job is not None and not isinstance(plan, (PlacementPlan, JobPlan)):
+        raise InputError(
+            f"got --job for a plan of {plan.family}; only plans of placement and jobs are made for a job"
+        )
     # Programs are checked without what simulates placements, which takes time to import.
     from wirewise.planners.placement import faults, host_faults, problem_of
-    from wirewise.trace.tasks import read_tasks
+    from wirewise.sim import predict
+    from wirewise.trace import read_queue, read_tasks
 
     topology = None if on is None else open_topology(on)
-    tasks = None if job is None else read_tasks(job)
     try:
         if topology is not None:
             plan.check(topology)
+        if isinstance(plan, JobPlan) and job is not None:
+            predict(plan, read_queue(job), None)
         if not isinstance(plan, PlacementPlan):
             return
+        tasks = None if job is None else read_tasks(job)
         if tasks is not None and topology is not None:
             yield from faults(plan, problem_of(tasks, topology))
         elif tasks is not None:

@@ -14,6 +14,7 @@ from wirewise.cli import (
     plan_cache,
     plan_collective,
     plan_gradients,
+    plan_jobs,
     plan_operators,
     plan_pipeline,
     plan_placement,
@@ -60,7 +61,7 @@ app = typer.Typer(
     cls=_Families,
     no_args_is_help=True,
     help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks, tensors between meshes, "
-    "stages of pipelines, recovery after failures.",
+    "stages of pipelines, jobs of clusters, recovery after failures.",
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
@@ -68,6 +69,7 @@ app.command()(plan_placement.placement)
 app.command()(plan_pipeline.pipeline)
 app.command()(plan_recovery.recovery)
 app.command()(plan_reshard.reshard)
+app.command()(plan_jobs.jobs)
 
 
 class Fusion(opt.Options, frozen=True, kw_only=True):

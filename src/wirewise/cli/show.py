@@ -18,7 +18,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, TopologyError
-from wirewise.plans import CollectivePlan, Plan, RecoveryPlan, StagePlan
+from wirewise.plans import CollectivePlan, JobPlan, Plan, RecoveryPlan, StagePlan
 from wirewise.units import parse_size
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ def _pictures(plan: Plan) -> Iterator[str]:
         from wirewise.report.recovery_picture import recovery_sections
 
         yield from recovery_sections(plan)
+    if isinstance(plan, JobPlan):
+        from wirewise.report.jobs_picture import jobs_section
+
+        yield jobs_section(plan)
 
 
 def _show_trace(source: str, asked: Request) -> None:

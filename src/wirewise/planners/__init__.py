@@ -6,7 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement, recovery, reshard
+    from wirewise.planners import (
+        bitwidth,
+        cache,
+        collective,
+        fusion,
+        jobs,
+        pipeline,
+        placement,
+        recovery,
+        reshard,
+    )
     from wirewise.planners.faces import Planner
     from wirewise.planners.registry import PLANNERS, planner
 
@@ -17,6 +27,7 @@ __all__ = [
     "cache",
     "collective",
     "fusion",
+    "jobs",
     "pipeline",
     "placement",
     "planner",

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from wirewise.errors import PlanError
-from wirewise.planners import bitwidth, cache, collective, fusion, pipeline, placement, recovery, reshard
+from wirewise.planners import (
+    bitwidth,
+    cache,
+    collective,
+    fusion,
+    jobs,
+    pipeline,
+    placement,
+    recovery,
+    reshard,
+)
 from wirewise.planners.faces import Planner
 
 __all__ = ["PLANNERS", "planner"]
@@ -13,6 +23,7 @@ PLANNERS: dict[str, dict[str, Planner]] = {
     "cache": cache.PLANNERS,
     "collective": collective.PLANNERS,
     "fusion": fusion.PLANNERS,
+    "jobs": jobs.PLANNERS,
     "placement": placement.PLANNERS,
     "recovery": recovery.PLANNERS,
     "reshard": reshard.PLANNERS,

@@ -6,6 +6,7 @@ from wirewise.plans.cache import CachePlan, MachineCache
 from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
+from wirewise.plans.jobs import JobAllotment, JobPlan
 from wirewise.plans.placement import PlacedTask, PlacementPlan
 from wirewise.plans.recovery import (
     FrontPoint,
@@ -36,6 +37,8 @@ __all__ = [
     "CollectivePlan",
     "FrontPoint",
     "FusionPlan",
+    "JobAllotment",
+    "JobPlan",
     "LaidOutTensor",
     "MachineCache",
     "MessageLog",

@@ -15,6 +15,7 @@ from wirewise.plans.bitwidth import BitWidthPlan
 from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
 from wirewise.plans.fusion import FusionPlan
+from wirewise.plans.jobs import JobPlan
 from wirewise.plans.placement import PlacementPlan
 from wirewise.plans.recovery import RecoveryPlan
 from wirewise.plans.reshard import ReshardPlan
@@ -27,6 +28,7 @@ PLANS: dict[str, type[Plan]] = {
     "cache": CachePlan,
     "collective": CollectivePlan,
     "fusion": FusionPlan,
+    "jobs": JobPlan,
     "placement": PlacementPlan,
     "recovery": RecoveryPlan,
     "stages": StagePlan,

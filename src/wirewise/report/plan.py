@@ -18,7 +18,7 @@ _Cells = tuple[str, list[str], list[list[str]]]
 
 def plan_html(plan: Plan) -> str:
     """The plan as HTML tables with its headline; all text is escaped."""
-    headline = f"{plan.family} plan by {plan.planner!r} for {plan.world_size} ranks"
+    headline = plan.headline.partition(":")[0]
     grids = "".join(_table(*cells, kind="channels") for cells in channel_tables(plan))
     more = f'<div class="grids">{grids}</div>' if grids else ""
     return _table(headline, *_told(plan), kind="plan") + more

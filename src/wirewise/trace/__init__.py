@@ -1,4 +1,4 @@
-"""The grains of a job: traces of all ranks and their dataflow, gradients, operators, stages, recovery, tasks."""
+"""The grains of a job: traces of all ranks, gradients, operators, stages, recovery, tasks, queues of jobs."""
 
 from wirewise.trace.align import align, violations
 from wirewise.trace.clocks import ClockQuality, clock_quality
@@ -9,6 +9,7 @@ from wirewise.trace.jobs import JOB_READERS, Job, JobReader, job_file, read_job
 from wirewise.trace.match import Match, match
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
 from wirewise.trace.operators import CATEGORIES, MemoryLayout, Operator, OperatorGraph, read_operator_graph
+from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob, read_queue, write_queue
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.recovery import (
     ProtectedStage,
@@ -32,11 +33,14 @@ __all__ = [
     "ClockFit",
     "ClockQuality",
     "Dataflow",
+    "EdgeCluster",
     "Flow",
     "GradientTensor",
     "GradientTrace",
     "Header",
     "Job",
+    "JobKind",
+    "JobQueue",
     "JobReader",
     "Match",
     "MemoryLayout",
@@ -48,6 +52,7 @@ __all__ = [
     "Overhead",
     "Probe",
     "ProtectedStage",
+    "QueuedJob",
     "RankTrace",
     "RankWriter",
     "RecoveryTrace",
@@ -70,12 +75,14 @@ __all__ = [
     "read_gradient_trace",
     "read_job",
     "read_operator_graph",
+    "read_queue",
     "read_rank",
     "read_recovery_trace",
     "read_stage_trace",
     "read_tasks",
     "violations",
     "whole",
+    "write_queue",
     "write_recovery_trace",
     "write_stage_trace",
     "write_tasks",

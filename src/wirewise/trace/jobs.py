@@ -13,6 +13,7 @@ from wirewise.decoding import decode_json, is_gzip
 from wirewise.errors import InputError
 from wirewise.trace.gradients import GradientTrace, read_gradient_trace
 from wirewise.trace.operators import OperatorGraph, read_operator_graph
+from wirewise.trace.queues import JobQueue, read_queue
 from wirewise.trace.records import Trace
 from wirewise.trace.recovery import RecoveryTrace, read_recovery_trace
 from wirewise.trace.sources import load
@@ -21,7 +22,7 @@ from wirewise.trace.tasks import TaskSet, read_tasks
 
 __all__ = ["JOB_READERS", "Job", "JobReader", "job_file", "read_job"]
 
-Job = Trace | GradientTrace | OperatorGraph | TaskSet | StageTrace | RecoveryTrace
+Job = Trace | GradientTrace | OperatorGraph | TaskSet | StageTrace | RecoveryTrace | JobQueue
 
 
 class JobReader(NamedTuple):
@@ -37,6 +38,7 @@ JOB_READERS: dict[str, JobReader] = {
     "tasks": JobReader(TaskSet, read_tasks),
     "modules": JobReader(StageTrace, read_stage_trace),
     "stages": JobReader(RecoveryTrace, read_recovery_trace),
+    "queue": JobReader(JobQueue, read_queue),
 }
 """Kinds of jobs by the key at the top of the JSON that tells them apart; traces are what has none of the keys."""
 

@@ -11,6 +11,7 @@ from wirewise.sim.lowering.bitwidth import lower_bitwidth
 from wirewise.sim.lowering.cache import lower_cache
 from wirewise.sim.lowering.collective import lower_collective
 from wirewise.sim.lowering.fusion import lower_fusion
+from wirewise.sim.lowering.jobs import lower_jobs
 from wirewise.sim.lowering.placement import lower_placement
 from wirewise.sim.lowering.recovery import lower_recovery
 from wirewise.sim.lowering.reshard import lower_reshard
@@ -24,6 +25,7 @@ LOWERINGS: dict[str, Callable[..., Prediction]] = {
     "cache": lower_cache,
     "collective": lower_collective,
     "fusion": lower_fusion,
+    "jobs": lower_jobs,
     "placement": lower_placement,
     "recovery": lower_recovery,
     "stages": lower_stages,

@@ -1,0 +1,170 @@
+"""A queue of jobs that clusters share, and plans of rules for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import InputError, PlanError
+from wirewise.planners.jobs.rules import REALLOTTING, RULES, Knowledge, expected, knowledge, run_rule
+from wirewise.plans.jobs import JobAllotment, JobPlan
+from wirewise.sim.jobs.engine import LOGGED, QueueState, new_state
+from wirewise.trace.queues import JobQueue, QueueArrays
+
+__all__ = ["JobProblem", "follow", "mean_slots", "plan_jobs", "problem_of", "tune"]
+
+_ROUNDS = 2
+"""Times that each kind's two numbers are chosen with those of the others held."""
+
+
+@dataclass(frozen=True)
+class JobProblem:
+    """A queue, and what stopping, moving and resizing costs.
+
+    Raises:
+        InputError: A figure is out of range.
+    """
+
+    queue: JobQueue
+    kept: float = 0.5
+    """Share of a slot's progress that is left to a job that was given something else in it."""
+    window: int = 10
+    """Oldest jobs that a cluster chooses from."""
+    arrays: QueueArrays = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.kept <= 1 or self.window < 1:
+            raise InputError(
+                f"got kept {self.kept} and a window of {self.window}; expected a share of 0 to 1 and at least one job"
+            )
+        object.__setattr__(self, "arrays", self.queue.arrays())
+
+
+def problem_of(queue: JobQueue, links: None = None, *, kept: float = 0.5, window: int = 10) -> JobProblem:
+    """The problem of a queue.
+
+    Args:
+        queue: Jobs and clusters.
+        links: Nothing: a job runs within a cluster.
+        kept: Share of a slot's progress that is left to a job that was given something else in it.
+        window: Oldest jobs that a cluster chooses from.
+
+    Raises:
+        InputError: Links are given, or a figure is out of range.
+    """
+    if links is not None:
+        raise InputError(
+            f"got a {type(links).__name__} beside a queue of jobs, each of which runs within a cluster"
+        )
+    return JobProblem(queue, kept, window)
+
+
+def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
+    """Follow a rule until all jobs are done: who runs where, when and with how much.
+
+    Objective: the mean time from arrival to end. Variables: cluster, processors, accelerators and start of each job,
+    for rules that reallot in each slot. Constraints: what clusters have, where jobs may run, what they start with,
+    arrivals. The rules are greedy; a slot takes time in proportion to the jobs that wait and run, times the units of a
+    cluster for those that give unit by unit. Rules know the progress of kinds, and never a job's own pace. `threshold`
+    and `tiresias` give each kind what `tune` finds best for this queue.
+
+    X. Li et al.: TapFinger, INFOCOM 2023, section VI, for the rules that it compares with.
+
+    Args:
+        problem: Jobs and clusters.
+        rule: Name of the rule, one of `RULES`.
+        seed: Seed of rules that draw.
+
+    Raises:
+        PlanError: A job does not end.
+    """
+    known = knowledge(expected(problem.arrays), problem.window)
+    if rule in ("threshold", "tiresias"):
+        known = tune([problem], rule)
+    state = follow(problem, rule, known, seed)
+    log = state.log[: state.counts[LOGGED]]
+    log = log[np.lexsort((log[:, 0], log[:, 4]))]
+    names = [job.name for job in problem.queue.queue]
+    slot_s = problem.queue.slot_s
+    return JobPlan(
+        world_size=len(problem.queue.clusters),
+        planner=rule,
+        seed=seed,
+        allotments=tuple(
+            JobAllotment(job=names[job], cluster=cluster, cpus=cpus, gpus=gpus, start=start, end=end)
+            for job, cluster, cpus, gpus, start, end in log.tolist()
+        ),
+        clusters=tuple(cluster.name for cluster in problem.queue.clusters),
+        slot_s=slot_s,
+        kept=problem.kept,
+        mean_completion_s=float((state.finish - problem.arrays.arrival).mean()) * slot_s,
+        predicted_s=float(state.finish.max()) * slot_s,
+    )
+
+
+def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> QueueState:
+    """The queue after a rule was followed until all jobs were done; its log is whole.
+
+    Raises:
+        PlanError: A job does not end.
+    """
+    queue, believed = problem.arrays, expected(problem.arrays)
+    slowest = known.slots[np.arange(len(queue.least)), queue.least[:, 0], queue.least[:, 1]]
+    last = int(
+        queue.arrival[-1] + 2 * (slowest[queue.kind] / queue.pace + 1).sum() / min(1.0, problem.kept + 0.1)
+    )
+    entries = len(queue.arrival) * (1 if rule not in REALLOTTING else 8)
+    while True:
+        state = new_state(queue, entries)
+        if not run_rule(RULES.index(rule), queue, believed, state, known, problem.kept, last, seed):
+            waiting = int((state.finish < 0).sum())
+            raise PlanError(
+                f"under {rule!r} {waiting} jobs are not done in slot {last}; choose another planner"
+            )
+        if state.counts[LOGGED] <= entries:
+            return state
+        entries = int(state.counts[LOGGED])
+
+
+def mean_slots(problems: Sequence[JobProblem], rule: str, known: Knowledge) -> float:
+    """Mean over queues of the mean slots from a job's arrival to its end."""
+    return float(np.mean([(follow(one, rule, known).finish - one.arrays.arrival).mean() for one in problems]))
+
+
+def tune(problems: Sequence[JobProblem], rule: str = "threshold") -> Knowledge:
+    """What each kind is due, and what must be free before it starts, with the least mean time over these queues.
+
+    One kind after the other, twice, over a grid: all amounts that are quicker than any smaller one, and floors of the
+    least, a half and the whole of them.
+
+    Args:
+        problems: Queues of the same kinds and clusters.
+        rule: "threshold" or "tiresias".
+    """
+    known = knowledge(expected(problems[0].arrays), problems[0].window)
+    best_s = mean_slots(problems, rule, known)
+    for kind in [kind for _ in range(_ROUNDS) for kind in range(len(known.due))]:
+        for due in np.unique(known.best[kind].reshape(-1, 2), axis=0):
+            if (
+                known.slots[kind, due[0], due[1]] == known.slots.max()
+                or (due < problems[0].arrays.least[kind]).any()
+            ):
+                continue
+            for share in (0.0, 0.5, 1.0) if rule == "threshold" else (0.0,):
+                other = _with(known, kind, due, share, problems[0].arrays.least[kind])
+                took = mean_slots(problems, rule, other)
+                if took < best_s:
+                    best_s, known = took, other
+    return known
+
+
+def _with(
+    known: Knowledge, kind: int, due: NDArray[np.int64], share: float, least: NDArray[np.int64]
+) -> Knowledge:
+    dues, floors = known.due.copy(), known.floor.copy()
+    dues[kind] = due
+    floors[kind] = np.maximum(least, np.ceil(share * due).astype(np.int64))
+    return known._replace(due=dues, floor=floors)

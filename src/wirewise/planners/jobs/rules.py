@@ -1,0 +1,514 @@
+"""Rules that schedulers of clusters follow, compiled: which job starts where, and with how much.
+
+Some start jobs and let them end; they look at each cluster's window of the oldest jobs that it may run, but `sjf` and
+`heft` at all that wait. The others reallot all that a cluster has in each slot, so jobs grow, shrink, stop and go on.
+
+| rule | what it does |
+|---|---|
+| `random` | a job of the window and an amount, drawn (TapFinger, section VI) |
+| `min` | a job of the window, drawn, with the least that it starts with (TapFinger's Min) |
+| `threshold` | the oldest first, each with what its kind is due, as soon as its kind's floor is free |
+| `marginal-gain` | all that fit with the least, then what saves most slots a unit (Optimus without stopping jobs) |
+| `water-filling` | `marginal-gain` without what is worth less than the last accelerator is to those that run |
+| `sjf` | the shortest job of those that fit, with the least amount that is as quick as all that is free |
+| `heft` | the longest job first, where it would finish earliest, if that is without waiting |
+| `equal-share` | the oldest first, each with an equal share of the cluster (TapFinger's form of Tiresias) |
+| `optimus` | reallots by `marginal-gain` |
+| `tiresias` | reallots: least attained service first, in two levels, each with what its kind is due |
+| `srpt` | reallots: shortest remaining time first, with the least amount that is as quick as all that is left |
+| `gavel` | reallots: the least to all, then what helps, first to who is furthest behind its progress alone |
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.sim.compiled import inner, outer
+from wirewise.sim.jobs.engine import (
+    ARRIVED,
+    RUNNING,
+    SLOT,
+    STEADY,
+    WAITING,
+    QueueState,
+    advance,
+    allot,
+    arrive,
+    fits,
+    slots_left,
+    start,
+    stop,
+)
+from wirewise.trace.queues import QueueArrays
+
+__all__ = ["REALLOTTING", "RULES", "Knowledge", "expected", "knowledge", "run_rule"]
+
+RULES = (
+    "random", "min", "threshold", "marginal-gain", "water-filling", "sjf", "heft", "equal-share",
+    "optimus", "tiresias", "srpt", "gavel",
+)  # fmt: skip
+"""Names, by number."""
+(
+    _RANDOM, _MIN, _THRESHOLD, _MARGINAL, _FILLING, _SJF, _HEFT, _EQUAL, _OPTIMUS, _TIRESIAS, _SRPT, _GAVEL,
+) = range(12)  # fmt: skip
+REALLOTTING = frozenset(RULES[_OPTIMUS:])
+"""Rules that stop and resize jobs that run."""
+
+
+class Knowledge(NamedTuple):
+    """What a scheduler believes of kinds of jobs, for jobs at the ordinary pace."""
+
+    slots: NDArray[np.int64]
+    """Slots of a whole job, [K, processors + 1, accelerators + 1]."""
+    best: NDArray[np.int64]
+    """Least amount that is as quick as any within so many, [K, processors + 1, accelerators + 1, 2]."""
+    due: NDArray[np.int64]
+    """What a kind is due under `threshold` and `tiresias`, [K, 2]."""
+    floor: NDArray[np.int64]
+    """What must be free before a kind starts under `threshold`, [K, 2]."""
+    window: int
+    """Jobs of a cluster's window."""
+
+
+def expected(queue: QueueArrays) -> QueueArrays:
+    """What a scheduler expects that knows the kinds' progress: all jobs at the ordinary pace."""
+    return queue._replace(pace=np.ones_like(queue.pace))
+
+
+def knowledge(believed: QueueArrays, window: int = 10) -> Knowledge:
+    """What follows from the expected progress; each kind is due what is quickest, and its floor is the least."""
+    cpus, gpus = (int(believed.room[:, what].max()) for what in range(2))
+    slots = np.full((len(believed.least), cpus + 1, gpus + 1), STEADY, np.int64)
+    best = np.zeros((*slots.shape, 2), np.int64)
+    _know(believed, slots, best)
+    return Knowledge(slots, best, best[:, -1, -1].copy(), believed.least.copy(), window)
+
+
+@outer
+def _know(queue: QueueArrays, slots: NDArray[np.int64], best: NDArray[np.int64]) -> None:
+    kinds, cpus, gpus = slots.shape
+    for kind in range(kinds):
+        job = _first_of(queue, kind)
+        if job < 0:
+            continue
+        for c in range(cpus):
+            for g in range(gpus):
+                if c >= queue.least[kind, 0] and g >= queue.least[kind, 1]:
+                    slots[kind, c, g] = slots_left(queue, job, c, g, 0.0)
+                chosen_c, chosen_g = c, g
+                for i, j in ((c, g - 1), (c - 1, g)):
+                    if i >= 0 and j >= 0:
+                        near_c, near_g = best[kind, i, j, 0], best[kind, i, j, 1]
+                        if slots[kind, near_c, near_g] <= slots[kind, chosen_c, chosen_g]:
+                            chosen_c, chosen_g = near_c, near_g
+                best[kind, c, g, 0], best[kind, c, g, 1] = chosen_c, chosen_g
+
+
+@inner
+def _first_of(queue: QueueArrays, kind: int) -> int:
+    for job in range(len(queue.kind)):
+        if queue.kind[job] == kind:
+            return job
+    return -1
+
+
+@outer
+def run_rule(
+    rule: int,
+    queue: QueueArrays,
+    believed: QueueArrays,
+    state: QueueState,
+    known: Knowledge,
+    kept: float,
+    last: int,
+    seed: int,
+) -> bool:
+    """Follow a rule until all jobs are done.
+
+    Args:
+        rule: Its number.
+        queue: Jobs and clusters.
+        believed: The same with the progress that the scheduler expects.
+        state: Before the first slot; changes.
+        known: What the scheduler believes.
+        kept: Share of a slot's progress that is left to a job that was given something else in it.
+        last: Slot at which to give up.
+        seed: Seed of what is drawn.
+
+    Returns:
+        Whether all jobs are done.
+    """
+    np.random.seed(seed)  # noqa: NPY002 numba's own generator
+    jobs, clusters = queue.reach.shape
+    wanted = np.zeros((jobs, 3), np.int64)
+    chosen = np.zeros(jobs, np.int64)
+    while True:
+        arrive(queue, state)
+        if state.counts[WAITING] + state.counts[RUNNING] == 0:
+            if state.counts[ARRIVED] == jobs:
+                return True
+            state.counts[SLOT] = queue.arrival[state.counts[ARRIVED]]
+            continue
+        if state.counts[SLOT] >= last:
+            return False
+        if rule >= _OPTIMUS:
+            _reallot(rule, believed, state, known, wanted, chosen)
+        elif rule == _MARGINAL or rule == _FILLING:
+            for cluster in range(clusters):
+                _hand_out(believed, state, known, cluster, rule == _FILLING, wanted, chosen)
+        elif rule == _SJF or rule == _HEFT:
+            while _start_best(rule, believed, state, known):
+                pass
+        else:
+            started = True
+            while started:
+                started = False
+                for cluster in range(clusters):
+                    started |= _start_one(rule, believed, state, known, cluster, chosen)
+        advance(queue, state, kept)
+
+
+@inner
+def _window(queue: QueueArrays, state: QueueState, cluster: int, most: int, chosen: NDArray[np.int64]) -> int:
+    count = 0
+    for place in range(state.counts[WAITING]):
+        job = state.waiting[place]
+        if queue.reach[job, cluster]:
+            chosen[count] = job
+            count += 1
+            if count == most:
+                break
+    return count
+
+
+@inner
+def _start_one(
+    rule: int,
+    queue: QueueArrays,
+    state: QueueState,
+    known: Knowledge,
+    cluster: int,
+    chosen: NDArray[np.int64],
+) -> bool:
+    count = _window(queue, state, cluster, known.window, chosen)
+    if count == 0:
+        return False
+    free_c, free_g = state.free[cluster, 0], state.free[cluster, 1]
+    if rule == _RANDOM or rule == _MIN:
+        job = chosen[np.random.randint(count)]  # noqa: NPY002
+        if not fits(queue, state, job, cluster):
+            return False
+        c, g = queue.least[queue.kind[job], 0], queue.least[queue.kind[job], 1]
+        if rule == _RANDOM:
+            c += np.random.randint(free_c - c + 1)  # noqa: NPY002
+            g += np.random.randint(free_g - g + 1)  # noqa: NPY002
+        start(state, job, cluster, c, g)
+        return True
+    sharing = count
+    for place in range(state.counts[RUNNING]):
+        sharing += state.cluster[state.running[place]] == cluster
+    for place in range(count):
+        job = chosen[place]
+        if not fits(queue, state, job, cluster):
+            continue
+        kind = queue.kind[job]
+        if rule == _EQUAL:
+            c = min(free_c, max(queue.least[kind, 0], queue.room[cluster, 0] // sharing))
+            g = min(free_g, max(queue.least[kind, 1], queue.room[cluster, 1] // sharing))
+        else:
+            if free_c < min(known.floor[kind, 0], queue.room[cluster, 0]):
+                continue
+            if free_g < min(known.floor[kind, 1], queue.room[cluster, 1]):
+                continue
+            c = min(free_c, max(queue.least[kind, 0], known.due[kind, 0]))
+            g = min(free_g, max(queue.least[kind, 1], known.due[kind, 1]))
+        start(state, job, cluster, c, g)
+        return True
+    return False
+
+
+@inner
+def _hand_out(
+    queue: QueueArrays,
+    state: QueueState,
+    known: Knowledge,
+    cluster: int,
+    priced: bool,
+    wanted: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+) -> None:
+    """Start all of the window that fit with the least, with what is free given to them unit by unit."""
+    seen = _window(queue, state, cluster, known.window, chosen)
+    free_c, free_g = state.free[cluster, 0], state.free[cluster, 1]
+    count, free_c, free_g = _least_first(queue, cluster, free_c, free_g, chosen, seen, wanted)
+    price = _price(queue, state, cluster) if priced else 0.0
+    _give_units(queue, state, free_c, free_g, chosen, count, wanted, price)
+    for place in range(count):
+        start(state, chosen[place], cluster, wanted[chosen[place], 1], wanted[chosen[place], 2])
+
+
+@inner
+def _least_first(
+    queue: QueueArrays, cluster: int, free_c: int, free_g: int, chosen: NDArray[np.int64], seen: int,
+    wanted: NDArray[np.int64],
+) -> tuple[int, int, int]:  # fmt: skip
+    """Want the least for each in turn that fits, and move those to the front; how many they are, and what is left."""
+    count = 0
+    for place in range(seen):
+        job = chosen[place]
+        c, g = queue.least[queue.kind[job], 0], queue.least[queue.kind[job], 1]
+        if c <= free_c and g <= free_g:
+            wanted[job, 0], wanted[job, 1], wanted[job, 2] = cluster, c, g
+            free_c -= c
+            free_g -= g
+            chosen[count] = job
+            count += 1
+    return count, free_c, free_g
+
+
+@inner
+def _give_units(
+    queue: QueueArrays, state: QueueState, free_c: int, free_g: int, chosen: NDArray[np.int64], count: int,
+    wanted: NDArray[np.int64], price: float,
+) -> tuple[int, int]:  # fmt: skip
+    """Give what is free, each time the step that saves most slots a unit, if above the price."""
+    while True:
+        most, who, cpus, gpus = price, -1, 0, 0
+        for place in range(count):
+            job = chosen[place]
+            worth, c, g = _best_step(
+                queue, job, wanted[job, 1], wanted[job, 2], state.done[job], free_c, free_g
+            )
+            if worth > most:
+                most, who, cpus, gpus = worth, job, c, g
+        if who < 0:
+            return free_c, free_g
+        free_c -= cpus
+        free_g -= gpus
+        wanted[who, 1] += cpus
+        wanted[who, 2] += gpus
+
+
+@inner
+def _best_step(
+    queue: QueueArrays, job: int, c: int, g: int, done: float, free_c: int, free_g: int
+) -> tuple[float, int, int]:
+    """More processors, accelerators or as many of both that save most slots a unit, and how many."""
+    now = slots_left(queue, job, c, g, done)
+    best, cpus, gpus = 0.0, 0, 0
+    for way in range(3):
+        more_c, more_g = way != 0, way != 1
+        most = min(free_c, free_g) if way == 2 else free_c if more_c else free_g
+        for step in range(1, most + 1):
+            saved = now - slots_left(queue, job, c + step * more_c, g + step * more_g, done)
+            worth = saved / (step * (more_c + more_g))
+            if worth > best:
+                best, cpus, gpus = worth, step * more_c, step * more_g
+    return best, cpus, gpus
+
+
+@inner
+def _price(queue: QueueArrays, state: QueueState, cluster: int) -> float:
+    """Mean of what the last accelerator is worth to those that run, in slots."""
+    total, count = 0.0, 0
+    for place in range(state.counts[RUNNING]):
+        job = state.running[place]
+        c, g = state.held[job, 0], state.held[job, 1]
+        if state.cluster[job] == cluster and g > queue.least[queue.kind[job], 1]:
+            less = slots_left(queue, job, c, g - 1, state.done[job])
+            total += less - slots_left(queue, job, c, g, state.done[job])
+            count += 1
+    return total / count if count else 0.0
+
+
+@inner
+def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowledge) -> bool:
+    """Start the job that comes first, where it is quickest; whether there was one."""
+    first, who, where, cpus, gpus = 0.0, -1, -1, 0, 0
+    for place in range(state.counts[WAITING]):
+        job = state.waiting[place]
+        kind = queue.kind[job]
+        end, cluster, c, g = STEADY, -1, 0, 0
+        for one in range(len(queue.room)):
+            if fits(queue, state, job, one):
+                i, j = _quickest(known, kind, state.free[one, 0], state.free[one, 1])
+                slots = known.slots[kind, i, j]
+                if slots < end or (slots == end and state.free[one, 1] > state.free[cluster, 1]):
+                    end, cluster, c, g = slots, one, i, j
+        if cluster < 0:
+            continue
+        if rule == _HEFT and _earliest_later(queue, state, known, job) < end:
+            continue
+        key = (
+            float(end)
+            if rule == _SJF
+            else -float(known.slots[kind, queue.least[kind, 0], queue.least[kind, 1]])
+        )
+        if who < 0 or key < first:
+            first, who, where, cpus, gpus = key, job, cluster, c, g
+    if who < 0:
+        return False
+    start(state, who, where, cpus, gpus)
+    return True
+
+
+@inner
+def _quickest(known: Knowledge, kind: int, free_c: int, free_g: int) -> tuple[int, int]:
+    """The least amount that is as quick as any within what is free."""
+    c, g = min(free_c, known.best.shape[1] - 1), min(free_g, known.best.shape[2] - 1)
+    return known.best[kind, c, g, 0], known.best[kind, c, g, 1]
+
+
+@inner
+def _earliest_later(queue: QueueArrays, state: QueueState, known: Knowledge, job: int) -> int:
+    """Slots until a job would be done if it waited for one that runs to end."""
+    kind = queue.kind[job]
+    earliest = STEADY
+    for place in range(state.counts[RUNNING]):
+        other = state.running[place]
+        cluster = state.cluster[other]
+        if queue.reach[job, cluster]:
+            wait = slots_left(queue, other, state.held[other, 0], state.held[other, 1], state.done[other])
+            c = state.free[cluster, 0] + state.held[other, 0]
+            i, j = _quickest(known, kind, c, state.free[cluster, 1] + state.held[other, 1])
+            earliest = min(earliest, wait + known.slots[kind, i, j])
+    return earliest
+
+
+@inner
+def _reallot(
+    rule: int,
+    queue: QueueArrays,
+    state: QueueState,
+    known: Knowledge,
+    wanted: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+) -> None:
+    """Decide anew what each job has, then stop, shrink, grow and start in this order."""
+    clusters = len(queue.room)
+    for place in range(state.counts[RUNNING]):
+        wanted[state.running[place], 0] = -1
+    for place in range(state.counts[WAITING]):
+        wanted[state.waiting[place], 0] = -1
+    for cluster in range(clusters):
+        count = 0
+        for place in range(state.counts[RUNNING]):
+            job = state.running[place]
+            if state.cluster[job] == cluster:
+                chosen[count] = job
+                count += 1
+        seen = 0
+        for place in range(state.counts[WAITING]):
+            job = state.waiting[place]
+            if queue.reach[job, cluster] and wanted[job, 0] < 0 and seen < known.window:
+                chosen[count] = job
+                count += 1
+                seen += 1
+        _sort(rule, queue, state, known, cluster, chosen, count)
+        _divide(rule, queue, state, known, cluster, chosen, count, wanted)
+    for shrinking in range(2):
+        place = 0
+        while place < state.counts[RUNNING]:
+            job = state.running[place]
+            cluster, c, g = wanted[job, 0], wanted[job, 1], wanted[job, 2]
+            if cluster < 0:
+                stop(state, job)
+                continue
+            grows = c > state.held[job, 0] or g > state.held[job, 1]
+            if shrinking == 0:
+                allot(state, job, min(c, state.held[job, 0]), min(g, state.held[job, 1]))
+            elif grows:
+                allot(state, job, c, g)
+            place += 1
+    place = 0
+    while place < state.counts[WAITING]:
+        job = state.waiting[place]
+        if wanted[job, 0] >= 0:
+            start(state, job, wanted[job, 0], wanted[job, 1], wanted[job, 2])
+        else:
+            place += 1
+
+
+@inner
+def _sort(
+    rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, cluster: int, chosen: NDArray[np.int64],
+    count: int,
+) -> None:  # fmt: skip
+    """Order jobs by who comes first under a rule; ties by arrival."""
+    for place in range(1, count):
+        job = chosen[place]
+        key = _key(rule, queue, state, known, cluster, job)
+        while place > 0:
+            before = chosen[place - 1]
+            other = _key(rule, queue, state, known, cluster, before)
+            if other < key or (other == key and before < job):
+                break
+            chosen[place] = before
+            place -= 1
+        chosen[place] = job
+
+
+@inner
+def _key(rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, cluster: int, job: int) -> float:
+    kind = queue.kind[job]
+    if rule == _TIRESIAS:
+        # Two levels: jobs that have had as much as one of their kind takes in all are put behind the others.
+        c, g = _clipped(queue, cluster, known.due[kind, 0], known.due[kind, 1], kind)
+        return 1.0 if state.served[job] > (g if g > 0 else c) * known.slots[kind, c, g] else 0.0
+    c, g = _quickest(known, kind, queue.room[cluster, 0], queue.room[cluster, 1])
+    if rule == _SRPT:
+        return float(slots_left(queue, job, c, g, state.done[job]))
+    if rule == _GAVEL:
+        return state.done[job] * known.slots[kind, c, g] / (state.counts[SLOT] - queue.arrival[job] + 1)
+    return 0.0
+
+
+@inner
+def _clipped(queue: QueueArrays, cluster: int, c: int, g: int, kind: int) -> tuple[int, int]:
+    """What a kind is due, within what a cluster has, and the least that it starts with at least."""
+    return (
+        max(queue.least[kind, 0], min(c, queue.room[cluster, 0])),
+        max(queue.least[kind, 1], min(g, queue.room[cluster, 1])),
+    )
+
+
+@inner
+def _divide(
+    rule: int,
+    queue: QueueArrays,
+    state: QueueState,
+    known: Knowledge,
+    cluster: int,
+    chosen: NDArray[np.int64],
+    count: int,
+    wanted: NDArray[np.int64],
+) -> None:
+    """Want amounts for jobs in their order, out of all that a cluster has."""
+    free_c, free_g = queue.room[cluster, 0], queue.room[cluster, 1]
+    if rule == _OPTIMUS or rule == _GAVEL:
+        count, free_c, free_g = _least_first(queue, cluster, free_c, free_g, chosen, count, wanted)
+        together = max(count, 1) if rule == _OPTIMUS else 1
+        for place in range(0, count, together):
+            free_c, free_g = _give_units(
+                queue, state, free_c, free_g, chosen[place : place + together], together, wanted, 0.0
+            )
+        return
+    for place in range(count):
+        job = chosen[place]
+        kind = queue.kind[job]
+        least_c, least_g = queue.least[kind, 0], queue.least[kind, 1]
+        if least_c > free_c or least_g > free_g:
+            continue
+        if rule == _TIRESIAS:
+            c, g = (
+                min(free_c, max(least_c, known.due[kind, 0])),
+                min(free_g, max(least_g, known.due[kind, 1])),
+            )
+        else:
+            c, g = _quickest(known, kind, free_c, free_g)
+        wanted[job, 0], wanted[job, 1], wanted[job, 2] = cluster, c, g
+        free_c -= c
+        free_g -= g

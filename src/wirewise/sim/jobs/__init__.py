@@ -1,0 +1,5 @@
+"""Queues of jobs on clusters, slot by slot."""
+
+from wirewise.sim.jobs.workloads import EVEN, UNEVEN, draw_queue, edge_kinds
+
+__all__ = ["EVEN", "UNEVEN", "draw_queue", "edge_kinds"]

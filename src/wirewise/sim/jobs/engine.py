@@ -1,0 +1,242 @@
+"""Compiled state of a queue of jobs on clusters: who waits, who runs with what, and a slot that passes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.sim.compiled import inner
+from wirewise.trace.queues import QueueArrays
+
+__all__ = [
+    "ARRIVED",
+    "DONE",
+    "LOGGED",
+    "RUNNING",
+    "SLOT",
+    "STEADY",
+    "WAITING",
+    "QueueState",
+    "advance",
+    "allot",
+    "arrive",
+    "fits",
+    "gain",
+    "new_state",
+    "slots_left",
+    "start",
+    "stop",
+]
+
+SLOT, ARRIVED, WAITING, RUNNING, LOGGED = range(5)
+"""Places in `QueueState.counts`."""
+
+DONE = 1e-9
+"""Rounding that sums of progress may leave."""
+
+STEADY = 1 << 30
+"""More slots than any job takes."""
+
+
+class QueueState(NamedTuple):
+    """What changes; jobs by number in the queue."""
+
+    counts: NDArray[np.int64]
+    """Number of the slot, of jobs that have arrived, wait and run, and of entries of the log, [5]."""
+    waiting: NDArray[np.int64]
+    """Jobs that wait, in order of arrival; the first `counts[WAITING]` count, [J]."""
+    running: NDArray[np.int64]
+    """Jobs that run; the first `counts[RUNNING]` count, [J]."""
+    cluster: NDArray[np.int64]
+    """Cluster of each job that runs, else -1, [J]."""
+    held: NDArray[np.int64]
+    """Processors and accelerators of each job, [J, 2]."""
+    free: NDArray[np.int64]
+    """Processors and accelerators that are free, [A, 2]."""
+    done: NDArray[np.float64]
+    """Progress, [J]."""
+    served: NDArray[np.float64]
+    """Slots times accelerators, or processors where there are none, that a job has had, [J]."""
+    since: NDArray[np.int64]
+    """Slot from which on a job has what it has, [J]."""
+    finish: NDArray[np.int64]
+    """Slot at whose start a job was done, else -1, [J]."""
+    changed: NDArray[np.bool_]
+    """Whether a job that had begun was given something else in this slot, [J]."""
+    log: NDArray[np.int64]
+    """Job, cluster, processors, accelerators, first slot and slot after the last of each time that a job had the same,
+    [L, 6]; `counts[LOGGED]` may be more, and the rest is lost."""
+
+
+def new_state(queue: QueueArrays, log: int = 0) -> QueueState:
+    """Before the first slot; nobody has arrived.
+
+    Args:
+        queue: Jobs and clusters.
+        log: Entries of the log that are kept; 0: one for each job.
+    """
+    jobs = len(queue.arrival)
+    return QueueState(
+        counts=np.zeros(5, np.int64),
+        waiting=np.empty(jobs, np.int64),
+        running=np.empty(jobs, np.int64),
+        cluster=np.full(jobs, -1, np.int64),
+        held=np.zeros((jobs, 2), np.int64),
+        free=queue.room.copy(),
+        done=np.zeros(jobs),
+        served=np.zeros(jobs),
+        since=np.zeros(jobs, np.int64),
+        finish=np.full(jobs, -1, np.int64),
+        changed=np.zeros(jobs, np.bool_),
+        log=np.empty((log or jobs, 6), np.int64),
+    )
+
+
+@inner
+def arrive(queue: QueueArrays, state: QueueState) -> None:
+    """Let those wait whose slot has come."""
+    while state.counts[ARRIVED] < len(queue.arrival):
+        job = state.counts[ARRIVED]
+        if queue.arrival[job] > state.counts[SLOT]:
+            return
+        state.waiting[state.counts[WAITING]] = job
+        state.counts[WAITING] += 1
+        state.counts[ARRIVED] += 1
+
+
+@inner
+def fits(queue: QueueArrays, state: QueueState, job: int, cluster: int) -> bool:
+    """Whether a cluster may run a job, and has what it starts with."""
+    kind = queue.kind[job]
+    return (
+        queue.reach[job, cluster]
+        and queue.least[kind, 0] <= state.free[cluster, 0]
+        and queue.least[kind, 1] <= state.free[cluster, 1]
+    )
+
+
+@inner
+def start(state: QueueState, job: int, cluster: int, cpus: int, gpus: int) -> None:
+    """Let a job that waits run."""
+    last = state.counts[WAITING] - 1
+    moved = state.waiting[last]
+    place = last
+    while moved != job:
+        place -= 1
+        moved, state.waiting[place] = state.waiting[place], moved
+    state.counts[WAITING] = last
+    state.running[state.counts[RUNNING]] = job
+    state.counts[RUNNING] += 1
+    state.cluster[job] = cluster
+    state.changed[job] = state.done[job] > 0
+    allot(state, job, cpus, gpus)
+
+
+@inner
+def allot(state: QueueState, job: int, cpus: int, gpus: int) -> None:
+    """Give a job that runs this much instead of what it has."""
+    cluster = state.cluster[job]
+    if cpus != state.held[job, 0] or gpus != state.held[job, 1]:
+        if state.held[job, 0] + state.held[job, 1] > 0:
+            state.changed[job] = state.done[job] > 0
+        _note(state, job, state.counts[SLOT])
+    state.free[cluster, 0] += state.held[job, 0] - cpus
+    state.free[cluster, 1] += state.held[job, 1] - gpus
+    state.held[job, 0] = cpus
+    state.held[job, 1] = gpus
+
+
+@inner
+def stop(state: QueueState, job: int) -> None:
+    """Let a job that runs wait again, at its place in the order of arrival."""
+    _release(state, job, state.counts[SLOT])
+    place = state.counts[WAITING]
+    while place > 0 and state.waiting[place - 1] > job:
+        state.waiting[place] = state.waiting[place - 1]
+        place -= 1
+    state.waiting[place] = job
+    state.counts[WAITING] += 1
+
+
+@inner
+def _note(state: QueueState, job: int, end: int) -> None:
+    if end > state.since[job] and state.held[job, 0] + state.held[job, 1] > 0:
+        place = state.counts[LOGGED]
+        if place < len(state.log):
+            entry = state.log[place]
+            entry[0], entry[1], entry[2] = job, state.cluster[job], state.held[job, 0]
+            entry[3], entry[4], entry[5] = state.held[job, 1], state.since[job], end
+        state.counts[LOGGED] += 1
+    state.since[job] = end
+
+
+@inner
+def _release(state: QueueState, job: int, end: int) -> None:
+    cluster = state.cluster[job]
+    _note(state, job, end)
+    for what in range(2):
+        state.free[cluster, what] += state.held[job, what]
+        state.held[job, what] = 0
+    state.cluster[job] = -1
+    count = state.counts[RUNNING]
+    for place in range(count):
+        if state.running[place] == job:
+            state.running[place] = state.running[count - 1]
+            break
+    state.counts[RUNNING] = count - 1
+
+
+@inner
+def gain(queue: QueueArrays, job: int, cpus: int, gpus: int, done: float) -> float:
+    """Progress of a slot."""
+    kind = queue.kind[job]
+    step = queue.progress[kind, cpus, gpus] * queue.pace[job]
+    ceiling = queue.ceiling[kind]
+    if ceiling > 0.0:
+        step *= np.sqrt(ceiling - done)
+    return step
+
+
+@inner
+def advance(queue: QueueArrays, state: QueueState, kept: float) -> None:
+    """Let a slot pass: jobs gain progress, those that are done leave.
+
+    Args:
+        queue: Jobs and clusters.
+        state: What changes.
+        kept: Share of a slot's progress that is left to a job that was given something else in it.
+    """
+    place = 0
+    while place < state.counts[RUNNING]:
+        job = state.running[place]
+        cpus, gpus = state.held[job, 0], state.held[job, 1]
+        step = gain(queue, job, cpus, gpus, state.done[job])
+        if state.changed[job]:
+            step *= kept
+            state.changed[job] = False
+        state.done[job] += step
+        state.served[job] += gpus if gpus > 0 else cpus
+        if state.done[job] >= 1.0 - DONE:
+            state.finish[job] = state.counts[SLOT] + 1
+            _release(state, job, state.counts[SLOT] + 1)
+        else:
+            place += 1
+    state.counts[SLOT] += 1
+
+
+@inner
+def slots_left(queue: QueueArrays, job: int, cpus: int, gpus: int, done: float) -> int:
+    """Slots that a job needs with this much from now on; `STEADY` if it never ends."""
+    if queue.ceiling[queue.kind[job]] == 0.0:
+        step = gain(queue, job, cpus, gpus, done)
+        return STEADY if step <= 0.0 else int(np.ceil((1.0 - DONE - done) / step))
+    slots = 0
+    while done < 1.0 - DONE:
+        step = gain(queue, job, cpus, gpus, done)
+        if step <= 0.0:
+            return STEADY
+        done += step
+        slots += 1
+    return slots
