@@ -1,7 +1,7 @@
 """Queues of training jobs for several clusters: when jobs arrive, where they may run, how fast each kind is.
 
-X. Li, Y. Wang, J. Zhang et al.: TapFinger: Task Placement and Fine-Grained Resource Allocation for Edge Machine
-Learning, INFOCOM 2023. Time passes in slots; a job that runs gains progress in each, by its kind and by the
+Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger: Task Placement and Fine-Grained Resource Allocation for Edge
+Machine Learning, INFOCOM 2023. Time passes in slots; a job that runs gains progress in each, by its kind and by the
 processors and accelerators that it has.
 """
 

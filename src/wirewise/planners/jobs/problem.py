@@ -71,7 +71,7 @@ def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
     cluster for those that give unit by unit. Rules know the progress of kinds, and never a job's own pace. `threshold`
     and `tiresias` give each kind what `tune` finds best for this queue.
 
-    X. Li et al.: TapFinger, INFOCOM 2023, section VI, for the rules that it compares with.
+    Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger, INFOCOM 2023, for the queues and the rules compared with.
 
     Args:
         problem: Jobs and clusters.
