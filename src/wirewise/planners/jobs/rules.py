@@ -129,8 +129,8 @@ def run_rule(
     """Follow a rule until all jobs are done.
 
     Args:
-        rule: Its number.
-        queue: Jobs and clusters.
+        rule: Number of the rule in `RULES`.
+        queue: Jobs, kinds and clusters.
         believed: The same with the progress that the scheduler expects.
         state: Before the first slot; changes.
         known: What the scheduler believes.

@@ -205,7 +205,7 @@ def advance(queue: QueueArrays, state: QueueState, kept: float) -> None:
 
     Args:
         queue: Jobs and clusters.
-        state: What changes.
+        state: State of the queue, which changes.
         kept: Share of a slot's progress that is left to a job that was given something else in it.
     """
     place = 0
