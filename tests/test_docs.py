@@ -22,6 +22,7 @@ TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
 COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="utf-8")
 GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-8")
 MINI_BATCH = (ROOT / "docs" / "acceptance-mini-batch.md").read_text(encoding="utf-8")
+RECOVERY = (ROOT / "docs" / "acceptance-recovery.md").read_text(encoding="utf-8")
 MODEL_PARALLEL = (ROOT / "docs" / "acceptance-model-parallel.md").read_text(encoding="utf-8")
 TRACING_IDS = [
     *(f"R{i}" for i in range(1, 9)),
@@ -107,8 +108,9 @@ def test_snippets_run(page, tmp_path, monkeypatch):
         (GRADIENTS, GRADIENT_IDS),
         (MINI_BATCH, MINI_BATCH_IDS),
         (MODEL_PARALLEL, MODEL_PARALLEL_IDS),
+        (RECOVERY, [f"R{i}" for i in range(1, 16)]),
     ],
-    ids=["first", "tracing", "collectives", "gradients", "mini-batch", "model-parallel"],
+    ids=["first", "tracing", "collectives", "gradients", "mini-batch", "model-parallel", "recovery"],
 )
 def test_acceptance_has_every_id_once(page, ids):
     assert re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE) == ids
@@ -119,7 +121,14 @@ PLACES = sorted(
     set(
         re.findall(
             r"`((?:tests|benchmarks)/[^`]+)`",
-            ACCEPTANCE + TRACING + COLLECTIVES + GRADIENTS + MINI_BATCH + MODEL_PARALLEL + BAD_INPUT,
+            ACCEPTANCE
+            + TRACING
+            + COLLECTIVES
+            + GRADIENTS
+            + MINI_BATCH
+            + MODEL_PARALLEL
+            + RECOVERY
+            + BAD_INPUT,
         )
     )
 )
