@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wirewise.runtime.recovery.checkpoints import Checkpoints
     from wirewise.runtime.recovery.consistency import Updates
     from wirewise.runtime.recovery.decision import Action, Decision, RankRecord, decide
     from wirewise.runtime.recovery.journals import Consistency
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.optimizers import Lamb, Lion
     from wirewise.runtime.recovery.points import reach
     from wirewise.runtime.recovery.recompute import RecoveryJournal
+    from wirewise.runtime.recovery.snapshots import Snapshots
     from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
     from wirewise.runtime.recovery.undo import Undoable, check_undo
 
 _WHERE = {
+    "checkpoints": ("Checkpoints",),
     "consistency": ("Updates",),
     "decision": (
         "Action",
@@ -52,6 +55,7 @@ _WHERE = {
 
 __all__ = [
     "Action",
+    "Checkpoints",
     "Consistency",
     "Decision",
     "Lamb",

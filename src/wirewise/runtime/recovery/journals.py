@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from wirewise.plans.recovery import Consistency
 from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, put_back, settings_of
 
 __all__ = ["JOURNALS", "Consistency", "Journal", "Member"]
-
-Consistency = Literal["auto", "roll-forward", "ping-pong", "undo", "journal"]
 
 
 class Member(NamedTuple):
