@@ -9,6 +9,7 @@ import pytest
 from tests.sim.pipeline_jobs import chain, costs_of, links, one_each
 from wirewise.cost import LinkCost, Links
 from wirewise.errors import InputError
+from wirewise.plans import ValueSplit
 from wirewise.plans.timetables import weight_version
 from wirewise.sim.pipelines import simulate_pipeline, steady_update
 
@@ -159,11 +160,14 @@ def test_seconds_of_messages_can_be_said():
     )
 
 
-def test_ranks_of_a_stage_send_shares():
+def test_ranks_that_share_a_stage_each_get_all_of_it_or_a_part():
+    """Four hosts: a value that is whole on two of them enters both; one in parts goes from rank to rank."""
     plan = one_each("1f1b", 2, 4, width=2)
-    assert update_s(plan, chain(2, 2.0), shared_nics=False) == pytest.approx(
-        update_s(one_each("1f1b", 2, 4), chain(2, 1.0), shared_nics=False)
-    )
+    split = [ValueSplit(module="m0", stage=stage, dim=0) for stage in (0, 1)]
+    one = one_each("1f1b", 2, 4)
+    assert update_s(plan, chain(2, 2.0)) > update_s(one, chain(2, 2.0))
+    parts = one_each("1f1b", 2, 4, width=2, splits=split)
+    assert update_s(parts, chain(2, 2.0)) == pytest.approx(update_s(one, chain(2, 1.0)))
 
 
 def test_a_missing_path_is_named():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,15 @@ class StageCosts:
     edge_bytes: dict[tuple[int, int], float]
     """Bytes of the activations from one stage to another, by both stages; gradients back have as many."""
     input_bytes: Vector
-    """Bytes of the input, [S]."""
+    """Bytes of the input, which is whole on each rank of a stage, [S]."""
     saved_bytes: Vector
     """Bytes that are kept from the forward to the backward pass, [S]."""
     parameter_bytes: Vector
     """Bytes of the parameters, [S]."""
     state_factor: float
     """Bytes for each byte of parameters beside the weights."""
+    value_bytes: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
+    """Bytes of each module's output among those of `edge_bytes`; none: not known."""
 
     @classmethod
     def of(
@@ -81,6 +83,7 @@ class StageCosts:
             if of[source] < of[target]:
                 into[source, int(of[target])] = None
         edges: dict[tuple[int, int], float] = {}
+        values: dict[tuple[int, int], dict[str, float]] = {}
         inputs = np.zeros(count)
         inputs[of[0]] = trace.input_bytes * b
         for source, stage in into:
@@ -88,16 +91,18 @@ class StageCosts:
             inputs[stage] += size
             pair = (int(of[source]), stage)
             edges[pair] = edges.get(pair, 0.0) + size
+            values.setdefault(pair, {})[trace.modules[source].name] = size
         return cls(
             forward_s=forward,
             backward_s=backward,
             weight_s=weight,
             optimizer_s=_summed(per_module["optimizer_s"], of, count) / width,
             edge_bytes=dict(sorted(edges.items())),
-            input_bytes=inputs / width,
+            input_bytes=inputs,
             saved_bytes=_summed(per_module["saved_bytes"], of, count) * b / width,
             parameter_bytes=_summed(per_module["parameter_bytes"], of, count) / width,
             state_factor=trace.state_factor,
+            value_bytes=values,
         )
 
 

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from wirewise.cost.links import Links
 from wirewise.cost.stages import StageCosts
 from wirewise.errors import InputError
+from wirewise.plans.reshard import MulticastTree
 from wirewise.plans.stages import StagePlan
 from wirewise.plans.timetables import StagePass
+from wirewise.sim.chains import chunk_of, flows_between, last_chunk_s
 from wirewise.sim.engine import Ops, run
 from wirewise.sim.sharing import Uses
 
@@ -210,7 +212,7 @@ def message_seconds(
     plan: StagePlan, costs: StageCosts, links: Links, edge_s: EdgeSeconds | None = None
 ) -> tuple[float, ...]:
     """Seconds of an activation over each edge of a plan that has its link for itself, in the order of `all_edges`."""
-    wires, found = _Wires(links, False), list[float]()
+    wires, found = _Wires(links, True), list[float]()
     for source, target in plan.all_edges:
         size = costs.edge_bytes.get((source, target), 0.0)
         first, second = (plan.ranks[plan.stages[stage].position] for stage in (source, target))
@@ -220,7 +222,10 @@ def message_seconds(
             found.append(edge_s(source, target, size))
         else:
             found.append(
-                max(wires.between(*both, size).duration_s for both in zip(first, second, strict=True))
+                max(
+                    wires.alone_s(wires.between(plan, costs, (source, target), replica, forward=True))
+                    for replica in range(plan.replicas)
+                )
             )
     return tuple(found)
 
@@ -340,9 +345,7 @@ def _messages(
                 if edge_s is not None:
                     known[key] = _Transfer(edge_s(step.stage, to, size), 0.0, (), ())
                 else:
-                    known[key] = wires.between(
-                        plan.ranks[at[step.stage]][replica], plan.ranks[at[to]][replica], size
-                    )
+                    known[key] = wires.between(plan, costs, edge, replica, forward=forward)
             op = PipelineOp(
                 "message",
                 replica,
@@ -446,13 +449,32 @@ class _Wires:
         found = np.array(self._capacity, np.float64)
         return np.where(np.isfinite(found), found, 1.0)
 
-    def between(self, senders: Sequence[int], receivers: Sequence[int], size_bytes: float) -> _Transfer:
-        """A tensor in equal shares, from the ranks of one stage to those of another."""
-        count = max(len(senders), len(receivers))
-        pairs = [
-            (senders[k * len(senders) // count], receivers[k * len(receivers) // count]) for k in range(count)
-        ]
-        return self._transfer(pairs, size_bytes / count, 1)
+    def between(
+        self, plan: StagePlan, costs: StageCosts, edge: tuple[int, int], replica: int, *, forward: bool
+    ) -> _Transfer:
+        """What one stage makes of a microbatch for another, from the ranks of the one to those of the other.
+
+        Addends come before the rest, on links of their own.
+        """
+        flows, before_s = list[tuple[tuple[int, int], float]](), 0.0
+        behind_s = 0.0
+        for module, size in costs.value_bytes.get(edge, {"": costs.edge_bytes.get(edge, 0.0)}).items():
+            split = [one.dim or 0 for one in plan.splits if one.module == module]
+            source, target = (
+                plan.layout_of(module, stage, replica, 1 + max(split, default=0)) for stage in edge
+            )
+            if not forward:
+                source, target = target, source.summed
+            for one in flows_between(source, target, self._links):
+                part = one.share * size
+                flows += [(pair, part) for pair in one.edges]
+                if one.addends:
+                    adding = self._transfer([(pair, part) for pair in one.addends], 1)
+                    before_s = max(before_s, self.alone_s(adding))
+                tree = MulticastTree(start=0, stop=max(round(part), 1), sender=one.sender, edges=one.edges)
+                behind_s = max(behind_s, last_chunk_s(tree, chunk_of(tree.stop), self._links))
+        found = self._transfer(flows, 1)
+        return found._replace(duration_s=found.duration_s + before_s + behind_s)
 
     def all_reduce(self, replicas: Sequence[Sequence[int]], size_bytes: float) -> _Transfer:
         """A ring over replicas for each rank of a stage's width."""
@@ -464,27 +486,37 @@ class _Wires:
         ]
         rounds = 2 * (count - 1)
         burden = self._links.burden.get("all_reduce", 1.0)
-        return self._transfer(pairs, rounds * size_bytes / count * burden, rounds)
+        return self._transfer([(pair, rounds * size_bytes / count * burden) for pair in pairs], rounds)
 
-    def _transfer(self, pairs: Sequence[tuple[int, int]], size_bytes: float, rounds: int) -> _Transfer:
-        costs = self._links.pairs
+    def _transfer(self, flows: Sequence[tuple[tuple[int, int], float]], rounds: int) -> _Transfer:
+        """Bytes from rank to rank, all at once."""
+        costs, pairs = self._links.pairs, [pair for pair, _ in flows]
+        sizes = np.array([size for _, size in flows])
         latency = np.array([costs.latency_s[pair] for pair in pairs])
         slope = np.array([costs.s_per_byte[pair] for pair in pairs])
         if not np.isfinite(slope).all():
             a, b = pairs[int(np.argmax(~np.isfinite(slope)))]
             raise InputError(f"no path leads from rank {a} to rank {b} past no other; add a link")
+        size_bytes = float(sizes.max())
         if not self._shared or size_bytes <= 0:
-            return _Transfer(float((rounds * latency + size_bytes * slope).max()), 0.0, (), ())
+            return _Transfer(float((rounds * latency + sizes * slope).max()), 0.0, (), ())
         load: dict[int, float] = {}
-        for pair, s_per_byte in zip(pairs, slope, strict=True):
-            for interface in self._interfaces(pair, float(s_per_byte)):
-                load[interface] = load.get(interface, 0.0) + size_bytes
+        for pair, size, s_per_byte in zip(pairs, sizes.tolist(), slope.tolist(), strict=True):
+            for interface in self._interfaces(pair, s_per_byte):
+                load[interface] = load.get(interface, 0.0) + size
         limited = {i: size for i, size in load.items() if np.isfinite(self._capacity[i])}
         return _Transfer(
             float(rounds * latency.max()),
             size_bytes if limited else 0.0,
             tuple(limited),
             tuple(size / size_bytes for size in limited.values()),
+        )
+
+    def alone_s(self, one: _Transfer) -> float:
+        """Seconds of a message that has all interfaces for itself."""
+        used = zip(one.interface, one.weight, strict=True)
+        return one.duration_s + max(
+            (one.work * weight / float(self._capacity[i]) for i, weight in used), default=0.0
         )
 
     def _interfaces(self, pair: tuple[int, int], s_per_byte: float) -> list[int]:

@@ -33,6 +33,16 @@ def test_positions_on_a_host_use_what_is_inside_it():
     assert found.host_s_per_byte[:, [0, 2]].sum() == 0
 
 
+def test_stages_of_several_ranks_get_values_whole():
+    """Two positions of two ranks, each on a host of its own: a value enters both of the next, from one of the first."""
+    problem = PipelineProblem(random_trace(1, 8), Links.uniform(4, 100.0, 0.5), 64)
+    found = problem.wires(2, 1, 2)
+    assert found.s_per_byte.tolist() == pytest.approx([0.01])
+    # Out of hosts 0 to 3, then into them: activations 0 -> 2 -> 3, gradients 2 -> 0 -> 1.
+    assert found.host_s_per_byte[:, 0].tolist() == pytest.approx([0.02, 0, 0.02, 0, 0.01, 0.01, 0.01, 0.01])
+    assert problem.wires(1, 2, 2).latency_s.size == 0
+
+
 def test_one_position_has_no_messages():
     found = wires(Links.uniform(4, 100.0, 0.5), 1, 4)
     assert found.latency_s.size == found.s_per_byte.size == 0

@@ -64,7 +64,7 @@ class StageSums(NamedTuple):
     weight_s: Vector
     optimizer_s: Vector
     input_bytes: Vector
-    """Whole input of a stage, of all ranks of its width."""
+    """Input of a stage, whole on each rank of its width."""
     saved_bytes: Vector
     parameter_bytes: Vector
 
@@ -119,7 +119,7 @@ def sums_of(problem: PipelineProblem, shape: PipelineShape, stages: Sequence[Seq
         found.backward_s,
         found.weight_s,
         found.optimizer_s,
-        found.input_bytes * shape.width,
+        found.input_bytes,
         found.saved_bytes,
         found.parameter_bytes,
     )
@@ -150,7 +150,7 @@ def kept_bytes(
         depth: Forward passes ahead of the first backward pass, at each position.
         late: Microbatches that gradients of weights come late, at each position.
     """
-    inputs, saved = stages.input_bytes / shape.width, stages.saved_bytes
+    inputs, saved = stages.input_bytes, stages.saved_bytes
     late = np.minimum(late, shape.microbatches - depth)
     if shape.recompute:
         activations = (depth - 1) * np.minimum(inputs, saved) + (late + 1) * saved

@@ -13,6 +13,7 @@ from wirewise.errors import InputError
 from wirewise.planners.faces import expect_links
 from wirewise.planners.pipeline.cuts import StageFigures, figures, prefixes
 from wirewise.planners.pipeline.sums import Ints, ModuleSums, Vector
+from wirewise.sim.chains import chain_edges
 from wirewise.sim.pipelines import EdgeSeconds
 from wirewise.trace.stages import StageTrace
 
@@ -135,17 +136,17 @@ def _wires_of(links: Links, positions: int, replicas: int, width: int) -> Wires:
     size = replicas * width
     capacity = links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s
     ranks = np.arange(positions * size).reshape(positions, replicas, width)
-    ends = (
-        [one.reshape(positions - 1, -1) for one in (ranks[:-1], ranks[1:])]
-        if positions > 1
-        else [ranks[:0, 0]] * 2
-    )
-    latency, slope, used = _pairs(links, *ends)
-    # Gradients go the other way: in at the senders' hosts, out at the receivers'.
-    both = np.concatenate([used[0] + used[1], used[1] + used[0]], axis=1).T / width
-    load = both / np.concatenate(capacity)[:, None]
+    forth, back = _ends(links, ranks)
+    latency, slope, used = _pairs(links, *forth)
+    latency_back, slope_back, used_back = _pairs(links, *back)
+    out_and_in = np.concatenate([used[0] + used_back[0], used[1] + used_back[1]], axis=1).T
+    load = out_and_in / np.concatenate(capacity)[:, None]
     widest = np.max(
-        [(one / by).max(axis=1, initial=0.0) for one, by in zip(used, capacity, strict=True)],
+        [
+            (one / by).max(axis=1, initial=0.0)
+            for both in (used, used_back)
+            for one, by in zip(both, capacity, strict=True)
+        ],
         axis=0,
         initial=0.0,
     )
@@ -159,12 +160,38 @@ def _wires_of(links: Links, positions: int, replicas: int, width: int) -> Wires:
     )
     share = rounds / replicas * links.burden.get("all_reduce", 1.0)
     return Wires(
-        latency,
-        np.maximum(slope, widest) / width,
+        np.maximum(latency, latency_back),
+        np.maximum(np.maximum(slope, slope_back), widest),
         load,
         rounds * ring_latency,
         share * np.maximum(ring_slope, ring_widest),
     )
+
+
+def _ends(links: Links, ranks: Ints) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+    """Ranks that send to others at each boundary, activations and gradients, [boundaries, messages] each.
+
+    A value is whole on each rank of a stage: it goes from one of them along a chain through those of the next.
+
+    Args:
+        links: Links between all ranks.
+        ranks: Ranks by position, replica and width, [d, w, t].
+    """
+    boundaries, width = len(ranks) - 1, ranks.shape[2]
+    if width == 1:
+        first, second = ranks[:-1, :, 0], ranks[1:, :, 0]
+        return (first, second), (second, first)
+
+    def chains(source: Ints, target: Ints) -> tuple[Ints, Ints]:
+        edges = [
+            chain_edges(min(own, key=lambda rank: int(links.host_of_rank[rank])), others, links)
+            for senders, receivers in zip(source.tolist(), target.tolist(), strict=True)
+            for own, others in zip(senders, receivers, strict=True)
+        ]
+        found = np.array(edges, np.int64).reshape(boundaries, source.shape[1] * width, 2)
+        return found[..., 0], found[..., 1]
+
+    return chains(ranks[:-1], ranks[1:]), chains(ranks[1:], ranks[:-1])
 
 
 def _pairs(

@@ -21,13 +21,11 @@ from wirewise.planners.reshard.problem import ReshardProblem
 from wirewise.planners.reshard.trees import trees_of, uneven
 from wirewise.plans.reshard import STRATEGIES, MulticastTree, ReshardPlan, Strategy, UnitTask
 from wirewise.plans.sharding import Movement
+from wirewise.sim.chains import chunk_of
 from wirewise.sim.lowering.reshard import simulate_tasks
 
-__all__ = ["chunk_of", "plan"]
+__all__ = ["plan"]
 
-_LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 22
-_CHUNKS = 128
-"""Chunks of a part at least, where chunks are not smaller than the least then."""
 _WORTH = 0.995
 """Share of the predicted time below which a candidate takes the place of a plainer one."""
 
@@ -108,12 +106,6 @@ def _handed_on_s(one: _Candidate) -> float:
                 depth[there] = depth[here] + 1
             deepest = max(deepest, *depth.values())
     return _HAND_ON_S * (deepest - 1)
-
-
-def chunk_of(size_bytes: int) -> int:
-    """Bytes of a chunk for parts of up to this size."""
-    wanted = -(-size_bytes // _CHUNKS)
-    return min(max(1 << max(wanted - 1, 0).bit_length(), _LEAST_CHUNK), _MOST_CHUNK)
 
 
 def _worth_trying(problem: ReshardProblem) -> list[Strategy]:

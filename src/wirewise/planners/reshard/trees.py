@@ -17,6 +17,7 @@ from wirewise.collective.network import Edge
 from wirewise.cost.links import Links
 from wirewise.planners.collective.forest import forest
 from wirewise.plans.reshard import MulticastTree, Strategy
+from wirewise.sim.chains import chain_edges
 
 __all__ = ["TREES", "trees_of", "uneven"]
 
@@ -88,18 +89,7 @@ def _global_all_gather(size: int, sender: int, receivers: list[int], links: Link
 
 
 def _ring(size: int, sender: int, receivers: list[int], links: Links) -> _Parts:
-    """One chain from host to host, those that send fastest first, and one inside each host from its first rank."""
-    hosts = _by_host(receivers, links)
-    own = hosts.pop(int(links.host_of_rank[sender]), [])
-    edges = list(zip([sender, *own], own, strict=False))
-    rate = links.bandwidth_out_bytes_per_s
-    last = sender
-    for _, ranks in sorted(hosts.items(), key=lambda item: -rate[item[0]]):
-        edges.append((last, ranks[0]))
-        last = ranks[0]
-    for ranks in hosts.values():
-        edges += itertools.pairwise(ranks)
-    return [(0, size, edges)]
+    return [(0, size, chain_edges(sender, receivers, links))]
 
 
 def _trees(size: int, sender: int, receivers: list[int], links: Links) -> _Parts:

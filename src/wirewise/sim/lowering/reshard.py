@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.reshard import MulticastTree, ReshardPlan, UnitTask
+from wirewise.sim.chains import last_chunk_s
 from wirewise.sim.engine import Ops, run
 from wirewise.sim.lowering.kinds import expect, same_ranks
 from wirewise.sim.prediction import Prediction, prediction_of
@@ -98,7 +98,7 @@ def simulate_tasks(tasks: Sequence[UnitTask], chunk_bytes: int, links: Links) ->
             one.tree,
             float(found.start[number]),
             float(found.end[number]),
-            float(found.end[number]) + _behind_s(one.tree, chunk_bytes, links),
+            float(found.end[number]) + last_chunk_s(one.tree, chunk_bytes, links),
         )
         for number, one in enumerate(sends)
     ]
@@ -177,34 +177,6 @@ def _uses(sends: Sequence[_Op], count: int, links: Links) -> Uses:
         np.array(weight, np.float64),
         np.array(owner, np.int64),
         np.array(finite, np.float64),
-    )
-
-
-def _behind_s(tree: MulticastTree, chunk_bytes: int, links: Links) -> float:
-    """Seconds from when the sender has sent all to when the last rank has all.
-
-    A chunk that is passed on over several edges takes its time on each; that on the slowest is in the rate already.
-    """
-    if len(tree.edges) == 1:
-        return 0.0
-    chunk = min(chunk_bytes, tree.size_bytes)
-    latency, slope = links.pairs.latency_s, links.pairs.s_per_byte
-    way: dict[int, tuple[float, float, float]] = {tree.sender: (0.0, 0.0, 0.0)}
-    for here, there in tree.edges:
-        late, sum_s, most_s = way[here]
-        hop_s = chunk * _slope(links, slope, here, there)
-        late += float(latency[here, there]) if here != tree.sender else 0.0
-        way[there] = (late, sum_s + hop_s, max(most_s, hop_s))
-    return max(late + sum_s - most_s for late, sum_s, most_s in way.values())
-
-
-def _slope(links: Links, slope: NDArray[np.float64], here: int, there: int) -> float:
-    a, b = links.host_of_rank[here], links.host_of_rank[there]
-    own = float(slope[here, there])
-    if a == b:
-        return own
-    return max(
-        own, float(1 / links.bandwidth_out_bytes_per_s[a]), float(1 / links.bandwidth_in_bytes_per_s[b])
     )
 
 
