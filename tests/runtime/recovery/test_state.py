@@ -74,7 +74,9 @@ def train_step(state: TrainingState, position: Position, rank: int, number: int)
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_fresh_rank_goes_on_from_several_sources(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_state, "_PIECE_BYTES", 300)  # tensors are cut, pieces go round
+    # Tensors are cut, and pieces go round.
+    monkeypatch.setattr(of_state, "_PIECE_BYTES", 300)
+    monkeypatch.setattr(of_state, "_LEAST_PIECE_BYTES", 1)
 
     def body(rank: int, group: Any, store: Any) -> tuple[str, str, float]:
         state, position = training(rank, 0 if rank == 2 else 5, optimizer)

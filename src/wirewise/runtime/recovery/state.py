@@ -18,12 +18,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from wirewise.errors import InputError
-from wirewise.runtime.transport import Transport, transport_of
+from wirewise.runtime.transport import PendingExchange, Transport, transport_of
 from wirewise.runtime.trees import Tree, digest_of, pack, raw_bytes, unpack
 
 __all__ = ["Stateful", "TrainingState", "copy_state"]
 
-_PIECE_BYTES = 2**24
+_PIECE_BYTES, _LEAST_PIECE_BYTES = 2**24, 2**16
 _TAG = 0x5EC0
 
 
@@ -233,33 +233,57 @@ def _copied(
         if rank == sources[0]:
             _send(transport, targets, "the size of the state", torch.tensor([len(frame)]))
             _send(transport, targets, "the frame of the state", _bytes_of(frame))
-        share = sources.index(rank)
-        for number, piece in enumerate(_pieces(tensors)):
-            if number % len(sources) == share:
-                _send(transport, targets, f"piece {number} of the state", piece)
+        _send_share(transport, sources, targets, tensors)
     if rank not in targets:
         return None
     size = torch.zeros(1, dtype=torch.int64)
     _receive(transport, sources[0], "the size of the state", size)
     frame_bytes = torch.empty(int(size), dtype=torch.uint8)
     _receive(transport, sources[0], "the frame of the state", frame_bytes)
-    return unpack(frame_bytes.numpy().tobytes(), lambda buffers: _filled(transport, sources, buffers))
+    return unpack(frame_bytes.numpy().tobytes(), lambda buffers: _fill_from(transport, sources, buffers))
 
 
-def _filled(transport: Transport, sources: Sequence[int], buffers: list[Tensor]) -> None:
-    """Receive all tensors; pieces of the sources travel beside each other."""
-    pieces = list(_spans(buffers))
-    for first in range(0, len(pieces), len(sources)):
-        wanted = {
-            source: torch.empty(sum(len(span) for span in piece), dtype=torch.uint8)
-            for source, piece in zip(sources, pieces[first : first + len(sources)], strict=False)
-        }
-        exchange = transport.open(f"pieces {first} and following of the state", _TAG, wanted)
+def _send_share(
+    transport: Transport, sources: Sequence[int], targets: Sequence[int], tensors: Sequence[Tensor]
+) -> None:
+    """Send the pieces that are this source's; while one travels the next is put together."""
+    travelling: PendingExchange | None = None
+    for number, spans in enumerate(_spans(tensors, len(sources))):
+        if number % len(sources) != sources.index(transport.rank):
+            continue
+        piece = spans[0] if len(spans) == 1 else torch.cat(spans)
+        exchange = transport.open(f"piece {number} of the state", _TAG, {})
+        for target in targets:
+            exchange.send(target, piece)
         exchange.launch()
-        for source in exchange.arrivals():
-            piece = pieces[first + sources.index(source)]
-            for span, part in zip(piece, wanted[source].split([len(span) for span in piece]), strict=True):
-                span.copy_(part)
+        if travelling is not None:
+            travelling.wait_sends()
+        travelling = exchange
+    if travelling is not None:
+        travelling.wait_sends()
+
+
+def _fill_from(transport: Transport, sources: Sequence[int], buffers: list[Tensor]) -> None:
+    """Receive all tensors; pieces of the sources travel beside each other, and the next ones while these are copied."""
+    pieces = list(_spans(buffers, len(sources)))
+    waiting: tuple[PendingExchange, list[tuple[int, list[Tensor], Tensor]]] | None = None
+    for first in range(0, len(pieces) + len(sources), len(sources)):
+        before, waiting = waiting, None
+        if first < len(pieces):
+            wanted = [
+                (source, piece, torch.empty(sum(map(len, piece)), dtype=torch.uint8))
+                for source, piece in zip(sources, pieces[first : first + len(sources)], strict=False)
+            ]
+            received = {source: data for source, _, data in wanted}
+            waiting = transport.open(f"pieces {first} and following of the state", _TAG, received), wanted
+            waiting[0].launch()
+        if before is not None:
+            exchange, arrived = before
+            for _ in exchange.arrivals():
+                pass
+            for _, piece, data in arrived:
+                for span, part in zip(piece, data.split([len(span) for span in piece]), strict=True):
+                    span.copy_(part)
 
 
 def _send(transport: Transport, targets: Sequence[int], what: str, data: Tensor) -> None:
@@ -274,15 +298,11 @@ def _receive(transport: Transport, source: int, what: str, data: Tensor) -> None
     transport.exchange(what, _TAG, {}, {source: data})
 
 
-def _pieces(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Bytes of all tensors, one behind the other, in pieces of at most 16 MiB."""
-    for spans in _spans(tensors):
-        yield spans[0] if len(spans) == 1 else torch.cat(spans)
-
-
-def _spans(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Views of the bytes of tensors, grouped into pieces."""
-    held, room = list[Tensor](), _PIECE_BYTES
+def _spans(tensors: Sequence[Tensor], sources: int) -> Iterator[list[Tensor]]:
+    """Views of the bytes of all tensors, in order, in pieces of at most 16 MiB; at least two from each source."""
+    total = sum(tensor.nbytes for tensor in tensors)
+    size = min(max(-(-total // (2 * sources)), _LEAST_PIECE_BYTES), _PIECE_BYTES)
+    held, room = list[Tensor](), size
     for tensor in tensors:
         left = raw_bytes(tensor)
         while left.numel():
@@ -290,7 +310,7 @@ def _spans(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
             left, room = left[room:], room - len(held[-1])
             if not room:
                 yield held
-                held, room = [], _PIECE_BYTES
+                held, room = [], size
     if held:
         yield held
 
