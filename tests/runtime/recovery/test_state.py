@@ -215,6 +215,17 @@ def test_a_state_that_does_not_fit_is_refused_by_name() -> None:
         TrainingState(nn.Linear(1, 1), torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
 
 
+def test_sharded_parameters_are_refused_by_name() -> None:
+    class Shard(nn.Parameter):
+        def to_local(self) -> torch.Tensor:
+            return self.data
+
+    model = nn.Linear(2, 2)
+    model.weight = Shard(torch.ones(2, 2))
+    with pytest.raises(InputError, match="parameter 'weight' is a Shard, sharded over ranks"):
+        TrainingState(model, torch.optim.SGD([model.bias], lr=0.1))
+
+
 class Harmful:
     def __reduce__(self) -> Any:
         return os.mkdir, ("harmed",)

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -152,7 +153,7 @@ class _Exact(_Undo):
             guess = _guess(member, update)
             self._differences.append(
                 {
-                    name: zlib.compress((_bits(value) - _bits(guess[name])).cpu().numpy().data, 1)
+                    name: _compressed(_bits(value) - _bits(guess[name]))
                     for name, value in values.items()
                     if name != "step"
                 }
@@ -166,10 +167,8 @@ class _Exact(_Undo):
             exact = {}
             for name, packed in differences.items():
                 bits = _bits(guess[name])
-                difference = torch.frombuffer(bytearray(zlib.decompress(packed)), dtype=bits.dtype)
-                exact[name] = (
-                    (bits + difference.to(bits.device)).view(guess[name].dtype).view(guess[name].shape)
-                )
+                whole = bits + _decompressed(packed, bits.dtype).to(bits.device)
+                exact[name] = whole.view(guess[name].dtype).view(guess[name].shape)
             put_back(member.optimizer, member.parameter, update, Before(exact.pop(""), exact))
 
 
@@ -198,6 +197,20 @@ def _guess(member: Member, update: AppliedUpdate) -> dict[str, Tensor]:
 def _bits(tensor: Tensor) -> Tensor:
     """Values as integers, 1-D: their difference and its sum wrap around, so nothing is lost."""
     return tensor.detach().contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
+
+
+def _compressed(difference: Tensor) -> bytes:
+    """Small integers of both signs, a byte of each after the other: nearly all but the lowest are zero."""
+    size = difference.element_size()
+    folded = (difference << 1) ^ (difference >> (8 * size - 1))
+    planes = folded.cpu().view(torch.uint8).reshape(-1, size).T.contiguous()
+    return zlib.compress(planes.numpy().data, 1)
+
+
+def _decompressed(data: bytes, dtype: torch.dtype) -> Tensor:
+    planes = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(dtype.itemsize, -1)
+    folded = torch.from_numpy(planes.T.copy().ravel()).view(dtype)
+    return ((folded >> 1) & torch.iinfo(dtype).max) ^ -(folded & 1)
 
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -67,6 +67,12 @@ class TrainingState:
         self.optimizers = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
         self.schedulers, self.scaler, self.buffers = list(schedulers), scaler, buffers
         self._shared, self._own = dict(shared or {}), dict(own or {})
+        for name, parameter in model.named_parameters():
+            if hasattr(parameter, "to_local"):
+                raise InputError(
+                    f"parameter {name!r} is a {type(parameter).__name__}, sharded over ranks; expected whole ones, as "
+                    "before fully_shard: a shard has no replica that it could come back from"
+                )
         known = set(model.parameters())
         for optimizer in self.optimizers:
             if any(
