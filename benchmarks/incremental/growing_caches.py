@@ -1,9 +1,10 @@
 """Row `caches` of `run.py`: what machines compute again and fetch when the graph grows by a task."""
 
 import numpy as np
+from growth import GrowingCache
 
 from wirewise.graph import partition
-from wirewise.planners.cache import CacheProblem, GrowingCache, budgets_of
+from wirewise.planners.cache import CacheProblem, budgets_of
 from wirewise.planners.cache.policies import vip
 
 MACHINES = 4

@@ -3,7 +3,6 @@
 from functools import partial
 
 from wirewise.planners.cache.balance import BalancedCaches, balanced
-from wirewise.planners.cache.growth import CacheChange, GrowingCache
 from wirewise.planners.cache.inclusion import Drawers, inclusion, one_hop, seed_probability
 from wirewise.planners.cache.planner import Share, budgets_of, plan, plans
 from wirewise.planners.cache.policies import POLICIES, CacheProblem, access_counts, keep, missed
@@ -13,10 +12,8 @@ __all__ = [
     "PLANNERS",
     "POLICIES",
     "BalancedCaches",
-    "CacheChange",
     "CacheProblem",
     "Drawers",
-    "GrowingCache",
     "Share",
     "access_counts",
     "balanced",

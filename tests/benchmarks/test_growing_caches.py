@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from benchmarks.incremental.growth import GrowingCache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from wirewise.errors import InputError
 from wirewise.graph import BlockModel, block_model
 from wirewise.graph.rehearsal import growing_graph
 from wirewise.graph.structure import in_edges
-from wirewise.planners.cache import POLICIES, CacheProblem, GrowingCache, keep
+from wirewise.planners.cache import POLICIES, CacheProblem, keep
 
 SPARSE = BlockModel(nodes=6000, classes=12, mean_degree=3.0, features=2)
 

@@ -19,8 +19,6 @@ from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.cache.inclusion import ALMOST_ONE
 from wirewise.planners.cache.policies import CacheProblem, keep
 
-__all__ = ["CacheChange", "GrowingCache"]
-
 
 class CacheChange(NamedTuple):
     """What one machine does when the graph has grown."""
