@@ -415,7 +415,7 @@ def _host_devices(address: str) -> list[str]:
 
 def _congestion_control(address: str) -> list[str]:
     # With BBR, the default of some kernels, one all-reduce of gloo takes 610 to 840 ms on 50 Mbit/s, with cubic 610 ms
-    # (see `runtime.connections`). A namespace takes over the kernel's default, and only its routes can name another.
+    # (see `leave_bbr`). A namespace takes over the kernel's default, and only its routes can name another.
     if "cubic" not in _CONGESTION_CONTROLS.read_text().split():
         return []
     return [f"route replace {_SUBNET} dev {_INTERFACE} scope link src {address} congctl cubic"]
