@@ -37,7 +37,7 @@ class JobPlan(Plan, frozen=True, kw_only=True, tag="jobs"):
     family: ClassVar[str] = "jobs"
 
     allotments: tuple[JobAllotment, ...]
-    """In order of start."""
+    """Allotments in order of start."""
     clusters: tuple[str, ...]
     """Names, [world size]."""
     slot_s: float

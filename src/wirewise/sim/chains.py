@@ -25,7 +25,7 @@ class ChainFlow(NamedTuple):
     sender: int
     """Rank that has the slice, or sums it."""
     edges: tuple[tuple[int, int], ...]
-    """From rank, to rank; each leaves the sender or a rank that an earlier edge reaches."""
+    """Pairs of sender and receiver; each leaves the sender or a rank that an earlier edge reaches."""
     addends: tuple[tuple[int, int], ...] = ()
     """Edges to the sender, from the ranks that hold the other addends, which come first."""
 
