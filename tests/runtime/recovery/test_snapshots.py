@@ -14,7 +14,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError
 from wirewise.runtime.recovery import snapshots as module
-from wirewise.runtime.recovery.snapshots import Snapshots, keep, mirror
+from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep, mirror
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import digest_of
 
@@ -109,17 +109,59 @@ def test_full_memory_keeps_the_newer_state(tmp_path: Path, monkeypatch: pytest.M
     assert own.steps == (1,) and digest_of(own.read(1)) == digest_of(state(1))
 
 
-def test_a_mirror_outlives_the_host(tmp_path: Path) -> None:
-    def body(rank: int, group: Any, store: Any) -> str:
+def pair(folder: Path, rank: int, world: int) -> tuple[Snapshots, Snapshots]:
+    """Snapshots of a rank and of the one before it, in the memory of its host."""
+    host = folder / f"host-{rank}"
+    return Snapshots(host, rank), Snapshots(host, (rank - 1) % world)
+
+
+def on_ranks(world: int, folder: Path, body: Any) -> list[Any]:
+    def rank_body(rank: int, group: Any, store: Any) -> Any:
         transport = Transport(group, timeout_s=20)
-        own, others = Snapshots(tmp_path / f"{rank}", rank), Snapshots(tmp_path / f"{rank}", (rank - 1) % 3)
+        try:
+            return body(rank, transport, *pair(folder, rank, world))
+        finally:
+            transport.close()
+
+    return run_ranks_as_threads(world, rank_body)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_mirror_outlives_the_host(tmp_path: Path, world: int) -> None:
+    def train(rank: int, transport: Transport, own: Snapshots, others: Snapshots) -> str:
         for step in range(3):
             keep(own, step, state(step, 50 + rank), transport)
             mirror(own, others, step, transport)
-        transport.close()
         return digest_of(own.read(2))
 
-    digests = run_ranks_as_threads(3, body)
-    for rank in range(3):
-        copy = Snapshots(tmp_path / f"{(rank + 1) % 3}", rank)
-        assert copy.steps == (1, 2) and digest_of(copy.read(2)) == digests[rank]
+    digests = on_ranks(world, tmp_path, train)
+    for file in (tmp_path / "host-1").iterdir():
+        file.unlink()
+
+    def go_on(rank: int, transport: Transport, own: Snapshots, others: Snapshots) -> tuple[int, str]:
+        step = agree(own, transport, others)
+        return step, digest_of(own.read(step))
+
+    assert on_ranks(world, tmp_path, go_on) == [(2, digest) for digest in digests]
+
+
+def test_ranks_agree_on_the_newest_step_that_all_have(tmp_path: Path) -> None:
+    def body(rank: int, transport: Transport, own: Snapshots, others: Snapshots) -> list[int]:
+        seen = [agree(own, transport)]
+        for step in range(4):
+            keep(own, step, state(step), transport)
+        if rank == 1:
+            own.write(4, state(4))
+        return [*seen, agree(own, transport)]
+
+    assert on_ranks(3, tmp_path, body) == [[-1, 3]] * 3
+
+
+def test_a_rank_without_any_state_is_named(tmp_path: Path) -> None:
+    def body(rank: int, transport: Transport, own: Snapshots, others: Snapshots) -> None:
+        if rank != 1:
+            own.write(3, state(3))
+        with pytest.raises(InputError, match=r"ranks \[1\] none, nor has the rank after them a mirror"):
+            agree(own, transport, others)
+
+    on_ranks(3, tmp_path, body)

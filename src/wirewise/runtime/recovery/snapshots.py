@@ -25,7 +25,7 @@ from wirewise.files import make_folder
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import Tree, pack, raw_bytes, unpack
 
-__all__ = ["Snapshots", "keep", "mirror"]
+__all__ = ["Snapshots", "agree", "keep", "mirror"]
 
 _HEAD = struct.Struct("<qQQI")
 """Step, bytes of the frame, bytes of tensors, checksum of the frame."""
@@ -130,16 +130,62 @@ def mirror(snapshots: Snapshots, others: Snapshots, step: int, transport: Transp
         PeerError: A peer is gone.
     """
     rank, size = transport.rank, transport.world_size
-    if size == 1:
-        return
-    after, previous = (rank + 1) % size, (rank - 1) % size
-    packed, count = snapshots.packed(step), torch.zeros(1, dtype=torch.int64)
-    transport.exchange(
-        "sizes of mirrored states", _TAG, {after: torch.tensor([packed.numel()])}, {previous: count}
-    )
+    taken = _passed({(one, (one + 1) % size) for one in range(size)}, snapshots, step, transport)
+    if rank != (rank + 1) % size:
+        others.take(taken)
+
+
+def agree(snapshots: Snapshots, transport: Transport, others: Snapshots | None = None) -> int:
+    """Newest step whose state every rank has; one that only the next rank's mirror has comes back from there.
+
+    Args:
+        snapshots: Snapshots of this rank.
+        transport: Transport between all ranks.
+        others: Snapshots of the rank before, kept by this rank (`mirror`); None: none are.
+
+    Returns:
+        The step, the same on all ranks; -1: no rank has any state yet.
+
+    Raises:
+        InputError: Some ranks have states, but there is no step that all have.
+        PeerError: A peer is gone.
+    """
+    mirrored = others.steps if others is not None else ()
+    padded = torch.full((4,), _NONE, dtype=torch.int64)
+    padded[: len(snapshots.steps)] = torch.tensor(snapshots.steps, dtype=torch.int64)
+    padded[2 : 2 + len(mirrored)] = torch.tensor(mirrored, dtype=torch.int64)
+    tables = [one.tolist() for one in transport.all_gather(padded, "the steps of snapshots")]
+    size = transport.world_size
+    own = [set(table[:2]) - {_NONE} for table in tables]
+    copies = [set(tables[(rank + 1) % size][2:]) - {_NONE} for rank in range(size)]
+    step = max(set.intersection(*(one | copy for one, copy in zip(own, copies, strict=True))), default=_NONE)
+    if step == _NONE:
+        if any(own) or any(copies):
+            lacking = [rank for rank in range(size) if not own[rank] | copies[rank]]
+            raise InputError(
+                f"ranks have snapshots of the steps {[sorted(one) for one in own]}, and ranks {lacking} none, nor has "
+                "the rank after them a mirror; what they alone had is lost, go on from a checkpoint"
+            )
+        return _NONE
+    lost = {rank for rank in range(size) if step not in own[rank]}
+    taken = _passed({((rank + 1) % size, rank) for rank in lost}, others, step, transport)
+    if transport.rank in lost:
+        snapshots.take(taken)
+    return step
+
+
+def _passed(ways: set[tuple[int, int]], held: Snapshots | None, step: int, transport: Transport) -> Tensor:
+    """Bytes that came to this rank where states of a step are passed from rank to rank; each has one way in and out."""
+    to = {b: a for a, b in ways}.get(transport.rank)
+    out = dict(ways).get(transport.rank)
+    packed = held.packed(step) if out is not None and held is not None else torch.empty(0, dtype=torch.uint8)
+    count = torch.zeros(1, dtype=torch.int64)
+    sizes = {} if out is None else {out: torch.tensor([packed.numel()])}
+    transport.exchange("sizes of snapshots", _TAG, sizes, {} if to is None else {to: count})
     taken = torch.empty(int(count), dtype=torch.uint8)
-    transport.exchange("mirrored states", _TAG, {after: packed}, {previous: taken})
-    others.take(taken)
+    contents = {} if out is None else {out: packed}
+    transport.exchange("snapshots", _TAG, contents, {} if to is None else {to: taken})
+    return taken
 
 
 class _Slot:
