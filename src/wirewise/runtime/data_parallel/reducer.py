@@ -27,6 +27,7 @@ from wirewise.runtime.data_parallel.matching import (
     slots_of,
 )
 from wirewise.runtime.data_parallel.pools import Pools, WithPools
+from wirewise.runtime.recovery.points import reach
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Reducer"]
@@ -166,6 +167,17 @@ class Reducer(WithPools):
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._carrier is not None:
+            self._carrier.close()
+            self._carrier = None
+
+    def abandon(self) -> None:
+        """Take the hooks off the model without waiting: the process group is gone, and with it what travelled."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._in_pass = False
+        self._forget()
         if self._carrier is not None:
             self._carrier.close()
             self._carrier = None
@@ -363,6 +375,7 @@ class Reducer(WithPools):
 
     def _launch(self) -> None:
         number, bucket = self._launched, self.buckets[self._launched]
+        reach("bucket", number)
         self._launched += 1
         if self._carrier is not None:
             self._carry(self._carrier, number)

@@ -6,19 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wirewise.runtime.recovery.agent import Agent, Recovered, Recoveries, run_script
     from wirewise.runtime.recovery.checkpoints import Checkpoints
     from wirewise.runtime.recovery.consistency import Updates
     from wirewise.runtime.recovery.decision import Action, Decision, RankRecord, decide
     from wirewise.runtime.recovery.journals import Consistency
     from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, MessageLog
+    from wirewise.runtime.recovery.membership import Member, join
     from wirewise.runtime.recovery.optimizers import Lamb, Lion
     from wirewise.runtime.recovery.points import reach
     from wirewise.runtime.recovery.recompute import RecoveryJournal
+    from wirewise.runtime.recovery.session import Training, protect
     from wirewise.runtime.recovery.snapshots import Snapshots
     from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
     from wirewise.runtime.recovery.undo import Undoable, check_undo
 
 _WHERE = {
+    "agent": (
+        "Agent",
+        "Recoveries",
+        "Recovered",
+        "run_script",
+    ),
     "checkpoints": ("Checkpoints",),
     "consistency": ("Updates",),
     "decision": (
@@ -33,15 +42,22 @@ _WHERE = {
         "MessageKey",
         "MessageLog",
     ),
+    "membership": (
+        "Member",
+        "join",
+    ),
     "optimizers": (
         "Lamb",
         "Lion",
     ),
     "points": ("reach",),
     "recompute": ("RecoveryJournal",),
+    "session": (
+        "Training",
+        "protect",
+    ),
     "snapshots": ("Snapshots",),
     "state": (
-        "Snapshots",
         "Stateful",
         "TrainingState",
         "copy_state",
@@ -55,25 +71,33 @@ _WHERE = {
 
 __all__ = [
     "Action",
+    "Agent",
     "Checkpoints",
     "Consistency",
     "Decision",
     "Lamb",
     "Lion",
     "LoggedMessages",
+    "Member",
     "MessageKey",
     "MessageLog",
     "RankRecord",
+    "Recovered",
+    "Recoveries",
     "RecoveryJournal",
     "Snapshots",
     "Stateful",
+    "Training",
     "TrainingState",
     "Undoable",
     "Updates",
     "check_undo",
     "copy_state",
     "decide",
+    "join",
+    "protect",
     "reach",
+    "run_script",
 ]
 
 

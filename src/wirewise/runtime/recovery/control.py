@@ -1,0 +1,243 @@
+"""A rank's side of the control channel: which generation it belongs to, and the interruption of what it waits for.
+
+gloo cannot abort what another thread waits for. But a receive that times out closes all connections of its group, and
+with them everything that waits on them fails at once (`interrupt`); the group is then destroyed, and the next
+generation has another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from wirewise.errors import PeerError
+from wirewise.runtime.recovery.generations import (
+    Begin,
+    Command,
+    End,
+    Event,
+    Finished,
+    Generation,
+    GiveUp,
+    Over,
+    Progress,
+    Ready,
+    Refuse,
+    Worker,
+)
+
+__all__ = ["Beat", "Link", "Welcome", "current", "fingerprint", "interrupt", "take_over"]
+
+BEAT_S = 0.1
+_POISON = timedelta(milliseconds=3)
+_POISON_TAG = 0x0F0F
+_LOST_AGENT = 70
+"""Exit code of a process whose agent is gone."""
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """The process runs."""
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """First words of the agent: who this process is, and where the store is."""
+
+    worker: Worker
+    address: str
+    port: int
+
+
+_from_agent = msgspec.json.Decoder(Welcome | Command)
+_to_agent = msgspec.json.Encoder()
+
+
+def interrupt(group: dist.ProcessGroup) -> None:
+    """Let all that any thread waits for in a gloo group fail within milliseconds; the group is of no use after it."""
+    for peer in range(group.size()):
+        if peer != group.rank():
+            try:
+                group.recv([torch.empty(1)], peer, _POISON_TAG).wait(_POISON)
+            except (RuntimeError, ValueError):
+                # The timeout closes the connections; so had the peer's death closed one.
+                continue
+
+
+def fingerprint(code: bytes) -> dict[str, str]:
+    """What must be the same on all ranks for the same bits: code, versions, threads.
+
+    Args:
+        code: Source of the training.
+    """
+    return {
+        "code": hashlib.sha256(code).hexdigest()[:12],
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "torch": str(torch.__version__),
+        "threads": str(torch.get_num_threads()),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+class Link:
+    """The control channel of this process.
+
+    Args:
+        channel: Channel to the agent.
+        code: Source of the training, for the fingerprint.
+    """
+
+    def __init__(self, channel: Connection, code: bytes) -> None:
+        self._channel, self._code = channel, code
+        self._sending = threading.Lock()
+        self._news = threading.Condition()
+        self._generation: Generation | None = None
+        self._over = 0
+        self._end: Command | None = None
+        self._group: tuple[int, dist.ProcessGroup] | None = None
+        self._asked = False
+        told = _from_agent.decode(channel.recv_bytes())
+        assert isinstance(told, Welcome)
+        self.worker, self.address, self.port = told.worker, told.address, told.port
+        self._thread = threading.Thread(target=self._listen, name="wirewise-control", daemon=True)
+        self._thread.start()
+
+    def say(self, event: Event | Beat) -> None:
+        """Tell the agent something."""
+        try:
+            with self._sending:
+                self._channel.send_bytes(_to_agent.encode(event))
+        except OSError:
+            _leave()
+
+    def progress(self, rank: int, generation: int, phase: Any, step: int, **more: Any) -> None:
+        """Tell the agent that this rank has come to a phase of a recovery."""
+        self.say(Progress(self.worker, rank, generation, phase, time.time(), step, **more))
+
+    def over(self, generation: int) -> bool:
+        """Whether a generation is over."""
+        return self._over >= generation
+
+    def is_over_within(self, generation: int, grace_s: float) -> bool:
+        """Whether a generation is over; the news may come a little after what made it so."""
+        with self._news:
+            return self._news.wait_for(lambda: self._over >= generation or self._end is not None, grace_s)
+
+    def ended(self) -> bool:
+        """Whether all ranks have trained to the end."""
+        return isinstance(self._end, End)
+
+    def next_generation(self, after: int, timeout_s: float | None) -> Generation:
+        """Wait for a role in a generation later than `after`.
+
+        Args:
+            after: Number of the last generation that this process was in; 0: none.
+            timeout_s: Seconds to wait; None: as long as the agent lives, as a spare does.
+
+        Raises:
+            PeerError: This process was refused, or the job has failed; the message says why.
+        """
+        if not self._asked:
+            self._asked = True
+            self.say(Ready(self.worker, fingerprint(self._code)))
+
+        def there() -> bool:
+            new = self._generation is not None and self._generation.number > max(after, self._over)
+            return new or self._end is not None
+
+        with self._news:
+            if not self._news.wait_for(there, timeout_s):
+                raise PeerError(
+                    f"no generation followed generation {after} within {timeout_s:g} s; expected spares for the ranks "
+                    "that were lost: look at the agent's log, and give more spares or time"
+                )
+            if isinstance(self._end, GiveUp | Refuse):
+                raise PeerError(self._end.reason)
+            if self._end is not None:
+                raise SystemExit(0)  # A spare that was never needed.
+            assert self._generation is not None
+            return self._generation
+
+    def guard(self, generation: int, group: dist.ProcessGroup) -> None:
+        """Have a group interrupted as soon as its generation is over."""
+        with self._news:
+            self._group = generation, group
+            over = self._over >= generation
+        if over:
+            interrupt(group)
+
+    def release(self) -> None:
+        """The group is about to be destroyed."""
+        with self._news:
+            self._group = None
+
+    def finish(self, generation: int) -> bool:
+        """Say that this rank has trained to the end, and wait for all; False: another generation is to follow.
+
+        Raises:
+            PeerError: The job has failed.
+        """
+        self.say(Finished(self.worker, generation))
+        with self._news:
+            self._news.wait_for(lambda: self._end is not None or self._over >= generation)
+            if isinstance(self._end, GiveUp | Refuse):
+                raise PeerError(self._end.reason)
+            return self._end is not None
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                if self._channel.poll(BEAT_S):
+                    self._take(_from_agent.decode(self._channel.recv_bytes()))
+                self.say(Beat())
+            except (EOFError, OSError):
+                _leave()
+
+    def _take(self, told: Command | Welcome) -> None:
+        poisoned = None
+        with self._news:
+            if isinstance(told, Over):
+                self._over = max(self._over, told.number)
+                if self._group is not None and self._group[0] <= told.number:
+                    poisoned = self._group[1]
+            elif isinstance(told, Begin):
+                self._generation = told.generation
+            elif not isinstance(told, Welcome):
+                self._end = told
+                if isinstance(told, GiveUp) and self._group is not None:
+                    poisoned = self._group[1]
+            self._news.notify_all()
+            if poisoned is not None:
+                # With the lock, so that nobody destroys the group meanwhile.
+                interrupt(poisoned)
+
+
+def _leave() -> None:
+    """Without its agent a process would be nobody's."""
+    os._exit(_LOST_AGENT)
+
+
+_link: Link | None = None
+
+
+def current() -> Link | None:
+    """The control channel of this process; None where no agent has started it."""
+    return _link
+
+
+def take_over(channel: Connection, code: Path | Callable[..., Any]) -> Link:
+    """Make a channel that of this process; the agent's first act in a process."""
+    global _link
+    source = code if isinstance(code, Path) else Path(sys.modules[code.__module__].__file__ or "")
+    _link = Link(channel, source.read_bytes() if source.is_file() else b"")
+    return _link

@@ -1,0 +1,314 @@
+"""Who belongs to which generation of the process group: the coordinator's decisions, without processes or sockets.
+
+A generation is one process group's life. The agent that holds the store coordinates: it alone makes generations, so two
+halves of a cut network never both go on. The other half's agents stop their processes when they have not reached the
+store for the length of their lease, and only after that the coordinator counts these processes as dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "Command",
+    "Coordinator",
+    "End",
+    "Event",
+    "Finished",
+    "Generation",
+    "GiveUp",
+    "HostLost",
+    "Over",
+    "Ready",
+    "Refuse",
+    "WorkerLost",
+]
+
+Worker = tuple[int, int]
+"""A process: number of its host, and number on it."""
+
+_MOST_FRUITLESS = 10
+"""Generations in a row without a new committed step, after which the training counts as hopeless."""
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One process group's life."""
+
+    number: int
+    """Counted from 1."""
+    world_size: int
+    """Ranks of the job, with and without a process."""
+    workers: dict[int, Worker]
+    """Process of each rank that has one; in the order of these ranks they are the ranks of the group."""
+    fresh: tuple[int, ...]
+    """Ranks whose process has just taken the role, and holds no state."""
+    dead: tuple[int, ...] = ()
+    """Ranks whose process was lost since the generation before."""
+    since_s: float = 0.0
+    """Seconds since 1970 at which the first of them was noticed."""
+    notes: dict[int, str] = {}
+    """What was lost how, by rank."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that have a process."""
+        return tuple(sorted(self.workers))
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """A process waits for a role."""
+
+    worker: Worker
+    fingerprint: dict[str, str]
+    """What must be the same on all ranks, by name: code, versions, number of threads."""
+
+
+class WorkerLost(msgspec.Struct, frozen=True, tag=True):
+    """A process is dead, its end seen by the kernel."""
+
+    worker: Worker
+    cause: str
+    seen_s: float
+
+
+class HostLost(msgspec.Struct, frozen=True, tag=True):
+    """A host's agent has not been heard of for longer than its lease: its processes are dead."""
+
+    host: int
+    seen_s: float
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """A process has trained to the end, in a generation."""
+
+    worker: Worker
+    generation: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """A process has come to a phase of a recovery, or committed its first step after it."""
+
+    worker: Worker
+    rank: int
+    generation: int
+    phase: Literal["noticed", "regrouped", "decided", "restored", "resumed", "committed"]
+    at_s: float
+    step: int
+    strategy: str = ""
+    computed: int = 0
+    """Steps that were computed from logs."""
+    digest: str = ""
+    lost: int = 0
+    """Steps under way that are computed again."""
+
+
+class Raised(msgspec.Struct, frozen=True, tag=True):
+    """A process ends by an error of its own: it would come again, so no spare takes its place."""
+
+    worker: Worker
+    text: str
+
+
+Event = Ready | WorkerLost | HostLost | Finished | Progress | Raised
+
+
+class Over(msgspec.Struct, frozen=True, tag=True):
+    """A generation is over: whoever waits in its group is to be interrupted."""
+
+    number: int
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """A generation begins."""
+
+    generation: Generation
+
+
+class Refuse(msgspec.Struct, frozen=True, tag=True):
+    """A process may not take part."""
+
+    worker: Worker
+    reason: str
+
+
+class GiveUp(msgspec.Struct, frozen=True, tag=True):
+    """The job has failed."""
+
+    reason: str
+
+
+class End(msgspec.Struct, frozen=True, tag=True):
+    """All ranks have trained to the end."""
+
+
+Command = Over | Begin | Refuse | GiveUp | End
+
+
+class Coordinator:
+    """Decides on generations: a function of the events so far, whose commands all agents carry out.
+
+    Args:
+        world_size: Number of ranks.
+        hosts: Number of hosts; each has an equal share of the ranks at first.
+        elastic: Whether training goes on with fewer ranks where there is no spare, and takes in more when they come.
+
+    Attributes:
+        generation: The newest one; None before all ranks have come.
+    """
+
+    def __init__(self, world_size: int, hosts: int = 1, *, elastic: bool = False) -> None:
+        self.world_size, self.elastic = world_size, elastic
+        self._per_host = world_size // hosts
+        self.generation: Generation | None = None
+        self._roles: dict[int, Worker] = {}
+        self._spares: list[Worker] = []
+        self._fingerprint: tuple[Worker, dict[str, str]] | None = None
+        self._finished: set[Worker] = set()
+        self._dead: dict[int, str] = {}
+        self._since_s = 0.0
+        self._over = self._ended = False
+        self._step, self._fruitless = -1, 0
+
+    @property
+    def vacant(self) -> list[int]:
+        """Ranks without a process."""
+        return [rank for rank in range(self.world_size) if rank not in self._roles]
+
+    @property
+    def waits(self) -> bool:
+        """Whether training stands still until more processes are ready."""
+        return self.generation is None or (self._over and not self._ended)
+
+    @property
+    def spares(self) -> int:
+        """Number of processes that wait for a role."""
+        return len(self._spares)
+
+    def heard(self, event: Event) -> list[Command]:
+        """Take an event in, and decide what follows."""
+        if self._ended:
+            return []
+        commands = list(self._heard(event))
+        self._ended = any(isinstance(command, GiveUp | End) for command in commands)
+        return commands
+
+    def _heard(self, event: Event) -> Iterator[Command]:
+        if isinstance(event, Ready):
+            yield from self._welcome(event)
+        elif isinstance(event, WorkerLost):
+            yield from self._lose({event.worker: event.cause}, event.seen_s)
+        elif isinstance(event, HostLost):
+            gone = [worker for worker in (*self._roles.values(), *self._spares) if worker[0] == event.host]
+            yield from self._lose(dict.fromkeys(gone, f"host {event.host} is lost"), event.seen_s)
+        elif isinstance(event, Finished):
+            yield from self._finish(event)
+        elif isinstance(event, Progress):
+            if event.step > self._step:
+                self._step, self._fruitless = event.step, 0
+        else:
+            yield GiveUp(f"{self._name(event.worker)} raised an error:\n{event.text}")
+
+    def _name(self, worker: Worker) -> str:
+        rank = next((rank for rank, one in self._roles.items() if one == worker), None)
+        return f"process {worker[1]} of host {worker[0]}" if rank is None else f"rank {rank}"
+
+    def _welcome(self, event: Ready) -> Iterator[Command]:
+        if self._fingerprint is None:
+            self._fingerprint = event.worker, event.fingerprint
+        first, expected = self._fingerprint
+        if told := _differences(event.fingerprint, expected):
+            yield Refuse(
+                event.worker,
+                f"host {event.worker[0]} has {told} on host {first[0]}, with which training began; results would "
+                "differ: start it with the same code, versions and number of threads",
+            )
+            return
+        self._spares.append(event.worker)
+        yield from self._fill()
+
+    def _lose(self, workers: Mapping[Worker, str], seen_s: float) -> Iterator[Command]:
+        self._spares = [spare for spare in self._spares if spare not in workers]
+        gone = {rank: worker for rank, worker in self._roles.items() if worker in workers}
+        if not gone:
+            return
+        for rank, worker in gone.items():
+            del self._roles[rank]
+            self._dead[rank] = workers[worker]
+        self._since_s = self._since_s or seen_s
+        if not self._over:
+            self._over = True
+            assert self.generation is not None
+            yield Over(self.generation.number)
+        yield from self._fill()
+
+    def _fill(self) -> Iterator[Command]:
+        """Give roles to spares, and begin a generation where that is possible and useful."""
+        if self.generation is None:
+            yield from self._begin_first()
+            return
+        before = len(self._roles)
+        for rank in self.vacant:
+            home = rank // self._per_host
+            near = sorted(self._spares, key=lambda spare: (spare[0] != home, spare))
+            if near and (self._over or self.elastic):
+                self._roles[rank] = near[0]
+                self._spares.remove(near[0])
+        grown = len(self._roles) > before
+        if self._over and (not self.vacant or (self.elastic and self._roles)):
+            yield from self._begin()
+        elif grown and not self._over:
+            yield Over(self.generation.number)
+            yield from self._begin()
+
+    def _begin_first(self) -> Iterator[Command]:
+        waiting = sorted(self._spares)
+        for host in range(self.world_size // self._per_host):
+            own = [spare for spare in waiting if spare[0] == host][: self._per_host]
+            if len(own) < self._per_host:
+                self._roles = {}
+                return
+            self._roles |= {host * self._per_host + place: worker for place, worker in enumerate(own)}
+        self._spares = [spare for spare in waiting if spare not in self._roles.values()]
+        yield from self._begin()
+
+    def _begin(self) -> Iterator[Command]:
+        before = self.generation
+        self._fruitless += 1
+        if self._fruitless > _MOST_FRUITLESS:
+            yield GiveUp(
+                f"{_MOST_FRUITLESS} generations in a row committed no step after {max(self._step, 0)}; ranks "
+                f"{sorted(self._dead)} were lost last: look at their logs"
+            )
+            return
+        old = {} if before is None else before.workers
+        self.generation = Generation(
+            number=1 if before is None else before.number + 1,
+            world_size=self.world_size,
+            workers=dict(sorted(self._roles.items())),
+            fresh=tuple(rank for rank, worker in sorted(self._roles.items()) if old.get(rank) != worker),
+            dead=tuple(sorted(self._dead)),
+            since_s=self._since_s,
+            notes=dict(sorted(self._dead.items())),
+        )
+        self._over, self._dead, self._since_s = False, {}, 0.0
+        self._finished = set()
+        yield Begin(self.generation)
+
+    def _finish(self, event: Finished) -> Iterator[Command]:
+        if self._over or self.generation is None or event.generation != self.generation.number:
+            return
+        self._finished.add(event.worker)
+        if self._finished >= set(self._roles.values()):
+            yield End()
+
+
+def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    """What differs, for a message; "" if nothing does."""
+    return ", ".join(
+        f"{name} {found.get(name)!r} instead of {expected.get(name)!r}"
+        for name in {**expected, **found}
+        if found.get(name) != expected.get(name)
+    )

@@ -1,0 +1,158 @@
+"""A rank's place among those that train: its role, and the process group of each generation."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.recovery import control, points
+from wirewise.runtime.recovery.generations import Generation
+from wirewise.runtime.transport import Transport
+
+__all__ = ["Member", "join"]
+
+_JOIN_S = 10.0
+"""Seconds that the others have to come to a new group."""
+_GRACE_S = 10.0
+"""Seconds that the agent has to tell of a failure after its first effect was seen here."""
+_DOUBT_S = 0.5
+"""The same for an error that does not look like a failure of another rank."""
+
+
+def join(timeout_s: float = 60.0) -> Member:
+    """Wait for the role of a rank, and join the process group of all.
+
+    A spare waits here. The group is torch's default one; after a failure `Member.regroup` joins the next.
+
+    Args:
+        timeout_s: Seconds that one call of the process group may take.
+
+    Raises:
+        InputError: No agent has started this process.
+        PeerError: This process is refused, or the job has failed.
+    """
+    link = control.current()
+    if link is None:
+        raise InputError(
+            "no agent has started this process; start it by `wirewise run swift -- torchrun ...`, or as the target of "
+            "recovery.Agent"
+        )
+    member = Member(link, timeout_s)
+    member.regroup(None)
+    return member
+
+
+class Member:
+    """The membership of this process; made by `join`.
+
+    Args:
+        link: Control channel to the agent.
+        timeout_s: Seconds that one call of the process group may take.
+
+    Attributes:
+        rank: Rank of this process, the same in all generations.
+        world_size: Number of ranks of the job, also while some of them are missing.
+        generation: The present generation.
+        transport: Transport between the processes of this generation.
+    """
+
+    def __init__(self, link: control.Link, timeout_s: float) -> None:
+        self._link, self._timeout_s = link, timeout_s
+        self._store: Any = TCPStore(link.address, link.port, is_master=False, wait_for_workers=False)
+        self._last = 0
+        self.generation = link.next_generation(0, None)
+        self.world_size = self.generation.world_size
+        self.rank = next(rank for rank, one in self.generation.workers.items() if one == link.worker)
+        self.transport: Transport
+
+    @property
+    def fresh(self) -> bool:
+        """Whether this process has taken its role in the present generation, and holds no state."""
+        return self.rank in self.generation.fresh
+
+    def regroup(self, error: Exception | None) -> tuple[int, Transport]:
+        """Leave the process group, and join that of the next generation that holds.
+
+        Args:
+            error: What this rank met; None: the group is joined for the first time.
+
+        Returns:
+            Number of the generation, and the transport between its processes.
+
+        Raises:
+            PeerError: The job has failed, or the error comes from no failure of another rank.
+        """
+        if error is not None:
+            if not self.is_failure(error):
+                raise error
+            points.reach("fault")
+        while True:
+            self.leave()
+            self.generation = self._link.next_generation(self._last, None)
+            self._last = self.generation.number
+            try:
+                self.tell("noticed")
+                points.reach("regroup")
+                self.transport = self._joined(self.generation)
+                self.tell("regrouped")
+                return self._last, self.transport
+            except (RuntimeError, ValueError, PeerError) as failed:
+                if not self.is_failure(failed):
+                    raise
+                # What it holds would keep connections open.
+                traceback.clear_frames(failed.__traceback__)
+
+    def is_failure(self, error: Exception) -> bool:
+        """Whether an error comes from a failure of another rank, of which the agent tells."""
+        foreign = isinstance(error, PeerError) or "gloo" in str(error) or "onnection" in str(error)
+        return self._link.is_over_within(self._last, _GRACE_S if foreign else _DOUBT_S)
+
+    def tell(self, phase: str, step: int = -1, **more: Any) -> None:
+        """Let the agent note how far a recovery is."""
+        self._link.progress(self.rank, self._last, phase, step, **more)
+
+    def leave(self) -> None:
+        """Destroy the process group; nothing may hold it any more."""
+        self._link.release()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def finish(self) -> bool:
+        """Say that this rank has trained to the end, and wait for all; False: another generation follows.
+
+        Raises:
+            PeerError: The job has failed.
+        """
+        return self._link.finish(self._last)
+
+    def _joined(self, generation: Generation) -> Transport:
+        ranks = generation.ranks
+        store = PrefixStore(f"generation-{generation.number}", self._store)
+        store.set(f"here-{self.rank}", "")
+        missing = [rank for rank in ranks if rank != self.rank]
+        deadline = time.monotonic() + _JOIN_S
+        # A wait of torch's could not be interrupted, so the group is joined when all are there.
+        while missing and not self._link.over(generation.number):
+            missing = [rank for rank in missing if not store.check([f"here-{rank}"])]
+            if missing and time.monotonic() > deadline:
+                raise PeerError(
+                    f"rank {self.rank} waited {_JOIN_S:g} s for ranks {missing} of generation {generation.number}; "
+                    "look at their logs"
+                )
+            time.sleep(0.001)
+        if missing:
+            raise PeerError(f"generation {generation.number} was over before ranks {missing} came")
+        timeout = timedelta(seconds=_JOIN_S)
+        place = ranks.index(self.rank)
+        dist.init_process_group("gloo", store=store, rank=place, world_size=len(ranks), timeout=timeout)
+        group = dist.group.WORLD
+        assert group is not None
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._timeout_s), group)
+        self._link.guard(generation.number, group)
+        return Transport(group, timeout_s=self._timeout_s)

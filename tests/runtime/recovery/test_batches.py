@@ -1,0 +1,76 @@
+"""Batches and random numbers as functions of their position."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, WeightedRandomSampler
+
+from wirewise.errors import InputError
+from wirewise.runtime.recovery.batches import Batches, seed_all, shares_of
+
+DATA = TensorDataset(torch.arange(22))
+
+
+def values(batches: Batches, steps: range, own: range) -> list[list[int]]:
+    return [batches.draw(step, share, own)[0].tolist() for step in steps for share in own]
+
+
+@pytest.mark.parametrize("shares", [1, 3, 4, 7])
+def test_processes_divide_all_shares_evenly(shares):
+    for processes in range(1, shares + 1):
+        parts = [shares_of(place, processes, shares) for place in range(processes)]
+        assert [share for part in parts for share in part] == list(range(shares))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_each_share_gets_what_the_distributed_sampler_would_give_its_rank(drop_last):
+    batches = Batches(DataLoader(DATA, 4, shuffle=True, drop_last=drop_last), 3, seed=5)
+    for share in range(3):
+        sampler = DistributedSampler(DATA, 3, share, shuffle=True, seed=5, drop_last=drop_last)
+        expected = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            loader = DataLoader(DATA, 4, sampler=sampler, drop_last=drop_last)
+            expected += [batch[0].tolist() for batch in loader]
+        steps = range(2 * batches.steps_per_epoch)
+        assert values(batches, steps, range(share, share + 1)) == expected
+
+
+def test_any_batch_can_be_drawn_again_from_anywhere():
+    batches = Batches(DataLoader(DATA, 2, shuffle=True), 3, seed=5)
+    own = range(2)
+    all_of_them = values(batches, range(8), own)
+    for step in (7, 2, 3, 3, 0):
+        assert values(batches, range(step, step + 1), own) == all_of_them[2 * step : 2 * step + 2]
+
+
+def test_a_function_is_asked_for_step_and_share():
+    assert Batches(lambda step, share: (step, share), 3, seed=0).draw(5, 2, range(2, 3)) == (5, 2)
+
+
+def test_loaders_whose_batches_cannot_be_drawn_again_are_refused_by_name():
+    weighted = DataLoader(DATA, 2, sampler=WeightedRandomSampler([1.0] * 22, 22))
+    for loader, told in (
+        (weighted, "WeightedRandomSampler"),
+        (DataLoader(DATA, batch_sampler=[[1], [2]]), "batch_sampler"),
+        ([1, 2], "type list"),
+        (DataLoader(DATA, 100, drop_last=True), "fewer than 3 shares of 100"),
+    ):
+        with pytest.raises(InputError, match=told):
+            Batches(loader, 3, seed=0)
+
+
+def test_random_numbers_depend_on_seed_step_and_share_alone():
+    def drawn(*place: int) -> tuple[float, float, float]:
+        seed_all(*place)
+        return float(torch.rand(())), float(np.random.rand()), random.random()  # noqa: NPY002
+
+    first = drawn(1, 2, 3)
+    torch.rand(5)
+    assert drawn(1, 2, 3) == first
+    assert len({drawn(*place) for place in ((1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4))}) == 4

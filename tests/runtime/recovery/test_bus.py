@@ -1,0 +1,82 @@
+"""What agents tell each other, and that no two parts of a cut network train on."""
+
+from __future__ import annotations
+
+import select
+import threading
+from typing import Any
+
+import pytest
+
+from wirewise.runtime.recovery import bus as module
+from wirewise.runtime.recovery.bus import Bus
+from wirewise.runtime.recovery.generations import GiveUp, HostLost, Over, Raised
+
+
+class Store:
+    """A store in memory whose answers to one client can stop, as in a cut network."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.lock = threading.Lock()
+
+    def client(self) -> Client:
+        return Client(self)
+
+
+class Client:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.connected = threading.Event()
+        self.connected.set()
+
+    def add(self, key: str, amount: int) -> int:
+        self.connected.wait()
+        with self.store.lock:
+            self.store.values[key] = self.store.values.get(key, 0) + amount
+            return self.store.values[key]
+
+    def set(self, key: str, value: bytes) -> None:
+        self.connected.wait()
+        self.store.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        self.connected.wait()
+        return self.store.values[key]
+
+
+def next_of(bus: Bus) -> Any:
+    assert select.select([bus.wake], [], [], 30)[0], "nothing came"
+    return bus.take()[0]
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    monkeypatch.setattr(module, "_MARGIN_S", 0.3)
+    clients = [store.client() for store in [Store()] for _ in range(2)]
+    buses = [Bus(client, host, 2, 0.3) for host, client in enumerate(clients)]
+    yield clients, buses
+    for client, bus in zip(clients, buses, strict=True):
+        client.connected.set()
+        bus.close()
+
+
+def test_events_come_to_the_coordinator_and_commands_to_all_others(pair):
+    _, (first, second) = pair
+    second.post(Raised((1, 0), "x"))
+    assert next_of(first) == Raised((1, 0), "x")
+    first.post(Over(1))
+    assert next_of(second) == Over(1)
+
+
+def test_a_host_that_is_cut_off_gives_up_before_it_counts_as_lost(pair):
+    (_, cut), (first, second) = pair
+    first.post(Over(1))
+    next_of(second)
+    cut.connected.clear()
+    given_up = next_of(second)
+    # The coordinator has not counted it as lost while its processes could still train.
+    assert not select.select([first.wake], [], [], 0)[0]
+    assert isinstance(given_up, GiveUp) and "never two parts of a cut network" in given_up.reason
+    lost = next_of(first)
+    assert isinstance(lost, HostLost) and lost.host == 1

@@ -1,0 +1,118 @@
+"""Trainings that ranks die in, bit for bit as nobody had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.runtime.recovery.trained import alone, run
+from wirewise.errors import InputError
+from wirewise.runtime.recovery import protect
+
+
+def fault(rank: int, point: str, step: int, index: int | None = None, act: str = "kill") -> dict[str, Any]:
+    return {"act": act, "rank": rank, "point": point, "step": step, "index": index}
+
+
+@pytest.mark.dist
+def test_a_killed_rank_is_replaced_and_the_training_is_the_undisturbed_one(tmp_path):
+    recoveries, digests = run(tmp_path, {"steps": 12}, [fault(1, "bucket", 5, index=1)])
+    assert digests == [alone({"steps": 12}, 2)] * 2
+    (recovery,) = recoveries.recoveries
+    assert recovery.ranks == (1,) and recovery.causes == ("killed by SIGKILL",)
+    assert (recovery.step, recovery.strategy, recovery.lost_iterations) == (5, "replica", 0)
+    times = ("seen_s", "noticed_s", "regrouped_s", "decided_s", "restored_s", "resumed_s", "committed_s")
+    found = [getattr(recovery, name) for name in times]
+    assert found == sorted(found) and found[0] > 0
+
+
+EVERYWHERE = [
+    fault(1, "batch", 2),
+    fault(0, "forward", 4),
+    fault(2, "bucket", 6, index=0),
+    fault(1, "bucket", 8, index=1),
+    fault(3, "reduced", 10),
+    fault(0, "update", 12),
+    fault(2, "commit", 14),
+    fault(3, "committed", 16),
+    # Two at once.
+    fault(0, "bucket", 18, index=1),
+    fault(1, "bucket", 18, index=1),
+    # A rank dies, another in the recovery from that.
+    fault(2, "bucket", 20, index=1),
+    fault(3, "restore", 20),
+    fault(0, "batch", 22),
+    fault(1, "resume", 22),
+    fault(2, "bucket", 24, index=0, act="stop"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_kills_at_every_point_of_a_step_and_of_a_recovery_change_no_bit(tmp_path):
+    settings = {"steps": 28, "sleep_s": 0.02}
+    (tmp_path / "calm").mkdir()
+    _, expected = run(tmp_path / "calm", settings, ranks=4, spares=0)
+    (tmp_path / "killed").mkdir()
+    recoveries, digests = run(tmp_path / "killed", settings, EVERYWHERE, ranks=4, spares=3, silence_s=1.0)
+    assert len({*expected, *digests}) == 1
+    assert all(one.lost_iterations == 0 for one in recoveries.recoveries)
+    assert sum(len(one.ranks) for one in recoveries.recoveries) == len(EVERYWHERE)
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_distributed_data_parallel_goes_on_around_a_new_group(tmp_path):
+    settings = {"steps": 12, "through": "ddp"}
+    faults = [fault(1, "forward", 3), fault(0, "commit", 6)]
+    _, digests = run(tmp_path, settings, faults, spares=2)
+    assert digests == [alone(settings, 2)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "lamb", "amsgrad"])
+def test_every_optimizer_comes_out_bit_equal(tmp_path, optimizer):
+    settings = {"steps": 10, "optimizer": optimizer}
+    _, digests = run(tmp_path, settings, [fault(0, "bucket", 3, index=1), fault(1, "commit", 6)], spares=2)
+    assert digests == [alone(settings, 2)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_fewer_ranks_keep_the_global_batch_and_folded_gradients_keep_every_bit(tmp_path):
+    settings = {"steps": 40, "through": "fold", "sleep_s": 0.1}
+    faults = [fault(1, "batch", 3), fault(2, "forward", 5)]
+    recoveries, digests = run(tmp_path, settings, faults, ranks=4, spares=0, elastic=True)
+    assert len(set(digests)) == 1
+    assert digests[0] == alone(settings, 4)
+    # It shrank twice, and grew again as soon as processes were ready.
+    shrunk = [one for one in recoveries.recoveries if one.ranks]
+    grown = [one for one in recoveries.recoveries if not one.ranks]
+    assert [one.ranks for one in shrunk] == [(1,), (2,)] and grown
+    assert all(one.lost_iterations == 0 for one in recoveries.recoveries)
+
+
+def test_what_cannot_be_protected_is_refused_by_name():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    class FSDPLinear(nn.Linear):
+        """As `fully_shard` names the class of what it has sharded."""
+
+    wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    for arguments, told in (
+        ({"model": wrapped}, "process group dies with a rank"),
+        ({"model": FSDPLinear(2, 2)}, "fully_shard has sharded"),
+        ({"through": "horovod"}, "through='horovod'"),
+        ({"steps": None}, "expected one of them"),
+        ({}, "no agent has started this process, nor torchrun"),
+    ):
+        given = {"model": model, "steps": 3, **arguments}
+        with pytest.raises(InputError, match=told):
+            protect(given.pop("model"), optimizer, lambda step, share: None, **given)
