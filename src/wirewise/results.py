@@ -16,6 +16,7 @@ __all__ = [
     "GroupRecord",
     "IncrementalRecord",
     "IncrementalRun",
+    "MeasuredPass",
     "MiniBatchRecord",
     "MiniBatchRun",
     "ModeResult",
@@ -383,6 +384,20 @@ class PlacementRun(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the plan with the shortest measured iteration."""
 
 
+class MeasuredPass(msgspec.Struct, frozen=True, array_like=True):
+    """A pass of a stage over a microbatch as it was carried out."""
+
+    kind: str
+    """F: forward; B: backward; I and W: backward for inputs and for weights."""
+    stage: int
+    update: int
+    """Number of the update among those of a turn."""
+    microbatch: int
+    start_s: float
+    """Seconds since the first pass of the turn."""
+    end_s: float
+
+
 class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What the ranks of a pipeline measured while they trained."""
 
@@ -396,6 +411,8 @@ class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the time in which a rank computed nothing, mean over ranks and turns."""
     peak_bytes: int
     """Weights in all versions, gradients, state of the optimizer and most saved activations, of the fullest rank."""
+    passes: list[MeasuredPass] = []
+    """Passes over the first updates of the last turn, of the first replica."""
 
 
 class PipelineRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,6 +432,8 @@ class PipelineRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of training until the loss was within 1 % of the reference's final one; None: never."""
     losses: list[float]
     """Loss of each update, averaged with the few before it."""
+    passes: list[MeasuredPass] = []
+    """Passes over some updates in a row, of one replica."""
 
     @property
     def error(self) -> float:

@@ -13,7 +13,7 @@ from wirewise.cost import TCP_PAYLOAD
 from wirewise.errors import InputError
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import LaidOutTensor, parse_sharding, save
-from wirewise.recipes.cross_mesh import lab_links, make_job, predicted_s, summarise
+from wirewise.recipes.cross_mesh import lab_links, links_of, make_job, predicted_s, summarise
 from wirewise.recipes.cross_mesh_job import ReshardJob, ReshardWish, ranks_per_host
 from wirewise.report.reshard_page import reshard_comparison, reshard_html
 from wirewise.results import MovedTimes
@@ -69,7 +69,7 @@ def test_times_stand_beside_bound_and_prediction():
     told = reshard_comparison(run)
     assert "PARTS DIFFER" in told.sentence and told.sentence.startswith("plan is the fastest of 2 plans")
     assert told.rows[0][:2] == ("plan", "ring")
-    page = reshard_html(run, job.plans)
+    page = reshard_html(run, job.plans, links_of(job))
     assert "What moves: p2p" in page and "reshard plan by" in page
 
 

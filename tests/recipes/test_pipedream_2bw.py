@@ -13,7 +13,7 @@ from wirewise.cli.main import app
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import load
 from wirewise.recipes.pipedream_2bw import plans_of, summarise
-from wirewise.recipes.pipedream_2bw_job import MODES, PipelineJob, plan_of
+from wirewise.recipes.pipedream_2bw_job import MODES, PipelineJob, plan_of, rate_factor
 from wirewise.recipes.pipedream_2bw_worker import SavedBytes
 from wirewise.recipes.text_model import CHARACTERS, batches, language_model, loss, text
 from wirewise.report.pipeline_page import pipeline_comparison, pipeline_html
@@ -49,6 +49,13 @@ def test_plans_share_the_blocks_out():
         assert [len(stage.modules) for stage in plan.stages] == [3, 4]
         assert plan.replicas == 2
     assert plan_of(job, "2bw").exchange == "hidden" and plan_of(job, "2bw-blocking").exchange == "end"
+
+
+def test_rates_rise_and_fall_to_zero():
+    job = PipelineJob(updates=20, turns=2, warmup=0.2)
+    found = [rate_factor(job, update) for update in range(21)]
+    assert found[:6] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 15 / 16]) and found[20] == 0.0
+    assert rate_factor(PipelineJob(warmup=0.0), 0) == 1.0
 
 
 def test_the_model_is_of_a_million_parameters_and_learns_from_the_sources():

@@ -7,7 +7,14 @@ import pytest
 from tests.sim.pipeline_jobs import chain, links
 from wirewise.planners import PLANNERS
 from wirewise.plans import StagePlan
-from wirewise.report.timetable_picture import bars_of, planned_run, timetable_chart, timetable_section
+from wirewise.report.timetable_picture import (
+    bars_of,
+    measured_bars,
+    planned_run,
+    timetable_chart,
+    timetable_section,
+)
+from wirewise.results import MeasuredPass
 
 
 def planned(method, **more):
@@ -24,7 +31,7 @@ def test_every_pass_and_message_is_drawn(method):
     assert drawn.count('class="hop c0"') == drawn.count('class="hop p-wire"') == updates * 3 * 8
     assert "stage 3 on rank 3, forward: microbatch 7 of stage 3, simulated 1.00 s at " in drawn
     assert ("weight gradient" in drawn) == (method == "eager-split")
-    assert ("second update pale" in drawn) == (method == "two-bw")
+    assert ("every second update pale" in drawn) == (method == "two-bw")
 
 
 def test_bars_stand_at_their_times():
@@ -43,13 +50,38 @@ def test_bars_stand_at_their_times():
     assert len(boxes) == 64 and max(x + w for x, w in boxes) <= 988.0
 
 
-def test_measured_bars_lie_below_simulated_ones():
+def carried_out(plan, updates, late_s):
+    """Passes as a run would have them that is late by so much."""
+    kinds = {"forward": "F", "backward": "B", "weight gradient": "W"}
+    return [
+        MeasuredPass(
+            kinds[bar.phase], bar.stage, bar.update, bar.microbatch, bar.start_s + late_s, bar.end_s + late_s
+        )
+        for bar in bars_of(planned_run(plan, updates))
+        if bar.phase in kinds
+    ]
+
+
+def test_measured_passes_lie_below_predicted_ones():
+    """One update of several, from its first pass on."""
     plan = planned("1f1b")
-    bars = bars_of(planned_run(plan))
-    late = [bar._replace(start_s=bar.start_s + 0.1, end_s=bar.end_s + 0.1) for bar in bars]
-    drawn = timetable_section(plan, late)
-    assert drawn.count('class="bar ') == 128 and "above simulated, below measured" in drawn
-    assert "microbatch 0 of stage 0, measured 1.00 s at 0.100 s" in drawn
+    passes = carried_out(plan, 3, 0.1)
+    drawn = timetable_section(plan, passes)
+    assert drawn.count('class="bar ') == 128 and "above predicted, below measured" in drawn
+    assert "microbatch 0 of stage 0, measured 1.00 s at 0 s" in drawn
+    first = measured_bars(plan, passes)
+    assert min(bar.start_s for bar in first) == 0.0 and {bar.update for bar in first} == {0}
+    assert max(bar.end_s for bar in first) == pytest.approx(plan.predicted_s)
+
+
+def test_measured_updates_without_a_flush_are_those_that_are_predicted():
+    """Passes of the next update, which lie among them, are drawn on both sides."""
+    plan = planned("two-bw")
+    passes = carried_out(plan, 3, 0.1)
+    drawn = timetable_section(plan, passes)
+    below = drawn.count(", measured ")
+    assert below == drawn.count(", simulated ") == drawn.count('class="bar ') / 2 > 2 * 4 * 8 * 2
+    assert {bar.update for bar in measured_bars(plan, passes)} == {0, 1, 2}
 
 
 def test_a_plan_without_seconds_shows_its_order():

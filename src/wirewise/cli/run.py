@@ -181,7 +181,7 @@ def reshard(
         out,
         json,
         partial(recipe.run, job),
-        lambda run: reshard_html(run, job.plans),
+        lambda run: reshard_html(run, job.plans, recipe.links_of(job)),
         reshard_comparison,
     )
 

@@ -18,7 +18,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, TopologyError
-from wirewise.plans import CollectivePlan, JobPlan, Plan, RecoveryPlan, StagePlan
+from wirewise.plans import CollectivePlan, JobPlan, Plan, RecoveryPlan, ReshardPlan, StagePlan
 from wirewise.units import parse_size
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _show_plan(plan: Plan, asked: Request) -> None:
         from wirewise.report import plan_html, shell
 
         plan_section = shell.section("Plan", "", plan_html(plan))
-        sections = [shell.head("wirewise show", headline), *_pictures(plan), plan_section]
+        sections = [shell.head("wirewise show", headline), *_pictures(plan, asked.on), plan_section]
         shell.write_page(shell.page(headline, sections), asked.html)
     write_json(asked.json, decode_json(plan.to_json()))
     if asked.json != "-":
@@ -69,7 +69,18 @@ def _show_plan(plan: Plan, asked: Request) -> None:
             typer.echo(line)
 
 
-def _pictures(plan: Plan) -> Iterator[str]:
+def _pictures(plan: Plan, on: str | None) -> Iterator[str]:
+    if isinstance(plan, ReshardPlan):
+        from wirewise.cost.links import Links
+        from wirewise.report.reshard_picture import drawn_links, reshard_section
+
+        if on is not None:
+            found = open_topology(on)
+            plan.check(found)
+            yield reshard_section(plan, Links.of(found), about=f"On {on}.")
+        else:
+            about = "All interfaces are as fast as those that the bound counts with; name a topology (--on) for others."
+            yield reshard_section(plan, drawn_links(plan), about=about)
     if isinstance(plan, StagePlan):
         from wirewise.report.shell import notes
         from wirewise.report.timetable_picture import timetable_section

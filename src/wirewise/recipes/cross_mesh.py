@@ -20,7 +20,7 @@ from wirewise.results import MovedTimes, ReshardRecord, ReshardRun
 from wirewise.topology import lab_hosts
 from wirewise.trials.start import open_network, run_ranks
 
-__all__ = ["lab_links", "make_job", "predicted_s", "run", "summarise"]
+__all__ = ["lab_links", "links_of", "make_job", "predicted_s", "run", "summarise"]
 
 
 def make_job(plan: ReshardPlan, wish: ReshardWish) -> ReshardJob:
@@ -72,7 +72,12 @@ def run(job: ReshardJob, folder: Path, say: Callable[[str], None]) -> ReshardRun
 
 def predicted_s(job: ReshardJob, plan: ReshardPlan) -> float:
     """Seconds that are simulated on the lab's links, less the headers of TCP, IP and Ethernet."""
-    return sim.predict(plan, None, lab_links(job.links, ranks_per_host(plan), TCP_PAYLOAD)).step_s
+    return sim.predict(plan, None, links_of(job)).step_s
+
+
+def links_of(job: ReshardJob) -> Links:
+    """Links of a job's ranks with what TCP leaves of them."""
+    return lab_links(job.links, ranks_per_host(next(iter(job.plans.values()))), TCP_PAYLOAD)
 
 
 def summarise(job: ReshardJob, found: Mapping[str, MovedTimes]) -> ReshardRun:

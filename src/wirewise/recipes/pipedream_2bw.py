@@ -94,6 +94,7 @@ def summarise(job: PipelineJob, found: dict[str, PipelineTimes]) -> PipelineRun:
             final_loss=losses[-1],
             time_to_reference_loss_s=reached,
             losses=losses,
+            passes=one.passes,
         )
     best = min(modes, key=lambda name: modes[name].step_s)
     return PipelineRun(

@@ -11,7 +11,7 @@ from wirewise.errors import InputError
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import eager_depths
 
-__all__ = ["MODES", "OptimizerName", "PipelineJob", "module_names", "plan_of"]
+__all__ = ["MODES", "OptimizerName", "PipelineJob", "module_names", "plan_of", "rate_factor"]
 
 MODES: dict[str, tuple[str, str]] = {
     "flush": ("gpipe", "all forward passes, then all backward passes; waits for both between updates"),
@@ -21,15 +21,13 @@ MODES: dict[str, tuple[str, str]] = {
     "zero-bubble": ("zero-bubble", "1F1B, gradients of weights fill the idle time at the end"),
     "2bw": (
         "2bw",
-        "two versions of the weights, never empties; replicas exchange gradients beside the next update",
+        "two versions of the weights, never empties; gradients are one update old, which a correction makes up for; "
+        "replicas exchange them beside the next update",
     ),
+    "2bw-plain": ("2bw", "two versions of the weights, without the correction of old gradients"),
     "2bw-eager": (
         "2bw",
         "two versions of the weights, with more forward passes ahead, beside which messages travel",
-    ),
-    "2bw-corrected": (
-        "2bw",
-        "two versions of the weights, with a correction of gradients that are one update old",
     ),
     "2bw-blocking": (
         "2bw",
@@ -56,7 +54,7 @@ class PipelineJob(opt.Options, frozen=True, kw_only=True):
         "1f1b",
         "eager",
         "2bw",
-        "2bw-corrected",
+        "2bw-plain",
     )
     stages: Annotated[opt.Natural, opt.about("Stages of the model; 0: one for each host of a replica.")] = 0
     replicas: Annotated[opt.Count, opt.about("Pipelines beside each other.")] = 1
@@ -77,10 +75,19 @@ class PipelineJob(opt.Options, frozen=True, kw_only=True):
         opt.Count, opt.about("Turns in which each mode trains its updates; modes alternate.")
     ] = 3
     optimizer: Annotated[OptimizerName, opt.about("Optimizer of all modes.")] = "adamw"
-    learning_rate: Annotated[opt.Positive, opt.about("Learning rate of the optimizer.")] = 0.001
+    learning_rate: Annotated[opt.Positive, opt.about("Largest learning rate of the optimizer.")] = 0.001
+    warmup: Annotated[
+        float,
+        opt.about(
+            "Share of the updates in which the rate rises; over the others it falls to zero.", ge=0, le=1
+        ),
+    ] = 0.15
     clip: Annotated[float, opt.about("Largest norm of all gradients; 0: any.", ge=0)] = 1.0
     delay_correction: Annotated[
-        Literal["error_feedback", "nesterov"], opt.about("Correction of the mode 2bw-corrected.")
+        Literal["error_feedback", "nesterov", "none"],
+        opt.about(
+            "Correction of gradients that are one update old, in all modes with two versions but 2bw-plain."
+        ),
     ] = "error_feedback"
     recompute: Annotated[bool, opt.about("Whether activations are computed again in backward passes.")] = (
         False
@@ -124,7 +131,7 @@ def module_names(blocks: int) -> list[str]:
 def plan_of(job: PipelineJob, mode: str) -> StagePlan:
     """Stages of as many blocks each as there can be, and the timetable of a mode."""
     style, _ = MODES[mode]
-    more: dict[str, Any] = {"exchange": "hidden"} if mode in ("2bw", "2bw-eager", "2bw-corrected") else {}
+    more: dict[str, Any] = {"exchange": "hidden"} if style == "2bw" and mode != "2bw-blocking" else {}
     if mode == "2bw-eager":
         more["depths"] = eager_depths(job.stages, job.microbatches)
     cuts = [1 + job.blocks * number // job.stages for number in range(1, job.stages)]
@@ -138,3 +145,11 @@ def plan_of(job: PipelineJob, mode: str) -> StagePlan:
         recompute=job.recompute,
         **more,
     )
+
+
+def rate_factor(job: PipelineJob, update: int) -> float:
+    """Share of the largest learning rate that an update has: it rises evenly, then falls to zero."""
+    rising = round(job.warmup * job.updates)
+    if update < rising:
+        return (update + 1) / rising
+    return 1.0 - (update - rising) / max(job.updates - rising, 1)

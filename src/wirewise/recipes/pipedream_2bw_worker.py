@@ -11,16 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from wirewise.plans.timetables import StagePass
-from wirewise.recipes.pipedream_2bw_job import PipelineJob, plan_of
+from wirewise.recipes.pipedream_2bw_job import PipelineJob, plan_of, rate_factor
 from wirewise.recipes.text_model import batches, language_model, loss
-from wirewise.results import PipelineTimes
+from wirewise.results import MeasuredPass, PipelineTimes
 from wirewise.runtime.pipeline import DelayCorrection, Pipeline
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.windows import turns
@@ -29,6 +31,9 @@ __all__ = ["SavedBytes", "paced", "work"]
 
 _COPIES: dict[DelayCorrection, int] = {"none": 0, "error_feedback": 1, "nesterov": 2}
 """Further copies of the weights that a correction keeps."""
+_KINDS = "FBIW"
+_SHOWN = 3
+"""Updates whose passes are kept."""
 
 
 class SavedBytes:
@@ -99,13 +104,15 @@ class _Mode:
         self.job, self.rank = rank.job, rank
         self.saved = SavedBytes()
         plan = plan_of(self.job, name)
-        self.correction: DelayCorrection = self.job.delay_correction if name == "2bw-corrected" else "none"
+        corrected = plan.weight_versions > 1 and name != "2bw-plain"
+        self.correction: DelayCorrection = self.job.delay_correction if corrected else "none"
         self.optimizers: list[torch.optim.Optimizer] = []
         self.pipeline = Pipeline(
             language_model(self.job),
             plan,
             loss=loss,
             optimizer=self._made,
+            schedule=lambda one: LambdaLR(one, partial(rate_factor, self.job)),
             clip=self.job.clip or None,
             delay_correction=self.correction,
             seed=self.job.seed,
@@ -118,7 +125,7 @@ class _Mode:
         """Seconds of training until each update was done."""
         self.losses: list[float] = []
         self.idle: list[float] = []
-        self._elapsed_s = 0.0
+        self._elapsed_s, self._first = 0.0, 0
 
     def _made(self, parameters: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
         self.optimizers = _optimizers(self.job)(parameters)
@@ -128,6 +135,7 @@ class _Mode:
         """Train some updates; the first of them fills the pipeline and does not count as a step."""
         pipeline = self.pipeline
         pipeline.records.clear()
+        self._first = pipeline.update
         feed = batches(self.job, pipeline.replica, pipeline.update, count)
         self.rank.transport.barrier("the begin of a turn")
         start_s = time.perf_counter()
@@ -148,6 +156,37 @@ class _Mode:
         busy_s = sum(record.end_s - record.start_s for record in within)
         self.idle.append(1.0 - float(transport.mean(busy_s / (ends[-1] - ends[0]))))
 
+    def _passes(self) -> list[MeasuredPass]:
+        """The first updates of the last turn; all ranks of a lab are on one machine, so they read one clock."""
+        plan, transport = self.pipeline.plan, self.rank.transport
+        own = [
+            (
+                _KINDS.index(one.step.kind),
+                *one.step[2:],
+                one.step.update - self._first,
+                one.start_s,
+                one.end_s,
+            )
+            for one in self.pipeline.records
+            if one.step.update < self._first + _SHOWN
+        ]
+        everyone = transport.all_gather(
+            torch.tensor(own, dtype=torch.float64), "passes as they were carried out"
+        )
+        rows = [
+            row
+            for rank, found in enumerate(everyone)
+            if plan.place_of(rank)[1] == 0
+            for row in found.tolist()
+        ]
+        begin_s = min(row[4] for row in rows)
+        return [
+            MeasuredPass(
+                _KINDS[int(kind)], int(stage), int(update), int(microbatch), a - begin_s, b - begin_s
+            )
+            for kind, stage, microbatch, update, a, b in rows
+        ]
+
     def measured(self) -> PipelineTimes:
         """What all ranks measured."""
         weights = sum(p.nbytes for p in self.pipeline.weights.named.values())
@@ -167,6 +206,7 @@ class _Mode:
             losses=self.losses,
             bubble=sum(self.idle) / len(self.idle),
             peak_bytes=int(self.rank.transport.slowest(held)),
+            passes=self._passes(),
         )
 
 

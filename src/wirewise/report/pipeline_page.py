@@ -25,6 +25,7 @@ def pipeline_html(run: PipelineRun, plans: Mapping[str, StagePlan]) -> str:
     tables = (
         timetable_section(
             plan,
+            run.modes[name].passes,
             title=f"Timetable: {escape(name)}",
             about=escape(run.meanings[name].capitalize() + "."),
             more=plan_html(plan),
@@ -64,7 +65,8 @@ def pipeline_comparison(run: PipelineRun) -> Comparison:
             "Modes train equal models on equal text and take turns; the first update of a turn fills the pipeline and "
             "does not count.",
             "Memory: weights in all versions, gradients, optimizer and saved activations of the fullest rank, counted.",
-            "With two versions of the weights, gradients are one update old; losses are those of equal updates.",
+            "With two versions of the weights, gradients are one update old; losses are those of equal updates. Rates "
+            "rise, then fall to zero, in all modes alike.",
         ),
     )
 

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from wirewise.cost.links import Links
 from wirewise.plans import ReshardPlan
 from wirewise.report import shell
 from wirewise.report.comparison_page import best_of, comparison_html, fastest
 from wirewise.report.figures import count, factor, seconds, signed, size
 from wirewise.report.plan import plan_html
+from wirewise.report.reshard_picture import reshard_section
 from wirewise.results import Comparison, ReshardRecord, ReshardRun, Variant
 
 __all__ = ["reshard_comparison", "reshard_html"]
 
 
-def reshard_html(run: ReshardRun, plans: Mapping[str, ReshardPlan]) -> str:
-    """The page as text."""
+def reshard_html(run: ReshardRun, plans: Mapping[str, ReshardPlan], links: Links) -> str:
+    """The page as text.
+
+    Args:
+        run: What was measured.
+        plans: Plan of each name.
+        links: Links with which it was predicted.
+    """
     moved = (
-        shell.section(f"What moves: {escape(name)}", "", plan_html(plan)) for name, plan in plans.items()
+        reshard_section(plan, links, title=f"When what travels: {escape(name)}")
+        + shell.section(f"What moves: {escape(name)}", "", plan_html(plan))
+        for name, plan in plans.items()
     )
     return comparison_html(reshard_comparison(run), f"{count(run.tensors, 'tensor')} between meshes", moved)
 

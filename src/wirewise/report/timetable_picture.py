@@ -12,9 +12,10 @@ from wirewise.cost.stages import StageCosts
 from wirewise.plans import StagePlan
 from wirewise.report import figures, shell, svg
 from wirewise.report.svg import Scale
+from wirewise.results import MeasuredPass
 from wirewise.sim.pipelines import PipelineSimulation, simulate_pipeline
 
-__all__ = ["TimetableBar", "bars_of", "planned_run", "timetable_chart", "timetable_section"]
+__all__ = ["TimetableBar", "bars_of", "measured_bars", "planned_run", "timetable_chart", "timetable_section"]
 
 _WIDTH, _HIGH, _BETWEEN = 1000.0, 24.0, 16.0
 """Pixels of the picture, of a bar, and between positions, where messages cross."""
@@ -24,6 +25,7 @@ _COLOURS = {
     "weight gradient": "p-plan",
     "optimizer": "p-dense",
 }
+_PHASES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight gradient"}
 _MOST_MESSAGES = 600
 """Messages that are drawn at most."""
 _ORDER_ONLY = (1.0, 2.0, 1.0)
@@ -65,10 +67,40 @@ def bars_of(run: PipelineSimulation, replica: int = 0) -> list[TimetableBar]:
     ]
 
 
-def planned_run(plan: StagePlan) -> PipelineSimulation:
-    """A plan's timetable with the seconds that the plan itself keeps; two updates where they follow without a flush.
+def measured_bars(plan: StagePlan, passes: Sequence[MeasuredPass]) -> list[TimetableBar]:
+    """Passes as they were carried out: an update, or two of those that follow each other without a flush."""
+    first = 0 if plan.weight_versions > 1 else 1
+    found = [
+        TimetableBar(
+            plan.stages[one.stage].position, -1, _PHASES[one.kind], one.stage, one.update - first, one.microbatch,
+            one.start_s, one.end_s,
+        )
+        for one in passes
+        if one.update >= first
+    ]  # fmt: skip
+    return _whole_updates(found, plan.weight_versions)
+
+
+def _whole_updates(bars: Sequence[TimetableBar], updates: int) -> list[TimetableBar]:
+    """What is done until some updates are, from 0 on."""
+    own = [bar for bar in bars if bar.update < updates and bar.target < 0]
+    begin_s = min((bar.start_s for bar in own), default=0.0)
+    end_s = max((bar.end_s for bar in own), default=0.0)
+    return [
+        bar._replace(start_s=bar.start_s - begin_s, end_s=bar.end_s - begin_s)
+        for bar in bars
+        if bar.start_s < end_s
+    ]
+
+
+def planned_run(plan: StagePlan, updates: int | None = None) -> PipelineSimulation:
+    """A plan's timetable with the seconds that the plan itself keeps.
 
     Messages have their links for themselves; exchanges and updates of parameters take no time.
+
+    Args:
+        plan: Plan whose timetable is simulated.
+        updates: Updates that follow each other; None: one, or two where there is no flush between them.
     """
     count, none = len(plan.stages), np.zeros(len(plan.stages))
     passes = np.array(plan.pass_s or (_ORDER_ONLY,) * count, dtype=np.float64)
@@ -88,7 +120,7 @@ def planned_run(plan: StagePlan) -> PipelineSimulation:
         plan,
         costs,
         Links.uniform(plan.world_size, np.inf),
-        updates=plan.weight_versions,
+        updates=updates or plan.weight_versions,
         edge_s=lambda source, target, _: took.get((source, target), took.get((target, source), 0.0)),
     )
 
@@ -140,7 +172,7 @@ def timetable_chart(
 
 def timetable_section(
     plan: StagePlan,
-    measured: Sequence[TimetableBar] = (),
+    measured: Sequence[MeasuredPass] = (),
     *,
     title: str = "Timetable",
     about: str = "",
@@ -150,12 +182,16 @@ def timetable_section(
 
     Args:
         plan: Plan whose timetable is drawn.
-        measured: Bars of the same passes as they were carried out; none: they were not.
+        measured: Passes as they were carried out, on one clock; none: they were not.
         title: Title of the section.
         about: Sentence that comes first.
         more: What follows the picture.
     """
-    bars = bars_of(planned_run(plan))
+    bars, updates = bars_of(planned_run(plan)), plan.weight_versions
+    if measured and updates > 1:
+        # Passes of the next update are among them as well.
+        bars = _whole_updates(bars_of(planned_run(plan, updates + 1)), updates)
+    below = measured_bars(plan, measured)
     names = [_name(plan, position) for position in range(plan.positions)]
     shown = {phase: colour for phase, colour in _COLOURS.items() if any(bar.phase == phase for bar in bars)}
     shown |= {"activations": "c0", "gradients": "p-wire"} if plan.message_s else {}
@@ -167,14 +203,14 @@ def timetable_section(
         "a backward pass as 2, and messages take no time."
     )
     lead += " Numbers are microbatches"
-    lead += ", those of the second update pale." if plan.weight_versions > 1 else "."
+    lead += ", those of every second update pale." if plan.weight_versions > 1 else "."
     if plan.replicas > 1:
         lead += f" One of {plan.replicas} replicas is shown."
     if sum(bar.target >= 0 for bar in bars) > _MOST_MESSAGES:
         lead += " There are too many messages to draw."
     told = figures.seconds if plan.pass_s else _units
-    remark = "above simulated, below measured" if measured else ""
-    chart = timetable_chart(names, bars, measured, told=told)
+    remark = "above predicted, below measured" if measured else ""
+    chart = timetable_chart(names, bars, below, told=told)
     return shell.section(title, lead, shell.figure(chart, shell.legend(shown, remark)) + more)
 
 

@@ -21,9 +21,9 @@ from wirewise.sim.stage_memory import peak_bytes
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("method", pipeline.METHODS)
+@pytest.mark.parametrize("method", [name for name in pipeline.METHODS if name != "interleaved"])
 def test_memory_in_closed_form_is_that_of_the_timetable(method, recompute):
-    trace, style = random_trace(6, 6), pipeline.METHODS[method]
+    trace, style = random_trace(6, 6), pipeline.METHODS[method][0]
     problem = pipeline.problem_of(trace, Links.uniform(6, 1e9), batch=24)
     shape = PipelineShape(3, 2, 1, 1, 12, recompute)
     cut = [[0, 1], [2], [3, 4, 5]]

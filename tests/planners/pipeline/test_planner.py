@@ -19,7 +19,7 @@ def test_a_plan_is_checked_predicted_and_within_memory(method):
     trace, on = random_trace(4, 10), Links.uniform(4, 3000.0, 0.01)
     plan = PLANS[method](trace, on, batch=32, memory_bytes=4e4)
     plan.check_itself()
-    assert plan.planner == method and plan.style == pipeline.METHODS[method]
+    assert plan.planner == method and plan.style in pipeline.METHODS[method]
     assert predict(plan, trace, on).step_s == plan.predicted_s > 0
     assert plan.predicted_bytes == peak_bytes(plan, costs_of_plan(plan, trace))
     assert max(plan.predicted_bytes) <= 4e4
@@ -67,6 +67,39 @@ def test_it_is_said_why_not_more_stages():
     assert plan.positions == 2
     assert "4 stages, 1 replica: 1." in notes and "round trips of microbatches" in notes
     assert "1 stage: a rank needs" in notes
+
+
+@pytest.mark.parametrize(
+    ("message_s", "batch", "style"),
+    [(0.0, 4, "interleaved"), (0.05, 8, "interleaved"), (0.5, 8, "zero-bubble")],
+)
+def test_interleaved_stages_are_taken_where_they_win(message_s, batch, style):
+    """Few microbatches make bubbles long; long messages make many stages slow."""
+    trace, on = chain(16, message_s, parameter_bytes=1000.0), links(4)
+    given = {"batch": batch, "stages": 4, "microbatch_size": 1}
+    names = ("eager", "eager-split", "zero-bubble", "interleaved")
+    each = {name: PLANS[name](trace, on, **given) for name in names}
+    plan = PLANS["one-version"](trace, on, **given)
+    assert plan.style == style and plan.predicted_s == min(one.predicted_s for one in each.values())
+    assert predict(plan, trace, on).step_s == plan.predicted_s
+    assert predict(each["interleaved"], trace, on).step_s == each["interleaved"].predicted_s
+    notes = " | ".join(plan.notes)
+    assert "timetable eager: " in notes and ("4 stages a position fill" in notes) == (style == "interleaved")
+    assert len(plan.stages) == (16 if style == "interleaved" else 4)
+
+
+def test_interleaved_stages_without_room_are_left_out():
+    """Activations of more microbatches are in flight than under other timetables."""
+    trace, on = chain(16, 0.05, parameter_bytes=1000.0, saved_bytes=500.0), links(4)
+    given = {"batch": 8, "stages": 4, "microbatch_size": 1, "recompute": False}
+    free = PLANS["one-version"](trace, on, **given)
+    tight = PLANS["one-version"](trace, on, **given, memory_bytes=max(free.predicted_bytes) - 1)
+    assert free.style == "interleaved" != tight.style
+    assert max(tight.predicted_bytes) < max(free.predicted_bytes)
+    assert "stages a position: a rank needs" in " | ".join(tight.notes)
+    with pytest.raises(PlanError, match="no interleaved timetable of 16 modules has room"):
+        PLANS["interleaved"](trace, on, **given, memory_bytes=max(tight.predicted_bytes) - 1)
+    assert len(PLANS["interleaved"](chain(4), on, batch=8, stages=4).stages) == 4
 
 
 @pytest.mark.parametrize(

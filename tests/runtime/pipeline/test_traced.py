@@ -272,6 +272,30 @@ def test_tuples_changes_in_place_and_what_branches_stay_in_one_layer(body: Any) 
     )
 
 
+class Checked(nn.Module):
+    """Looks at sizes outside any submodule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.places, self.out = nn.Embedding(9, 4), nn.Embedding(6, 4), nn.Linear(4, 9)
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        assert x.shape[1] <= 6, "too long"
+        return self.out(self.rows(x) + self.places(torch.arange(x.shape[1], device=x.device)))
+
+
+@pytest.mark.slow
+def test_what_torch_has_exported_are_layers_of_the_same_parameters() -> None:
+    torch.manual_seed(0)
+    model, x = Checked(), torch.randint(0, 9, (4, 6))
+    with pytest.raises(InputError, match=r"test_traced.py:\d+: assert .*torch.export.export"):
+        LayerGraph(model)
+    rows = ({0: torch.export.Dim.AUTO},)
+    layers = LayerGraph(torch.export.export(model, (x,), dynamic_shapes=rows).module(check_guards=False))
+    assert len(layers.names) > 1 and torch.equal(outputs(layers, x[:2]), model(x[:2]))
+    assert set(parameters_of(layers).values()) == set(model.parameters())
+
+
 def test_arguments_that_have_no_default_are_refused() -> None:
     class Two(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 from wirewise.cost.links import Links
 from wirewise.cost.stages import StageCosts
 from wirewise.errors import PlanError
+from wirewise.planners.pipeline.cuts import balanced
 from wirewise.planners.pipeline.depths import choose_depths
 from wirewise.planners.pipeline.formula import (
     Messages,
@@ -30,15 +33,22 @@ from wirewise.units import format_size
 
 __all__ = ["METHODS", "plan"]
 
-METHODS: dict[str, str] = {
-    "two-bw": "2bw",
-    "eager": "eager",
-    "eager-split": "eager-split",
-    "zero-bubble": "zero-bubble",
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
+METHODS: dict[str, tuple[str, ...]] = {
+    "two-bw": ("2bw",),
+    "one-version": ("eager", "eager-split", "zero-bubble", "interleaved"),
+    "eager": ("eager",),
+    "eager-split": ("eager-split",),
+    "zero-bubble": ("zero-bubble",),
+    "interleaved": ("interleaved",),
+    "1f1b": ("1f1b",),
+    "gpipe": ("gpipe",),
 }
-"""Style of the timetable of each planner, by its name."""
+"""Styles of timetables of each planner, by its name; of several, the quickest is taken."""
+
+_CLOSED_FORM = {"one-version": ("eager", "1f1b"), "interleaved": ("eager", "1f1b")}
+"""Styles whose closed forms compare shapes, where it is not the planner's own: the first with which any has room."""
+_CHUNKS = (1, 2, 3, 4)
+"""Stages a position of interleaved timetables that are tried."""
 
 _DEEPER = ("eager", "eager-split", "2bw")
 """Styles whose depths are chosen."""
@@ -68,7 +78,7 @@ def plan(
 
     Args:
         problem: Model, links, samples and memory.
-        method: One of `METHODS`, which says the style of the timetable.
+        method: One of `METHODS`, which says the styles of timetables.
         stages: Number of stages; None: chosen.
         replicas: Number of pipelines beside each other; None: chosen.
         width: Ranks that share a stage's tensors; None: chosen among those whose speed is known.
@@ -85,17 +95,36 @@ def plan(
         raise PlanError(f"unknown planner of pipelines {method!r}; expected one of: {', '.join(METHODS)}")
     if candidates < 1:
         raise PlanError(f"candidates is {candidates}; expected at least 1")
-    style = METHODS[method]
+    styles = METHODS[method]
     fixed = Fixed(stages, replicas, width, microbatch_size, recompute)
-    compared = search(problem, style, fixed=fixed, messages=messages)
+    compared = _compared(problem, _CLOSED_FORM.get(method, styles), fixed, messages)
     tried = [
         one
         for candidate in compared.found[:candidates]
+        for style in styles
         for one in _plans(problem, candidate, _Making(style, method, seed))
     ]
+    room = [one for one in tried if max(one.predicted_bytes) <= problem.memory_bytes]
+    if not room:
+        least = min(max(one.predicted_bytes) for one in tried)
+        raise PlanError(
+            f"no {styles[0]} timetable of {len(problem.trace.modules)} modules has room: a rank has "
+            f"{format_size(problem.memory_bytes)}, the least that was found needs {format_size(least)}"
+        )
     # What is too large to be simulated is last, and there the closed form decides.
-    best = min(tried, key=lambda one: one.predicted_s or np.inf)
-    return replace(best, notes=tuple(_notes(problem, compared, best)))
+    best = min(room, key=lambda one: one.predicted_s or np.inf)
+    notes = [*_timetable_notes(problem, tried, best), *_notes(problem, compared, best)]
+    return replace(best, notes=tuple(notes))
+
+
+def _compared(
+    problem: PipelineProblem, styles: Sequence[str], fixed: Fixed, messages: Messages
+) -> ShapeSearch:
+    *others, last = styles
+    for style in others:
+        with suppress(PlanError):
+            return search(problem, style, fixed=fixed, messages=messages)
+    return search(problem, last, fixed=fixed, messages=messages)
 
 
 class _Making(NamedTuple):
@@ -104,16 +133,29 @@ class _Making(NamedTuple):
     style: str
     method: str
     seed: int
+    chunks: int = 1
+    """Stages of a position."""
 
 
 def _plans(problem: PipelineProblem, candidate: PipelineCandidate, making: _Making) -> Iterator[StagePlan]:
-    """Plans of a shape with room: cut in balance, and cut by what messages take too."""
+    """Plans of a shape: cut in balance, and cut by what messages take too; several stages a position if interleaved."""
+    shape = candidate.shape
+    if making.style == "interleaved":
+        for chunks in _CHUNKS:
+            # With one stage a position it is the eager timetable.
+            alone = chunks == 1 and making.method == "interleaved"
+            if alone or (chunks > 1 and 1 < shape.positions <= len(problem.trace.modules) // chunks):
+                seconds = problem.sums(shape.microbatch_size).compute_s()
+                bounds = balanced(seconds, shape.positions * chunks).tolist()
+                own = [list(range(*both)) for both in pairwise(bounds)]
+                yield _with_depths(problem, shape, own, making._replace(chunks=chunks))
+        return
     cuts = [candidate.stages()]
-    if has_exact_cut(problem, candidate.shape):
-        cut = cut_stages(problem, candidate.shape, making.style)
+    if has_exact_cut(problem, shape):
+        cut = cut_stages(problem, shape, making.style)
         cuts += [cut] if cut is not None and cut not in cuts else []
     for cut in cuts:
-        yield _with_depths(problem, candidate.shape, cut, making)
+        yield _with_depths(problem, shape, cut, making)
 
 
 def _with_depths(
@@ -134,7 +176,7 @@ def _with_depths(
         run = simulate_pipeline(found, costs, links, updates=3, edge_s=_alike(problem, shape))
         return float(run.done_s[1] - run.done_s[0])
 
-    whole, depths = _passes(shape), None
+    whole, depths = _passes(shape) * making.chunks, None
     # One replica and fewer microbatches tell which depths are enough, where all of them would take long.
     small = shape._replace(replicas=1, microbatches=min(shape.microbatches, 2 * shape.positions + 8))
     if making.style in _DEEPER and shape.positions > 1 and _passes(small) <= _MOST_PASSES:
@@ -190,7 +232,7 @@ def _plan(
     depths: Sequence[int] | None,
 ) -> StagePlan:
     d, w, t = shape.positions, shape.replicas, shape.width
-    rows = timetable(making.style, d, shape.microbatches, depths=depths)
+    rows = timetable(making.style, d, shape.microbatches, depths=depths, chunks=making.chunks)
     edges = tuple(costs.edge_bytes)
     two = making.style == "2bw"
     found = StagePlan(
@@ -199,8 +241,8 @@ def _plan(
         seed=making.seed,
         style=making.style,
         stages=tuple(
-            Stage(modules=tuple(own), position=position, recompute=shape.recompute)
-            for position, own in enumerate(names)
+            Stage(modules=tuple(own), position=number % d, recompute=shape.recompute)
+            for number, own in enumerate(names)
         ),
         ranks=tuple(
             tuple(tuple(range((p * w + r) * t, (p * w + r + 1) * t)) for r in range(w)) for p in range(d)
@@ -208,7 +250,7 @@ def _plan(
         microbatches=shape.microbatches,
         microbatch_size=shape.microbatch_size,
         timetable=rows,
-        edges=() if edges == tuple((s, s + 1) for s in range(d - 1)) else edges,
+        edges=() if edges == tuple((s, s + 1) for s in range(len(names) - 1)) else edges,
         weight_versions=2 if two else 1,
         exchange="hidden" if two else "end",
         depths=tuple(in_flight(row, shape.microbatches) for row in rows),
@@ -221,6 +263,37 @@ def _plan(
         predicted_bytes=peak_bytes(found, costs),
         message_s=message_seconds(found, costs, problem.links, problem.edge_s),
     )
+
+
+def _timetable_notes(problem: PipelineProblem, tried: Sequence[StagePlan], best: StagePlan) -> Iterator[str]:
+    """How other timetables of the same shape compare, where there was a choice."""
+
+    def kind(one: StagePlan) -> tuple[str, int]:
+        return one.style, len(one.stages) // one.positions
+
+    def shape(one: StagePlan) -> tuple[int, ...]:
+        return one.positions, one.replicas, one.microbatches, len(one.ranks[0][0])
+
+    alike = [one for one in tried if shape(one) == shape(best) and one.predicted_s > 0]
+    fastest: dict[tuple[str, int], StagePlan] = {}
+    for one in sorted(alike, key=lambda one: one.predicted_s):
+        fastest.setdefault(kind(one), one)
+    if len(fastest) < 2 or best.predicted_s == 0:
+        return
+    for (style, chunks), one in fastest.items():
+        if kind(one) != kind(best):
+            more = f" with {chunks} stages a position" if chunks > 1 else ""
+            need = f"{one.predicted_s / best.predicted_s:.3g} times as long"
+            if max(one.predicted_bytes) > problem.memory_bytes:
+                short = format_size(max(one.predicted_bytes))
+                need = f"a rank needs {short}, and has {format_size(problem.memory_bytes)}"
+            yield f"timetable {style}{more}: {need}"
+    if best.style == "interleaved":
+        each = len(best.stages) // best.positions
+        yield (
+            f"{each} stages a position fill and drain the pipeline in about 1/{each} of the time, with {each} times as "
+            "many messages"
+        )
 
 
 def _notes(problem: PipelineProblem, compared: ShapeSearch, best: StagePlan) -> Iterator[str]:

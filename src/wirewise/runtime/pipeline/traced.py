@@ -34,8 +34,8 @@ _VIEWS = {
 """Operations whose result may be the same memory."""
 _PLAIN = ("_operator", "builtins", "math")
 _HELP = (
-    "move these lines into a submodule, which then stays whole, or give a list of modules, with `sources` where they "
-    "do not feed each other in line"
+    "move these lines into a submodule, which then stays whole, give what torch.export makes of the model "
+    "(`torch.export.export(model, (x,)).module(check_guards=False)`), or a list of modules and `sources`"
 )
 
 Sources = dict[str, tuple[str, ...]]
@@ -331,6 +331,8 @@ class _Cut:
                 found.append(run)
                 run = []
         (given,) = flow.output.args
+        # What torch has exported returns a tuple of all that it returns.
+        given = given[0] if isinstance(given, tuple | list) and len(given) == 1 else given
         if not isinstance(given, fx.Node) or run or not found or flow.leaving(found[-1]) != [given]:
             raise InputError(
                 f"{type(self._model).__name__} returns {_said(given)}; expected one tensor that its last operations "
