@@ -111,16 +111,16 @@ def rank_main(job: Job, rank: int, generation: int, port: int, answer: Any) -> N
     def feed(update: int) -> Sequence[Any]:
         return batches(job.updates, job.plan, job.plan.place_of(rank)[1])[update:]
 
-    seen, most = [], 0
+    seen, sizes = [], [0]
     for one in train_through_faults(
         pipeline, journal, feed, groups.regroup, checkpoints=Checkpoints(job.every, save)
     ):
         seen.append((groups.generation, one.update, one.loss))
-        most = max(most, log.size_bytes)
+        sizes.append(log.size_bytes)
     state = pipeline.state_dict()
     pipeline.close()
     log.close()
-    answer.send_bytes(pickle.dumps({"state": state, "seen": seen, "most_bytes": most}))
+    answer.send_bytes(pickle.dumps({"state": state, "seen": seen, "log_bytes": sizes}))
     answer.close()
     dist.destroy_process_group()
 
