@@ -63,6 +63,15 @@ class StageCompute:
         self._held: dict[MicrobatchKey, _Held] = {}
         self._split: dict[MicrobatchKey, SplitBackward] = {}
 
+    def of_stage(self, layers: LayerGraph, number: int) -> StageCompute:
+        """The passes of another stage, or of this one again, in modules of their own.
+
+        Args:
+            layers: All modules of the model, made anew.
+            number: Number of the stage in the plan.
+        """
+        return StageCompute(layers, self._plan, number, self._loss, self._seed, self._replica)
+
     @property
     def device(self) -> torch.device:
         """Device of the stage's parameters; of a stage without any, the CPU."""

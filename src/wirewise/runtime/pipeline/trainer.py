@@ -123,7 +123,7 @@ class Pipeline:
         layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
         plan.check_itself()
         _check(plan, clip, delay_correction, journal)
-        self.plan, self._layers, self._shards = plan, layers, shards
+        self.plan, self.layers, self._shards = plan, layers, shards
         self._with_norm = clip is not None or loss_scale is not None
         words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction, repr(links)]
         self._digest = hashlib.sha256("\n".join(words).encode()).digest()
@@ -190,8 +190,7 @@ class Pipeline:
         feed = BatchFeed(iter(batches), self.update, self.plan)
         self._broken = "this pipeline was left in the middle of an update"
         try:
-            replicas = [rank for own in self.plan.ranks[self.position] for rank in own]
-            self._journal.begin(self.transport, self.update, self._values.senders, replicas)
+            self.begin()
             while feed.has(self.update):
                 until = self._journal.meet(self.update)
                 last = None if until is None else until - 1
@@ -203,6 +202,35 @@ class Pipeline:
             for stage in self.stages.values():
                 stage.forget()
         self._broken = ""
+
+    def begin(self) -> None:
+        """Tell the journal which update comes next, on all ranks; `train` does it first.
+
+        Raises:
+            InputError: The journal lacks what this or another rank needs.
+            PeerError: A peer is gone.
+        """
+        replicas = [rank for own in self.plan.ranks[self.position] for rank in own]
+        self._journal.begin(self.transport, self.update, self._values.senders, replicas)
+
+    def update_by(self, passes: Callable[[int, float], None]) -> None:
+        """Do one update whose passes are carried out elsewhere, in whole or in part.
+
+        Args:
+            passes: Called with the number of the update and the factor of each microbatch's loss. The modules have the
+                weights of the update's version then, and must have the gradients of all microbatches afterwards.
+        """
+        self._finish()
+        version = max(self.update - self.weights.versions + 1, 0)
+        factor = self.scale.after(version)
+        try:
+            self.weights.use(version)
+            passes(self.update, factor / self.plan.microbatches)
+            self._updates.start(version, factor)
+            self._finish()
+        finally:
+            self.weights.originals()
+        self.update += 1
 
     def state_dict(self) -> dict[str, Any]:
         """State of this rank after the last result of `train`: all versions of the weights, optimizers, schedules."""
@@ -256,7 +284,7 @@ class Pipeline:
         self.update = self.weights.newest
         self._losses.clear()
         self._values = ValueExchange(
-            self._layers.values(self.plan), self.plan, self.transport, self.stages, self._journal, self._links
+            self.layers.values(self.plan), self.plan, self.transport, self.stages, self._journal, self._links
         )
         self._broken = ""
 
@@ -278,7 +306,7 @@ class Pipeline:
         return make_exchange(
             self.transport,
             self.plan,
-            self._layers,
+            self.layers,
             self.weights,
             with_norm=self._with_norm,
             shards=self._shards,

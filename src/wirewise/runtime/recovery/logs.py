@@ -328,7 +328,7 @@ class LoggedMessages:
         Raises:
             InputError: It is not in the logs, or not whole.
         """
-        if not self._has(key):
+        if not self.has(key):
             first, last = self.span(key.source, key.target)
             raise InputError(
                 f"the log of rank {key.source} for {_name(key.target)} has no whole message {key.channel} of "
@@ -349,9 +349,10 @@ class LoggedMessages:
         keys = [MessageKey(source, ALL_RANKS, channel, step) for source in sorted(self._marks)] or [
             MessageKey(0, ALL_RANKS, channel, step)
         ]
-        return self.take(next(filter(self._has, keys), keys[0]))[0]
+        return self.take(next(filter(self.has, keys), keys[0]))[0]
 
-    def _has(self, key: MessageKey) -> bool:
+    def has(self, key: MessageKey) -> bool:
+        """Whether a message is there, whole and committed."""
         generation, _ = self._ends.get((key.source, key.target, key.step), (-1, 0))
         return (key, generation) in self._found and key.step < self._marks.get(key.source, 0)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from wirewise.errors import PeerError
 from wirewise.runtime.pipeline import Pipeline, UpdateResult
 from wirewise.runtime.pipeline.feed import Batch
+from wirewise.runtime.recovery.helping import Helping, recompute_together
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 from wirewise.runtime.transport import Transport
 
@@ -30,6 +31,7 @@ def train_through_faults(
     regroup: Callable[[PeerError], tuple[int, Transport]],
     *,
     checkpoints: Checkpoints | None = None,
+    helping: Helping | None = None,
 ) -> Iterator[UpdateResult]:
     """Train to the last batch, whatever ranks are lost meanwhile.
 
@@ -44,6 +46,7 @@ def train_through_faults(
         regroup: Called when a peer is lost, with the error: waits for the next process group of all ranks, and gives
             its number and its transport.
         checkpoints: How often states are saved; None: never, so that replacements recompute all updates.
+        helping: How ranks that wait help a replacement, the same on all ranks; None: they do not.
 
     Yields:
         Result of each update, as `Pipeline.train`.
@@ -58,6 +61,8 @@ def train_through_faults(
                 journal.generation, transport = regroup(fault)
                 pipeline.reconnect(transport)
                 fault = None
+            if helping is not None and journal.generation > 0:
+                recompute_together(pipeline, journal, batches, helping)
             for result in pipeline.train(batches(pipeline.update)):
                 if checkpoints is not None and pipeline.update % checkpoints.every == 0:
                     checkpoints.save(pipeline.update, pipeline.state_dict())

@@ -61,6 +61,15 @@ class RecoveryJournal(MessageJournal):
         self._uncollected: int | None = None
 
     @property
+    def done(self) -> tuple[int, ...]:
+        """Updates that each rank had done when all last began."""
+        return tuple(self._done)
+
+    def past(self, rank: int) -> LoggedMessages:
+        """What a rank was sent before, from the logs of all ranks."""
+        return LoggedMessages(self._folders, rank)
+
+    @property
     def catching_up(self) -> bool:
         """Whether this rank is behind another one."""
         return self.log.committed < max(self._done, default=0)
@@ -91,7 +100,7 @@ class RecoveryJournal(MessageJournal):
                     f"{self._done[replica]}; copy the state of one to the other before both go on"
                 )
         if not fault and update < max(self._done):
-            self._past = LoggedMessages(self._folders, rank)
+            self._past = self.past(rank)
             fault = next(self._gaps(update, senders), "")
         faults = transport.all_gather(torch.tensor([bool(fault)]), "the comparison of logs")
         if behind := [one for one, found in enumerate(faults) if found]:
@@ -188,7 +197,7 @@ class RecoveryJournal(MessageJournal):
     def _wait_for(self, update: int) -> None:
         awaited = sum(done <= update for done in self._done)
         here = self._key(f"reached-{update}")
-        came, progress = self._store.add(here, 1), -1
+        came, progress = self._store.add(here, int(self._done[self.log.rank] <= update)), -1
         deadline = time.monotonic() + self._timeout_s
         while came < awaited:
             if self._interrupted():
