@@ -1,4 +1,4 @@
-"""A pipeline in processes: ranks that are killed, replacements that are started by hand, in new process groups."""
+"""A pipeline in processes: ranks that are killed, replacements that are started by hand, in new process member."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ from torch import nn
 
 from tests.harness.processes import _SERVER
 from tests.runtime.pipeline.examples import batches, loss
-from wirewise.files import atomic_file
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
-from wirewise.runtime.recovery.logs import MessageLog
-from wirewise.runtime.recovery.pipelines import Checkpoints, train_through_faults
+from wirewise.runtime.recovery.checkpoints import Checkpoints
+from wirewise.runtime.recovery.control import interrupt
+from wirewise.runtime.recovery.helping import Helping
+from wirewise.runtime.recovery.logs import SenderLog
+from wirewise.runtime.recovery.pipelines import train_through_faults
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 from wirewise.runtime.transport import Transport
 
@@ -41,19 +43,23 @@ class Job(NamedTuple):
     every: int = 4
     """Updates from one checkpoint to the next."""
     clip: float | None = None
+    helping: Helping | None = None
     kills: Mapping[tuple[int, int], StagePass] = {}
     """Pass before which a rank kills itself, by generation and rank."""
+    torn: bool = False
+    """Whether logs are cut when a rank is lost."""
 
 
 def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
 
 
-class _Groups:
-    """The default process group of one generation after the other."""
+class _Member:
+    """The default process group of one generation after the other, as a store on the first process tells."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
-        self.store, self.rank, self.size = store, rank, size
+        self.store, self.rank, self.size, self.number = store, rank, size, 0
+        self.told: list[tuple[str, int]] = []
 
     def join(self, generation: int) -> Transport:
         dist.init_process_group(
@@ -63,64 +69,64 @@ class _Groups:
             world_size=self.size,
             timeout=datetime.timedelta(seconds=TIMEOUT_S),
         )
-        self.generation = generation
+        self.number = generation
         return Transport(dist.group.WORLD, timeout_s=TIMEOUT_S)
 
-    def regroup(self, error: Exception) -> tuple[int, Transport]:
-        """Let go of everybody, so that others notice too, and wait for the next generation."""
-        for group in dist.distributed_c10d._world.pg_map:
-            for peer in {*range(group.size())} - {group.rank()}:
-                with suppress(RuntimeError):
-                    # A wait for a living peer that is cut short closes all connections of the group.
-                    group.recv([torch.zeros(1)], peer, 2**31 - 1).wait(datetime.timedelta(milliseconds=2))
+    def regroup(self, error: Exception | None) -> tuple[int, Transport]:
+        interrupt(dist.group.WORLD)
         dist.destroy_process_group()
         deadline = time.monotonic() + TIMEOUT_S
-        while int(self.store.get("generation")) == self.generation:
+        while int(self.store.get("generation")) == self.number:
             assert time.monotonic() < deadline, "no next generation"
             time.sleep(0.005)
         generation = int(self.store.get("generation"))
         return generation, self.join(generation)
 
+    def finish(self) -> bool:
+        try:
+            dist.barrier()
+        except RuntimeError:
+            return False
+        return True
+
+    def tell(self, phase: str, step: int = -1, **more: Any) -> None:
+        self.told.append((phase, step))
+
 
 def rank_main(job: Job, rank: int, generation: int, port: int, answer: Any) -> None:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    groups = _Groups(store, rank, job.plan.world_size)
-    log = MessageLog(job.folder / "logs", rank, chunk_steps=3)
+    member = _Member(store, rank, job.plan.world_size)
+    log = SenderLog(job.folder / "logs", rank, chunk_steps=3)
     journal = RecoveryJournal(log, [job.folder / "logs"], store, generation=generation)
 
     @contextmanager
     def around(step: StagePass) -> Iterator[None]:
-        if job.kills.get((groups.generation, rank)) == step:
+        if job.kills.get((member.number, rank)) == step:
             os.kill(os.getpid(), signal.SIGKILL)
         yield
 
     pipeline = Pipeline(
         job.build(), job.plan, loss=loss, optimizer=adamw, clip=job.clip, seed=7, journal=journal, around=around,
-        process_group=groups.join(generation), timeout_s=TIMEOUT_S,
+        process_group=member.join(generation), timeout_s=TIMEOUT_S,
         schedule=lambda one: torch.optim.lr_scheduler.StepLR(one, 3, gamma=0.5),
     )  # fmt: skip
-    path = job.folder / f"state-{rank}.pt"
-    if path.exists():
-        pipeline.load_state_dict(torch.load(path, weights_only=True))
-
-    def save(update: int, state: dict[str, Any]) -> None:
-        with atomic_file(path) as file:
-            torch.save(state, file)
+    checkpoints = Checkpoints(job.folder / "states", rank)
 
     def feed(update: int) -> Sequence[Any]:
         return batches(job.updates, job.plan, job.plan.place_of(rank)[1])[update:]
 
     seen, sizes = [], [0]
     for one in train_through_faults(
-        pipeline, journal, feed, groups.regroup, checkpoints=Checkpoints(job.every, save)
+        pipeline, journal, feed, member, checkpoints=checkpoints, every=job.every, helping=job.helping
     ):
-        seen.append((groups.generation, one.update, one.loss))
+        seen.append((member.number, one.update, one.loss))
         sizes.append(log.size_bytes)
     state = pipeline.state_dict()
     pipeline.close()
     log.close()
-    answer.send_bytes(pickle.dumps({"state": state, "seen": seen, "log_bytes": sizes}))
+    checkpoints.close()
+    answer.send_bytes(pickle.dumps({"state": state, "seen": seen, "log_bytes": sizes, "told": member.told}))
     answer.close()
     dist.destroy_process_group()
 
@@ -128,7 +134,7 @@ def rank_main(job: Job, rank: int, generation: int, port: int, answer: Any) -> N
 def run(job: Job, timeout_s: float = 90.0) -> list[dict[str, Any]]:
     """Results of all ranks; each rank that dies is replaced in the next generation."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    store.set("generation", "0")
+    store.set("generation", "1")
     running: dict[int, tuple[Any, Any]] = {}
     results: dict[int, dict[str, Any]] = {}
 
@@ -142,8 +148,8 @@ def run(job: Job, timeout_s: float = 90.0) -> list[dict[str, Any]]:
     deadline = time.monotonic() + timeout_s
     try:
         for rank in range(job.plan.world_size):
-            start(rank, 0)
-        generation = 0
+            start(rank, 1)
+        generation = 1
         while running:
             ready = wait([pipe for _, pipe in running.values()], max(0.0, deadline - time.monotonic()))
             assert ready, f"ranks {sorted(running)} did not end within {timeout_s:g} s"
@@ -161,6 +167,8 @@ def run(job: Job, timeout_s: float = 90.0) -> list[dict[str, Any]]:
                     del running[rank]
             if dead:
                 generation += 1
+                for path in (job.folder / "logs").rglob("*.log") if job.torn else ():
+                    os.truncate(path, path.stat().st_size // 2)
                 store.set("generation", str(generation))
                 for rank in dead:
                     start(rank, generation)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirewise.errors import InputError
 from wirewise.runtime.pipeline.messages import Description
-from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, MessageLog, watermark
+from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, SenderLog, watermark
 
 STEPS, MICROBATCHES, ROWS = 6, 3, 24
 
@@ -21,8 +21,8 @@ def message(step: int, microbatch: int) -> torch.Tensor:
     return torch.arange(ROWS, dtype=torch.float64).reshape(4, 6) + 1000 * step + 100 * microbatch
 
 
-def write(folder: Path, steps: int = STEPS, **more: object) -> MessageLog:
-    log = MessageLog(folder, 0, **more)  # type: ignore[arg-type]
+def write(folder: Path, steps: int = STEPS, **more: object) -> SenderLog:
+    log = SenderLog(folder, 0, **more)  # type: ignore[arg-type]
     for step in range(steps):
         for microbatch in range(MICROBATCHES):
             log.append(MessageKey(0, 1, 2, step, microbatch), message(step, microbatch))
@@ -35,7 +35,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def test_what_was_committed_is_read_bit_by_bit(tmp_path: Path) -> None:
-    log = MessageLog(tmp_path, 0)
+    log = SenderLog(tmp_path, 0)
     sent = {
         MessageKey(0, 1, 0, 0, 0): torch.randn(3, 5).to(torch.bfloat16),
         MessageKey(0, 1, 0, 0, 1): torch.tensor([float("nan"), -0.0]),
@@ -82,7 +82,7 @@ def test_only_what_is_committed_counts(tmp_path: Path) -> None:
 
 def test_a_log_that_is_opened_again_is_empty(tmp_path: Path) -> None:
     write(tmp_path).close()
-    MessageLog(tmp_path, 0).close()
+    SenderLog(tmp_path, 0).close()
     assert LoggedMessages([tmp_path], 1).span(0) == (0, 0) and not segments(tmp_path)
 
 
@@ -112,6 +112,7 @@ def test_a_log_that_is_cut_anywhere_is_never_wrong(tmp_path: Path) -> None:
     check_every_message(tmp_path, STEPS)
 
 
+@settings(max_examples=60, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), file=st.integers(0, 2))
 def test_a_bit_that_flips_is_found(
     tmp_path_factory: pytest.TempPathFactory, place: float, bit: int, file: int
@@ -134,7 +135,7 @@ def test_a_message_that_is_missing_in_the_middle_ends_the_span(tmp_path: Path) -
 
 
 def test_segments_go_when_all_their_steps_are_durable(tmp_path: Path) -> None:
-    log = MessageLog(tmp_path, 0, chunk_steps=2, chunk_bytes=2**20)
+    log = SenderLog(tmp_path, 0, chunk_steps=2, chunk_bytes=2**20)
     step_bytes, most = 0, 0
     every = 4
     for step in range(3 * every):
@@ -191,7 +192,7 @@ def test_a_full_disk_is_named_and_what_was_committed_stays(
 
 
 def test_writing_stops_when_the_awaited_message_is_there(tmp_path: Path) -> None:
-    log = MessageLog(tmp_path, 0)
+    log = SenderLog(tmp_path, 0)
     for microbatch in range(4):
         log.append(MessageKey(0, 1, 2, 0, microbatch), message(0, microbatch))
     answers = iter([False, False, True])

@@ -20,7 +20,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline import Pipeline
-from wirewise.runtime.recovery.logs import MessageLog
+from wirewise.runtime.recovery.logs import SenderLog
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 from wirewise.runtime.transport import Transport
 
@@ -45,7 +45,7 @@ class _Rank:
         self.stops: StagePass | None = None
 
     def start(self, layers: Any, generation: int) -> None:
-        self.log = MessageLog(self.folder, self.rank, chunk_steps=2)
+        self.log = SenderLog(self.folder, self.rank, chunk_steps=2)
         self.journal = RecoveryJournal(self.log, [self.folder], self.store, generation=generation)
         self.pipeline = Pipeline(
             layers, self.plan, loss=loss, optimizer=adamw, process_group=self.transport(generation), seed=3,
@@ -103,7 +103,7 @@ def undisturbed(build: Any, plan: StagePlan, folder: Path) -> list[dict[str, tor
 
     def body(rank: int, group: Any, store: Any) -> _Rank:
         own = _Rank(rank, plan, folder, store)
-        own.start(built[rank], 0)
+        own.start(built[rank], 1)
         own.train(UPDATES)
         return own
 
@@ -118,7 +118,7 @@ def recovered(
 
     def body(rank: int, group: Any, store: Any) -> _Rank:
         own = _Rank(rank, plan, folder, store)
-        own.start(built[0][rank], 0)
+        own.start(built[0][rank], 1)
         own.stops = stops.get(rank)
         if own.stops is None:
             own.train(max((one.update for one in stops.values()), default=4) + 1)
@@ -128,12 +128,12 @@ def recovered(
         own.stops = None
         if rank in dead:
             own.die()
-            own.start(built[1][rank], 1)
+            own.start(built[1][rank], 2)
             own.pipeline.load_state_dict(own.checkpoint)
         else:
-            own.journal.generation = 1
+            own.journal.generation = 2
             done = own.pipeline.weights.newest
-            own.pipeline.reconnect(own.transport(1))
+            own.pipeline.reconnect(own.transport(2))
             assert own.pipeline.update >= done
         if before is not None:
             before(own)
@@ -211,7 +211,7 @@ def test_messages_of_updates_below_a_durable_checkpoint_are_deleted(tmp_path: Pa
 
     def body(rank: int, group: Any, store: Any) -> tuple[_Rank, int, int]:
         own = _Rank(rank, plan, tmp_path, store)
-        own.start(built[rank], 0)
+        own.start(built[rank], 1)
         own.train(4)
         if rank == 0:
             own.journal.checkpointed(4)

@@ -129,7 +129,7 @@ def make_exchange(
         if position == ties.get(parameter, (position,))[0]
     }
     # Ranks that go on after a fault have states, from different updates at times.
-    starting = journal is None or journal.generation == 0
+    starting = journal is None or journal.generation == 1
     if starting and replicas is not None and weights.named:
         replicas.broadcast(
             {n: local_part(p) for n, p in weights.named.items()}, "the broadcast to the replicas"

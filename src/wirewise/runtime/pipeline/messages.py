@@ -93,8 +93,8 @@ class MessageJournal:
     an earlier run, and takes nothing from it until it has caught up.
     """
 
-    generation: int = 0
-    """How often ranks were replaced before; from 1 on ranks bring their states."""
+    generation: int = 1
+    """Number of the process group, counted from 1; from the second on ranks bring their states."""
 
     def begin(
         self, transport: Transport, update: int, senders: Iterable[int], replicas: Iterable[int]

@@ -188,9 +188,9 @@ class Pipeline:
         if self._broken:
             raise InputError(f"{self._broken}; make a new Pipeline and load the state of the last checkpoint")
         feed = BatchFeed(iter(batches), self.update, self.plan)
+        self.begin()
         self._broken = "this pipeline was left in the middle of an update"
         try:
-            self.begin()
             while feed.has(self.update):
                 until = self._journal.meet(self.update)
                 last = None if until is None else until - 1
@@ -202,6 +202,11 @@ class Pipeline:
             for stage in self.stages.values():
                 stage.forget()
         self._broken = ""
+
+    @property
+    def groups(self) -> list[dist.ProcessGroup]:
+        """Process groups beside that of all ranks, over which gradients are summed or agreed on."""
+        return [one for one in self._updates.groups if one is not self.transport.group]
 
     def begin(self) -> None:
         """Tell the journal which update comes next, on all ranks; `train` does it first.

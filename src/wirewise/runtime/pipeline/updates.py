@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -121,6 +122,8 @@ class GradientExchange:
     ) -> None:
         self._shared, self._counted = dict(shared), dict(counted)
         self._everyone, self._replica_count = everyone, replica_count
+        self.groups = [one.group for one in (replicas, everyone, *(one for _, one in shared.values())) if one]
+        """Process groups of some of the ranks, or of all."""
         self._journal = journal or MessageJournal()
         self._parts = {name: plain_parameter(p) for name, p in weights.named.items()}
         self._reducer = _reducer(self._parts, replicas) if replicas is not None and self._parts else None
@@ -209,6 +212,11 @@ class Updates:
         self._started: Future[Settled] | None = None
         self.last: Settled | None = None
         """Gradients of the last update that is done, for records; their tensors may be in use again."""
+
+    @property
+    def groups(self) -> list[dist.ProcessGroup]:
+        """Process groups in use."""
+        return self._exchange.groups
 
     @property
     def ready(self) -> bool:

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.checkpoints import Checkpoints
     from wirewise.runtime.recovery.consistency import Updates
     from wirewise.runtime.recovery.decision import Action, Decision, RankRecord, decide
+    from wirewise.runtime.recovery.helping import Helping, recompute_together
     from wirewise.runtime.recovery.journals import Consistency
-    from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, MessageLog
+    from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, SenderLog
     from wirewise.runtime.recovery.membership import Member, join
     from wirewise.runtime.recovery.optimizers import Lamb, Lion
+    from wirewise.runtime.recovery.pipelines import Membership, train_through_faults
     from wirewise.runtime.recovery.points import reach
     from wirewise.runtime.recovery.recompute import RecoveryJournal
     from wirewise.runtime.recovery.session import Training, protect
@@ -36,11 +38,15 @@ _WHERE = {
         "RankRecord",
         "decide",
     ),
+    "helping": (
+        "Helping",
+        "recompute_together",
+    ),
     "journals": ("Consistency",),
     "logs": (
         "LoggedMessages",
         "MessageKey",
-        "MessageLog",
+        "SenderLog",
     ),
     "membership": (
         "Member",
@@ -49,6 +55,10 @@ _WHERE = {
     "optimizers": (
         "Lamb",
         "Lion",
+    ),
+    "pipelines": (
+        "Membership",
+        "train_through_faults",
     ),
     "points": ("reach",),
     "recompute": ("RecoveryJournal",),
@@ -75,16 +85,18 @@ __all__ = [
     "Checkpoints",
     "Consistency",
     "Decision",
+    "Helping",
     "Lamb",
     "Lion",
     "LoggedMessages",
     "Member",
+    "Membership",
     "MessageKey",
-    "MessageLog",
     "RankRecord",
     "Recovered",
     "Recoveries",
     "RecoveryJournal",
+    "SenderLog",
     "Snapshots",
     "Stateful",
     "Training",
@@ -97,7 +109,9 @@ __all__ = [
     "join",
     "protect",
     "reach",
+    "recompute_together",
     "run_script",
+    "train_through_faults",
 ]
 
 

@@ -144,6 +144,21 @@ class Checkpoints:
             f"no checkpoint is whole on all ranks: {told}; expected one, all that was computed is lost: start anew"
         )
 
+    def newest(self) -> tuple[int, Tree] | None:
+        """Newest state of this rank that is whole, and its step, for ranks that recompute from logs; None: none."""
+        self.wait()
+        for step in reversed(self.steps()):
+            try:
+                return step, read_state(self._path(step))
+            except InputError as error:
+                warnings.warn(f"{error}; the one before it is tried", RuntimeWarning, stacklevel=2)
+        return None
+
+    def discard(self, before: int) -> None:
+        """Remove this rank's states of steps before one, but the newest of them."""
+        for step in [one for one in self.steps() if one < before][:-1]:
+            self._path(step).unlink(missing_ok=True)
+
     def steps(self) -> list[int]:
         """Steps of this rank's files, in order."""
         found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())

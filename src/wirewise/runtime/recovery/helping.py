@@ -20,7 +20,7 @@ from wirewise.runtime.pipeline import INPUT, LayerGraph, Pipeline
 from wirewise.runtime.pipeline.feed import Batch, BatchFeed
 from wirewise.runtime.pipeline.messages import Description
 from wirewise.runtime.pipeline.stage import LOSS, MicrobatchKey
-from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, MessageLog
+from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, SenderLog
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 
 __all__ = ["Helping", "recompute_together"]
@@ -50,7 +50,7 @@ def recompute_together(
 
     Args:
         pipeline: Pipeline of this rank.
-        journal: Its journal.
+        journal: Journal that the pipeline was made with.
         batches: Batches from the update with this number on.
         helping: How ranks help, the same on all ranks.
 
@@ -125,7 +125,7 @@ class _Share:
         self.takes = [(v.name, 2 * n, peers[v.source]) for n, v in values if v.target == number]
         self.gives = [(v.name, 2 * n, peers[v.target]) for n, v in values if v.source == number]
 
-    def lead(self, update: int, scale: float, feed: BatchFeed, log: MessageLog) -> None:
+    def lead(self, update: int, scale: float, feed: BatchFeed, log: SenderLog) -> None:
         """Have all microbatches of an update computed; their gradients are in the parameters afterwards."""
         parameters = list(self.stage.parameters())
         weights = torch.cat(
@@ -204,7 +204,7 @@ class _Share:
             back = self.stage.backward(key, gradients)
         return _Passes(_taken(parameters), outputs, back)
 
-    def _note(self, update: int, found: Mapping[int, _Passes], log: MessageLog) -> None:
+    def _note(self, update: int, found: Mapping[int, _Passes], log: SenderLog) -> None:
         """Log what the stage would have sent."""
         for microbatch in self.order:
             passes = found[microbatch]

@@ -30,7 +30,7 @@ from wirewise.errors import InputError
 from wirewise.files import make_folder
 from wirewise.runtime.pipeline.messages import Description
 
-__all__ = ["ALL_RANKS", "LoggedMessages", "MessageKey", "MessageLog", "watermark"]
+__all__ = ["ALL_RANKS", "LoggedMessages", "MessageKey", "SenderLog", "watermark"]
 
 ALL_RANKS = -1
 """Target of what all ranks came to together."""
@@ -89,7 +89,7 @@ class _Edge:
             self.current = None
 
 
-class MessageLog:
+class SenderLog:
     """The log of what one rank sends; it starts empty, whatever an earlier process of the rank left.
 
     Args:

@@ -3,74 +3,160 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
-from wirewise.errors import PeerError
+from wirewise.errors import InputError, PeerError
 from wirewise.runtime.pipeline import Pipeline, UpdateResult
 from wirewise.runtime.pipeline.feed import Batch
+from wirewise.runtime.recovery.checkpoints import Checkpoints
+from wirewise.runtime.recovery.control import interrupt
 from wirewise.runtime.recovery.helping import Helping, recompute_together
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Checkpoints", "train_through_faults"]
+__all__ = ["Membership", "train_through_faults"]
 
 
-class Checkpoints(NamedTuple):
-    """When a rank saves its state, and how."""
+class Membership(Protocol):
+    """A rank's place among those that train, as `recovery.Member` has it."""
 
-    every: int
-    """Updates from one to the next."""
-    save: Callable[[int, dict[str, Any]], object]
-    """Makes the state after so many updates durable; returns when it is."""
+    def regroup(self, error: Exception | None) -> tuple[int, Transport]:
+        """Leave the process group after an error, and join the next one: its number, and its transport."""
+        ...
+
+    def finish(self) -> bool:
+        """Wait until all ranks have trained to the end; False: a rank is lost, and another group follows."""
+        ...
+
+    def tell(self, phase: Any, step: int = -1, **more: Any) -> None:
+        """Note how far a recovery is."""
+        ...
 
 
 def train_through_faults(
     pipeline: Pipeline,
     journal: RecoveryJournal,
     batches: Callable[[int], Iterable[Batch]],
-    regroup: Callable[[PeerError], tuple[int, Transport]],
+    member: Membership,
     *,
     checkpoints: Checkpoints | None = None,
+    every: int = 0,
     helping: Helping | None = None,
 ) -> Iterator[UpdateResult]:
     """Train to the last batch, whatever ranks are lost meanwhile.
 
-    A replacement makes a `Pipeline` on the new process group, loads the newest state that its rank saved (where there
-    is none, it starts as all ranks did, from the model), and calls this too; it then gives the results of the updates
-    that it recomputes, first (`RecoveryJournal.catching_up`).
+    A replacement makes a `Pipeline` on the new process group and calls this too. It loads the newest state that its
+    rank saved; where there is none it starts as all ranks did, from the model. It gives the results of the updates
+    that it recomputes, first (`RecoveryJournal.catching_up`). Where the logs lack a message all ranks go back to the
+    newest checkpoint that all have.
 
     Args:
         pipeline: Pipeline of this rank, made with `journal`.
         journal: Journal of this rank.
         batches: Batches from the update with this number on, the same at each call.
-        regroup: Called when a peer is lost, with the error: waits for the next process group of all ranks, and gives
-            its number and its transport.
-        checkpoints: How often states are saved; None: never, so that replacements recompute all updates.
+        member: Membership of this rank; it has joined the group of the pipeline.
+        checkpoints: States of this rank; None: replacements recompute all updates.
+        every: Updates from one checkpoint to the next; 0: none is written.
         helping: How ranks that wait help a replacement, the same on all ranks; None: they do not.
 
     Yields:
         Result of each update, as `Pipeline.train`.
 
     Raises:
-        InputError: The logs lack what a replacement needs; all ranks are to go back to a checkpoint that all have.
+        InputError: The logs lack what a replacement needs, and no checkpoint is whole on all ranks.
+        PeerError: The job has failed.
     """
-    fault: PeerError | None = None
+    states = _States(pipeline, journal, checkpoints, every)
+    if journal.generation > 1:
+        states.load()
+    fault: Exception | None = None
     while True:
         try:
             if fault is not None:
-                journal.generation, transport = regroup(fault)
+                # Whoever waits for this rank in a smaller group is to be told as well.
+                for group in pipeline.groups:
+                    interrupt(group)
+                journal.generation, transport = member.regroup(fault)
                 pipeline.reconnect(transport)
                 fault = None
-            if helping is not None and journal.generation > 0:
+            if journal.incomplete:
+                states.go_back()
+            progress = _Progress(member, journal, pipeline.update)
+            if journal.generation > 1 and helping is not None:
                 recompute_together(pipeline, journal, batches, helping)
             for result in pipeline.train(batches(pipeline.update)):
-                if checkpoints is not None and pipeline.update % checkpoints.every == 0:
-                    checkpoints.save(pipeline.update, pipeline.state_dict())
-                    journal.checkpointed(pipeline.update)
+                progress.committed(pipeline.update)
+                states.save()
                 yield result
-            # Until all are done, each may have to give a replacement what it needs.
-            pipeline.transport.barrier("the end of the training")
-            return
+            if member.finish():
+                return
+            fault = PeerError("a rank is lost at the end of the training")
         except PeerError as error:
-            fault = error
-            fault.__traceback__ = None
+            # What it holds would keep connections open.
+            fault = error.with_traceback(None)
+        except InputError:
+            if not journal.incomplete or checkpoints is None:
+                raise
+
+
+class _States:
+    """States of a rank on disk, which bound what is logged."""
+
+    def __init__(
+        self, pipeline: Pipeline, journal: RecoveryJournal, checkpoints: Checkpoints | None, every: int
+    ) -> None:
+        self._pipeline, self._journal, self._checkpoints, self._every = pipeline, journal, checkpoints, every
+        self._saved = -1
+
+    def load(self) -> None:
+        """Take the newest state of this rank."""
+        found = self._checkpoints.newest() if self._checkpoints is not None else None
+        if found is not None:
+            self._take(*found)
+
+    def go_back(self) -> None:
+        """Take the newest state that is whole on all ranks; all call it."""
+        assert self._checkpoints is not None
+        self._take(*self._checkpoints.load(self._pipeline.transport))
+        self._journal.incomplete = False
+
+    def save(self) -> None:
+        """Save the state where one is due; one counts when the update after it is done."""
+        if self._checkpoints is None or not self._every:
+            return
+        if self._saved >= 0:
+            # It was written beside the update that is done now.
+            self._checkpoints.wait()
+            if self._saved in self._checkpoints.steps():
+                self._journal.checkpointed(self._saved)
+                self._checkpoints.discard(self._saved)
+            self._saved = -1
+        if self._pipeline.update % self._every == 0:
+            self._saved = self._pipeline.update
+            self._checkpoints.save(self._saved, self._pipeline.state_dict())
+
+    def _take(self, update: int, state: Any) -> None:
+        self._pipeline.load_state_dict(state)
+        self._journal.checkpointed(update)
+        self._saved = -1
+
+
+class _Progress:
+    """What is told of a recovery: the state is there, all ranks are where the first was, the next update is done."""
+
+    def __init__(self, member: Membership, journal: RecoveryJournal, update: int) -> None:
+        self._member, self._journal, self._first = member, journal, update
+        self._told = journal.generation == 1
+        if not self._told:
+            member.tell("restored", update)
+
+    def committed(self, updates: int) -> None:
+        """So many updates are done."""
+        caught_up = max(self._journal.done)
+        if self._told or updates < caught_up:
+            return
+        if updates == caught_up or self._first == caught_up:
+            self._member.tell("resumed", caught_up)
+        if updates > caught_up:
+            self._told = True
+            self._member.tell("committed", updates, computed=caught_up - self._first)

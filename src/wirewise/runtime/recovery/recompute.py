@@ -21,7 +21,7 @@ from torch import Tensor
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.pipeline.messages import Description, MessageJournal
 from wirewise.runtime.pipeline.stage import MicrobatchKey
-from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, MessageLog
+from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, SenderLog
 from wirewise.runtime.transport import Transport
 
 __all__ = ["RecoveryJournal"]
@@ -39,22 +39,24 @@ class RecoveryJournal(MessageJournal):
         log: Log of this rank.
         folders: Folders with the logs of all ranks.
         store: A torch store that outlives process groups, shared by all ranks.
-        generation: How often ranks were replaced before.
+        generation: Number of the process group that this rank joins first, counted from 1.
         interrupted: Whether the session wants this rank to stop waiting; it is then a fault.
     """
 
     def __init__(
         self,
-        log: MessageLog,
+        log: SenderLog,
         folders: Iterable[str | os.PathLike[str]],
         store: Any,
         *,
-        generation: int = 0,
+        generation: int = 1,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.log, self.generation = log, generation
         self._folders, self._store, self._interrupted = [Path(one) for one in folders], store, interrupted
         self._begun = (generation, 0)
+        self.incomplete = False
+        """Whether the logs lacked what a rank needs, when all last began."""
         self._done: list[int] = []
         self._timeout_s = 0.0
         self._past: LoggedMessages | None = None
@@ -90,6 +92,7 @@ class RecoveryJournal(MessageJournal):
         self._done = [int(one) for one in told]
         self.log.begin(update, self.generation)
         self._past = None
+        self.incomplete = False
         if len(set(self._done)) == 1:
             return
         fault = ""
@@ -105,6 +108,7 @@ class RecoveryJournal(MessageJournal):
         faults = transport.all_gather(torch.tensor([bool(fault)]), "the comparison of logs")
         if behind := [one for one, found in enumerate(faults) if found]:
             self._past = None
+            self.incomplete = True
             raise InputError(
                 fault
                 or f"ranks {behind} cannot be recomputed; their messages say why: go back to a checkpoint that all have"
@@ -172,7 +176,7 @@ class RecoveryJournal(MessageJournal):
         self._collect()
 
     def _collect(self) -> None:
-        if self._uncollected is None:
+        if self._uncollected is None or not self._done:
             return
         keys = [f"wirewise/durable/{rank}" for rank in range(len(self._done))]
         if self._store.check(keys):
