@@ -16,6 +16,7 @@ from tests.harness.processes import run_ranks_as_processes
 from wirewise.errors import InputError, PeerError
 from wirewise.plans import parse_sharding
 from wirewise.runtime.pipeline.redistribute import convert_state_dict, layout_of, redistribute_across
+from wirewise.runtime.pipeline.shards import part_of
 
 pytestmark = pytest.mark.dist
 
@@ -222,3 +223,85 @@ def killed(rank: int) -> None:
 def test_a_killed_rank_ends_the_move():
     with pytest.raises(ChildProcessError, match="rank 1"):
         run_ranks_as_processes(4, killed)
+
+
+class _Part(torch.autograd.Function):
+    """A rank's part of values that all ranks have; gradients of equal parts count once together."""
+
+    @staticmethod
+    def forward(ctx, whole, places, copies):
+        ctx.places, ctx.copies, ctx.shape = places, copies, whole.shape
+        return whole.reshape(-1)[places]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        found = torch.zeros(ctx.shape, dtype=gradient.dtype)
+        found.view(-1)[ctx.places] = gradient / ctx.copies
+        torch.distributed.all_reduce(found)
+        return found, None, None
+
+
+class _Whole(torch.autograd.Function):
+    """The whole tensor from the parts of all ranks, of which several may be equal."""
+
+    @staticmethod
+    def forward(ctx, part, shape, places, copies):
+        ctx.places = places
+        found = torch.zeros(shape, dtype=part.dtype)
+        found.view(-1)[places] = part / copies
+        torch.distributed.all_reduce(found)
+        return found
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.reshape(-1)[ctx.places], None, None, None
+
+
+def places_of(layout, shape, rank):
+    """Places of a rank's part in the whole tensor, and how many ranks have an equal part."""
+    split = {axis for axes in layout.dims for axis in axes} | set(layout.partial)
+    copies = torch.Size([size for axis, size in enumerate(layout.mesh) if axis not in split]).numel()
+    own = part_of(torch.arange(torch.Size(shape).numel()).reshape(shape), layout.summed, rank)
+    return torch.empty((0,) * len(shape), dtype=torch.int64) if own is None else own, copies
+
+
+def checked_by_differences(rank: int) -> None:
+    first, last, square, line = mesh(2), mesh(2, first=2), mesh(2, 2), mesh(4)
+    shape = (3, 2)
+    for source, before, target, after in [
+        (first, [Shard(0)], last, [Shard(1)]),
+        (line, [Shard(1)], square, [Replicate(), Shard(0)]),
+        (square, [Replicate(), Shard(0)], first, [Replicate()]),
+        (square, [Partial(), Shard(0)], line, [Shard(0)]),
+        (first, [Partial()], last, [Replicate()]),
+    ]:
+        layout, wanted = layout_of(source, before, shape), layout_of(target, after, shape)
+        places, copies = places_of(layout, shape, rank)
+        ends, same = places_of(wanted, shape, rank)
+        addends = torch.Size([layout.mesh[axis] for axis in layout.partial]).numel()
+        if rank in layout.ranks and layout.partial:
+            number = layout.coordinates(layout.ranks.index(rank))[layout.partial[0]]
+            places = places + number * torch.Size(shape).numel()
+
+        def moved(whole, way=(source, before, target, after), own=(places, copies), got=(ends, same)):
+            source, before, target, after = way
+            given = DTensor.from_local(
+                _Part.apply(whole, *own),
+                source,
+                before,
+                run_check=False,
+                shape=shape,
+                stride=(2, 1),
+            )
+            found = redistribute_across(given, target, after)
+            return _Whole.apply(found.to_local().reshape(got[0].shape), shape, *got)
+
+        random = torch.Generator().manual_seed(1)
+        whole = torch.randn((addends, *shape), generator=random, dtype=torch.float64, requires_grad=True)
+        torch.testing.assert_close(moved(whole), whole.sum(0), rtol=0, atol=1e-15)
+        assert torch.autograd.gradcheck(moved, (whole,))
+
+
+@pytest.mark.slow
+def test_gradients_are_those_of_differences_addends_included():
+    run_ranks_as_processes(4, checked_by_differences)

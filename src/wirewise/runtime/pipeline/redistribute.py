@@ -251,6 +251,9 @@ def _moved(
         kept[key] = _Kept(mover, _spec(mesh, placements, tensor), dist.get_rank() in one.source.ranks, links)
     own = kept[key]
     (part,) = own.mover([tensor._local_tensor.detach() if own.holds else None])
+    if own.spec.mesh.get_coordinate() is None and tensor.dim():
+        # Of as many dimensions, or torch's `to_local` could not take gradients back there.
+        part = part.reshape((0,) * tensor.dim())
     return DTensor(part, own.spec, requires_grad=False)
 
 
