@@ -65,7 +65,7 @@ class _Decoupled(Optimizer):
 
 
 class Lamb(_Decoupled):
-    """Adam whose step is scaled by |p| / |step| for each tensor (You et al., ICLR 2020).
+    """Adam whose step is scaled, for each tensor, by the norm of the tensor over its own (You et al., ICLR 2020).
 
     Args:
         params: Parameters, or groups of them.
