@@ -28,6 +28,7 @@ __all__ = [
     "losses_of",
     "persist_s",
     "recovery_figures",
+    "recovery_phases",
     "regroup_s",
     "sources_of",
 ]
@@ -144,20 +145,10 @@ def recovery_figures(
         PlanError: A way to consistency whose seconds were not measured.
     """
     mtbf_s = plan.mtbf_s if mtbf_s is None else mtbf_s
-    overhead_s, begin_s = _overhead_s(plan, trace), _begin_s(plan, trace, mtbf_s)
-    by_stage, shares = _losses(plan, trace, links, mtbf_s), trace.failure_shares
-    late = _undurable(trace)
+    overhead_s, shares = _overhead_s(plan, trace), trace.failure_shares
+    half = (plan.interval_steps - 1) / 2 + _undurable(trace)
     phases = tuple(
-        RecoveryPhases(
-            detect_s=_detect_s(plan, trace),
-            fence_s=trace.fence_s,
-            regroup_s=regroup_s(trace, plan.spares, mtbf_s),
-            restore_s=sum(one.share * (one.fixed_s - late * one.step_s) for one in own) - begin_s,
-            recompute_s=((plan.interval_steps - 1) / 2 + late) * sum(one.share * one.step_s for one in own)
-            + (trace.step_s + overhead_s) / 2,
-            resume_s=trace.resume_s,
-        )
-        for own in by_stage
+        recovery_phases(plan, trace, links, number, half, mtbf_s) for number in range(len(plan.stages))
     )
     mean = RecoveryPhases(
         **{
@@ -174,6 +165,38 @@ def recovery_figures(
         overhead_s=overhead_s,
     )
     return RecoveryFigures(phases, mean, found, checkpoint_s(trace), overhead_s)
+
+
+def recovery_phases(
+    plan: RecoveryPlan,
+    trace: RecoveryTrace,
+    links: Links,
+    number: int,
+    lost_steps: float,
+    mtbf_s: float | None = None,
+) -> RecoveryPhases:
+    """Seconds of a recovery from a failure in the middle of a step.
+
+    Args:
+        plan: Plan of the trace's stages.
+        trace: Figures of the job.
+        links: Links between its ranks.
+        number: Number of the stage that is lost.
+        lost_steps: Steps since the checkpoint from which the recovery begins.
+        mtbf_s: Seconds between failures, the mean; None: what the plan was made for.
+    """
+    mtbf_s = plan.mtbf_s if mtbf_s is None else mtbf_s
+    own = _losses(plan, trace, links, mtbf_s)[number]
+    begun_s = sum(one.share * (one.fixed_s - _undurable(trace) * one.step_s) for one in own)
+    return RecoveryPhases(
+        detect_s=_detect_s(plan, trace),
+        fence_s=trace.fence_s,
+        regroup_s=regroup_s(trace, plan.spares, mtbf_s),
+        restore_s=begun_s - _begin_s(plan, trace, mtbf_s),
+        recompute_s=lost_steps * sum(one.share * one.step_s for one in own)
+        + (trace.step_s + _overhead_s(plan, trace)) / 2,
+        resume_s=trace.resume_s,
+    )
 
 
 def losses_of(plan: RecoveryPlan, trace: RecoveryTrace, links: Links, mtbf_s: float) -> list[Loss]:
