@@ -1,18 +1,15 @@
-"""R10, the part of predictions: recoveries from logs that plans foresee, and what they take, computing slept."""
+"""R10, the part of predictions: recoveries from logs as plans foresee them, and as they are; computing slept."""
 
 from __future__ import annotations
 
-import datetime
-import multiprocessing
+import json
 import os
-import pickle
 import signal
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,24 +19,16 @@ from torch import Tensor, nn
 
 from wirewise.cost import Links
 from wirewise.lab.accelerator import VirtualLayer
-from wirewise.plans import MessageLog as LoggedPair
-from wirewise.plans import RecoveryPlan, StagePlan, StageRecovery
+from wirewise.plans import MessageLog, RecoveryPlan, StagePlan, StageRecovery
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline import Pipeline
-from wirewise.runtime.recovery.logs import MessageLog
-from wirewise.runtime.recovery.pipelines import train_through_faults
-from wirewise.runtime.recovery.recompute import RecoveryJournal
-from wirewise.runtime.transport import Transport
+from wirewise.runtime.recovery import Agent, RecoveryJournal, SenderLog, join, train_through_faults
 from wirewise.sim.recovery import recovery_phases
 from wirewise.trace import ProtectedStage, RecoveryTrace, StageMessages
 
-__all__ = ["predicted_recoveries"]
-
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.pipelines"])
 _FORWARD_S = (0.010, 0.014, 0.006, 0.012)
 """Slept seconds of a forward pass of each stage; a backward pass takes twice as long."""
-_VALUES, _MICROBATCHES, _TIMEOUT_S = 4096, 4, 30.0
+_VALUES, _MICROBATCHES = 4096, 4
 _LIVE = 3
 """Updates after the one in which ranks are killed."""
 
@@ -51,33 +40,10 @@ class _Kill(NamedTuple):
     """Update at whose first pass they die; all before it are recomputed."""
 
 
-class _Ranks:
-    """The default process group of one generation after the other."""
-
-    def __init__(self, store: dist.Store, rank: int) -> None:
-        self.store, self.rank, self.generation = store, rank, 0
-
-    def join(self, generation: int) -> Transport:
-        self.generation = generation
-        dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore(f"generation-{generation}", self.store),
-            rank=self.rank,
-            world_size=len(_FORWARD_S),
-            timeout=datetime.timedelta(seconds=_TIMEOUT_S),
-        )
-        return Transport(dist.group.WORLD, timeout_s=_TIMEOUT_S)
-
-    def regroup(self, error: Exception) -> tuple[int, Transport]:
-        """Leave the group, so that others notice too, and join the next."""
-        for group in dist.distributed_c10d._world.pg_map:
-            for peer in {*range(group.size())} - {group.rank()}:
-                with suppress(RuntimeError):
-                    # A wait that is cut short closes all connections of the group.
-                    group.recv([torch.zeros(1)], peer, 2**31 - 1).wait(datetime.timedelta(milliseconds=2))
-        dist.destroy_process_group()
-        self.store.wait([f"generation-{self.generation + 1}"], datetime.timedelta(seconds=_TIMEOUT_S))
-        return self.generation + 1, self.join(self.generation + 1)
+def _plan() -> StagePlan:
+    stages = len(_FORWARD_S)
+    names = [str(number) for number in range(stages)]
+    return StagePlan.by_hand(names, range(1, stages), style="1f1b", microbatches=_MICROBATCHES)
 
 
 def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -88,54 +54,44 @@ def _loss(output: Tensor, target: Tensor) -> Tensor:
     return (output - target).square().mean()
 
 
-def _warm() -> None:
-    """What a spare does before it has a role: build an optimizer, and make a step."""
+def train(folder: str, kill: _Kill) -> None:
+    """Train as a rank of the pipeline, kill where it is asked for, and write down when updates were done."""
     torch.set_num_threads(1)
-    layer = nn.Linear(2, 2)
-    layer(torch.ones(1, 2)).sum().backward()
-    _sgd(list(layer.parameters())).step()
-
-
-def _rank(kill: _Kill, plan: StagePlan, folder: Path, port: int, role: Any, answer: Any) -> None:
-    _warm()
-    rank, generation = role.recv()
-    ranks = _Ranks(dist.TCPStore("127.0.0.1", port, is_master=False), rank)
-    if not generation:
-        ranks.store.set(f"process-{rank}", str(os.getpid()))
-    log = MessageLog(folder / "logs", rank)
-    journal = RecoveryJournal(log, [folder / "logs"], ranks.store, generation=generation)
-    passes: list[float] = []
+    # The first optimizer takes a second; a spare has it behind it.
+    _sgd([nn.Parameter(torch.ones(1))]).step()
+    here, passes = Path(folder), list[float]()
+    (here / f"warm-{os.getpid()}").touch()
+    member = join(30.0)
+    (here / f"process-{member.rank}").write_text(str(os.getpid()))
+    log = SenderLog(here / "logs", member.rank)
+    store = dist.FileStore(str(here / "store"))
+    journal = RecoveryJournal(log, [here / "logs"], store, generation=member.generation.number)
 
     @contextmanager
     def around(step: StagePass) -> Iterator[None]:
         # The last of them is the last to come to the update, and takes the others with it.
-        if not ranks.generation and rank == kill.stages[-1] and step.update == kill.update:
-            (folder / "killed").write_text(repr(time.perf_counter()))
+        first = member.generation.number == 1 and member.rank == kill.stages[-1]
+        if first and step.update == kill.update:
+            while len(list(here.glob("warm-*"))) < len(_FORWARD_S) + len(kill.stages):
+                time.sleep(0.05)
+            (here / "killed").write_text(repr(time.time()))
             for stage in kill.stages:
-                os.kill(int(ranks.store.get(f"process-{stage}")), signal.SIGKILL)
+                os.kill(int((here / f"process-{stage}").read_text()), signal.SIGKILL)
         begin_s = time.perf_counter()
         yield
         passes.append(time.perf_counter() - begin_s)
 
     modules = nn.ModuleList(VirtualLayer(64, forward_s=s, backward_s=2 * s) for s in _FORWARD_S)
-    pipeline = Pipeline(
-        modules, plan, loss=_loss, optimizer=_sgd, journal=journal, around=around,
-        process_group=ranks.join(generation), timeout_s=_TIMEOUT_S,
-    )  # fmt: skip
+    pipeline = Pipeline(modules, _plan(), loss=_loss, optimizer=_sgd, journal=journal, around=around)
     x = torch.ones(_MICROBATCHES, _VALUES)
 
     def feed(update: int) -> Sequence[tuple[Tensor, Tensor]]:
         return [(x, x)] * (kill.update + _LIVE - update)
 
-    done = [
-        (ranks.generation, one.update, time.perf_counter())
-        for one in train_through_faults(pipeline, journal, feed, ranks.regroup)
-    ]
+    done = {one.update: time.time() for one in train_through_faults(pipeline, journal, feed, member)}
+    (here / f"rank-{member.rank}.json").write_text(json.dumps({"done": done, "passes": passes}))
     pipeline.close()
     log.close()
-    answer.send_bytes(pickle.dumps((done, statistics.fmean(passes))))
-    answer.close()
-    dist.destroy_process_group()
 
 
 class _Run(NamedTuple):
@@ -144,69 +100,28 @@ class _Run(NamedTuple):
     compute_s: list[float]
     """Seconds of a rank's passes in an update, [stages]."""
     recovery_s: float
-    """Seconds from the last kill to the end of the update under way, less those of an update."""
+    """Seconds from the kill until the update under way is done, less those of an update."""
 
 
-def _run(kill: _Kill, plan: StagePlan) -> _Run:
+def _run(kill: _Kill) -> _Run:
+    ranks = len(_FORWARD_S)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        folder = Path(name)
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        store.set("generation-0", "")
-        started = []
-        for _ in range(plan.world_size + len(kill.stages)):
-            role, given = _SERVER.Pipe(duplex=False)
-            ours, theirs = _SERVER.Pipe(duplex=False)
-            process = _SERVER.Process(target=_rank, args=(kill, plan, folder, store.port, role, theirs))
-            process.start()
-            theirs.close()
-            started.append((process, given, ours))
-        try:
-            return _followed(kill, plan, folder, store, started)
-        finally:
-            for process, _, _ in started:
-                process.kill()
-                process.join()
-
-
-def _followed(kill: _Kill, plan: StagePlan, folder: Path, store: dist.Store, started: list[Any]) -> _Run:
-    # Those that are left are spares; they are warm by the time of the kill.
-    at = {rank: started[rank] for rank in range(plan.world_size)}
-    for rank, (_, given, _) in at.items():
-        given.send((rank, 0))
-    spares = iter(started[plan.world_size :])
-    found: dict[int, Any] = {}
-    deadline_s, dead = time.monotonic() + 4 * _TIMEOUT_S, 0
-    while len(found) < plan.world_size:
-        ready = wait(
-            [ours for rank, (_, _, ours) in at.items() if rank not in found],
-            max(deadline_s - time.monotonic(), 0.0),
+        agent = Agent(
+            train,
+            (name, kill),
+            ranks=ranks,
+            spares=len(kill.stages),
+            preload=("torch", "torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.pipelines"),
         )
-        if not ready:
-            raise TimeoutError(f"ranks {sorted(at.keys() - found)} did not end")
-        for rank, (_, _, ours) in [*at.items()]:
-            if ours in ready:
-                try:
-                    found[rank] = pickle.loads(ours.recv_bytes())
-                except EOFError as error:
-                    at[rank][0].join()
-                    if at[rank][0].exitcode != -signal.SIGKILL:
-                        raise RuntimeError(f"rank {rank} raised; its traceback is above") from error
-                    at[rank] = next(spares)
-                    at[rank][1].send((rank, 1))
-                    dead += 1
-        if dead == len(kill.stages):
-            store.set("generation-1", "")
-            dead = 0
-    killed_s = float((folder / "killed").read_text())
-    ends = {rank: {update: end_s for _, update, end_s in done} for rank, (done, _) in found.items()}
-    last = {
-        update: max(own[update] for own in ends.values())
-        for update in range(kill.update, kill.update + _LIVE)
-    }
-    step_s = statistics.median(last[n + 1] - last[n] for n in range(kill.update, kill.update + _LIVE - 1))
+        agent.run()
+        found = [json.loads((Path(name) / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+        killed_s = float((Path(name) / "killed").read_text())
+    updates = range(kill.update, kill.update + _LIVE)
+    last = {update: max(one["done"][str(update)] for one in found) for update in updates}
+    step_s = statistics.median(last[n + 1] - last[n] for n in updates[:-1])
     return _Run(
         step_s,
-        [2 * _MICROBATCHES * found[rank][1] for rank in range(plan.world_size)],
+        [2 * _MICROBATCHES * statistics.fmean(one["passes"]) for one in found],
         last[kill.update] - killed_s - step_s,
     )
 
@@ -214,23 +129,24 @@ def _followed(kill: _Kill, plan: StagePlan, folder: Path, store: dist.Store, sta
 def predicted_recoveries(repeats: int = 3, updates: Sequence[int] = (8, 20)) -> list[dict[str, Any]]:
     """For each stage, and for two neighbours that die together: predicted and measured seconds of a recovery.
 
-    What a recovery takes whatever is recomputed comes from kills in the first update; all else from times of passes.
+    What a recovery takes whatever is recomputed comes from kills in the first update, all else from times of passes.
 
     Args:
         repeats: Kills of each kind, of which the median counts.
         updates: Updates that are recomputed.
     """
-    names = [str(n) for n in range(len(_FORWARD_S))]
-    plan = StagePlan.by_hand(names, range(1, len(names)), style="1f1b", microbatches=_MICROBATCHES)
-    first = [_run(_Kill((1,), 0), plan) for _ in range(max(repeats, 3))]
-    units = [*((n,) for n in range(len(names))), (1, 2)]
+    units = [*((number,) for number in range(len(_FORWARD_S))), (1, 2)]
+    fixed_s = {
+        size: statistics.median(_run(_Kill((1, 2)[:size], 0)).recovery_s for _ in range(repeats))
+        for size in (1, 2)
+    }
     found = []
     for unit in units:
         for update in updates:
-            runs = [_run(_Kill(unit, update), plan) for _ in range(repeats)]
-            trace = _trace(runs, statistics.median(one.recovery_s for one in first))
-            own = _plan(trace, unit)
-            phases = recovery_phases(own, trace, Links.uniform(len(names), 1e9, 1e-4), unit[0], update)
+            runs = [_run(_Kill(unit, update)) for _ in range(repeats)]
+            trace = _trace(runs, fixed_s[len(unit)])
+            links = Links.uniform(len(_FORWARD_S), 1e9, 1e-4)
+            phases = recovery_phases(_logged(trace, unit), trace, links, unit[0], update)
             # Predictions count half of the step under way, of which nothing was done here.
             predicted_s = phases.total_s - trace.step_s / 2
             measured_s = statistics.median(one.recovery_s for one in runs)
@@ -250,7 +166,7 @@ def predicted_recoveries(repeats: int = 3, updates: Sequence[int] = (8, 20)) -> 
 def _trace(runs: Sequence[_Run], fixed_s: float) -> RecoveryTrace:
     compute = [statistics.median(own) for own in zip(*(one.compute_s for one in runs), strict=True)]
     size = 4.0 * _VALUES * _MICROBATCHES
-    pairs = [(n, n + 1) for n in range(len(compute) - 1)]
+    pairs = [(number, number + 1) for number in range(len(compute) - 1)]
     return RecoveryTrace(
         stages=tuple(ProtectedStage(ranks=(n,), compute_s=s) for n, s in enumerate(compute)),
         messages=tuple(
@@ -268,9 +184,9 @@ def _trace(runs: Sequence[_Run], fixed_s: float) -> RecoveryTrace:
     )
 
 
-def _plan(trace: RecoveryTrace, unit: Sequence[int]) -> RecoveryPlan:
+def _logged(trace: RecoveryTrace, unit: Sequence[int]) -> RecoveryPlan:
     """All messages logged but those inside the unit."""
-    group_of = [n - sum(1 for one in unit[1:] if one <= n) for n in range(len(trace.stages))]
+    group_of = [n - sum(one <= n for one in unit[1:]) for n in range(len(trace.stages))]
     return RecoveryPlan(
         world_size=trace.world_size,
         planner="by hand",
@@ -279,7 +195,7 @@ def _plan(trace: RecoveryTrace, unit: Sequence[int]) -> RecoveryPlan:
             for stage, group in zip(trace.stages, group_of, strict=True)
         ),
         logs=tuple(
-            LoggedPair(source=one.source, target=one.target, tier="memory", bytes_per_step=one.size_bytes)
+            MessageLog(source=one.source, target=one.target, tier="memory", bytes_per_step=one.size_bytes)
             for one in trace.messages
             if group_of[one.source] != group_of[one.target]
         ),

@@ -33,7 +33,7 @@ LogTier = Literal["memory", "disk"]
 
 Consistency = Literal["auto", "roll-forward", "ping-pong", "undo", "journal"]
 CONSISTENCIES: tuple[str, ...] = get_args(Consistency)
-"""Ways to one step for all parameters after a failure amid an update."""
+"""Ways to one step for all parameters after a failure amid an update, those of the runtime."""
 
 _MOST_SHOWN = 6
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.membership import Member, join
     from wirewise.runtime.recovery.optimizers import Lamb, Lion
     from wirewise.runtime.recovery.pipelines import Membership, train_through_faults
+    from wirewise.runtime.recovery.planned import RecoverySettings, settings_of
     from wirewise.runtime.recovery.points import reach
     from wirewise.runtime.recovery.recompute import RecoveryJournal
     from wirewise.runtime.recovery.session import Training, protect
@@ -60,6 +61,10 @@ _WHERE = {
         "Membership",
         "train_through_faults",
     ),
+    "planned": (
+        "RecoverySettings",
+        "settings_of",
+    ),
     "points": ("reach",),
     "recompute": ("RecoveryJournal",),
     "session": (
@@ -96,6 +101,7 @@ __all__ = [
     "Recovered",
     "Recoveries",
     "RecoveryJournal",
+    "RecoverySettings",
     "SenderLog",
     "Snapshots",
     "Stateful",
@@ -111,6 +117,7 @@ __all__ = [
     "reach",
     "recompute_together",
     "run_script",
+    "settings_of",
     "train_through_faults",
 ]
 

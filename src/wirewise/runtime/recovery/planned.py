@@ -1,0 +1,83 @@
+"""A recovery plan as what agents, sessions and pipelines are told; what they would carry out otherwise is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wirewise.errors import PlanError
+from wirewise.plans.recovery import RecoveryPlan
+from wirewise.runtime.recovery.control import BEAT_S
+from wirewise.runtime.recovery.journals import Consistency
+
+__all__ = ["RecoverySettings", "settings_of"]
+
+
+@dataclass(frozen=True)
+class RecoverySettings:
+    """Arguments that carry a plan out, by who takes them."""
+
+    agent: dict[str, Any]
+    """`Agent(target, ..., **agent)`."""
+    session: dict[str, Any]
+    """`protect(model, optimizer, loader, **session)`, of a job of one stage."""
+    log: dict[str, Any]
+    """`SenderLog(folder, rank, spill=..., **log)`, of a pipeline."""
+    every: int
+    """Steps from one checkpoint to the next, `train_through_faults(..., every=every)`; sessions leave it to scripts."""
+    helping: dict[str, Any]
+    """`Helping(build, **helping)`; empty: ranks that wait do not help."""
+
+
+def settings_of(plan: RecoveryPlan, hosts: int = 1) -> RecoverySettings:
+    """What carries a plan out.
+
+    Args:
+        plan: Plan of the job's stages.
+        hosts: Number of hosts, each of which has an agent and a share of the spares.
+
+    Raises:
+        PlanError: The plan is inconsistent, or has a field that is not carried out as it says; the message names it.
+    """
+    plan.check_itself()
+    for fault in _faults(plan, hosts):
+        raise PlanError(f"{fault}; plan again, or change it")
+    consistency: Consistency = plan.consistency
+    mode: Literal["exact", "fast"] = plan.parallel_mode
+    on_disk = any(log.tier == "disk" for log in plan.logs)
+    return RecoverySettings(
+        agent={"spares": plan.spares // hosts, "silence_s": plan.silence_limit_s},
+        session={"consistency": consistency},
+        log={"memory_bytes": 0} if on_disk else {},
+        every=plan.interval_steps,
+        helping={"ranks": plan.helpers + 1, "mode": mode} if plan.helpers else {},
+    )
+
+
+def _faults(plan: RecoveryPlan, hosts: int) -> Iterator[str]:
+    if plan.heartbeat_s != BEAT_S:
+        yield f"heartbeat_s is {plan.heartbeat_s} - at `$.heartbeat_s`; processes give a sign of life every {BEAT_S} s"
+    if plan.spares % hosts:
+        yield f"spares is {plan.spares} - at `$.spares`; expected a multiple of {hosts} hosts"
+    if len(plan.stages) == 1:
+        if plan.stages[0].strategy != "replica":
+            yield f"stage 0 - at `$.stages[0]`: recovered by {plan.stages[0].strategy}; sessions recover from replicas"
+        if plan.helpers:
+            yield f"helpers is {plan.helpers} - at `$.helpers`; a job of one stage has nothing to recompute"
+        return
+    for number, stage in enumerate(plan.stages):
+        where = f"stage {number} - at `$.stages[{number}]`"
+        if stage.strategy != "log":
+            yield f"{where}: recovered by {stage.strategy}; pipelines are recovered by log"
+        if len(stage.ranks) > 1:
+            yield f"{where}: has the ranks {list(stage.ranks)}; pipelines recover stages of one rank"
+        if stage.group != number:
+            yield f"{where}: group is {stage.group}; every stage logs all that it sends, expected {number}"
+    if plan.consistency != "auto":
+        yield (
+            f"consistency is {plan.consistency!r} - at `$.consistency`; a rank of a pipeline begins an update anew, "
+            "expected auto"
+        )
+    if len({log.tier for log in plan.logs}) > 1:
+        yield "some logs lie in memory and some on disk - at `$.logs`; expected one place for all"
